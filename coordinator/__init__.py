@@ -1,0 +1,1 @@
+"""The coordinator: a public index of the chain with a signed blob relay."""

@@ -1,0 +1,1 @@
+"""Lockstep: verifiable training compute."""

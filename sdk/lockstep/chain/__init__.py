@@ -1,0 +1,1 @@
+"""The chain: contracts, events, transactions, devnet."""

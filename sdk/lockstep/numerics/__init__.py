@@ -1,0 +1,1 @@
+"""Programs: exact arithmetic that every machine and the chain agree on."""

@@ -1,0 +1,1 @@
+"""The protocol, pure: types, hashing, traces, the rules of the game and of the rounds."""

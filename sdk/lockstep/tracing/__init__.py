@@ -1,0 +1,1 @@
+"""From a torch function to a Program."""

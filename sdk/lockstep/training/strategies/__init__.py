@@ -1,0 +1,1 @@
+"""How workers' results become one model, one file a strategy."""

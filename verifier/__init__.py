@@ -1,0 +1,1 @@
+"""The verifier: replays claims, then challenges the false ones."""

@@ -1,0 +1,1 @@
+"""The worker: trains slots, then defends what it claimed."""
