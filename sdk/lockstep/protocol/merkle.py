@@ -1,0 +1,186 @@
+"""SHA-256 Merkle commitments: leaves of 1 KiB, trees padded with EMPTY, proofs as sibling lists.
+
+Domain bytes keep the four kinds of hash apart: 0x00 leaf, 0x01 node, 0x02 tensor, 0x03 Program.
+The native module `_hash` computes the same digests, several leaves at a time; without it hashlib does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from lockstep.protocol.types import Digest, ProgramRoot, TensorRoot
+
+try:
+    from lockstep.protocol import _hash as _native
+except ImportError:  # a source checkout without a build: slower, equal
+    _native = None  # type: ignore[assignment]
+
+LEAF_BYTES = 1024
+"""Bytes of tensor contents in one leaf: 256 elements of 4 bytes."""
+
+LEAF_ELEMENTS = LEAF_BYTES // 4
+MAX_DEPTH = 40
+
+
+def leaf(data: bytes) -> Digest:
+    """SHA256(0x00 ‖ data)."""
+    return Digest(sha256(b"\x00" + data).digest())
+
+
+def node(left: bytes, right: bytes) -> Digest:
+    """SHA256(0x01 ‖ left ‖ right)."""
+    return Digest(sha256(b"\x01" + left + right).digest())
+
+
+def _empties() -> tuple[Digest, ...]:
+    levels = [Digest(bytes(32))]
+    for _ in range(MAX_DEPTH):
+        levels.append(node(levels[-1], levels[-1]))
+    return tuple(levels)
+
+
+EMPTY = _empties()
+"""EMPTY[k] is Z_k, the root of 2^k empty leaves; Z_0 is 32 zero bytes."""
+
+
+def ceil_log2(count: int) -> int:
+    """The least d with 2^d >= count; count >= 1."""
+    return (count - 1).bit_length()
+
+
+def levels(leaves: Sequence[bytes], depth: int | None = None) -> list[list[Digest]]:
+    """All levels, leaves first, root last; level k lists only the nodes that are not Z_k on the right margin.
+
+    `depth` pads to 2^depth leaves (default: the next power of two).
+    """
+    depth = ceil_log2(max(len(leaves), 1)) if depth is None else depth
+    if len(leaves) > 1 << depth:
+        raise ValueError(f"{len(leaves)} leaves do not fit a tree of depth {depth}")
+    level = [Digest(x) for x in leaves]
+    out = [level]
+    for k in range(depth):
+        if len(level) % 2:
+            level = [*level, EMPTY[k]]
+        level = [node(level[i], level[i + 1]) for i in range(0, len(level), 2)]
+        out.append(level)
+    return out
+
+
+def node_at(tree_levels: Sequence[Sequence[Digest]], height: int, index: int) -> Digest:
+    """The node `height` levels above the leaves, Z_height where `levels` left it out."""
+    level = tree_levels[height]
+    return level[index] if index < len(level) else EMPTY[height]
+
+
+def tree(leaves: Sequence[bytes], depth: int | None = None) -> Digest:
+    """The Merkle root of leaf *hashes*, padded with EMPTY; no leaves at all give Z_depth."""
+    return node_at(levels(leaves, depth), -1 if depth is None else depth, 0) if leaves else EMPTY[depth or 0]
+
+
+def proof(tree_levels: Sequence[Sequence[Digest]], index: int, start: int = 0) -> list[Digest]:
+    """Siblings of the node `index` at height `start`, upward to the root."""
+    return [node_at(tree_levels, k, (index >> (k - start)) ^ 1) for k in range(start, len(tree_levels) - 1)]
+
+
+def climb(start: bytes, index: int, siblings: Sequence[bytes]) -> Digest:
+    """The root that `siblings` lead to from `start` at position `index`."""
+    current = Digest(start)
+    for sibling in siblings:
+        current = node(sibling, current) if index & 1 else node(current, sibling)
+        index >>= 1
+    return current
+
+
+def verify(root: bytes, start: bytes, index: int, siblings: Sequence[bytes]) -> bool:
+    """Whether `start` stands at `index` under `root`; an index beyond the tree is refused."""
+    return index >> len(siblings) == 0 and climb(start, index, siblings) == root
+
+
+def lift(root: bytes, depth: int, to: int) -> Digest:
+    """The root of a tree of depth `to` whose first 2^depth leaves are under `root`, the others EMPTY."""
+    current = Digest(root)
+    for k in range(depth, to):
+        current = node(current, EMPTY[k])
+    return current
+
+
+def leaf_count(data_bytes: int) -> int:
+    """Leaves of contents of that many bytes (>= 4)."""
+    return -(-data_bytes // LEAF_BYTES)
+
+
+def data_levels(data: bytes | memoryview) -> list[list[Digest]]:
+    """`levels` over the 1 KiB leaves of a tensor's contents."""
+    view = memoryview(data).cast("B")
+    if _native is not None:
+        packed = _native.leaf_hashes(view)
+        hashes: list[bytes] = [packed[i : i + 32] for i in range(0, len(packed), 32)]
+    else:
+        hashes = [leaf(bytes(view[i : i + LEAF_BYTES])) for i in range(0, len(view), LEAF_BYTES)]
+    return levels(hashes)
+
+
+def data_root(data: bytes | memoryview) -> Digest:
+    """The tree over the 1 KiB leaves of a tensor's contents."""
+    view = memoryview(data).cast("B")
+    if _native is not None:
+        return Digest(_native.tree_root(view))
+    return data_levels(view)[-1][0]
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """What a tensor root binds beside the contents."""
+
+    dtype: int
+    """0 = f32, 1 = i32."""
+    shape: tuple[int, ...]
+    """() for a scalar; every dimension >= 1."""
+
+    def encode(self) -> bytes:
+        """dtype u8 ‖ rank u8 ‖ dims u32 each."""
+        return bytes((self.dtype, len(self.shape))) + b"".join(d.to_bytes(4, "big") for d in self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of 4-byte elements; 1 for a scalar."""
+        count = 1
+        for d in self.shape:
+            count *= d
+        return count
+
+    @property
+    def leaves(self) -> int:
+        """Number of 1 KiB leaves."""
+        return leaf_count(4 * self.elements)
+
+    @property
+    def depth(self) -> int:
+        """Depth of the tree over the leaves."""
+        return ceil_log2(self.leaves)
+
+
+def tensor_root_of_tree(header: TensorHeader, tree_root: bytes) -> TensorRoot:
+    """SHA256(0x02 ‖ header ‖ tree)."""
+    return TensorRoot(sha256(b"\x02" + header.encode() + tree_root).digest())
+
+
+def tensor_root(dtype: int, shape: Sequence[int], data: bytes | memoryview) -> TensorRoot:
+    """The root of a tensor of little-endian row-major words; refuses contents of another length."""
+    header = TensorHeader(dtype, tuple(shape))
+    view = memoryview(data).cast("B")
+    if len(view) != 4 * header.elements:
+        raise ValueError(f"{len(view)} bytes for a tensor of shape {header.shape}: {4 * header.elements} are due")
+    return tensor_root_of_tree(header, data_root(view))
+
+
+def scalar_root(dtype: int, word: int) -> TensorRoot:
+    """The root of a scalar holding the 32-bit `word`."""
+    return tensor_root(dtype, (), (word & 0xFFFFFFFF).to_bytes(4, "little"))
+
+
+def program_root(header: bytes, ops_root: bytes, consts_root: bytes) -> ProgramRoot:
+    """SHA256(0x03 ‖ leaf(header) ‖ ops_root ‖ consts_root)."""
+    return ProgramRoot(sha256(b"\x03" + leaf(header) + ops_root + consts_root).digest())

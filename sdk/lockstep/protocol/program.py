@@ -1,0 +1,379 @@
+"""The Program: an SSA list of tensor operations as committed bytes.
+
+Layouts are those of docs/protocol.md section 2, field by field. A Program is data: nothing here executes it
+(`lockstep.numerics` does) and nothing here checks more than that the bytes parse (`numerics.validate` does).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.merkle import TensorHeader, ceil_log2
+from lockstep.protocol.types import Digest, ProgramRoot, StateRoot, TensorRoot
+
+MAGIC = b"LSP1"
+PROFILE = 1
+"""Arithmetic profile F32-C256."""
+OPSET = 1
+CHUNK = 256
+"""Terms of a fold that are chained before a partial result is taken (document 3, rule 3)."""
+
+F32, I32 = 0, 1
+
+
+class Kind(IntEnum):
+    """What an op computes."""
+
+    MAP = 1
+    FOLD = 2
+    GATHER = 3
+    CONCAT = 4
+    RANDOM = 5
+    DRAW = 6
+
+
+class Fold(IntEnum):
+    """`Op.mode` of a fold."""
+
+    DOT = 0
+    SUM = 1
+    MAX = 2
+    MIN = 3
+    ISUM = 4
+
+
+class Tag(IntEnum):
+    """What a view reads."""
+
+    OP = 0
+    STATE = 1
+    CONST = 2
+    IOTA = 3
+    CONTEXT = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """An affine window: element offset + sum(stride x coordinate) of a source."""
+
+    tag: Tag
+    index: int
+    offset: int
+    strides: tuple[int, ...]
+    """One signed stride per output axis, then one per k axis."""
+
+    def encode(self) -> bytes:
+        """tag u8 ‖ index u16 ‖ offset i32 ‖ strides i32."""
+        return struct.pack(f">BHi{len(self.strides)}i", self.tag, self.index, self.offset, *self.strides)
+
+
+@dataclass(frozen=True)
+class Instr:
+    """One step of a map's expression; `op` is an opcode of `numerics.scalar`, a, b, c are registers."""
+
+    op: int
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    imm: int = 0
+    """32-bit word, used by `imm` alone."""
+
+    def encode(self) -> bytes:
+        """opcode u8 ‖ a u8 ‖ b u8 ‖ c u8 ‖ imm u32."""
+        return struct.pack(">4BI", self.op, self.a, self.b, self.c, self.imm)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation and its committed descriptor."""
+
+    kind: Kind
+    dtype: int
+    extents: tuple[int, ...]
+    """Output extents; () for a scalar."""
+    views: tuple[View, ...]
+    k_extents: tuple[int, ...] = ()
+    mode: int = 0
+    instrs: tuple[Instr, ...] = ()
+    p0: int = 0
+    p1: int = 0
+    sizes: tuple[int, ...] = ()
+    """concat alone: the extent of each part along axis p0."""
+    cumulative: int = 0
+    """Elements of all ops up to and including this one."""
+
+    @property
+    def header(self) -> TensorHeader:
+        """dtype and shape of the output."""
+        return TensorHeader(self.dtype, self.extents)
+
+    @property
+    def k_terms(self) -> int:
+        """K: the terms of a fold; 0 for other kinds."""
+        return self.k_extents[0] if self.k_extents else 0
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a fold's K terms; 0 for other kinds."""
+        return -(-self.k_terms // CHUNK)
+
+    def encode(self) -> bytes:
+        """The canonical descriptor."""
+        return b"".join(
+            (
+                struct.pack(
+                    ">8B", self.kind, self.mode, self.dtype, len(self.extents), len(self.k_extents), len(self.views),
+                    len(self.instrs), 0,
+                ),
+                struct.pack(">IIQ", self.p0, self.p1, self.cumulative),
+                struct.pack(f">{len(self.extents) + len(self.k_extents)}I", *self.extents, *self.k_extents),
+                *(v.encode() for v in self.views),
+                struct.pack(f">{len(self.sizes)}I", *self.sizes),
+                *(i.encode() for i in self.instrs),
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def decode(data: bytes) -> Op:
+        """The inverse of `encode`; raises ProgramInvalid on any byte too few, too many or out of range."""
+        try:
+            kind, mode, dtype, n_out, n_k, n_views, n_instr, zero = struct.unpack_from(">8B", data, 0)
+            p0, p1, cumulative = struct.unpack_from(">IIQ", data, 8)
+            at, axes = 24, n_out + n_k
+            extents = struct.unpack_from(f">{axes}I", data, at)
+            at += 4 * axes
+            views = []
+            for _ in range(n_views):
+                tag, index, offset, *strides = struct.unpack_from(f">BHi{axes}i", data, at)
+                views.append(View(Tag(tag), index, offset, tuple(strides)))
+                at += 7 + 4 * axes
+            sizes = struct.unpack_from(f">{n_views}I", data, at) if kind == Kind.CONCAT else ()
+            at += 4 * len(sizes)
+            instrs = tuple(Instr(*struct.unpack_from(">4BI", data, at + 8 * i)) for i in range(n_instr))
+            at += 8 * n_instr
+            op = Op(
+                Kind(kind), dtype, tuple(extents[:n_out]), tuple(views), tuple(extents[n_out:]), mode, instrs, p0, p1,
+                tuple(sizes), cumulative,
+            )  # fmt: skip
+        except (struct.error, ValueError) as error:
+            raise ProgramInvalid(
+                f"an op descriptor of {len(data)} bytes does not parse: {error}",
+                hint="fetch the Program again; if its root matches, its author wrote it wrong",
+            ) from error
+        if zero or at != len(data):
+            raise ProgramInvalid(
+                f"an op descriptor has {len(data)} bytes where {at} are due",
+                hint="a descriptor has one canonical encoding and nothing after it",
+            )
+        return op
+
+
+@dataclass(frozen=True)
+class Alias:
+    """What an entry of the output state names: nothing, the output of an op, or an entry of the input state."""
+
+    kind: int
+    """0 EMPTY, 1 op, 2 input state."""
+    index: int = 0
+
+    EMPTY_KIND = 0
+    OP_KIND = 1
+    STATE_KIND = 2
+
+
+@dataclass(frozen=True)
+class Const:
+    """A constant table of a Program."""
+
+    header: TensorHeader
+    data: bytes
+    """Little-endian row-major words."""
+
+    @cached_property
+    def root(self) -> TensorRoot:
+        """The tensor root."""
+        return merkle.tensor_root(self.header.dtype, self.header.shape, self.data)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced graph of reproducible operations, committed by its root."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[TensorHeader | None, ...]
+    """2^s_in entries of the input state, None = EMPTY; every tensor of rank 0 or 1."""
+    outputs: tuple[Alias, ...]
+    """2^s_out entries of the output state."""
+    consts: tuple[Const, ...] = ()
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """Per op: module path and operation, for people; not committed."""
+    places: tuple[str, ...] = field(default=(), compare=False)
+    """Per op: source line, for people; not committed."""
+
+    @property
+    def s_in(self) -> int:
+        """log2 of the input state's entries."""
+        return ceil_log2(len(self.inputs))
+
+    @property
+    def s_out(self) -> int:
+        """log2 of the output state's entries."""
+        return ceil_log2(len(self.outputs))
+
+    @property
+    def depth(self) -> int:
+        """D: G_t has 2^D leaves."""
+        return graph_depth(len(self.ops), self.s_out)
+
+    @property
+    def state_block(self) -> int:
+        """Position in G_t of the first entry of the output state."""
+        return (1 << self.depth) - (1 << self.s_out)
+
+    @cached_property
+    def header(self) -> bytes:
+        """The committed header."""
+        return b"".join(
+            (
+                MAGIC,
+                struct.pack(">HHHBBBH", PROFILE, OPSET, len(self.ops), self.depth, self.s_in, self.s_out, len(self.consts)),
+                *(_encode_entry(e) for e in self.inputs),
+                *(struct.pack(">BH", a.kind, a.index) for a in self.outputs),
+            )
+        )  # fmt: skip
+
+    @cached_property
+    def descriptors(self) -> tuple[bytes, ...]:
+        """The ops' committed bytes."""
+        return tuple(op.encode() for op in self.ops)
+
+    @cached_property
+    def ops_levels(self) -> list[list[Digest]]:
+        """Merkle levels over the descriptors' leaves."""
+        return merkle.levels([merkle.leaf(d) for d in self.descriptors])
+
+    @cached_property
+    def consts_levels(self) -> list[list[Digest]]:
+        """Merkle levels over the constants' tensor roots; a lone Z_0 if there is none."""
+        return merkle.levels([c.root for c in self.consts] or [merkle.EMPTY[0]])
+
+    @property
+    def ops_root(self) -> Digest:
+        """Root over the descriptors."""
+        return self.ops_levels[-1][0]
+
+    @property
+    def consts_root(self) -> Digest:
+        """Root over the constants."""
+        return self.consts_levels[-1][0]
+
+    @cached_property
+    def root(self) -> ProgramRoot:
+        """What a job commits to."""
+        return merkle.program_root(self.header, self.ops_root, self.consts_root)
+
+    def output_header(self, entry: int) -> TensorHeader | None:
+        """dtype and shape of an output state entry, None for EMPTY."""
+        alias = self.outputs[entry]
+        if alias.kind == Alias.OP_KIND:
+            return self.ops[alias.index].header
+        return self.inputs[alias.index] if alias.kind == Alias.STATE_KIND else None
+
+    @property
+    def output_layout(self) -> tuple[TensorHeader | None, ...]:
+        """Headers of the output state; must equal the next Program's `inputs`."""
+        return tuple(self.output_header(k) for k in range(len(self.outputs)))
+
+    def name_of(self, index: int) -> str:
+        """What people call op `index`."""
+        return self.names[index] if index < len(self.names) else f"{self.ops[index].kind.name.lower()}_{index}"
+
+    @staticmethod
+    def decode(
+        header: bytes,
+        descriptors: Sequence[bytes],
+        consts: Sequence[Const],
+        names: Sequence[str] = (),
+        places: Sequence[str] = (),
+    ) -> Program:
+        """A Program from its committed parts; raises ProgramInvalid if they do not parse or contradict each other."""
+        parsed = ProgramHeader.decode(header)
+        program = Program(
+            tuple(Op.decode(bytes(d)) for d in descriptors), parsed.inputs, parsed.outputs, tuple(consts), tuple(names),
+            tuple(places),
+        )  # fmt: skip
+        # INVARIANT: a Program has exactly one header.
+        if program.header != header:
+            raise ProgramInvalid(
+                "the Program's header contradicts its parts",
+                hint="op count, depth, constants and state tables must follow from the ops",
+            )
+        return program
+
+
+@dataclass(frozen=True)
+class ProgramHeader:
+    """The parsed header: all that the game needs to know of a Program before an op is picked."""
+
+    n: int
+    depth: int
+    s_in: int
+    s_out: int
+    n_consts: int
+    inputs: tuple[TensorHeader | None, ...]
+    outputs: tuple[Alias, ...]
+
+    @staticmethod
+    def decode(header: bytes) -> ProgramHeader:
+        """The inverse of `Program.header`; raises ProgramInvalid."""
+        try:
+            profile, opset, n, depth, s_in, s_out, n_consts = struct.unpack_from(">HHHBBBH", header, 4)
+            if s_in > 16 or s_out > 16:
+                raise ValueError("a state of more than 2^16 entries")
+            inputs_at, outputs_at = 15, 15 + 6 * (1 << s_in)
+            inputs = tuple(_decode_entry(header, inputs_at + 6 * k) for k in range(1 << s_in))
+            outputs = tuple(Alias(*struct.unpack_from(">BH", header, outputs_at + 3 * k)) for k in range(1 << s_out))
+        except (struct.error, ValueError) as error:
+            raise ProgramInvalid(f"a Program header does not parse: {error}", hint="fetch the Program again") from error
+        if header[:4] != MAGIC or (profile, opset) != (PROFILE, OPSET):
+            raise ProgramInvalid(
+                f"Program of profile {profile}, op-set {opset}; this build speaks {PROFILE}, {OPSET}",
+                hint="install the release that the job names",
+            )
+        if len(header) != outputs_at + 3 * (1 << s_out):
+            raise ProgramInvalid("a Program header has bytes after its end", hint="fetch the Program again")
+        return ProgramHeader(n, depth, s_in, s_out, n_consts, inputs, outputs)
+
+
+def graph_depth(n: int, s_out: int) -> int:
+    """D: the least depth with room for n op roots and, aligned at the end, 2^s_out state entries."""
+    blocks = -(-n // (1 << s_out)) + 1
+    return ceil_log2(blocks) + s_out
+
+
+def state_root(entries: Sequence[bytes | None]) -> StateRoot:
+    """S: the Merkle root over the state's tensor roots, None = EMPTY; a power of two of entries."""
+    return StateRoot(merkle.tree([e if e is not None else merkle.EMPTY[0] for e in entries]))
+
+
+def _encode_entry(entry: TensorHeader | None) -> bytes:
+    if entry is None:
+        return struct.pack(">BBI", 0, 0, 0)
+    if len(entry.shape) > 1:
+        raise ProgramInvalid(f"a state tensor of shape {entry.shape}", hint="state tensors are flat: rank 0 or 1")
+    return struct.pack(">BBI", 1 + len(entry.shape), entry.dtype, entry.elements)
+
+
+def _decode_entry(header: bytes, at: int) -> TensorHeader | None:
+    kind, dtype, dim = struct.unpack_from(">BBI", header, at)
+    if kind == 0:
+        return None
+    if kind > 2 or dtype > 1:
+        raise ValueError(f"state entry of kind {kind}, dtype {dtype}")
+    return TensorHeader(dtype, () if kind == 1 else (dim,))
