@@ -7,6 +7,7 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := out/stamps
+FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
 KERNELS := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/*)
 
 # One thread a process: no result depends on it, the machines that people share do.
@@ -22,7 +23,7 @@ help: ## this list
 # -- set-up ------------------------------------------------------------------------------------------------------------------
 
 .PHONY: setup
-setup: $(STAMP)/native ## .venv with the packages and the native extension
+setup: $(STAMP)/native $(STAMP)/node ## .venv with the packages and the native extension, node_modules
 
 $(STAMP)/venv:
 	@mkdir -p $(STAMP)
@@ -47,6 +48,19 @@ native: $(STAMP)/python ## rebuild the native extension
 	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $(STAMP)/native
 
+# The npm packages carry their binaries as platform packages: no install script is needed, so none is run.
+$(STAMP)/node: package-lock.json
+	@mkdir -p $(STAMP)
+	npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# Brownie's == pins would freeze our packages, so it has an environment of its own, made when a target first needs it.
+$(STAMP)/brownie: tools/constraints-brownie.txt
+	@mkdir -p $(STAMP)
+	test -x .venv-brownie/bin/python || $(PYTHON) -m venv .venv-brownie
+	.venv-brownie/bin/pip install --quiet --constraint tools/constraints-brownie.txt eth-brownie
+	@touch $@
+
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
 	rm -rf out .venv .venv-brownie node_modules
@@ -55,3 +69,22 @@ clean: ## remove everything that set-up and tests made
 lock: $(STAMP)/python ## write the versions now in .venv to tools/constraints.txt
 	@{ echo '# The versions that were resolved and tested together: `make lock` writes this file anew.'; \
 	  $(BIN)/pip freeze --exclude-editable 2>/dev/null | sed 's/+cpu$$//'; } > tools/constraints.txt
+
+# -- contracts ---------------------------------------------------------------------------------------------------------------
+
+.PHONY: contracts
+contracts: setup ## compile contracts/ into sdk/lockstep/chain/abi
+	$(BIN)/python tools/build_contracts.py
+
+.PHONY: check-artifacts
+check-artifacts: setup ## fail when the committed ABI and bytecode differ from contracts/
+	$(BIN)/python tools/build_contracts.py --check
+
+.PHONY: test-contracts
+test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
+	tools/test-contracts $(BROWNIE_ARGS)
+
+.PHONY: test-forge
+test-forge: setup ## fuzz tests and invariants
+	@mkdir -p out/home
+	HOME=$(CURDIR)/out/home $(FORGE) test $(FORGE_ARGS)
