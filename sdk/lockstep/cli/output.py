@@ -1,0 +1,43 @@
+"""One envelope: data on stdout, everything else on stderr, errors with a code and a hint.
+
+`{"schema": "lockstep/1", "ok": true, "data": ...}` or `{"schema", "ok": false, "error": {"code", "message", "hint"}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from lockstep.protocol.errors import LockstepError
+
+SCHEMA = "lockstep/1"
+
+
+def emit(data: Any, as_json: bool, text: str | None = None) -> None:
+    """Print a command's result: one envelope line with `--json`, else `text` (or indented data)."""
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "ok": True, "data": data}, default=str), flush=True)
+    else:
+        print(text if text is not None else json.dumps(data, indent=2, default=str), flush=True)
+
+
+def event(name: str, /, **fields: Any) -> None:
+    """Print one line of a stream of events (docs/programs.md)."""
+    print(json.dumps({"event": name, **fields}, default=str), flush=True)
+
+
+def say(message: str) -> None:
+    """Tell a person about progress, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def fail(error: LockstepError, as_json: bool) -> int:
+    """Report an error; returns the exit code that it is to be left with."""
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "ok": False, "error": error.to_dict()}), flush=True)
+    else:
+        say(f"error: {error.message}")
+        if error.hint:
+            say(f"hint: {error.hint}")
+    return error.exit_code
