@@ -1,0 +1,202 @@
+// The scalar operations of scalar.py as branch-free functions that a compiler turns into vector code.
+//
+// Same names without the f, same order of instructions, the same bits on every input; scalar.py is the specification.
+// Compile with -ffp-contract=off -fno-math-errno -fno-trapping-math, and hold a FloatEnvironment on every thread.
+//
+// Every function has internal linkage: files compiled for different instruction sets must not share one body.
+// `raw::` functions leave a NaN as the machine made it. They are for chains in which no min, max, compare, select, cast,
+// abs or neg sees the value before a canonical() does; everything outside `raw` returns the canonical NaN.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace lockstep::f32 {
+
+using Word = std::uint32_t;
+
+inline constexpr Word SIGN = 0x80000000, INFINITE = 0x7f800000, NEGATIVE_INFINITE = 0xff800000, NOT_A_NUMBER = 0x7fc00000;
+inline constexpr Word SMALLEST_NORMAL = 0x00800000;
+
+// polynomials.py, the same names and the same bits.
+inline constexpr Word LOG2_E = 0x3fb8aa3b, LN2_HI = 0x3f317218, LN2_LO = 0xb102e308, ROUND_TO_INTEGER = 0x4b400000;
+inline constexpr Word EXP_LOWEST = 0xc2d00000, EXP_HIGHEST = 0x42b20000;
+inline constexpr Word EXP[] = {0x3ab526ac, 0x3c091cc7, 0x3d2aac58, 0x3e2aaa49, 0x3efffffe, 0x3f800000, 0x3f800000};
+inline constexpr Word SQRT_HALF = 0x3f3504f3;
+inline constexpr Word LOG[] = {0xbd9c64ef, 0x3e02af63, 0xbe06c121, 0x3e116c97, 0xbe2a3945,
+                               0x3e4cd00e, 0xbe800113, 0x3eaaaaaa, 0xbf000000};
+inline constexpr Word TANH_SMALL = 0x3f200000;
+inline constexpr Word TANH[] = {0xbbba8672, 0x3ca8fc67, 0xbd5c1ad2, 0x3e08837b, 0xbeaaaa99};
+
+#define LOCKSTEP_INLINE [[gnu::always_inline]] static inline
+
+// Round to nearest even with subnormals kept, on this thread, until the end of the scope.
+class FloatEnvironment {
+public:
+#if defined(__SSE__)
+    FloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+    ~FloatEnvironment() { _mm_setcsr(saved_); }
+#elif defined(__aarch64__)
+    FloatEnvironment() : saved_(__builtin_aarch64_get_fpcr()) { __builtin_aarch64_set_fpcr(0); }
+    ~FloatEnvironment() { __builtin_aarch64_set_fpcr(saved_); }
+#else
+#error "how is flushing of subnormals switched off on this machine?"
+#endif
+    FloatEnvironment(const FloatEnvironment&) = delete;
+    FloatEnvironment& operator=(const FloatEnvironment&) = delete;
+
+private:
+    unsigned saved_;
+};
+
+LOCKSTEP_INLINE Word word(float x) { return std::bit_cast<Word>(x); }
+LOCKSTEP_INLINE float value(Word x) { return std::bit_cast<float>(x); }
+LOCKSTEP_INLINE std::int32_t integer(Word x) { return static_cast<std::int32_t>(x); }
+
+LOCKSTEP_INLINE Word select(Word c, Word a, Word b) { return c != 0 ? a : b; }
+LOCKSTEP_INLINE Word is_nan(Word x) { return (x & ~SIGN) > INFINITE; }
+LOCKSTEP_INLINE float canonical(float x) { return value(is_nan(word(x)) ? NOT_A_NUMBER : word(x)); }
+
+namespace raw {
+
+// a * b + c with one rounding.
+LOCKSTEP_INLINE float fma(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(a, b, c);
+#else
+    // The product of two floats is exact in double. The sum is rounded to odd, which makes the second rounding harmless
+    // (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008); the error of the sum is Knuth's TwoSum.
+    const double product = static_cast<double>(a) * static_cast<double>(b), addend = c;
+    const double sum = product + addend, part = sum - product;
+    const double error = (product - (sum - part)) + (addend - part);
+    const std::uint64_t bits = std::bit_cast<std::uint64_t>(sum);
+    const std::uint64_t outward = (error < 0) == (sum < 0) ? 1 : ~std::uint64_t{0};
+    const bool inexact = error < 0 || error > 0;  // false where the sum is infinite or NaN
+    return static_cast<float>(std::bit_cast<double>(inexact && !(bits & 1) ? bits + outward : bits));
+#endif
+}
+
+LOCKSTEP_INLINE float sqrt(float a) { return __builtin_sqrtf(a); }
+
+template <int N>
+LOCKSTEP_INLINE float horner(const Word (&coefficients)[N], float x) {
+    float p = value(coefficients[0]);
+#pragma GCC unroll 16
+    for (int i = 1; i < N; ++i) p = raw::fma(p, x, value(coefficients[i]));
+    return p;
+}
+
+LOCKSTEP_INLINE float exp(float x) {
+    x = x > value(EXP_HIGHEST) ? value(EXP_HIGHEST) : x;  // a NaN passes both
+    x = x < value(EXP_LOWEST) ? value(EXP_LOWEST) : x;
+    const float shifted = raw::fma(x, value(LOG2_E), value(ROUND_TO_INTEGER));
+    const float n = shifted - value(ROUND_TO_INTEGER);
+    float r = raw::fma(n, -value(LN2_HI), x);
+    r = raw::fma(n, -value(LN2_LO), r);
+    const float p = horner(EXP, r);
+    const Word k = word(shifted) - ROUND_TO_INTEGER;
+    const Word half = static_cast<Word>(integer(k) >> 1), rest = k - half;
+    return p * value((half + 127) << 23) * value((rest + 127) << 23);
+}
+
+LOCKSTEP_INLINE float log(float x) {
+    const Word w = word(x);
+    const bool subnormal = integer(w) < integer(SMALLEST_NORMAL);
+    const Word y = subnormal ? word(x * 8388608.0f) : w;
+    const Word k = static_cast<Word>(integer(y - SQRT_HALF) >> 23);
+    const float m = value(y - (k << 23));
+    const float n = static_cast<float>(integer(k - (subnormal ? 23 : 0)));
+    const float f = m - 1.0f;
+    const float p = horner(LOG, f);
+    const float tail = raw::fma(f * f, p, n * value(LN2_LO));
+    Word r = word(raw::fma(n, value(LN2_HI), f + tail));
+    // On the bits: +infinity is itself, what lies above it or has the sign is NaN, and both zeros give -infinity.
+    r = w == INFINITE ? INFINITE : r;
+    r = w > INFINITE ? NOT_A_NUMBER : r;
+    r = (w & ~SIGN) == 0 ? NEGATIVE_INFINITE : r;
+    return value(r);
+}
+
+LOCKSTEP_INLINE float tanh(float x) {
+    const float a = value(word(x) & ~SIGN);
+    const float z = a * a;
+    const float small = raw::fma(a * z, horner(TANH, z), a);
+    const float large = 1.0f - 2.0f / (raw::exp(a + a) + 1.0f);
+    // |x| is a NaN or not below the threshold exactly when its word is not below the threshold's.
+    const Word r = word(a) < TANH_SMALL ? word(small) : word(large);
+    return value(r | (word(x) & SIGN));
+}
+
+}  // namespace raw
+
+LOCKSTEP_INLINE float add(float a, float b) { return canonical(a + b); }
+LOCKSTEP_INLINE float sub(float a, float b) { return canonical(a - b); }
+LOCKSTEP_INLINE float mul(float a, float b) { return canonical(a * b); }
+LOCKSTEP_INLINE float div(float a, float b) { return canonical(a / b); }
+LOCKSTEP_INLINE float fma(float a, float b, float c) { return canonical(raw::fma(a, b, c)); }
+LOCKSTEP_INLINE float sqrt(float a) { return canonical(raw::sqrt(a)); }
+LOCKSTEP_INLINE float neg(float a) { return canonical(value(word(a) ^ SIGN)); }
+LOCKSTEP_INLINE float abs(float a) { return canonical(value(word(a) & ~SIGN)); }
+LOCKSTEP_INLINE float exp(float x) { return canonical(raw::exp(x)); }
+LOCKSTEP_INLINE float log(float x) { return canonical(raw::log(x)); }
+LOCKSTEP_INLINE float tanh(float x) { return canonical(raw::tanh(x)); }
+
+// An integer that orders floats as document 3 does: -inf < ... < -0 < +0 < ... < +inf.
+LOCKSTEP_INLINE std::int32_t order(float a) {
+    return integer(word(a) ^ (static_cast<Word>(integer(word(a)) >> 31) & ~SIGN));
+}
+LOCKSTEP_INLINE float min(float a, float b) {
+    const Word lesser = order(a) < order(b) ? word(a) : word(b);
+    return value(is_nan(word(a)) | is_nan(word(b)) ? NOT_A_NUMBER : lesser);
+}
+LOCKSTEP_INLINE float max(float a, float b) {
+    const Word greater = order(a) < order(b) ? word(b) : word(a);
+    return value(is_nan(word(a)) | is_nan(word(b)) ? NOT_A_NUMBER : greater);
+}
+LOCKSTEP_INLINE Word lt(float a, float b) { return a < b ? 1 : 0; }
+LOCKSTEP_INLINE Word le(float a, float b) { return a <= b ? 1 : 0; }
+LOCKSTEP_INLINE Word eq(float a, float b) { return a == b ? 1 : 0; }
+
+LOCKSTEP_INLINE float from_integer(Word a) { return static_cast<float>(integer(a)); }
+LOCKSTEP_INLINE Word to_integer(float a) {
+    // Adding and subtracting 2^23 rounds what has a fraction; the cast sees only values that fit.
+    const float magic = value((word(a) & SIGN) | 0x4b000000);
+    const float whole = (word(a) & ~SIGN) < 0x4b000000 ? (a + magic) - magic : a;
+    const bool fits = (word(a) & ~SIGN) < 0x4f000000;
+    const Word nearest = static_cast<Word>(static_cast<std::int32_t>(fits ? whole : 0.0f));
+    const Word saturated = word(a) & SIGN ? SIGN : ~SIGN;
+    return is_nan(word(a)) ? 0 : fits ? nearest : saturated;
+}
+
+}  // namespace lockstep::f32
+
+namespace lockstep::i32 {
+
+using f32::integer;
+using f32::Word;
+
+LOCKSTEP_INLINE Word magnitude(Word a) { return integer(a) < 0 ? 0 - a : a; }
+LOCKSTEP_INLINE Word div(Word a, Word b) {
+    const Word quotient = magnitude(a) / (b == 0 ? 1 : magnitude(b));
+    const Word with_sign = integer(a ^ b) < 0 ? 0 - quotient : quotient;
+    return b == 0 ? 0 : with_sign;
+}
+LOCKSTEP_INLINE Word rem(Word a, Word b) {
+    const Word remainder = magnitude(a) % (b == 0 ? 1 : magnitude(b));
+    const Word with_sign = integer(a) < 0 ? 0 - remainder : remainder;
+    return b == 0 ? 0 : with_sign;
+}
+LOCKSTEP_INLINE Word shl(Word a, Word b) { return a << (b & 31); }
+LOCKSTEP_INLINE Word shr(Word a, Word b) { return static_cast<Word>(integer(a) >> (b & 31)); }
+LOCKSTEP_INLINE Word ushr(Word a, Word b) { return a >> (b & 31); }
+LOCKSTEP_INLINE Word lt(Word a, Word b) { return integer(a) < integer(b) ? 1 : 0; }
+LOCKSTEP_INLINE Word le(Word a, Word b) { return integer(a) <= integer(b) ? 1 : 0; }
+LOCKSTEP_INLINE Word eq(Word a, Word b) { return a == b ? 1 : 0; }
+LOCKSTEP_INLINE Word min(Word a, Word b) { return integer(a) < integer(b) ? a : b; }
+LOCKSTEP_INLINE Word max(Word a, Word b) { return integer(a) < integer(b) ? b : a; }
+
+}  // namespace lockstep::i32
