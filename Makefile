@@ -8,7 +8,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
-KERNELS := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/*)
+KERNELS := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
 
 # One thread a process: no result depends on it, the machines that people share do.
 export OMP_NUM_THREADS ?= 1

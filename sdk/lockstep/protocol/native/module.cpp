@@ -1,0 +1,192 @@
+// lockstep.protocol._hash: the Merkle trees of docs/protocol.md, section 1, over buffers.
+#include "sha256.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#if defined(LOCKSTEP_X86_64)
+#include <cpuid.h>
+#endif
+
+namespace nb = nanobind;
+
+namespace {
+
+using lockstep::HashPath;
+using lockstep::kHashBytes;
+using lockstep::kLeafBytes;
+using Bytes = std::vector<std::uint8_t>;
+using Digest = std::array<std::uint8_t, kHashBytes>;
+
+constexpr int kMaxLevels = 64;
+
+bool has_sha_ni() {
+#if defined(LOCKSTEP_X86_64)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSE4_1) || !(c & bit_SSSE3)) return false;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
+#else
+    return false;
+#endif
+}
+
+const HashPath& best_path() {
+#if defined(LOCKSTEP_X86_64)
+    static const HashPath& path = has_sha_ni() ? lockstep::kShaNiPath : lockstep::kPortablePath;
+    return path;
+#else
+    return lockstep::kPortablePath;
+#endif
+}
+
+const HashPath& path_named(const std::string& name) {
+    if (name == "auto") return best_path();
+    if (name == lockstep::kPortablePath.name) return lockstep::kPortablePath;
+#if defined(LOCKSTEP_X86_64)
+    if (name == lockstep::kShaNiPath.name && has_sha_ni()) return lockstep::kShaNiPath;
+#endif
+    throw nb::value_error("no such SHA-256 path on this machine: auto, portable, sha-ni");
+}
+
+// Z_k: the root of a tree of 2^k empty leaves.
+const std::array<Digest, kMaxLevels>& zero_hashes() {
+    static const auto zeros = [] {
+        std::array<Digest, kMaxLevels> z{};
+        for (int k = 1; k < kMaxLevels; ++k) {
+            std::uint8_t pair[2 * kHashBytes];
+            std::memcpy(pair, z[k - 1].data(), kHashBytes);
+            std::memcpy(pair + kHashBytes, z[k - 1].data(), kHashBytes);
+            best_path().nodes(pair, 1, z[k].data());
+        }
+        return z;
+    }();
+    return zeros;
+}
+
+// The level above `below`, whose missing right sibling is Z_k.
+Bytes next_level(const HashPath& path, Bytes& below, int k) {
+    std::size_t count = below.size() / kHashBytes;
+    if (count & 1) {
+        below.insert(below.end(), zero_hashes()[k].begin(), zero_hashes()[k].end());
+        ++count;
+    }
+    Bytes above(count / 2 * kHashBytes);
+    path.nodes(below.data(), count / 2, above.data());
+    return above;
+}
+
+// Levels from the leaves' hashes to the root, each without its padding.
+std::vector<Bytes> levels_of(const HashPath& path, Bytes hashes) {
+    if (hashes.empty()) hashes.assign(kHashBytes, 0);
+    std::vector<Bytes> levels;
+    for (int k = 0; hashes.size() > kHashBytes; ++k) {
+        const std::size_t real = hashes.size();
+        Bytes above = next_level(path, hashes, k);
+        hashes.resize(real);
+        levels.push_back(std::move(hashes));
+        hashes = std::move(above);
+    }
+    levels.push_back(std::move(hashes));
+    return levels;
+}
+
+Bytes root_of(const HashPath& path, Bytes hashes) {
+    if (hashes.empty()) hashes.assign(kHashBytes, 0);
+    for (int k = 0; hashes.size() > kHashBytes; ++k) hashes = next_level(path, hashes, k);
+    return hashes;
+}
+
+// A C-contiguous buffer held for as long as the hashing takes.
+class View {
+public:
+    explicit View(nb::handle object) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) nb::raise_python_error();
+    }
+    ~View() { PyBuffer_Release(&view_); }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(view_.buf); }
+    std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+private:
+    Py_buffer view_;
+};
+
+nb::bytes to_python(const Bytes& b) { return nb::bytes(reinterpret_cast<const char*>(b.data()), b.size()); }
+
+nb::list to_python(const std::vector<Bytes>& levels) {
+    nb::list list;
+    for (const Bytes& level : levels) list.append(to_python(level));
+    return list;
+}
+
+Bytes hash_leaves(const HashPath& path, const View& view) {
+    Bytes out((view.size() + kLeafBytes - 1) / kLeafBytes * kHashBytes);
+    path.leaves(view.data(), view.size(), out.data());
+    return out;
+}
+
+Bytes hashes_in(const View& view) {
+    if (view.size() % kHashBytes) throw nb::value_error("hashes are 32 bytes each");
+    return Bytes(view.data(), view.data() + view.size());
+}
+
+template <class Compute>
+auto without_gil(Compute compute) {
+    nb::gil_scoped_release release;
+    return compute();
+}
+
+}  // namespace
+
+NB_MODULE(_hash, m) {
+    m.doc() = "SHA-256 Merkle trees over buffers. Every level is given without its padding: a missing right sibling at level k is Z_k.";
+    m.def("isa", [] { return std::string(best_path().name); }, "The SHA-256 path that this machine runs: sha-ni or portable.");
+    m.def(
+        "leaf_hashes",
+        [](nb::handle buf, const std::string& path) {
+            const HashPath& p = path_named(path);
+            const View view(buf);
+            return to_python(without_gil([&] { return hash_leaves(p, view); }));
+        },
+        nb::arg("buf"), nb::arg("path") = "auto", "leaf(.) of every 1 KiB leaf of `buf` (the last may be short), 32 bytes each.");
+    m.def(
+        "tree_root",
+        [](nb::handle buf, const std::string& path) {
+            const HashPath& p = path_named(path);
+            const View view(buf);
+            return to_python(without_gil([&] { return root_of(p, hash_leaves(p, view)); }));
+        },
+        nb::arg("buf"), nb::arg("path") = "auto", "tree(1 KiB leaves of `buf`), 32 bytes.");
+    m.def(
+        "tree_levels",
+        [](nb::handle buf, const std::string& path) {
+            const HashPath& p = path_named(path);
+            const View view(buf);
+            return to_python(without_gil([&] { return levels_of(p, hash_leaves(p, view)); }));
+        },
+        nb::arg("buf"), nb::arg("path") = "auto",
+        "Levels of tree(1 KiB leaves of `buf`): [leaf hashes, ..., root], concatenated hashes each, without padding.");
+    m.def(
+        "merkle_root",
+        [](nb::handle hashes, const std::string& path) {
+            const HashPath& p = path_named(path);
+            const View view(hashes);
+            return to_python(without_gil([&] { return root_of(p, hashes_in(view)); }));
+        },
+        nb::arg("hashes"), nb::arg("path") = "auto", "tree(hashes) of concatenated 32-byte hashes; Z_0 for none.");
+    m.def(
+        "merkle_levels",
+        [](nb::handle hashes, const std::string& path) {
+            const HashPath& p = path_named(path);
+            const View view(hashes);
+            return to_python(without_gil([&] { return levels_of(p, hashes_in(view)); }));
+        },
+        nb::arg("hashes"), nb::arg("path") = "auto", "Levels of tree(hashes): [hashes, ..., root], without padding.");
+}
