@@ -90,7 +90,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def resolve(**flags: Any) -> Settings:
-    """Settings from flags (None = not given), then LOCKSTEP_*, then ./lockstep.toml, then defaults; raises UsageError."""
+    """Settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, defaults; raises UsageError."""
     file = _toml(Path("lockstep.toml"))
     values: dict[str, Any] = {}
     for name, default in DEFAULTS.items():

@@ -31,8 +31,8 @@ from typing import ClassVar
 class LockstepError(Exception):
     """A failure with a machine-readable code, an exit status, a message and a hint of what to do next.
 
-    `message` states what happened, `hint` the next action ("" if none is known). `code` defaults to the class's own; pass
-    a finer one (`code="auth.replayed"`) where a caller must tell cases apart.
+    `message` states what happened, `hint` the next action ("" if none is known). `code` defaults to the
+    class's own; pass a finer one (`code="auth.replayed"`) where a caller must tell cases apart.
     """
 
     code: str = "internal"

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib import import_module
+from types import ModuleType
 
 from lockstep.protocol.types import Digest, ProgramRoot, TensorRoot
 
 try:
-    from lockstep.protocol import _hash as _native
+    _native: ModuleType | None = import_module("lockstep.protocol._hash")
 except ImportError:  # a source checkout without a build: slower, equal
-    _native = None  # type: ignore[assignment]
+    _native = None
 
 LEAF_BYTES = 1024
 """Bytes of tensor contents in one leaf: 256 elements of 4 bytes."""

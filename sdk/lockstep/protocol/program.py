@@ -128,8 +128,15 @@ class Op:
         return b"".join(
             (
                 struct.pack(
-                    ">8B", self.kind, self.mode, self.dtype, len(self.extents), len(self.k_extents), len(self.views),
-                    len(self.instrs), 0,
+                    ">8B",
+                    self.kind,
+                    self.mode,
+                    self.dtype,
+                    len(self.extents),
+                    len(self.k_extents),
+                    len(self.views),
+                    len(self.instrs),
+                    0,
                 ),
                 struct.pack(">IIQ", self.p0, self.p1, self.cumulative),
                 struct.pack(f">{len(self.extents) + len(self.k_extents)}I", *self.extents, *self.k_extents),
@@ -137,7 +144,7 @@ class Op:
                 struct.pack(f">{len(self.sizes)}I", *self.sizes),
                 *(i.encode() for i in self.instrs),
             )
-        )  # fmt: skip
+        )
 
     @staticmethod
     def decode(data: bytes) -> Op:
@@ -158,9 +165,18 @@ class Op:
             instrs = tuple(Instr(*struct.unpack_from(">4BI", data, at + 8 * i)) for i in range(n_instr))
             at += 8 * n_instr
             op = Op(
-                Kind(kind), dtype, tuple(extents[:n_out]), tuple(views), tuple(extents[n_out:]), mode, instrs, p0, p1,
-                tuple(sizes), cumulative,
-            )  # fmt: skip
+                Kind(kind),
+                dtype,
+                tuple(extents[:n_out]),
+                tuple(views),
+                tuple(extents[n_out:]),
+                mode,
+                instrs,
+                p0,
+                p1,
+                tuple(sizes),
+                cumulative,
+            )
         except (struct.error, ValueError) as error:
             raise ProgramInvalid(
                 f"an op descriptor of {len(data)} bytes does not parse: {error}",
@@ -242,11 +258,13 @@ class Program:
         return b"".join(
             (
                 MAGIC,
-                struct.pack(">HHHBBBH", PROFILE, OPSET, len(self.ops), self.depth, self.s_in, self.s_out, len(self.consts)),
+                struct.pack(
+                    ">HHHBBBH", PROFILE, OPSET, len(self.ops), self.depth, self.s_in, self.s_out, len(self.consts)
+                ),
                 *(_encode_entry(e) for e in self.inputs),
                 *(struct.pack(">BH", a.kind, a.index) for a in self.outputs),
             )
-        )  # fmt: skip
+        )
 
     @cached_property
     def descriptors(self) -> tuple[bytes, ...]:
@@ -305,9 +323,13 @@ class Program:
         """A Program from its committed parts; raises ProgramInvalid if they do not parse or contradict each other."""
         parsed = ProgramHeader.decode(header)
         program = Program(
-            tuple(Op.decode(bytes(d)) for d in descriptors), parsed.inputs, parsed.outputs, tuple(consts), tuple(names),
+            tuple(Op.decode(bytes(d)) for d in descriptors),
+            parsed.inputs,
+            parsed.outputs,
+            tuple(consts),
+            tuple(names),
             tuple(places),
-        )  # fmt: skip
+        )
         # INVARIANT: a Program has exactly one header.
         if program.header != header:
             raise ProgramInvalid(

@@ -1,6 +1,7 @@
 """Containers: the files in which Programs and job specs travel (docs/protocol.md section 5).
 
-Nothing here is hashed on chain as a file except the spec (its digest is in JobParams); a Program is checked against its root after decoding.
+Nothing here is hashed on chain as a file except the spec, whose digest is in JobParams; a Program is checked
+against its root after decoding.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def encode_program(program: Program) -> bytes:
         {
             "header": program.header,
             "ops": list(program.descriptors),
-            "consts": [{"dtype": c.header.dtype, "shape": list(c.header.shape), "data": c.data} for c in program.consts],
+            "consts": [
+                {"dtype": c.header.dtype, "shape": list(c.header.shape), "data": c.data} for c in program.consts
+            ],
             "names": list(program.names),
             "places": list(program.places),
         }
@@ -97,7 +100,10 @@ class Spec:
         except (KeyError, TypeError, ValueError) as error:
             raise Mismatch(f"a spec does not parse: {error}", hint="its author wrote another version") from error
         if spec.version != SPEC_VERSION:
-            raise Mismatch(f"spec version {spec.version}, this build reads {SPEC_VERSION}", hint="install the job's release")
+            raise Mismatch(
+                f"spec version {spec.version}, this build reads {SPEC_VERSION}",
+                hint="install the job's release",
+            )
         return spec
 
 
