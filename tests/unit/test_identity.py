@@ -1,0 +1,64 @@
+"""The node key signs requests, and nothing else passes as its signature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.identity import NodeKey, verify_request
+from lockstep.protocol.errors import AuthError, KeyStoreError
+from lockstep.protocol.requests import LIFETIME, RequestSignature
+from lockstep.protocol.types import Seconds
+
+NODE = NodeKey(bytes([7]) * 32)
+NOW = Seconds(1_700_000_000)
+
+
+def test_a_signed_request_verifies_and_expires_in_chain_time() -> None:
+    signature = RequestSignature.parse(NODE.sign_request("POST", "/api/v1/claims", b"{}", now=NOW))
+    verify_request(signature, "POST", "/api/v1/claims", b"{}")
+    assert signature.expires == NOW + LIFETIME
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body"),
+    [("PUT", "/x", b"{}"), ("POST", "/x?y", b"{}"), ("POST", "/x", b"{} ")],
+)
+def test_a_signature_is_of_one_request_alone(method: str, target: str, body: bytes) -> None:
+    signature = RequestSignature.parse(NODE.sign_request("POST", "/x", b"{}", now=NOW))
+    with pytest.raises(AuthError) as refused:
+        verify_request(signature, method, target, body)
+    assert refused.value.code == "auth.signature"
+
+
+def test_another_nodes_key_does_not_verify() -> None:
+    signature = RequestSignature.parse(NODE.sign_request("POST", "/x", b"", now=NOW))
+    with pytest.raises(AuthError):
+        verify_request(replace(signature, key=NodeKey(bytes(32)).public), "POST", "/x", b"")
+
+
+def test_nonces_are_fresh() -> None:
+    nonces = {NODE.sign_request("GET", "/", b"", now=NOW)["Lockstep-Nonce"] for _ in range(8)}
+    assert len(nonces) == 8
+
+
+def test_the_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "node.key"
+    made = NodeKey.create(path)
+    assert path.stat().st_mode & 0o077 == 0
+    assert NodeKey.load(path).public == made.public
+    assert NodeKey.open(path).public == made.public
+    with pytest.raises(KeyStoreError):
+        NodeKey.create(path)
+
+
+@pytest.mark.parametrize("text", ["", "zz", "00" * 31])
+def test_a_damaged_key_file_is_a_key_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "node.key"
+    path.write_text(text)
+    with pytest.raises(KeyStoreError):
+        NodeKey.load(path)
+    with pytest.raises(KeyStoreError):
+        NodeKey.load(tmp_path / "absent")
