@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+/// @title IJobMarket
+/// @notice Jobs, rounds, slots, claims and pay (docs/protocol.md, sections 3, 4 and 7).
+///
+///   job     Active -> Done | Cancelled -> Done
+///   round   Joining -> Sealing -> Training -> Revealing -> Attesting -> Freezing -> Merging -> Lead -> Final | Failed | Void
+///   claim   Joined -> Committed -> Revealed -> Accepted | Excluded | Absent -> Final | Convicted | Void
+///
+/// Phases follow from timestamps and advance early when everybody has acted. Anyone may call startRound, seal, freeze, finalize,
+/// release and finish.
+interface IJobMarket {
+    enum JobStatus { None, Active, Cancelled, Done }
+
+    enum Phase { None, Joining, Sealing, Training, Revealing, Attesting, Freezing, Merging, Lead, Final, Failed, Void }
+
+    enum ClaimStatus { None, Joined, Committed, Revealed, Accepted, Excluded, Absent, Final, Convicted, Void }
+
+    struct JobParams {
+        bytes32 specDigest;
+        bytes32 stepProgram;
+        bytes32 encodeProgram;
+        bytes32 mergeProgram;
+        bytes32 datasetRoot;
+        uint32 datasetRows;
+        uint32 rowLength;
+        bytes32 genesisShared;
+        bytes32 genesisOuter;
+        bytes32 zeroCarry;
+        bytes32 zeroPayload;
+        uint8 sharedDepth;
+        uint8 payloadDepth;
+        uint32 innerSteps;
+        uint32 rounds;
+        uint16 slots;
+        uint16 minSlots;
+        uint16 maxLead;
+        uint16 maxFail;
+        uint32 joinSeconds;
+        uint32 trainSeconds;
+        uint32 revealSeconds;
+        uint32 attestSeconds;
+        uint32 mergeSeconds;
+        uint32 challengeSeconds;
+        uint32 clockSeconds;
+        uint32 stepSeconds;
+        uint128 slotPrice;
+        uint128 mergePrice;
+        uint128 slotStake;
+        uint128 mergeStake;
+        uint128 bond;
+        address aggregator;
+        uint16 profile;
+        uint16 opset;
+    }
+
+    /// @param started Rounds started so far, voided ones not counted: the next round's number.
+    /// @param settled Leading rounds that are Final or Failed for good.
+    /// @param failed Rounds now Failed.
+    /// @param attempt Raised by every convicted merge; part of the ids of the claims made after it.
+    struct Job {
+        address requester;
+        JobStatus status;
+        uint32 started;
+        uint32 settled;
+        uint32 failed;
+        uint32 attempt;
+        uint128 escrow;
+        uint128 paid;
+        uint128 refunded;
+    }
+
+    /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
+    /// @param turn Merge turns passed over by convictions: 0 is the aggregator's, k the k-th accepted slot in seed order.
+    struct Round {
+        Phase phase;
+        uint32 attempt;
+        uint16 joined;
+        uint16 committed;
+        uint16 revealed;
+        bool attested;
+        uint16 turn;
+        uint32 openGames;
+        uint64 seedBlock;
+        uint64 joinEnds;
+        uint64 commitEnds;
+        uint64 revealEnds;
+        uint64 attestEnds;
+        uint64 mergeOpens;
+        uint64 mergedAt;
+        bytes32 seed;
+        bytes32 base;
+        bytes32 outer;
+        bytes32 mergeIn;
+        uint256 attestation;
+        uint256 mask;
+        bytes32 mergeClaim;
+    }
+
+    /// @param slot 0xffffffff for a merge.
+    /// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
+    /// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
+    struct Claim {
+        bytes32 job;
+        address worker;
+        uint32 round;
+        uint32 attempt;
+        uint32 slot;
+        ClaimStatus status;
+        uint32 transitions;
+        uint32 openGames;
+        uint64 claimedAt;
+        bytes32 commitment;
+        bytes32 traceRoot;
+        bytes32 out;
+        bytes32 out2;
+    }
+
+    /// @notice What a game must know when it opens.
+    /// @param openGames Games open on the claim, this one not counted: the defender's clock is clockSeconds + stepSeconds x openGames.
+    struct GameTerms {
+        address defender;
+        uint32 transitions;
+        uint32 openGames;
+        uint32 clockSeconds;
+        uint32 stepSeconds;
+        uint128 bond;
+        bytes32 traceRoot;
+    }
+
+    event JobCreated(bytes32 indexed job, address indexed requester, bytes32 specDigest);
+    event JobCancelled(bytes32 indexed job, uint256 refunded);
+    event JobDone(bytes32 indexed job, uint256 paid, uint256 refunded);
+    event RoundStarted(bytes32 indexed job, uint32 indexed round, uint32 attempt, bytes32 base, bytes32 outer);
+    event Joined(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address worker);
+    event Left(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address worker);
+    event RosterClosed(bytes32 indexed job, uint32 indexed round, uint64 seedBlock);
+    event Sealed(bytes32 indexed job, uint32 indexed round, bytes32 seed);
+    event Committed(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, bytes32 commitment);
+    event Revealed(
+        bytes32 indexed job,
+        uint32 indexed round,
+        uint32 indexed slot,
+        bytes32 claim,
+        address worker,
+        bytes32 traceRoot,
+        bytes32 out,
+        bytes32 out2,
+        string traceCid,
+        string payloadCid
+    );
+    event Attested(bytes32 indexed job, uint32 indexed round, uint256 mask);
+    event Frozen(bytes32 indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
+    event Merged(
+        bytes32 indexed job, uint32 indexed round, bytes32 claim, address worker, bytes32 out, bytes32 out2, string checkpointCid
+    );
+    event RoundFinal(bytes32 indexed job, uint32 indexed round);
+    event RoundFailed(bytes32 indexed job, uint32 indexed round);
+    event RoundVoid(bytes32 indexed job, uint32 indexed round, uint32 attempt);
+    /// @dev slot 0xffffffff: the merger.
+    event Paid(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address account, uint256 amount);
+    event Convicted(bytes32 indexed claim, bytes32 indexed job, uint32 indexed round, uint32 slot, address worker, address challenger);
+
+    // -- the requester
+
+    /// @notice Opens a job and pulls `escrow` >= rounds x (slots x slotPrice + mergePrice) from the caller into the vault.
+    function create(JobParams calldata params, uint256 nonce, uint256 escrow) external returns (bytes32 job);
+    function createWithPermit(
+        JobParams calldata params, uint256 nonce, uint256 escrow, uint256 deadline, uint8 v, bytes32 r, bytes32 s
+    ) external returns (bytes32 job);
+    /// @notice Stops new rounds and refunds all escrow that no round in flight has reserved; `finish` refunds the rest.
+    function cancel(bytes32 job) external;
+
+    // -- anyone
+
+    function startRound(bytes32 job, uint32 round) external;
+    /// @notice First call after the join window: closes the roster and fixes seedBlock = next block (a full roster needs no such call).
+    /// Call from seedBlock + 1 to seedBlock + 256: sets the seed. Later, or with too small a roster: the round fails, stakes back.
+    function seal(bytes32 job, uint32 round) external;
+    /// @notice Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers.
+    function freeze(bytes32 job, uint32 round) external;
+    /// @notice Pays a round that nobody can overturn any more; or fails a round that everybody entitled has failed to merge.
+    function finalize(bytes32 job, uint32 round) external;
+    /// @notice Gives back the stakes of a Void round.
+    function release(bytes32 job, uint32 round) external;
+    /// @notice Refunds what is left once no round is in flight and none can start.
+    function finish(bytes32 job) external;
+
+    // -- workers, aggregator
+
+    function join(bytes32 job, uint32 round, uint32 slot) external;
+    function leave(bytes32 job, uint32 round, uint32 slot) external;
+    function commit(bytes32 job, uint32 round, uint32 slot, bytes32 commitment) external;
+    /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
+    function reveal(
+        bytes32 job,
+        uint32 round,
+        uint32 slot,
+        bytes32 traceRoot,
+        bytes32 out,
+        bytes32 out2,
+        bytes32 nonce,
+        bytes32[] calldata proofT,
+        string calldata traceCid,
+        string calldata payloadCid
+    ) external;
+    /// @notice The aggregator: bit s of `mask` says that it fetched and decoded slot s's payload.
+    function attest(bytes32 job, uint32 round, uint256 mask) external;
+    function merge(bytes32 job, uint32 round, bytes32 out, bytes32 out2, string calldata checkpointCid) external;
+
+    // -- the game
+
+    /// @notice Counts a game in. Reverts `WindowClosed` unless `windowOpen(claim)`.
+    function onOpen(bytes32 claim) external returns (GameTerms memory);
+    /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void. Reverts `ClaimClosed` unless `live(claim)`.
+    function onConvicted(bytes32 claim, address challenger) external;
+    /// @notice The challenge failed: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
+    function onRejected(bytes32 claim) external;
+
+    // -- views
+
+    function job(bytes32 job) external view returns (Job memory);
+    function params(bytes32 job) external view returns (JobParams memory);
+    function round(bytes32 job, uint32 round) external view returns (Round memory);
+    function phase(bytes32 job, uint32 round) external view returns (Phase);
+    /// @notice The claim with its effective status (Void once its round is).
+    function claim(bytes32 claim) external view returns (Claim memory);
+    /// @notice The id of the current attempt's claim of a slot; slot 0xffffffff: of the standing merge (0 if none).
+    function claimIdOf(bytes32 job, uint32 round, uint32 slot) external view returns (bytes32);
+    /// @notice Who may merge now: 0 if nobody (turn passed to a convicted or barred owner, or all turns over).
+    function mergerOf(bytes32 job, uint32 round) external view returns (address);
+
+    /// @notice Whether a verdict on the claim still counts. A game on a claim that is not live closes: bond back, no callback.
+    function live(bytes32 claim) external view returns (bool);
+    /// @notice Whether a game may be opened on the claim now.
+    function windowOpen(bytes32 claim) external view returns (bool);
+    /// @notice The program root of transition t (1..T) of the claim.
+    function programOf(bytes32 claim, uint32 t) external view returns (bytes32);
+    /// @notice S_0 of the claim, computed (protocol, section 3).
+    function stateZero(bytes32 claim) external view returns (bytes32);
+    function contextOf(bytes32 claim) external view returns (bytes32 seed, uint32 round, uint32 slot);
+    function datasetOf(bytes32 claim) external view returns (bytes32 root, uint32 rows, uint32 rowLength);
+}

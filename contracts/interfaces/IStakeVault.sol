@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+/// @title IStakeVault
+/// @notice Holds every token of the market: free stake, locks, unbonding stake, escrow and credits.
+///
+///   free -> locked(key) -> free | slashed;   free -> unbonding -> withdrawn;   escrow -> credits -> withdrawn
+///
+/// Locks belong to the contract that made them (the market: claims, by ClaimId; the game: bonds, by GameId). Verdicts move internal
+/// balances only: a token that reverts cannot block a slash. Burned amounts are the credits of `BURN`, pushed there by `burn()`.
+interface IStakeVault {
+    /// @param keeper The contract that locked: it alone unlocks or takes.
+    struct Lock {
+        address account;
+        uint96 amount;
+        address keeper;
+    }
+
+    event Deposited(address indexed account, uint256 amount);
+    event UnbondRequested(address indexed account, uint256 amount, uint256 availableAt);
+    event Unbonded(address indexed account, uint256 amount);
+    event Locked(bytes32 indexed key, address indexed account, uint256 amount);
+    event Unlocked(bytes32 indexed key, address indexed account, uint256 amount);
+    /// @dev amount = burned + toChallenger + toRequester. For a liveness slash the last two are zero.
+    event Slashed(
+        bytes32 indexed key, address indexed account, uint256 amount, uint256 burned, uint256 toChallenger, uint256 toRequester
+    );
+    /// @dev amount = burned + toDefender.
+    event BondTaken(bytes32 indexed key, address indexed account, uint256 amount, uint256 burned, uint256 toDefender);
+    event Escrowed(address indexed from, uint256 amount);
+    event Credited(address indexed account, uint256 amount);
+    event Withdrawn(address indexed account, uint256 amount);
+    event NodeRegistered(address indexed account, bytes32 key);
+    event Delegated(address indexed account, address delegate);
+
+    // -- anyone, for themselves
+
+    /// @notice Pulls `amount` of the token from the caller (who approved the vault) into its free stake.
+    function deposit(uint256 amount) external;
+    function depositWithPermit(uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) external;
+    /// @notice Moves free stake to unbonding; a further request restarts the delay for all of it.
+    function requestUnbond(uint256 amount) external;
+    /// @notice Pays the unbonding stake out, once the delay has passed.
+    function withdrawUnbonded() external;
+    /// @notice Pays the caller's credits out.
+    function withdraw() external returns (uint256 amount);
+    /// @notice Pushes what was burned so far to the burn address. Anyone.
+    function burn() external returns (uint256 amount);
+    /// @notice Announces the ed25519 key that signs for this account off chain.
+    function registerNode(bytes32 key) external;
+    /// @notice Names the one account that may post game moves for the caller (0: none).
+    function setDelegate(address delegate) external;
+
+    // -- the market and the game
+
+    /// @notice Locks free stake of `account` under an unused `key`. Reverts `StakeTooLow` if free stake does not suffice.
+    function lock(address account, bytes32 key, uint256 amount) external;
+    /// @notice Gives a lock back to its account's free stake.
+    function unlock(bytes32 key) external;
+    /// @notice The game: a lost challenge. 60 % (rounded down) of the bond becomes the defender's credit, the rest is burned.
+    function takeBond(bytes32 key, address defender) external;
+    /// @notice The market: a convicted claim. 30 % to the challenger, 20 % to the requester (rounded down), the rest is burned.
+    function slash(bytes32 key, address challenger, address requester) external;
+    /// @notice The market: no reveal. `amount` of the lock is burned, the rest is free again.
+    function slashLiveness(bytes32 key, uint256 amount) external;
+    /// @notice The market: pulls a job's escrow from its requester, who approved the vault.
+    function escrow(address from, uint256 amount) external;
+    function escrowWithPermit(address from, uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) external;
+    /// @notice The market: turns escrow into a credit of `account`.
+    function credit(address account, uint256 amount) external;
+
+    // -- views
+
+    function free(address account) external view returns (uint256);
+    function credits(address account) external view returns (uint256);
+    function unbonding(address account) external view returns (uint256 amount, uint256 availableAt);
+    function lockOf(bytes32 key) external view returns (Lock memory);
+    function delegateOf(address account) external view returns (address);
+    /// @notice Whether `actor` is `account` or its delegate.
+    function mayAct(address account, address actor) external view returns (bool);
+    function unbondSeconds() external view returns (uint256);
+    function totalEscrow() external view returns (uint256);
+}
