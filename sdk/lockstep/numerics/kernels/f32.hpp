@@ -105,19 +105,20 @@ LOCKSTEP_INLINE float exp(float x) {
 
 LOCKSTEP_INLINE float log(float x) {
     const Word w = word(x);
-    const bool subnormal = integer(w) < integer(SMALLEST_NORMAL);
-    const Word y = subnormal ? word(x * 8388608.0f) : w;
+    // A mask, not a condition: GCC makes branches, and no vectors, of two selects by one condition.
+    const Word subnormal = 0 - Word{integer(w) < integer(SMALLEST_NORMAL)};
+    const Word y = (word(x * 8388608.0f) & subnormal) | (w & ~subnormal);
     const Word k = static_cast<Word>(integer(y - SQRT_HALF) >> 23);
     const float m = value(y - (k << 23));
-    const float n = static_cast<float>(integer(k - (subnormal ? 23 : 0)));
+    const float n = static_cast<float>(integer(k - (23 & subnormal)));
     const float f = m - 1.0f;
     const float p = horner(LOG, f);
     const float tail = raw::fma(f * f, p, n * value(LN2_LO));
     Word r = word(raw::fma(n, value(LN2_HI), f + tail));
     // On the bits: +infinity is itself, what lies above it or has the sign is NaN, and both zeros give -infinity.
-    r = w == INFINITE ? INFINITE : r;
-    r = w > INFINITE ? NOT_A_NUMBER : r;
-    r = (w & ~SIGN) == 0 ? NEGATIVE_INFINITE : r;
+    r = select(w == INFINITE, INFINITE, r);
+    r = select(w > INFINITE, NOT_A_NUMBER, r);
+    r = select((w & ~SIGN) == 0, NEGATIVE_INFINITE, r);
     return value(r);
 }
 
@@ -164,12 +165,14 @@ LOCKSTEP_INLINE Word eq(float a, float b) { return a == b ? 1 : 0; }
 LOCKSTEP_INLINE float from_integer(Word a) { return static_cast<float>(integer(a)); }
 LOCKSTEP_INLINE Word to_integer(float a) {
     // Adding and subtracting 2^23 rounds what has a fraction; the cast sees only values that fit.
+    const Word size = word(a) & ~SIGN;
     const float magic = value((word(a) & SIGN) | 0x4b000000);
-    const float whole = (word(a) & ~SIGN) < 0x4b000000 ? (a + magic) - magic : a;
-    const bool fits = (word(a) & ~SIGN) < 0x4f000000;
-    const Word nearest = static_cast<Word>(static_cast<std::int32_t>(fits ? whole : 0.0f));
-    const Word saturated = word(a) & SIGN ? SIGN : ~SIGN;
-    return is_nan(word(a)) ? 0 : fits ? nearest : saturated;
+    const float rounded = (a + magic) - magic;
+    const Word whole = select(size < 0x4b000000, word(rounded), word(a));
+    const bool fits = size < 0x4f000000;
+    const Word nearest = static_cast<Word>(static_cast<std::int32_t>(value(select(fits, whole, 0))));
+    const Word saturated = ~SIGN + (word(a) >> 31);
+    return select(is_nan(word(a)), 0, select(fits, nearest, saturated));
 }
 
 }  // namespace lockstep::f32
