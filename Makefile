@@ -1,16 +1,18 @@
-# Every target does its own set-up; what is already there costs seconds. `make help` lists them.
+# Every target does its own set-up; what is already there costs nothing. `make help` lists them.
 SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 BIN := .venv/bin
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
-KERNELS := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
+NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
+CHEATS := none skipped-step one-ulp other-data wrong-lr scaled-payload lying-aggregator silent false-challenge
 
-# One thread a process: no result depends on it, the machines that people share do.
+# One thread a process: no result depends on it, and the processes of a demo share the machine.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
@@ -23,52 +25,87 @@ help: ## this list
 # -- set-up ------------------------------------------------------------------------------------------------------------------
 
 .PHONY: setup
-setup: $(STAMP)/native $(STAMP)/node ## .venv with the packages and the native extension, node_modules
+setup: $(STAMP)/native $(STAMP)/node ## .venv with the packages and the native extensions; node_modules
 
-$(STAMP)/venv:
-	@mkdir -p $(STAMP)
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@touch $@
+$(STAMP)/venv: tools/check_machine.py
+	@$(PYTHON) tools/check_machine.py
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@mkdir -p $(STAMP) && touch $@
 
 # torch first and alone: the rest then resolves around the build that this machine has.
 $(STAMP)/torch: $(STAMP)/venv tools/constraints.txt
 	$(BIN)/pip install --quiet --constraint tools/constraints.txt torch
 	@touch $@
 
-$(STAMP)/python: pyproject.toml tools/constraints.txt $(STAMP)/torch
-	$(BIN)/pip install --quiet --constraint tools/constraints.txt $$($(BIN)/python tools/requirements.py dev)
+$(STAMP)/python: $(STAMP)/torch pyproject.toml tools/constraints.txt tools/requirements.py
+	$(BIN)/python tools/requirements.py dev > out/requirements.txt
+	$(BIN)/pip install --quiet --constraint tools/constraints.txt --requirement out/requirements.txt
 	@touch $@
 
-$(STAMP)/native: $(STAMP)/python $(KERNELS)
+$(STAMP)/native: $(STAMP)/python $(NATIVE)
 	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
-.PHONY: native
-native: $(STAMP)/python ## rebuild the native extension
-	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
-	@touch $(STAMP)/native
-
-# The npm packages carry their binaries as platform packages: no install script is needed, so none is run.
-$(STAMP)/node: package-lock.json
-	@mkdir -p $(STAMP)
-	npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+# The npm packages carry their binaries as platform packages: no install script is needed, so none is run. Not `npm ci`: it
+# refuses a lock without every platform's package, and registries carry only some of Foundry's.
+$(STAMP)/node: package-lock.json $(STAMP)/venv
+	npm install --no-save --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # Brownie's == pins would freeze our packages, so it has an environment of its own, made when a target first needs it.
-$(STAMP)/brownie: tools/constraints-brownie.txt
-	@mkdir -p $(STAMP)
-	test -x .venv-brownie/bin/python || $(PYTHON) -m venv .venv-brownie
+$(STAMP)/brownie: tools/constraints-brownie.txt $(STAMP)/venv
+	test -x .venv-brownie/bin/pip || $(PYTHON) -m venv .venv-brownie
 	.venv-brownie/bin/pip install --quiet --constraint tools/constraints-brownie.txt eth-brownie
 	@touch $@
+
+.PHONY: native
+native: $(STAMP)/python ## rebuild the native extensions
+	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $(STAMP)/native
+
+.PHONY: lock
+lock: $(STAMP)/python ## write the versions now in .venv to tools/constraints.txt
+	@{ echo '# The versions that were resolved and tested together: `make lock` writes this file anew.'; \
+	  $(BIN)/pip freeze --exclude-editable 2>/dev/null | sed 's/+cpu$$//'; } > out/constraints.txt
+	mv out/constraints.txt tools/constraints.txt
 
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
 	rm -rf out .venv .venv-brownie node_modules
 
-.PHONY: lock
-lock: $(STAMP)/python ## write the versions now in .venv to tools/constraints.txt
-	@{ echo '# The versions that were resolved and tested together: `make lock` writes this file anew.'; \
-	  $(BIN)/pip freeze --exclude-editable 2>/dev/null | sed 's/+cpu$$//'; } > tools/constraints.txt
+# -- run ---------------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: ## set-up, then the main job: train, catch the liar, slash, pay (DEMO_ARGS="--cheat one-ulp ...")
+	@start=$$(date +%s); $(MAKE) --no-print-directory setup; echo "set-up: $$(( $$(date +%s) - start )) s" >&2
+	$(BIN)/lockstep demo $(DEMO_ARGS)
+
+.PHONY: demo-all
+demo-all: setup ## the demo once for each lie
+	@for cheat in $(CHEATS); do echo "== $$cheat" >&2; $(BIN)/lockstep demo --no-browser --cheat $$cheat $(DEMO_ARGS); done
+
+# -- check -------------------------------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: setup ## style, types, who may import whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
+
+.PHONY: test
+test: setup $(STAMP)/brownie ## every test: Python with branch coverage, brownie, forge
+	$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-contracts test-forge
+
+.PHONY: test-contracts
+test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
+	tools/test-contracts $(BROWNIE_ARGS)
+
+.PHONY: test-forge
+test-forge: setup ## fuzz tests and invariants
+	@mkdir -p out/home
+	HOME=$(CURDIR)/out/home $(FORGE) test $(FORGE_ARGS)
 
 # -- contracts ---------------------------------------------------------------------------------------------------------------
 
@@ -79,12 +116,3 @@ contracts: setup ## compile contracts/ into sdk/lockstep/chain/abi
 .PHONY: check-artifacts
 check-artifacts: setup ## fail when the committed ABI and bytecode differ from contracts/
 	$(BIN)/python tools/build_contracts.py --check
-
-.PHONY: test-contracts
-test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
-	tools/test-contracts $(BROWNIE_ARGS)
-
-.PHONY: test-forge
-test-forge: setup ## fuzz tests and invariants
-	@mkdir -p out/home
-	HOME=$(CURDIR)/out/home $(FORGE) test $(FORGE_ARGS)

@@ -1,7 +1,7 @@
 """Compile contracts/ into sdk/lockstep/chain/abi: one committed JSON a contract, the same bytes on every machine.
 
-    python tools/build_contracts.py            write the artifacts
-    python tools/build_contracts.py --check    exit 1 when the committed ones differ from the sources
+python tools/build_contracts.py            write the artifacts
+python tools/build_contracts.py --check    exit 1 when the committed ones differ from the sources
 """
 
 import argparse
@@ -75,7 +75,7 @@ def compile_all(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def deployable(output: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Name -> compiled contract, for each that can be deployed: concrete contracts, and libraries with calls of their own."""
+    """Name -> compiled contract, for what can be deployed: concrete contracts, libraries with calls of their own."""
     found: dict[str, dict[str, Any]] = {}
     for path, contracts in output["contracts"].items():
         if not path.startswith("contracts/"):

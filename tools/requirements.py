@@ -1,4 +1,4 @@
-"""The project's dependencies with some of its extras, one a line: what pip installs before the project itself can be built."""
+"""The project's dependencies with the extras named, one a line: pip installs them before it can build the project."""
 
 import sys
 import tomllib

@@ -1,0 +1,37 @@
+"""What every Python test shares: one thread a process, the repository's root, repeatable examples."""
+
+import os
+from pathlib import Path
+
+# Before anything imports numpy or torch: they read these once.
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
+
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", "out/hypothesis")
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# No deadline: machines are shared. The same examples each run: a failure is then the change's own.
+settings.register_profile(
+    "lockstep",
+    deadline=None,
+    derandomize=True,
+    max_examples=int(os.environ.get("LOCKSTEP_EXAMPLES", "50")),
+    print_blob=True,
+)
+settings.load_profile("lockstep")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def vectors(repository: Path) -> Path:
+    """The folder of JSON vectors that Python and Solidity both read."""
+    return repository / "tests/vectors"
