@@ -1,0 +1,96 @@
+"""`lockstep storage`: serve a store, put content into one, read it back verified."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.options import Json, Storage
+from lockstep.cli.output import emit, event, say
+from lockstep.protocol.errors import UsageError
+from lockstep.settings import resolve
+
+DEFAULT_MAX_MIB = 256
+
+storage_app = typer.Typer(name="storage", help="Content-addressed storage.", no_args_is_help=True)
+
+CidArgument = Annotated[str, typer.Argument(metavar="CID", help="CIDv1 of the content.")]
+MaxMib = Annotated[int, typer.Option("--max-mib", min=1, help="Largest content accepted, in MiB.")]
+
+
+@storage_app.command("serve")
+def serve(
+    home: Annotated[Path, typer.Option(help="Directory of the blocks; created if missing.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; the RPC has no passwords.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 0,
+    max_mib: MaxMib = DEFAULT_MAX_MIB,
+) -> None:
+    """Serve the Kubo RPC over a directory; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
+    from lockstep.storage.directory import DirectoryStore
+    from lockstep.storage.kubo import multiaddr_of_url
+    from lockstep.storage.server import serve as serve_store
+
+    store = DirectoryStore(home)
+
+    def ready(host: str, port: int) -> None:
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        event("ready", url=url, multiaddr=multiaddr_of_url(url), home=str(store.home), pid=os.getpid())
+
+    serve_store(store, host=host, port=port, max_bytes=max_mib << 20, on_ready=ready)
+
+
+@storage_app.command("put")
+def put(
+    file: Annotated[Path, typer.Argument(help="File to keep.")],
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a file's contents and print its CID."""
+    from lockstep.storage import open_store
+
+    with open_store(_url(storage)) as store:
+        cid = store.put_file(file)
+        emit({"cid": cid, "bytes": file.stat().st_size, "storage": store.url}, as_json, text=cid)
+
+
+@storage_app.command("get")
+def get(
+    cid: CidArgument,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; default: stdout.")] = None,
+    storage: Storage = None,
+    max_mib: MaxMib = DEFAULT_MAX_MIB,
+    as_json: Json = False,
+) -> None:
+    """Read content, verified block by block against its CID."""
+    from lockstep.storage import open_store
+
+    if as_json and out is None:
+        raise UsageError("--json needs --out: stdout carries the envelope", "name a file with --out")
+    with open_store(_url(storage)) as store:
+        if out is None:
+            for piece in store.get_stream(cid, max_bytes=max_mib << 20):
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            return
+        size = store.get_file(cid, out, max_bytes=max_mib << 20)
+    emit({"cid": cid, "bytes": size, "path": str(out)}, as_json, text=str(out))
+
+
+@storage_app.command("stat")
+def stat(cid: CidArgument, storage: Storage = None, as_json: Json = False) -> None:
+    """Print the size of content that a store holds; exit code 7 if it does not hold it."""
+    from lockstep.storage import open_store
+
+    with open_store(_url(storage)) as store:
+        size = store.size(cid)
+    emit({"cid": cid, "bytes": size}, as_json, text=f"{size} bytes")
+
+
+def _url(storage: str | None) -> str:
+    url = resolve(storage=storage).storage
+    say(f"storage: {url}")
+    return url

@@ -1,0 +1,203 @@
+"""The content store: one interface over every place that keeps blocks.
+
+from lockstep.storage import open_store
+with open_store("dir:///tmp/blocks") as store:
+    cid = store.put(b"four legs good")
+    assert store.get(cid, max_bytes=100) == b"four legs good"
+"""
+
+from __future__ import annotations
+
+import abc
+import io
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from lockstep.protocol.errors import PayloadInvalid, UsageError
+from lockstep.protocol.types import Cid
+from lockstep.storage.cid import Bytes, parse_cid
+from lockstep.storage.dagpb import Link
+from lockstep.storage.unixfs import MAX_BLOCK_BYTES, content_size, read_chunks
+
+BlockCodec = Literal["raw", "dag-cbor"]
+
+
+class ContentStore(abc.ABC):
+    """Content by CID. Reads are verified against the CID block by block; writes are durable when they return.
+
+    Errors: BlobMissing - the store was reached and does not hold the block. BlobCorrupt - it holds other bytes
+    under that name. PayloadInvalid - more bytes than the reader accepts or the store takes. Unreachable - nobody
+    answered, so nothing is known. DoctorError - the store is there but not usable (permissions, full disk, not a
+    Kubo RPC). UsageError - not a CID. All methods may be called from several threads.
+    """
+
+    @property
+    @abc.abstractmethod
+    def url(self) -> str:
+        """What `open_store` takes to reach this store again."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Raise Unreachable or DoctorError unless the store answers and is usable."""
+
+    @abc.abstractmethod
+    def fetch_block(self, cid: Cid) -> bytes:
+        """One verified block of at most 1 MiB."""
+
+    def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
+        """The raw blocks of `links`, all the children of node `cid`, each verified, in order."""
+        for link in links:
+            yield self.fetch_block(link.cid)
+
+    @abc.abstractmethod
+    def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
+        """Keep one block of at most 1 MiB as it is."""
+
+    @abc.abstractmethod
+    def put_stream(self, file: BinaryIO) -> Cid:
+        """Keep what `file` still holds, in the layout of `unixfs`, in constant memory; `file` is seekable."""
+
+    @abc.abstractmethod
+    def has(self, cid: str) -> bool:
+        """Whether the store itself, without asking a network, holds the root block of `cid`.
+
+        Stores write children before parents, so a root that is there came with its content.
+        """
+
+    def put(self, data: Bytes, *, codec: BlockCodec = "raw") -> Cid:
+        """Keep `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
+        if codec == "raw":
+            return self.put_stream(io.BytesIO(data))
+        if len(data) > MAX_BLOCK_BYTES:
+            raise PayloadInvalid(
+                f"a dag-cbor block has {len(data)} bytes, at most {MAX_BLOCK_BYTES} fit",
+                "put it with codec raw instead",
+            )
+        return self.put_block(bytes(data), codec)
+
+    def put_file(self, path: str | os.PathLike[str]) -> Cid:
+        """Keep the contents of a file. UsageError if it cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return self.put_stream(file)
+        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            raise UsageError(f"cannot read {os.fspath(path)}: {error.strerror}", "name a readable file") from error
+
+    def get(self, cid: str, *, max_bytes: int) -> bytes:
+        """The content named `cid`, verified. PayloadInvalid if it is larger than `max_bytes`."""
+        return b"".join(self.get_stream(cid, max_bytes=max_bytes))
+
+    def get_stream(self, cid: str, *, max_bytes: int) -> Iterator[bytes]:
+        """The content named `cid` in verified pieces of at most 1 MiB."""
+        parse_cid(cid)
+        return read_chunks(self, Cid(cid), max_bytes=max_bytes)
+
+    def get_file(self, cid: str, path: str | os.PathLike[str], *, max_bytes: int) -> int:
+        """Write the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
+        return write_atomically(Path(path), self.get_stream(cid, max_bytes=max_bytes))
+
+    def size(self, cid: str) -> int:
+        """Bytes of the content named `cid`; reads its root block only."""
+        parse_cid(cid)
+        return content_size(self, Cid(cid))
+
+    def put_node(self, value: Any) -> Cid:
+        """Keep a DAG-CBOR value (maps with string keys, lists, ints, bytes, strings, CIDs) as one block."""
+        import dag_cbor
+
+        return self.put(dag_cbor.encode(value), codec="dag-cbor")
+
+    def get_node(self, cid: str) -> Any:
+        """The value of a block that `put_node` wrote. PayloadInvalid if the block is not DAG-CBOR."""
+        import dag_cbor
+
+        if parse_cid(cid).codec != "dag-cbor":
+            raise PayloadInvalid(f"{cid} does not name a DAG-CBOR block", "such a CID begins with bafyrei")
+        try:
+            return dag_cbor.decode(self.fetch_block(Cid(cid)))
+        except dag_cbor.decoding.DAGCBORDecodingError as error:
+            raise PayloadInvalid(
+                f"block {cid} is not DAG-CBOR: {error}", "the publisher stored other content"
+            ) from error
+
+    def close(self) -> None:
+        """Release what the store holds open. A second call does nothing."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_store(url: str) -> ContentStore:
+    """The store at `url`; nothing is contacted yet (`check` does that).
+
+    dir:///path, dir://~/path       a directory of blocks on this machine
+    /ip4/127.0.0.1/tcp/5001/http    a Kubo RPC by multiaddr (Kubo itself or `lockstep storage serve`)
+    http://127.0.0.1:5001           the same by URL
+    """
+    if url.startswith("/"):
+        from lockstep.storage.kubo import KuboStore
+
+        return KuboStore(url)
+    parts = urlsplit(url)
+    if parts.scheme == "dir" and parts.netloc in ("", "~") and parts.path.startswith("/"):
+        from lockstep.storage.directory import DirectoryStore
+
+        return DirectoryStore(Path(parts.netloc + unquote(parts.path)).expanduser())
+    if parts.scheme in ("http", "https"):
+        from lockstep.storage.kubo import KuboStore, multiaddr_of_url
+
+        return KuboStore(multiaddr_of_url(url))
+    raise UsageError(
+        f"not a storage URL: {url!r}",
+        "use dir:///absolute/path, http://host:port of a Kubo RPC, or its multiaddr /ip4/127.0.0.1/tcp/5001/http",
+    )
+
+
+def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
+    """Write `chunks` to `path` so that it holds all of them or what it held before; returns their size.
+
+    The bytes are on disk when this returns. UsageError if the folder cannot be written.
+    """
+    size = 0
+    try:
+        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        file = open(partial, "xb")  # noqa: SIM115 - only the opening may mean a usage error
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", "name a path in an existing, writable folder"
+        ) from error
+    try:
+        with file:
+            for chunk in chunks:
+                file.write(chunk)
+                size += len(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+        raise
+    sync_folder(path.parent)
+    return size
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable: a rename is on disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,165 @@
+"""Content as a tree of blocks: the balanced UnixFS layout of `ipfs add --cid-version=1 --raw-leaves`.
+
+Content is cut into chunks of 256 KiB, each a raw leaf. A single chunk is its own root; otherwise file nodes of up
+to 174 children are built level by level until one is left. Any reader can therefore name content before it is
+stored, and a Kubo node gives the same name to the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from lockstep.protocol.errors import BlobCorrupt, PayloadInvalid
+from lockstep.protocol.types import Cid
+from lockstep.storage.cid import Bytes, cid_of_block, parse_cid
+from lockstep.storage.dagpb import FileNode, Link
+
+CHUNK_BYTES = 256 * 1024
+MAX_LINKS = 174
+"""Children per node; 174 is the width that Kubo derives from 8 KiB nodes."""
+MAX_BLOCK_BYTES = 1 << 20
+"""No block is larger, written or read: Kubo refuses larger ones on `block put`."""
+MAX_DEPTH = 6
+"""174^6 chunks are 7 exabytes; deeper trees are hostile."""
+
+
+class BlockSource(Protocol):
+    """Where blocks come from. Both raise BlobMissing, BlobCorrupt or Unreachable."""
+
+    def fetch_block(self, cid: Cid) -> bytes:
+        """The block named `cid`, verified against it."""
+        ...
+
+    def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
+        """The blocks of `links`, which are raw and all the children of node `cid`, each verified, in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block and its name."""
+
+    cid: Cid
+    data: bytes
+
+
+def chunks_of(data: Bytes, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Cut bytes into chunks; empty content is one empty chunk."""
+    view = memoryview(data).cast("B")
+    for at in range(0, max(len(view), 1), chunk_bytes):
+        yield bytes(view[at : at + chunk_bytes])
+
+
+def chunks_of_file(file: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Cut a binary file, from its present position, into chunks; an empty one is one empty chunk."""
+    chunk = file.read(chunk_bytes)
+    yield chunk
+    while len(chunk) == chunk_bytes:
+        chunk = file.read(chunk_bytes)
+        if chunk:
+            yield chunk
+
+
+def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[Block]:
+    """A file's blocks, children before parents, the root last; memory is one chunk and one node per level."""
+    levels: list[list[Link]] = [[]]
+
+    def close(level: int) -> Iterator[Block]:
+        """Turn the links that wait at `level` into one node, a child of the level above."""
+        if level + 1 == len(levels):
+            levels.append([])
+        # a full node is closed only when a further child arrives: exactly 174 chunks need no second level
+        if len(levels[level + 1]) == max_links:
+            yield from close(level + 1)
+        node = FileNode(tuple(levels[level]))
+        block = node.encode()
+        tree_bytes = len(block) + sum(link.tree_bytes for link in node.links)
+        cid = cid_of_block(block, "dag-pb")
+        levels[level] = []
+        levels[level + 1].append(Link(cid, node.size_bytes, tree_bytes))
+        yield Block(cid, block)
+
+    for chunk in chunks:
+        if len(levels[0]) == max_links:
+            yield from close(0)
+        cid = cid_of_block(chunk)
+        levels[0].append(Link(cid, len(chunk), len(chunk)))
+        yield Block(cid, chunk)
+
+    level = 0
+    while level < len(levels) - 1 or len(levels[level]) > 1:
+        yield from close(level)
+        level += 1
+
+
+def cid_of(content: Bytes) -> Cid:
+    """The CID under which every store keeps `content`: `ipfs add --cid-version=1 --raw-leaves`."""
+    return _last_cid(layout(chunks_of(content)))
+
+
+def cid_of_file(file: BinaryIO) -> Cid:
+    """`cid_of` for a binary file, read from its present position in constant memory."""
+    return _last_cid(layout(chunks_of_file(file)))
+
+
+def content_size(source: BlockSource, cid: Cid) -> int:
+    """Bytes of the content named `cid`; reads its root block only."""
+    block = source.fetch_block(cid)
+    return FileNode.decode(block).size_bytes if parse_cid(cid).codec == "dag-pb" else len(block)
+
+
+def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int) -> Iterator[bytes]:
+    """The content named `cid`, chunk by chunk.
+
+    PayloadInvalid if it is larger than `max_bytes`: known from the root, before a second block is fetched.
+    BlobCorrupt if the tree contradicts itself.
+    """
+    root = source.fetch_block(cid)
+    is_tree = parse_cid(cid).codec == "dag-pb"
+    size = FileNode.decode(root).size_bytes if is_tree else len(root)
+    # INVARIANT: no peer makes a reader hold more bytes than the reader agreed to.
+    if size > max_bytes:
+        raise PayloadInvalid(
+            f"content {cid} has {size} bytes, at most {max_bytes} are accepted here",
+            "the publisher stored other content",
+        )
+    yield from _read(source, cid, root, size, depth=0)
+
+
+def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) -> Iterator[bytes]:
+    if depth > MAX_DEPTH:
+        raise BlobCorrupt(f"content tree is deeper than {MAX_DEPTH} at {cid}", "the publisher's tree is hostile")
+    if parse_cid(cid).codec != "dag-pb":
+        yield _of_size(cid, block, size)
+        return
+    node = FileNode.decode(block)
+    if node.size_bytes != size:
+        raise _contradiction(cid, node.size_bytes, size)
+    if all(parse_cid(link.cid).codec == "raw" for link in node.links):
+        leaves = source.fetch_leaves(cid, node.links)
+        yield from (_of_size(link.cid, leaf, link.size_bytes) for link, leaf in zip(node.links, leaves, strict=True))
+        return
+    for link in node.links:
+        yield from _read(source, link.cid, source.fetch_block(link.cid), link.size_bytes, depth + 1)
+
+
+def _of_size(cid: Cid, block: bytes, size: int) -> bytes:
+    # INVARIANT: a child holds exactly the bytes that its parent promised.
+    if len(block) != size:
+        raise _contradiction(cid, len(block), size)
+    return block
+
+
+def _contradiction(cid: Cid, size: int, promised: int) -> BlobCorrupt:
+    return BlobCorrupt(f"{cid} holds {size} bytes, its parent says {promised}", "store the content again")
+
+
+def _last_cid(blocks: Iterator[Block]) -> Cid:
+    cid: Cid | None = None
+    for block in blocks:
+        cid = block.cid
+    if cid is None:
+        raise ValueError("a layout has at least one block")
+    return cid
