@@ -1,0 +1,253 @@
+"""A job as its parties run it: Programs checked against the chain, states of claims built from public tensors.
+
+Workers train with it, verifiers replay with it, aggregators merge with it: one code, so that equal inputs give equal
+bits. Nothing here talks to a chain; `load` reads a content store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.numerics import executor
+from lockstep.numerics.executor import Context, Executable
+from lockstep.numerics.trace import StepTrace, layout_root, materialise
+from lockstep.numerics.validate import check_schedule
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.merkle import TensorHeader, ceil_log2
+from lockstep.protocol.program import I32, Program
+from lockstep.protocol.types import MERGE_SLOT, Digest, JobId, Seed, StateRoot
+from lockstep.storage import cid_of_digest
+from lockstep.storage.containers import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES, Spec, decode_program
+from lockstep.storage.dataset import load_dataset
+from lockstep.storage.payload import Checkpoint, decode_checkpoint
+
+if TYPE_CHECKING:
+    from lockstep.protocol.rounds import JobParams
+    from lockstep.storage import ContentStore
+
+Tensors = tuple[np.ndarray, ...]
+State = list[np.ndarray | None]
+"""One entry per state entry, None = EMPTY; flat arrays of 4-byte words."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The three Programs of a job, and which of them a transition runs."""
+
+    step: Program
+    encode: Program
+    merge: Program
+
+    def name_of(self, slot: int, t: int, inner_steps: int) -> str:
+        """ "step", "encode" or "merge"."""
+        if slot == MERGE_SLOT:
+            return "merge"
+        return "step" if t <= inner_steps else "encode"
+
+    def of(self, slot: int, t: int, inner_steps: int) -> Program:
+        """The Program of transition t of a slot's claim or of a merge."""
+        program: Program = getattr(self, self.name_of(slot, t, inner_steps))
+        return program
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything public that a claim of this job is a function of, beside its base, payloads and seed."""
+
+    id: JobId
+    params: JobParams
+    spec: Spec
+    programs: Schedule
+    dataset: np.ndarray
+    """i32 (N, L)."""
+    genesis: Checkpoint
+    threads: int = 1
+    _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
+
+    def executable(self, program: Program) -> Executable:
+        """The compiled Program; compiled once per job."""
+        if program.root not in self._compiled:
+            self._compiled[program.root] = executor.compile(program, threads=self.threads)
+        return self._compiled[program.root]
+
+    def slot_state(self, base: Checkpoint, round_: int) -> State:
+        """S_0 of a slot: live and anchor copies of the shared tensors, zero carry, the clock at round x H."""
+        layout = self.programs.step.inputs
+        quarter = 1 << self.params.shared_depth
+        shared = _padded(base.shared, quarter)
+        carry: State = [None if h is None else _zeros(h) for h in layout[2 * quarter : 3 * quarter]]
+        clock = _padded([np.array([round_ * self.params.inner_steps], dtype=np.int32)], quarter)
+        return _checked(layout, [*shared, *shared, *carry, *clock])
+
+    def merge_state(self, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
+        """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
+        params, layout = self.params, self.programs.merge.inputs
+        quarter, width = 1 << params.shared_depth, 1 << params.payload_depth
+        headers = self.programs.encode.output_layout[:width]
+        state: State = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
+        for payload in payloads:
+            present = [None if h is None else _zeros(h) for h in headers] if payload is None else payload
+            state += _padded(present, width)
+        state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.slots)))
+        state.append(np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32))
+        return _checked(layout, _padded(state, len(layout)))
+
+    def payload_root(self, payload: Tensors) -> Digest:
+        """`out` of a slot's claim: the subtree root of its decoded payload."""
+        width = 1 << self.params.payload_depth
+        return subtree_root(self.programs.encode.output_layout[:width], payload)
+
+    def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
+        """(shared, outer): what `merge` claims and the next round starts from."""
+        layout, quarter = self.programs.merge.output_layout, 1 << self.params.shared_depth
+        return (
+            subtree_root(layout[:quarter], checkpoint.shared),
+            subtree_root(layout[quarter:], checkpoint.outer),
+        )
+
+
+@dataclass(frozen=True)
+class ClaimRun:
+    """One claim as a computation: S_0 and the T transitions after it."""
+
+    job: Job
+    slot: int
+    """MERGE_SLOT for a merge."""
+    round: int
+    seed: Seed
+    start: State = field(repr=False)
+    """S_0's tensors."""
+
+    @property
+    def transitions(self) -> int:
+        """T: H + 1 of a slot, 1 of a merge."""
+        return 1 if self.slot == MERGE_SLOT else self.job.params.inner_steps + 1
+
+    def program(self, t: int) -> Program:
+        """The Program of transition t (1..T)."""
+        return self.job.programs.of(self.slot, t, self.job.params.inner_steps)
+
+    def context(self, t: int) -> Context:
+        """What `random`, `draw` and context operands read at transition t."""
+        return Context(seed=bytes(self.seed), round=self.round, slot=self.slot, t=t)
+
+    def advance(self, t: int, state: State) -> State:
+        """The tensors of S_t from those of S_{t-1}."""
+        return list(self.job.executable(self.program(t)).run(state, self.context(t), self.job.dataset))
+
+    def root(self, t: int, state: State) -> StateRoot:
+        """S_t of its tensors; t = 0 is S_0."""
+        layout = self.program(1).inputs if t == 0 else self.program(t).output_layout
+        return layout_root(layout, state)
+
+    def materialise(self, t: int, state: State) -> StepTrace:
+        """Everything that a game may ask of transition t: G_t, tensors, leaves, partials. `state` is S_{t-1}'s."""
+        return materialise(self.job.executable(self.program(t)), state, self.context(t), self.job.dataset)
+
+    def states(self, after: int = 0, state: State | None = None) -> Iterator[tuple[int, State, StateRoot]]:
+        """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0)."""
+        current = self.start if state is None else state
+        for t in range(after + 1, self.transitions + 1):
+            current = self.advance(t, current)
+            yield t, current, self.root(t, current)
+
+    def state_before(self, t: int) -> State:
+        """The tensors of S_{t-1}, run again from S_0."""
+        current = self.start
+        for earlier in range(1, t):
+            current = self.advance(earlier, current)
+        return current
+
+
+def slot_run(job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int) -> ClaimRun:
+    """A slot's claim from the round's base checkpoint."""
+    return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_))
+
+
+def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> ClaimRun:
+    """A merge's claim from the round's base checkpoint and its accepted payloads, in slot order."""
+    return ClaimRun(job, MERGE_SLOT, round_, seed, job.merge_state(base, payloads))
+
+
+def payload_of(job: Job, final: State) -> Tensors:
+    """The payload's tensors in the state after `encode`."""
+    return tuple(a for a in final[: 1 << job.params.payload_depth] if a is not None)
+
+
+def checkpoint_of(job: Job, final: State) -> Checkpoint:
+    """The next checkpoint in the state after `merge`."""
+    quarter = 1 << job.params.shared_depth
+    return Checkpoint(
+        shared=tuple(a for a in final[:quarter] if a is not None),
+        outer=tuple(a for a in final[quarter:] if a is not None),
+    )
+
+
+def trace_root(roots: Sequence[StateRoot]) -> Digest:
+    """The Merkle root over leaf(S_1) .. leaf(S_T)."""
+    return merkle.tree([merkle.leaf(r) for r in roots])
+
+
+def subtree_root(layout: Sequence[TensorHeader | None], tensors: Sequence[np.ndarray]) -> Digest:
+    """The root over a state's entries, the tensors filling those that are not EMPTY; raises Mismatch."""
+    given = iter(tensors)
+    entries: State = [None if h is None else next(given, None) for h in layout]
+    return Digest(layout_root(layout, _checked(layout, entries)))
+
+
+def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1) -> Job:
+    """Fetch a job's parts by CID, check every root against the chain, validate every Program.
+
+    Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended.
+    """
+    spec = Spec.decode(store.get(cid_of_digest(params.spec_digest), max_bytes=MAX_SPEC_BYTES), params.spec_digest)
+    roots = {"step": params.step_program, "encode": params.encode_program, "merge": params.merge_program}
+    if set(spec.programs) != set(roots):
+        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+    programs = Schedule(
+        **{k: decode_program(store.get(spec.programs[k], max_bytes=MAX_PROGRAM_BYTES), roots[k]) for k in roots}
+    )
+    check_schedule(programs.step, programs.encode, programs.merge, params)
+    dataset = load_dataset(store, spec.dataset)
+    if dataset.shape != (params.dataset_rows, params.row_length) or (
+        merkle.tensor_root(I32, dataset.shape, memoryview(np.ascontiguousarray(dataset))) != params.dataset_root
+    ):
+        raise Mismatch("the dataset is not the one that the job names", hint="its root or shape differs: do not run")
+    genesis = decode_checkpoint(store.get(spec.genesis, max_bytes=MAX_PROGRAM_BYTES))
+    job = Job(job_id, params, spec, programs, dataset, genesis, threads)
+    check_checkpoint(job, genesis, params.genesis_shared, params.genesis_outer)
+    return job
+
+
+def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: bytes) -> Checkpoint:
+    """The checkpoint itself, if it hashes to what the chain names; raises Mismatch."""
+    if job.checkpoint_roots(checkpoint) != (shared, outer):
+        raise Mismatch(
+            "a checkpoint does not hash to the roots on chain", hint="fetch it elsewhere, or recompute the merge"
+        )
+    return checkpoint
+
+
+def _padded(entries: Sequence[np.ndarray | None], width: int) -> State:
+    return [*entries, *[None] * (width - len(entries))]
+
+
+def _zeros(header: TensorHeader) -> np.ndarray:
+    return np.zeros(header.elements, dtype=np.int32 if header.dtype == I32 else np.float32)
+
+
+def _checked(layout: Sequence[TensorHeader | None], state: State) -> State:
+    # INVARIANT: every tensor of a state has the length that the Program's state table names.
+    for k, (header, array) in enumerate(zip(layout, state, strict=True)):
+        if (header is None) != (array is None) or (
+            header is not None and array is not None and array.size != header.elements
+        ):
+            got = "nothing" if array is None else f"{array.size} elements"
+            due = "nothing" if header is None else f"{header.elements}"
+            raise Mismatch(f"state entry {k} holds {got} where {due} are due", hint="the tensors are of another job")
+    return state
