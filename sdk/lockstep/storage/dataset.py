@@ -1,0 +1,211 @@
+"""Tokenised datasets as content: compact shards, a manifest that names them, the tensor root that a job binds.
+
+A dataset is a matrix of tokens (N, L); its root on chain is that of the i32 tensor. What travels is smaller: whole rows
+in the narrowest unsigned little-endian type that holds the vocabulary, cut into shards of about 1 MiB, and a DAG-CBOR
+manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [links], root}.
+
+    cid = store_dataset(store, dataset)
+    assert load_dataset(store, cid, root=dataset.root).rows.shape == dataset.rows.shape
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import Mismatch, PayloadInvalid, UsageError
+from lockstep.protocol.types import Cid, TensorRoot
+from lockstep.storage.cid import cid_from_bytes, cid_to_bytes
+from lockstep.storage.store import ContentStore
+
+MANIFEST_VERSION = 1
+SHARD_BYTES = 1 << 20
+MAX_DATASET_BYTES = 1 << 30
+"""Most memory that a manifest may make its reader use, counted as the i32 tensor."""
+
+_I32 = 1
+_TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Sequences of tokens, one per row, every token below `vocabulary`."""
+
+    rows: NDArray[np.int32]
+    """(N, L), N and L >= 1, contiguous; L = context + 1, so that a row holds inputs and their targets."""
+    vocabulary: int
+    """Number of different tokens: 1 to 2^31 - 1."""
+
+    def __post_init__(self) -> None:
+        if self.rows.ndim != 2 or self.rows.dtype != np.int32 or 0 in self.rows.shape:
+            raise UsageError(
+                f"dataset rows are {self.rows.dtype} of shape {self.rows.shape}",
+                "give int32 of shape (N, L), N, L >= 1",
+            )
+        # INVARIANT: every token names a row of the embedding.
+        if self.rows.min() < 0 or self.rows.max() >= self.vocabulary:
+            raise UsageError(
+                f"tokens range from {self.rows.min()} to {self.rows.max()}, the vocabulary has {self.vocabulary}",
+                "use the tokenizer that the vocabulary belongs to",
+            )
+        object.__setattr__(self, "rows", np.ascontiguousarray(self.rows, dtype="<i4"))
+        self.rows.flags.writeable = False
+
+    @property
+    def row_count(self) -> int:
+        """N."""
+        return int(self.rows.shape[0])
+
+    @property
+    def row_tokens(self) -> int:
+        """L."""
+        return int(self.rows.shape[1])
+
+    @cached_property
+    def root(self) -> TensorRoot:
+        """The root of the i32 tensor (N, L): `datasetRoot` of a job."""
+        from lockstep.protocol.merkle import tensor_root
+
+        return tensor_root(_I32, self.rows.shape, self.rows.reshape(-1).data)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where a dataset's shards are and what they add up to."""
+
+    dtype: str
+    """Of the shards: "u8", "u16" or "u32", the narrowest that holds the vocabulary."""
+    rows: int
+    row_tokens: int
+    vocabulary: int
+    shard_rows: int
+    """Rows of every shard but the last, which has the rest."""
+    shards: tuple[Cid, ...]
+    root: TensorRoot
+    """Of the whole dataset as i32."""
+
+    def __post_init__(self) -> None:
+        counts = (self.rows, self.row_tokens, self.vocabulary, self.shard_rows)
+        if not all(type(n) is int and 1 <= n < 1 << 31 for n in counts):
+            raise PayloadInvalid(f"a dataset manifest has counts {counts}", "store the dataset again")
+        if self.dtype != _dtype_of(self.vocabulary) or len(self.root) != 32:
+            raise PayloadInvalid(f"a dataset manifest has dtype {self.dtype!r}", "store the dataset again")
+        if len(self.shards) != -(-self.rows // self.shard_rows):
+            raise PayloadInvalid(
+                f"a dataset manifest names {len(self.shards)} shards for {self.rows} rows", "store the dataset again"
+            )
+
+    def rows_of(self, shard: int) -> int:
+        """Rows in that shard, counted from 0."""
+        return min(self.shard_rows, self.rows - shard * self.shard_rows)
+
+    def to_node(self) -> dict[str, Any]:
+        """The DAG-CBOR value; shards are links, so that pinning the manifest pins them."""
+        from multiformats import CID
+
+        return {
+            "version": MANIFEST_VERSION,
+            "dtype": self.dtype,
+            "rows": self.rows,
+            "row_tokens": self.row_tokens,
+            "vocabulary": self.vocabulary,
+            "shard_rows": self.shard_rows,
+            "shards": [CID.decode(cid_to_bytes(cid)) for cid in self.shards],
+            "root": bytes(self.root),
+        }
+
+    @classmethod
+    def from_node(cls, node: Any) -> Manifest:
+        """The manifest of a DAG-CBOR value; PayloadInvalid if it is not one."""
+        try:
+            fields = dict(node)
+            version = fields.pop("version")
+            shards = tuple(cid_from_bytes(bytes(link)) for link in fields.pop("shards"))
+            root = TensorRoot(bytes(fields.pop("root")))
+            manifest = cls(shards=shards, root=root, **fields)
+        except (KeyError, TypeError, ValueError, UsageError) as error:
+            raise PayloadInvalid(f"not a dataset manifest: {error}", "name the CID that storing it printed") from error
+        if version != MANIFEST_VERSION:
+            raise PayloadInvalid(
+                f"dataset manifest version {version!r}, this build reads {MANIFEST_VERSION}",
+                "install the job's release",
+            )
+        return manifest
+
+
+def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = SHARD_BYTES) -> Cid:
+    """Keep a dataset; returns its manifest's CID, which is the same in every store."""
+    dtype = _dtype_of(dataset.vocabulary)
+    packed = dataset.rows.astype(_TOKEN_DTYPES[dtype])
+    shard_rows = max(1, shard_bytes // (dataset.row_tokens * packed.itemsize))
+    shards = tuple(
+        store.put(packed[first : first + shard_rows].tobytes()) for first in range(0, dataset.row_count, shard_rows)
+    )
+    manifest = Manifest(
+        dtype=dtype,
+        rows=dataset.row_count,
+        row_tokens=dataset.row_tokens,
+        vocabulary=dataset.vocabulary,
+        shard_rows=shard_rows,
+        shards=shards,
+        root=dataset.root,
+    )
+    return store.put_node(manifest.to_node())
+
+
+def load_manifest(store: ContentStore, cid: str) -> Manifest:
+    """The manifest at `cid`; PayloadInvalid if that is something else."""
+    return Manifest.from_node(store.get_node(cid))
+
+
+def load_dataset(
+    store: ContentStore, cid: str, *, root: bytes | None = None, max_bytes: int = MAX_DATASET_BYTES
+) -> Dataset:
+    """The dataset whose manifest is at `cid`, complete and checked against its root.
+
+    `root` is the job's `datasetRoot`; `max_bytes` bounds the i32 tensor. Mismatch if a root differs, PayloadInvalid if
+    the manifest or a shard is malformed or too large; BlobMissing, BlobCorrupt, Unreachable from the store.
+    """
+    manifest = load_manifest(store, cid)
+    # INVARIANT: a worker trains on the job's data or not at all.
+    if root is not None and manifest.root != root:
+        raise Mismatch(
+            f"manifest {cid} is of dataset {manifest.root.hex()}, the job names {root.hex()}", "do not run the job"
+        )
+    if 4 * manifest.rows * manifest.row_tokens > max_bytes:
+        raise PayloadInvalid(
+            f"the dataset has {manifest.rows} x {manifest.row_tokens} tokens, {max_bytes // 4} are accepted here",
+            "raise the limit, or refuse the job",
+        )
+    rows = np.empty((manifest.rows, manifest.row_tokens), dtype=np.int32)
+    for shard, shard_cid in enumerate(manifest.shards):
+        first, count = shard * manifest.shard_rows, manifest.rows_of(shard)
+        rows[first : first + count] = _load_shard(store, manifest, shard_cid, count)
+    try:
+        dataset = Dataset(rows, manifest.vocabulary)
+    except UsageError as error:
+        raise PayloadInvalid(f"dataset {cid}: {error.message}", "do not run the job") from error
+    if dataset.root != manifest.root:
+        raise Mismatch(f"the shards of {cid} do not add up to its root {manifest.root.hex()}", "do not run the job")
+    return dataset
+
+
+def _load_shard(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> NDArray[Any]:
+    dtype = _TOKEN_DTYPES[manifest.dtype]
+    due = rows * manifest.row_tokens * dtype.itemsize
+    data = store.get(cid, max_bytes=due)
+    if len(data) != due:
+        raise PayloadInvalid(f"shard {cid} has {len(data)} bytes, {due} are due", "do not run the job")
+    tokens = np.frombuffer(data, dtype).reshape(rows, manifest.row_tokens)
+    # INVARIANT: no token wraps into another on its way to i32.
+    if tokens.max() >= manifest.vocabulary:
+        raise PayloadInvalid(f"shard {cid} holds token {tokens.max()}", "do not run the job")
+    return tokens
+
+
+def _dtype_of(vocabulary: int) -> str:
+    return "u8" if vocabulary <= 1 << 8 else "u16" if vocabulary <= 1 << 16 else "u32"

