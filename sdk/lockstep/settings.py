@@ -91,7 +91,7 @@ DEFAULTS: dict[str, Any] = {
 
 def resolve(**flags: Any) -> Settings:
     """Settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, defaults; raises UsageError."""
-    file = _toml(Path("lockstep.toml"))
+    file = read_toml(Path("lockstep.toml"))
     values: dict[str, Any] = {}
     for name, default in DEFAULTS.items():
         value = flags.get(name)
@@ -108,7 +108,8 @@ def resolve(**flags: Any) -> Settings:
     return Settings(**values)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """A settings file's contents, {} if there is none; raises UsageError if it cannot be read."""
     if not path.exists():
         return {}
     try:
