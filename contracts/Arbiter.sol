@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IArbiter} from "./interfaces/IArbiter.sol";
+import {Expression} from "./libraries/Expression.sol";
+import {Float32} from "./libraries/Float32.sol";
+import {Openings} from "./libraries/Openings.sol";
+import {Philox} from "./libraries/Philox.sol";
+import {Program} from "./libraries/Program.sol";
+
+/// @title Arbiter
+/// @notice The meaning of each op kind, one element or one chunk at a time (docs/protocol.md, section 2).
+contract Arbiter is IArbiter {
+    uint256 private constant DOT = 0;
+    uint256 private constant SUM = 1;
+    uint256 private constant MAX = 2;
+    uint256 private constant MIN = 3;
+    uint256 private constant ISUM = 4;
+
+    uint256 private constant NEGATIVE_INFINITY = 0xff800000;
+    uint256 private constant INFINITY = 0x7f800000;
+
+    uint256 private constant I32 = 1;
+
+    /// @notice One execution's working set. The first four words point into the calldata: they would not fit the stack.
+    /// @param next The opening to be used next.
+    struct Frame {
+        uint256 descriptorAt;
+        uint256 descriptorLength;
+        uint256 openingsAt;
+        uint256 openingsLength;
+        Program.Op op;
+        uint256[] coords;
+        uint256 next;
+    }
+
+    /// @inheritdoc IArbiter
+    function execute(
+        bytes calldata descriptor,
+        Roots calldata roots,
+        Context calldata context,
+        uint64 element,
+        uint32 chunk,
+        Opening[] calldata openings
+    ) external view returns (uint32) {
+        Frame memory f;
+        assembly ("memory-safe") {
+            mstore(f, descriptor.offset)
+            mstore(add(f, 0x20), descriptor.length)
+            mstore(add(f, 0x40), openings.offset)
+            mstore(add(f, 0x60), openings.length)
+        }
+        f.op = Program.decode(descriptor);
+        f.coords = Program.coordinates(descriptor, f.op, element);
+
+        uint256 kind = f.op.kind;
+        uint256 word;
+        if (kind == Program.MAP) word = _map(roots, context, f);
+        else if (kind == Program.FOLD) word = _fold(roots, context, f, chunk);
+        else if (kind == Program.GATHER) word = _gather(roots, context, f);
+        else if (kind == Program.CONCAT) word = _concat(roots, context, f);
+        else if (kind == Program.RANDOM) word = _random(context, f, element);
+        else if (kind == Program.DRAW) word = _draw(roots, context, f);
+        else revert OpUnknown(kind);
+
+        // INVARIANT: an element reads exactly the openings that its descriptor implies.
+        if (f.next != openings.length) revert OpeningsWrong(openings.length);
+        return uint32(word);
+    }
+
+    /// @inheritdoc IArbiter
+    function combine(uint8 mode, bytes calldata words) external pure returns (uint32) {
+        uint256 count = words.length / 4;
+        // INVARIANT: no check ever reads more than 256 terms.
+        if (words.length % 4 != 0 || count == 0 || count > Program.CHUNK) revert OutOfRange();
+        uint256 at;
+        assembly ("memory-safe") {
+            at := mload(0x40)
+            mstore(0x40, add(at, add(words.length, 0x40)))
+            calldatacopy(at, words.offset, words.length)
+        }
+        return uint32(_chain(mode == DOT ? SUM : mode, at, 4, count));
+    }
+
+    // -- kinds -----------------------------------------------------------------------------------------------------
+
+    function _map(Roots calldata roots, Context calldata context, Frame memory f) private view returns (uint256) {
+        Program.Op memory op = f.op;
+        uint256[] memory registers = new uint256[](op.operands + op.instrs);
+        for (uint256 j = 0; j < op.operands; j++) {
+            registers[j] = _read(roots, context, f, j, 0);
+        }
+        for (uint256 i = 0; i < op.instrs; i++) {
+            uint256 code = Program.instruction(_descriptor(f), op, i);
+            uint256 written = op.operands + i;
+            if (code >> 56 == Expression.IMM) {
+                registers[written] = code & 0xffffffff;
+                continue;
+            }
+            uint256 a = (code >> 48) & 0xff;
+            uint256 b = (code >> 40) & 0xff;
+            uint256 c = (code >> 32) & 0xff;
+            // INVARIANT: an instruction reads registers that are written already.
+            if (a >= written || b >= written || c >= written) revert OpUnknown(code);
+            registers[written] = Expression.run(code >> 56, registers[a], registers[b], registers[c]);
+        }
+        // INVARIANT: a map has a result.
+        if (registers.length == 0) revert OpUnknown(Program.MAP);
+        return registers[registers.length - 1];
+    }
+
+    /// @dev One chunk; a fold of one chunk is combined too, so that the word is the element (`+0 + s_0`).
+    function _fold(Roots calldata roots, Context calldata context, Frame memory f, uint256 chunk)
+        private
+        view
+        returns (uint256 word)
+    {
+        uint256 mode = f.op.mode;
+        uint256 terms = Program.terms(_descriptor(f), f.op);
+        uint256 first = chunk * Program.CHUNK;
+        // INVARIANT: a chunk starts inside the fold's terms.
+        if (first >= terms) revert OutOfRange();
+        uint256 count = terms - first > Program.CHUNK ? Program.CHUNK : terms - first;
+        f.coords[f.op.rank] = first;
+
+        (uint256 a, uint256 stepA) = _terms(roots, context, f, 0, count);
+        if (mode == DOT) {
+            (uint256 b, uint256 stepB) = _terms(roots, context, f, 1, count);
+            word = _dot(a, stepA, b, stepB, count);
+        } else {
+            word = _chain(mode, a, stepA, count);
+        }
+        if (terms <= Program.CHUNK) {
+            assembly ("memory-safe") {
+                mstore(0x00, shl(224, word))
+            }
+            word = _chain(mode == DOT ? SUM : mode, 0x00, 4, 1);
+        }
+    }
+
+    function _gather(Roots calldata roots, Context calldata context, Frame memory f) private view returns (uint256) {
+        uint256 index = _read(roots, context, f, 0, 0);
+        if (index >= f.op.p0) return 0;
+        return _read(roots, context, f, 1, int256(index * f.op.p1));
+    }
+
+    function _concat(Roots calldata roots, Context calldata context, Frame memory f) private view returns (uint256) {
+        uint256 axis = f.op.p0;
+        uint256 at = f.coords[axis];
+        for (uint256 j = 0; j < f.op.operands; j++) {
+            uint256 size = Program.partSize(_descriptor(f), f.op, j);
+            if (at < size) {
+                f.coords[axis] = at;
+                return _read(roots, context, f, j, 0);
+            }
+            at -= size;
+        }
+        revert OutOfRange();
+    }
+
+    function _random(Context calldata context, Frame memory f, uint256 element) private pure returns (uint256) {
+        uint256 key = Openings.swap(uint256(context.seed));
+        return
+            Philox.word(
+                (element >> 2) & 0xffffffff,
+                context.round,
+                context.slot,
+                context.t,
+                (key >> 224) ^ f.op.p0,
+                (key >> 192) & 0xffffffff,
+                element & 3
+            );
+    }
+
+    function _draw(Roots calldata roots, Context calldata context, Frame memory f) private view returns (uint256) {
+        if (f.op.rank != 2) revert DatasetInvalid();
+        uint256 length = roots.rowLength;
+        // INVARIANT: a draw's rows are the dataset's rows.
+        if (Program.extent(_descriptor(f), 1) != length || roots.datasetRows == 0) revert DatasetInvalid();
+        uint32 j = uint32(f.op.p0 + f.coords[0]);
+        bytes32 hash = keccak256(abi.encodePacked(context.seed, context.round, context.slot, context.t, j));
+        uint256 position = (uint256(hash) % roots.datasetRows) * length + f.coords[1];
+
+        Opening calldata opening = _next(f);
+        // INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
+        if (keccak256(opening.header) != keccak256(abi.encodePacked(uint8(I32), uint8(2), roots.datasetRows, roots.rowLength))) {
+            revert DatasetInvalid();
+        }
+        Openings.verify(opening, roots.dataset, 0, 0, position);
+        return Openings.word(opening.data, position % Program.CHUNK);
+    }
+
+    // -- operands --------------------------------------------------------------------------------------------------
+
+    /// @dev Operand `j` at the frame's coordinates, `extra` elements further.
+    function _read(
+        Roots calldata roots,
+        Context calldata context,
+        Frame memory f,
+        uint256 j,
+        int256 extra
+    ) private view returns (uint256) {
+        Program.View memory v = Program.operand(_descriptor(f), f.op, j);
+        int256 position = Program.flat(_descriptor(f), v, f.coords) + extra;
+        if (v.tag >= Program.TAG_IOTA) return _immediate(context, v.tag, position);
+        // INVARIANT: a view reads inside its source.
+        if (position < 0) revert OutOfRange();
+        Opening calldata opening = _open(roots, context, f, v, uint256(position));
+        return Openings.word(opening.data, uint256(position) % Program.CHUNK);
+    }
+
+    /// @dev `count` consecutive terms of operand `j` of a fold, from the k coordinate in the frame: big-endian words in memory
+    /// at `at`, `at + step`, `at + 2 step`, ...
+    function _terms(
+        Roots calldata roots,
+        Context calldata context,
+        Frame memory f,
+        uint256 j,
+        uint256 count
+    ) private view returns (uint256 at, uint256 step) {
+        Program.View memory v = Program.operand(_descriptor(f), f.op, j);
+        int256 position = Program.flat(_descriptor(f), v, f.coords);
+        int256 stride = Program.stride(_descriptor(f), v, f.op.rank);
+        at = _allocate(4 * count + 0x40);
+        if (v.tag >= Program.TAG_IOTA) {
+            for (uint256 i = 0; i < count; i++) {
+                uint256 word = _immediate(context, v.tag, position + int256(i) * stride);
+                assembly ("memory-safe") {
+                    mstore(add(at, mul(4, i)), shl(224, word))
+                }
+            }
+            return (at, 4);
+        }
+        // INVARIANT: along k a fold's operand is contiguous or constant.
+        if (position < 0 || (stride != 0 && stride != 1)) revert OutOfRange();
+        step = uint256(stride) * 4;
+        if (stride == 0) count = 1;
+        for (uint256 done = 0; done < count; ) {
+            uint256 start = (uint256(position) + done) % Program.CHUNK;
+            uint256 part = Program.CHUNK - start;
+            if (part > count - done) part = count - done;
+            Opening calldata opening = _open(roots, context, f, v, uint256(position) + done);
+            Openings.copy(opening.data, start, part, at + 4 * done);
+            done += part;
+        }
+    }
+
+    /// @dev The next opening, verified to hold flat element `position` of the view's source.
+    function _open(
+        Roots calldata roots,
+        Context calldata context,
+        Frame memory f,
+        Program.View memory v,
+        uint256 position
+    ) private view returns (Opening calldata opening) {
+        opening = _next(f);
+        if (v.tag == Program.TAG_OP) {
+            // INVARIANT: an operand's index is always smaller than the op's own.
+            if (v.index >= context.op) revert OperandNotEarlier(v.index, context.op);
+            Openings.verify(opening, roots.graph, v.index, roots.graphDepth, position);
+        } else if (v.tag == Program.TAG_STATE) {
+            Openings.verify(opening, roots.prev, v.index, roots.prevDepth, position);
+        } else {
+            Openings.verify(opening, roots.consts, v.index, roots.constsDepth, position);
+        }
+    }
+
+    function _next(Frame memory f) private pure returns (Opening calldata) {
+        Opening[] calldata openings;
+        assembly ("memory-safe") {
+            openings.offset := mload(add(f, 0x40))
+            openings.length := mload(add(f, 0x60))
+        }
+        // INVARIANT: an element reads exactly the openings that its descriptor implies.
+        if (f.next >= openings.length) revert OpeningsWrong(openings.length);
+        return openings[f.next++];
+    }
+
+    function _descriptor(Frame memory f) private pure returns (bytes calldata descriptor) {
+        assembly ("memory-safe") {
+            descriptor.offset := mload(f)
+            descriptor.length := mload(add(f, 0x20))
+        }
+    }
+
+    /// @dev iota: the position itself; context: one of the words round, slot, t.
+    function _immediate(Context calldata context, uint256 tag, int256 position) private pure returns (uint256) {
+        if (tag == Program.TAG_IOTA) return uint32(uint256(position));
+        if (position == 0) return context.round;
+        if (position == 1) return context.slot;
+        // INVARIANT: the context has three words.
+        if (position != 2) revert OutOfRange();
+        return context.t;
+    }
+
+    function _allocate(uint256 size) private pure returns (uint256 at) {
+        assembly ("memory-safe") {
+            at := mload(0x40)
+            mstore(0x40, add(at, size))
+        }
+    }
+
+    // -- chains ----------------------------------------------------------------------------------------------------
+
+    /// @dev s = +0; s = fma(a_k, b_k, s).
+    function _dot(uint256 a, uint256 stepA, uint256 b, uint256 stepB, uint256 count) private pure returns (uint256 s) {
+        for (uint256 i = 0; i < count; ) {
+            uint256 x;
+            uint256 y;
+            assembly ("memory-safe") {
+                x := shr(224, mload(a))
+                y := shr(224, mload(b))
+                a := add(a, stepA)
+                b := add(b, stepB)
+                i := add(i, 1)
+            }
+            s = Float32.fma(x, y, s);
+        }
+    }
+
+    /// @dev The mode's identity, then one step for each term.
+    function _chain(uint256 mode, uint256 at, uint256 step, uint256 count) private pure returns (uint256 s) {
+        if (mode == MAX) s = NEGATIVE_INFINITY;
+        else if (mode == MIN) s = INFINITY;
+        else if (mode != SUM && mode != ISUM) revert OpUnknown(mode);
+        for (uint256 i = 0; i < count; ) {
+            uint256 x;
+            assembly ("memory-safe") {
+                x := shr(224, mload(at))
+                at := add(at, step)
+                i := add(i, 1)
+            }
+            if (mode == SUM) s = Float32.add(s, x);
+            else if (mode == MAX) s = Float32.max(s, x);
+            else if (mode == MIN) s = Float32.min(s, x);
+            else s = (s + x) & 0xffffffff;
+        }
+    }
+}

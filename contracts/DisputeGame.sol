@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IArbiter} from "./interfaces/IArbiter.sol";
+import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
+import {IJobMarket} from "./interfaces/IJobMarket.sol";
+import {IStakeVault} from "./interfaces/IStakeVault.sol";
+import {Clock} from "./libraries/Clock.sol";
+import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
+import {Merkle} from "./libraries/Merkle.sol";
+import {Openings} from "./libraries/Openings.sol";
+import {Program} from "./libraries/Program.sol";
+import {Statement} from "./libraries/Statement.sol";
+
+/// @title DisputeGame
+/// @notice The court: two parties descend from a claim to one element, the Arbiter recomputes it, the loser pays.
+/// @dev No owner, no setter. The Python twin is sdk/lockstep/protocol/game.py: same names, same order, same sentences.
+contract DisputeGame is IDisputeGame {
+    using Statement for bytes;
+
+    IJobMarket public immutable market;
+    IStakeVault public immutable vault;
+    IArbiter public immutable arbiter;
+
+    /// Nodes that one move shows at most: 2^6.
+    uint256 private constant LEVELS = 6;
+
+    mapping(bytes32 => Game) private _games;
+
+    constructor(IJobMarket market_, IStakeVault vault_, IArbiter arbiter_) {
+        market = market_;
+        vault = vault_;
+        arbiter = arbiter_;
+    }
+
+    // -- opening ---------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IDisputeGame
+    function open(bytes32 claim, uint32 nonce, uint32 t, bytes32 next, bytes32[] calldata nextProof, Step calldata step)
+        external
+        returns (bytes32 id)
+    {
+        id = gameIdOf(claim, msg.sender, nonce);
+        Game storage g = _games[id];
+        // INVARIANT: a claim, a challenger and a nonce name one game.
+        if (g.phase != Phase.None) revert GameExists(id);
+        IJobMarket.GameTerms memory terms = market.onOpen(claim);
+        // INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
+        if (t > terms.transitions) revert StepOutOfRange(t);
+
+        g.claim = claim;
+        g.challenger = msg.sender;
+        g.defender = terms.defender;
+        g.leftDefender = Clock.budget(terms.clockSeconds, terms.stepSeconds, terms.openGames);
+        g.leftChallenger = Clock.budget(terms.clockSeconds, 0, 0);
+        emit Opened(id, claim, msg.sender, terms.defender, nonce, t);
+
+        uint256 depth = Program.depthOf(terms.transitions);
+        if (t == 0) {
+            g.node = terms.traceRoot;
+            g.rem = uint8(depth);
+            g.size = terms.transitions;
+            _turn(g, depth == 0 ? Phase.Adjacent : Phase.TraceReveal);
+        } else {
+            bytes32 node = Merkle.leaf(next);
+            // INVARIANT: the step's end is the claim's own.
+            Merkle.verify(terms.traceRoot, node, t - 1, depth, nextProof);
+            g.node = node;
+            _argue(id, g, terms.traceRoot, depth, t, step);
+        }
+        vault.lock(msg.sender, id, terms.bond);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function adjacent(bytes32 id, bytes32 answered, Step calldata step) external {
+        Game storage g = _move(id, answered, Phase.Adjacent);
+        bytes32 traceRoot = market.claim(g.claim).traceRoot;
+        _argue(id, g, traceRoot, Program.depthOf(g.size), uint32(g.position) + 1, step);
+    }
+
+    /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
+    function _argue(bytes32 id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
+        bytes32 claim = g.claim;
+        if (t == 1) {
+            // INVARIANT: the first step starts at the state that the contract computes.
+            if (step.prev != market.stateZero(claim)) revert ProofInvalid();
+        } else {
+            // INVARIANT: the step's start is the claim's own.
+            Merkle.verify(traceRoot, Merkle.leaf(step.prev), t - 2, depth, step.prevProof);
+        }
+        // INVARIANT: the job names the Program of every transition.
+        if (Statement.programRoot(step.header, step.opsRoot, step.constsRoot) != market.programOf(claim, t)) {
+            revert ProofInvalid();
+        }
+        bytes memory statement = _statement(claim, t, step);
+        g.statement = keccak256(statement);
+        emit Argued(id, t, g.node, statement);
+        _turn(g, Phase.Defend);
+    }
+
+    function _statement(bytes32 claim, uint32 t, Step calldata step) private view returns (bytes memory) {
+        (bytes32 dataset, uint32 rows, uint32 rowLength) = market.datasetOf(claim);
+        (bytes32 seed, uint32 round, uint32 slot) = market.contextOf(claim);
+        return
+            bytes.concat(
+                abi.encodePacked(step.prev, bytes32(0), step.opsRoot, step.constsRoot, dataset, seed),
+                abi.encodePacked(rows, rowLength, round, slot, t, step.header)
+            );
+    }
+
+    // -- the defender's moves --------------------------------------------------------------------------------------
+
+    /// @inheritdoc IDisputeGame
+    function defend(
+        bytes32 id,
+        bytes32 answered,
+        bytes calldata context,
+        bytes32 graph,
+        bytes32 state,
+        bytes32[] calldata blockProof,
+        bytes32[] calldata children
+    ) external {
+        Game storage g = _move(id, answered, Phase.Defend);
+        _requireStatement(g, context);
+        Program.Header memory h = Program.decodeHeader(context.header());
+        // INVARIANT: what is defended is the S_t of the claim's trace.
+        if (Merkle.leaf(state) != answered) revert ProofInvalid();
+        // INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
+        uint256 up = h.depth - h.stateOut;
+        Merkle.verify(graph, state, (1 << up) - 1, up, blockProof);
+        _requireChildren(graph, h.depth, children);
+
+        g.statement = keccak256(context.withGraph(graph));
+        g.node = graph;
+        g.rem = uint8(h.depth);
+        g.position = 0;
+        g.size = uint64(h.n);
+        g.block_ = uint32((1 << h.depth) - (1 << h.stateOut));
+        emit Defended(id, graph, state, children);
+        _turn(g, Phase.GraphPick);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function reveal(bytes32 id, bytes32 answered, bytes32[] calldata children) external {
+        Phase phase = _games[id].phase;
+        if (phase != Phase.TraceReveal && phase != Phase.GraphReveal && phase != Phase.TensorReveal) {
+            revert PhaseWrong(phase);
+        }
+        Game storage g = _move(id, answered, phase);
+        _requireChildren(answered, g.rem, children);
+        emit Revealed(id, answered, children);
+        _turn(g, Phase(uint8(phase) + 1));
+    }
+
+    /// @inheritdoc IDisputeGame
+    function revealTensor(
+        bytes32 id,
+        bytes32 answered,
+        bytes calldata context,
+        bytes calldata descriptor,
+        bytes32[] calldata descriptorProof,
+        bytes32 tree,
+        bytes32[] calldata children
+    ) external {
+        Game storage g = _move(id, answered, Phase.Tensor);
+        _requireStatement(g, context);
+        uint256 at = g.position;
+        _requireDescriptor(context, at, descriptor, descriptorProof);
+        Program.Op memory op = Program.decode(descriptor);
+        // INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
+        if (Program.outputRoot(descriptor, op, tree) != answered) revert ProofInvalid();
+        uint256 size = Program.elements(descriptor, op);
+        uint256 depth = Program.depthOf(Program.leaves(size));
+        if (depth != 0) _requireChildren(tree, depth, children);
+
+        g.node = tree;
+        g.rem = uint8(depth);
+        g.position = 0;
+        g.size = uint64(size);
+        g.terms = uint32(Program.terms(descriptor, op));
+        g.mode = uint8(op.mode);
+        g.op = uint16(at);
+        emit TensorRevealed(id, uint16(at), tree, children);
+        _turn(g, depth == 0 ? Phase.Leaf : Phase.TensorPick);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function postLeaf(bytes32 id, bytes32 answered, bytes calldata data) external {
+        Game storage g = _move(id, answered, Phase.Leaf);
+        uint256 rest = 4 * (g.size - Program.CHUNK * g.position);
+        // INVARIANT: a leaf has 1 KiB, the last one what is left.
+        _requireLength(rest < 4 * Program.CHUNK ? rest : 4 * Program.CHUNK, data.length);
+        // INVARIANT: the bytes are those that the leaf commits to.
+        if (Openings.leafHash(data) != answered) revert ProofInvalid();
+        emit LeafPosted(id, data);
+        _turn(g, Phase.Element);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function postPartials(bytes32 id, bytes32 answered, bytes calldata words) external {
+        Phase phase = _games[id].phase;
+        if (phase != Phase.Partials && phase != Phase.LowPartials) revert PhaseWrong(phase);
+        Game storage g = _move(id, answered, phase);
+        uint256 chunks = Program.leaves(g.terms);
+        uint256 count = chunks;
+        if (chunks > Program.CHUNK) {
+            count = phase == Phase.Partials ? Program.leaves(chunks) : chunks - Program.CHUNK * g.group;
+            if (count > Program.CHUNK) count = Program.CHUNK;
+        }
+        // INVARIANT: a level has as many partials as the fold's terms imply.
+        _requireLength(4 * count, words.length);
+        uint32 combined = arbiter.combine(g.mode, words);
+        // INVARIANT: partials combine to the word that they explain.
+        if (combined != g.word) revert PartialsWrong(combined, g.word);
+
+        g.node = keccak256(words);
+        emit PartialsPosted(id, words);
+        _turn(g, phase == Phase.Partials && chunks > Program.CHUNK ? Phase.PartialPick : Phase.Proof);
+    }
+
+    // -- the challenger's moves ------------------------------------------------------------------------------------
+
+    /// @inheritdoc IDisputeGame
+    function pick(bytes32 id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external {
+        Phase phase = _games[id].phase;
+        if (phase != Phase.TracePick && phase != Phase.GraphPick && phase != Phase.TensorPick) revert PhaseWrong(phase);
+        Game storage g = _move(id, answered, phase);
+        uint256 levels = _levels(g.rem);
+        // INVARIANT: what is picked is one of the nodes that were revealed.
+        _requireLength(levels, siblings.length);
+        if (Openings.climb(child, i, siblings) != answered) revert ProofInvalid();
+
+        uint256 rem = g.rem - levels;
+        uint256 position = (uint256(g.position) << levels) | i;
+        g.node = child;
+        g.rem = uint8(rem);
+        g.position = uint64(position);
+        Phase then = rem != 0 ? Phase(uint8(phase) - 1) : _bottom(g, phase, position);
+        emit Picked(id, then, uint64(position), child);
+        _turn(g, then);
+    }
+
+    /// @dev What stands at `position` of the tree that was descended: the phase in which it is argued about.
+    function _bottom(Game storage g, Phase phase, uint256 position) private view returns (Phase) {
+        if (phase == Phase.TracePick) return position < g.size ? Phase.Adjacent : Phase.Padding;
+        if (phase == Phase.TensorPick) return position < Program.leaves(g.size) ? Phase.Leaf : Phase.Padding;
+        if (position < g.size) return Phase.Tensor;
+        return position >= g.block_ ? Phase.Alias : Phase.Padding;
+    }
+
+    /// @inheritdoc IDisputeGame
+    function pickElement(bytes32 id, bytes32 answered, uint256 i, bytes calldata leaf) external {
+        Game storage g = _move(id, answered, Phase.Element);
+        // INVARIANT: the bytes are those that the leaf commits to.
+        if (Openings.leafHash(leaf) != answered) revert ProofInvalid();
+        uint32 word = uint32(Openings.word(leaf, i));
+        uint64 element = uint64(g.position * Program.CHUNK + i);
+        g.word = word;
+        g.position = element;
+        emit ElementPicked(id, element, word);
+        _turn(g, g.terms > Program.CHUNK ? Phase.Partials : Phase.Proof);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function pickPartial(bytes32 id, bytes32 answered, uint16 i, bytes calldata words) external {
+        Game storage g = _move(id, answered, Phase.PartialPick);
+        // INVARIANT: the words are those that were posted.
+        if (keccak256(words) != answered) revert ProofInvalid();
+        uint32 word = _wordAt(words, i);
+        g.group = i;
+        g.word = word;
+        emit PartialPicked(id, i, word);
+        _turn(g, Phase.LowPartials);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function proveOp(bytes32 id, bytes32 answered, Proof calldata proof) external {
+        Game storage g = _move(id, answered, Phase.Proof);
+        _requireStatement(g, proof.context);
+        _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
+        uint32 claimed = g.word;
+        uint32 chunk = 0;
+        if (g.terms > Program.CHUNK) {
+            // INVARIANT: the words are those that were posted.
+            if (keccak256(proof.words) != answered) revert ProofInvalid();
+            claimed = _wordAt(proof.words, proof.chunk);
+            chunk = uint32(Program.CHUNK * g.group + proof.chunk);
+        }
+        uint32 computed = arbiter.execute(
+            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings
+        );
+        // INVARIANT: equal bits convict nobody.
+        if (computed == claimed) revert EqualBits(bytes32(uint256(computed)));
+        Finding memory found = _finding(Wrong.Op, g.op, bytes32(uint256(claimed)), bytes32(uint256(computed)));
+        (found.program, found.t) = (proof.context.program(), proof.context.t());
+        (found.element, found.chunk) = (g.position, chunk);
+        _convict(id, g, found);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function proveAlias(
+        bytes32 id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+    ) external {
+        Game storage g = _move(id, answered, Phase.Alias);
+        _requireStatement(g, context);
+        Program.Header memory h = Program.decodeHeader(context.header());
+        uint256 entry = g.position - g.block_;
+        (uint256 kind, uint256 index) = Program.aliasOf(context.header(), h, entry);
+        if (kind == Program.ALIAS_EMPTY) value = 0;
+        else if (kind == Program.ALIAS_OP) Merkle.verify(context.graph(), value, index, h.depth, proof);
+        else Merkle.verify(context.prev(), value, index, h.stateIn, proof);
+        // INVARIANT: equal bits convict nobody.
+        if (value == answered) revert EqualBits(value);
+        Finding memory found = _finding(Wrong.Alias, uint64(entry), answered, value);
+        (found.program, found.t) = (context.program(), context.t());
+        _convict(id, g, found);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function provePadding(bytes32 id, bytes32 answered) external {
+        Game storage g = _move(id, answered, Phase.Padding);
+        // INVARIANT: equal bits convict nobody; padding is EMPTY.
+        if (answered == 0) revert EqualBits(0);
+        _convict(id, g, _finding(Wrong.Padding, g.position, answered, 0));
+    }
+
+    // -- the end ---------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IDisputeGame
+    function resolve(bytes32 id) external {
+        Game storage g = _games[id];
+        Phase phase = g.phase;
+        if (phase == Phase.None || phase == Phase.Closed) revert PhaseWrong(phase);
+        // INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
+        if (!market.live(g.claim)) return _close(id, g, Verdict.Void);
+        Clock.requireExpired(g.deadline);
+        _close(id, g, _isDefenders(phase) ? Verdict.Timeout : Verdict.Rejected);
+    }
+
+    function _finding(Wrong wrong, uint64 position, bytes32 claimed, bytes32 computed)
+        private
+        pure
+        returns (Finding memory found)
+    {
+        found.wrong = wrong;
+        found.position = position;
+        found.claimedBits = claimed;
+        found.contractBits = computed;
+    }
+
+    function _convict(bytes32 id, Game storage g, Finding memory found) private {
+        emit Convicted(id, g.claim, found);
+        _close(id, g, Verdict.Fraud);
+    }
+
+    function _close(bytes32 id, Game storage g, Verdict verdict) private {
+        (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+        delete _games[id];
+        (g.claim, g.challenger, g.phase, g.verdict) = (claim, challenger, Phase.Closed, verdict);
+        address winner = verdict == Verdict.Rejected ? defender : verdict == Verdict.Void ? address(0) : challenger;
+        emit Resolved(id, claim, verdict, winner);
+        if (verdict == Verdict.Rejected) {
+            market.onRejected(claim);
+            vault.takeBond(id, defender);
+        } else {
+            if (verdict != Verdict.Void) market.onConvicted(claim, challenger);
+            vault.unlock(id);
+        }
+    }
+
+    // -- turns -----------------------------------------------------------------------------------------------------
+
+    /// @dev A move begins: the right phase, the right answer, in time, by the side whose turn it is. Stops its clock.
+    function _move(bytes32 id, bytes32 answered, Phase phase) private returns (Game storage g) {
+        g = _games[id];
+        if (g.phase != phase) revert PhaseWrong(g.phase);
+        // INVARIANT: a move answers the node that is stored.
+        if (g.node != answered) revert AnsweredStale(g.node);
+        uint32 left = Clock.stop(g.deadline);
+        if (_isDefenders(phase)) {
+            // INVARIANT: the defender or its delegate answers.
+            if (msg.sender != g.defender && !vault.mayAct(g.defender, msg.sender)) revert Unauthorized(msg.sender);
+            g.leftDefender = left;
+        } else {
+            // INVARIANT: the challenger alone points.
+            if (msg.sender != g.challenger) revert Unauthorized(msg.sender);
+            g.leftChallenger = left;
+        }
+    }
+
+    /// @dev A move ends: the clock of whoever moves in `phase` starts.
+    function _turn(Game storage g, Phase phase) private {
+        g.phase = phase;
+        g.deadline = Clock.start(_isDefenders(phase) ? g.leftDefender : g.leftChallenger);
+    }
+
+    function _isDefenders(Phase phase) private pure returns (bool) {
+        return phase == Phase.TraceReveal || phase == Phase.Defend || phase == Phase.GraphReveal || phase == Phase.Tensor
+            || phase == Phase.TensorReveal || phase == Phase.Leaf || phase == Phase.Partials || phase == Phase.LowPartials;
+    }
+
+    // -- shapes ----------------------------------------------------------------------------------------------------
+
+    /// @dev r: equal parts of at most 6 levels.
+    function _levels(uint256 rem) private pure returns (uint256) {
+        uint256 moves = (rem + LEVELS - 1) / LEVELS;
+        return (rem + moves - 1) / moves;
+    }
+
+    function _requireChildren(bytes32 node, uint256 rem, bytes32[] calldata children) private view {
+        // INVARIANT: a reveal shows exactly the 2^r descendants, r levels down, of the node that it answers.
+        _requireLength(1 << _levels(rem), children.length);
+        if (Openings.fold(children) != node) revert ProofInvalid();
+    }
+
+    function _requireLength(uint256 expected, uint256 given) private pure {
+        if (expected != given) revert LengthWrong(expected, given);
+    }
+
+    function _requireStatement(Game storage g, bytes calldata context) private view {
+        // INVARIANT: a game argues about one statement.
+        if (keccak256(context) != g.statement) revert StatementWrong();
+    }
+
+    function _requireDescriptor(
+        bytes calldata context, uint256 op, bytes calldata descriptor, bytes32[] calldata descriptorProof
+    ) private view {
+        uint256 depth = Program.depthOf(Program.decodeHeader(context.header()).n);
+        // INVARIANT: the descriptor is the Program's own.
+        Merkle.verify(context.opsRoot(), Openings.leafHash(descriptor), op, depth, descriptorProof);
+    }
+
+    function _wordAt(bytes calldata words, uint256 i) private pure returns (uint32) {
+        // INVARIANT: a partial that is picked was posted.
+        if (4 * i >= words.length) revert LengthWrong(words.length / 4, i);
+        return uint32(bytes4(words[4 * i:4 * i + 4]));
+    }
+
+    // -- views -----------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IDisputeGame
+    function game(bytes32 id) external view returns (Game memory) {
+        return _games[id];
+    }
+
+    /// @inheritdoc IDisputeGame
+    function gameIdOf(bytes32 claim, address challenger, uint32 nonce) public pure returns (bytes32) {
+        return keccak256(abi.encode(claim, challenger, nonce));
+    }
+
+    /// @inheritdoc IDisputeGame
+    function defenderMoves(bytes32 id) external view returns (bool) {
+        return _isDefenders(_games[id].phase);
+    }
+}

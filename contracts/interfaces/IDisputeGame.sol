@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IArbiter} from "./IArbiter.sol";
+
+/// @title IDisputeGame
+/// @notice From a claim down to one chunk of arithmetic (docs/protocol.md, section 6).
+///
+///   [TraceReveal - TracePick ...- Adjacent -] Defend - GraphPick [- GraphReveal - GraphPick ...] - Tensor | Alias | Padding
+///   Tensor - TensorPick [- TensorReveal - TensorPick ...] - Leaf - Element [- Partials [- PartialPick - LowPartials]] - Proof
+///
+/// The defender only opens its own commitments; the challenger only points. One node is stored per game. `reveal` shows the 2^r
+/// descendants r levels below it, r = ceil(rem / ceil(rem / 6)); `pick` proves the first of them that differs from the challenger's
+/// own tree. Every move names `answered`, the stored node that it answers. Any number of games run on a claim, keyed
+/// (claim, challenger, nonce); a lost game affects no other.
+interface IDisputeGame {
+    enum Phase {
+        None,
+        TraceReveal,
+        TracePick,
+        Adjacent,
+        Defend,
+        GraphReveal,
+        GraphPick,
+        Tensor,
+        TensorReveal,
+        TensorPick,
+        Leaf,
+        Element,
+        Partials,
+        PartialPick,
+        LowPartials,
+        Proof,
+        Alias,
+        Padding,
+        Closed
+    }
+
+    /// Void: the claim was decided elsewhere; the bond went back.
+    enum Verdict { None, Fraud, Timeout, Rejected, Void }
+
+    /// What was proved wrong: an op's element, an entry of the state block, or a position that must be EMPTY.
+    enum Wrong { Op, Alias, Padding }
+
+    /// @param claim What is challenged.
+    /// @param challenger Who opened the game.
+    /// @param phase Whose turn it is, at what.
+    /// @param rem Levels left below `node` in the tree being descended.
+    /// @param deadline The mover's (seconds).
+    /// @param verdict Once Closed.
+    /// @param defender The claim's worker.
+    /// @param leftDefender Seconds left when its clock last stopped.
+    /// @param leftChallenger Likewise.
+    /// @param word The claimed bits of the picked element, then of the picked top partial.
+    /// @param node The node that the next move answers; from the partials on, the keccak of the posted words.
+    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); 0 until t is known.
+    /// @param position Of `node` in its tree; from `Element` on, the flat element.
+    /// @param size T while the trace is descended, the number of ops while G is, then the elements of the op's output.
+    /// @param terms K of a fold; 0 for other kinds.
+    /// @param mode Of a fold.
+    /// @param op Position of the op in G.
+    /// @param group The picked top partial of a fold of two levels.
+    /// @param block_ Position in G of the state block's first entry.
+    struct Game {
+        bytes32 claim;
+        address challenger;
+        Phase phase;
+        uint8 rem;
+        uint40 deadline;
+        Verdict verdict;
+        address defender;
+        uint32 leftDefender;
+        uint32 leftChallenger;
+        uint32 word;
+        bytes32 node;
+        bytes32 statement;
+        uint64 position;
+        uint64 size;
+        uint32 terms;
+        uint8 mode;
+        uint16 op;
+        uint16 group;
+        uint32 block_;
+    }
+
+    /// @notice A transition's Program and the state before it.
+    /// @param prevProof leaf(prev) is at position t - 2 of the trace: siblings; empty for t = 1, where the contract computes S_0.
+    struct Step {
+        bytes32 prev;
+        bytes32[] prevProof;
+        bytes header;
+        bytes32 opsRoot;
+        bytes32 constsRoot;
+    }
+
+    /// @notice What `proveOp` shows.
+    /// @param chunk Of the posted partials; 0 where there are none.
+    /// @param words The posted partials; empty where there are none.
+    /// @param context The statement's bytes.
+    struct Proof {
+        bytes descriptor;
+        bytes32[] descriptorProof;
+        uint32 chunk;
+        bytes words;
+        IArbiter.Opening[] openings;
+        bytes context;
+    }
+
+    /// @notice What was claimed, and what the contract computed.
+    /// @param program Its root; 0 for padding, where `Argued` says the rest.
+    /// @param position Of the op in G, of the entry in the state block, or of the padding leaf in its tree.
+    /// @param element Flat element of the op's output; 0 for the other two.
+    /// @param chunk Of the fold's terms, counted over the whole fold; 0 where there is one.
+    /// @param claimedBits A word in the low 32 bits for an op, a root for the other two.
+    struct Finding {
+        Wrong wrong;
+        bytes32 program;
+        uint32 t;
+        uint64 position;
+        uint64 element;
+        uint32 chunk;
+        bytes32 claimedBits;
+        bytes32 contractBits;
+    }
+
+    event Opened(bytes32 indexed game, bytes32 indexed claim, address indexed challenger, address defender, uint32 nonce, uint32 t);
+    /// @notice t is known from here on. `node` is the leaf of S_t in the trace.
+    event Argued(bytes32 indexed game, uint32 t, bytes32 node, bytes statement);
+    event Defended(bytes32 indexed game, bytes32 graph, bytes32 state, bytes32[] children);
+    event Revealed(bytes32 indexed game, bytes32 node, bytes32[] children);
+    event Picked(bytes32 indexed game, Phase phase, uint64 position, bytes32 node);
+    event TensorRevealed(bytes32 indexed game, uint16 op, bytes32 tree, bytes32[] children);
+    event LeafPosted(bytes32 indexed game, bytes data);
+    event ElementPicked(bytes32 indexed game, uint64 element, uint32 claimed);
+    event PartialsPosted(bytes32 indexed game, bytes words);
+    event PartialPicked(bytes32 indexed game, uint16 group, uint32 claimed);
+    /// @notice Emitted before `Resolved` where a proof decided.
+    event Convicted(bytes32 indexed game, bytes32 indexed claim, Finding finding);
+    event Resolved(bytes32 indexed game, bytes32 indexed claim, Verdict verdict, address winner);
+
+    /// The game is in another phase.
+    error PhaseWrong(Phase current);
+    /// The move answers a node that is not the one stored (a reorganised chain, or a second answer).
+    error AnsweredStale(bytes32 stored);
+    /// This claim, challenger and nonce have a game already.
+    error GameExists(bytes32 game);
+    /// The step is not one of the claim's transitions.
+    error StepOutOfRange(uint32 t);
+    /// The statement's bytes are not those that were argued.
+    error StatementWrong();
+    /// Not the number of nodes, bytes or words that the Program implies.
+    error LengthWrong(uint256 expected, uint256 given);
+    /// The partials do not combine to the claimed word.
+    error PartialsWrong(uint32 combined, uint32 claimed);
+    /// The contract computes the same bits: nothing is wrong here.
+    error EqualBits(bytes32 bits);
+
+    // -- the challenger
+
+    /// @notice Opens a game on transition `t` of a claim and locks the bond. t >= 1: S_{t-1} and S_t are proven in the claim.
+    /// t = 0: the roots were withheld, the game starts at the trace root and `step`, `next`, `nextProof` are ignored.
+    /// @param nextProof leaf(next) is at position t - 1 of the trace.
+    function open(bytes32 claim, uint32 nonce, uint32 t, bytes32 next, bytes32[] calldata nextProof, Step calldata step)
+        external
+        returns (bytes32 game);
+
+    /// @notice The i-th of the revealed nodes is `child`.
+    function pick(bytes32 game, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external;
+
+    /// @notice A game without t, once a leaf of the trace is picked: the state before it, and the Program between the two.
+    function adjacent(bytes32 game, bytes32 answered, Step calldata step) external;
+
+    /// @notice Word `i` of the posted leaf is wrong.
+    function pickElement(bytes32 game, bytes32 answered, uint256 i, bytes calldata leaf) external;
+
+    /// @notice Word `i` of the posted top partials is wrong.
+    function pickPartial(bytes32 game, bytes32 answered, uint16 i, bytes calldata words) external;
+
+    /// @notice Executes the picked element or chunk. Convicts, or reverts `EqualBits`.
+    function proveOp(bytes32 game, bytes32 answered, Proof calldata proof) external;
+
+    /// @notice The picked entry of the state block is not what the Program's state table names.
+    /// @param value What it should be: the leaf of G at the op's position, or of S_{t-1} at the entry; ignored for EMPTY.
+    function proveAlias(
+        bytes32 game, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+    ) external;
+
+    /// @notice The picked leaf must be EMPTY, and is not.
+    function provePadding(bytes32 game, bytes32 answered) external;
+
+    // -- the defender, or its delegate
+
+    /// @notice Shows the descendants of the stored node.
+    function reveal(bytes32 game, bytes32 answered, bytes32[] calldata children) external;
+
+    /// @notice Shows G_t, whose state block is S_t, and its first descendants.
+    function defend(
+        bytes32 game,
+        bytes32 answered,
+        bytes calldata context,
+        bytes32 graph,
+        bytes32 state,
+        bytes32[] calldata blockProof,
+        bytes32[] calldata children
+    ) external;
+
+    /// @notice Shows the tree of the picked op's output and its first descendants (none for a tensor of one leaf).
+    function revealTensor(
+        bytes32 game,
+        bytes32 answered,
+        bytes calldata context,
+        bytes calldata descriptor,
+        bytes32[] calldata descriptorProof,
+        bytes32 tree,
+        bytes32[] calldata children
+    ) external;
+
+    /// @notice Shows the picked leaf.
+    function postLeaf(bytes32 game, bytes32 answered, bytes calldata data) external;
+
+    /// @notice Shows one level of a fold: big-endian words, which combine to the claimed one.
+    function postPartials(bytes32 game, bytes32 answered, bytes calldata words) external;
+
+    // -- anyone
+
+    /// @notice Ends a game whose mover's clock has run out, or whose claim was decided elsewhere.
+    function resolve(bytes32 game) external;
+
+    // -- views
+
+    function game(bytes32 game) external view returns (Game memory);
+    function gameIdOf(bytes32 claim, address challenger, uint32 nonce) external pure returns (bytes32);
+    /// @notice Whether the next move is the defender's.
+    function defenderMoves(bytes32 game) external view returns (bool);
+}

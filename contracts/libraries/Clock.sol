@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+/// It is too late for this move: the mover's clock has run out.
+error ClockExpired(uint256 deadline);
+
+/// It is too early to resolve: the mover's clock still runs.
+error ClockRunning(uint256 deadline);
+
+/// @title Clock
+/// @notice Chess clocks: each side has a budget of seconds for all its moves together; only the mover's clock runs.
+library Clock {
+    /// @notice The defender's budget: T, and tau (one materialised step) for each game already open on its claim.
+    function budget(uint256 clockSeconds, uint256 stepSeconds, uint256 openGames) internal pure returns (uint32) {
+        uint256 total = clockSeconds + stepSeconds * openGames;
+        return total > type(uint32).max ? type(uint32).max : uint32(total);
+    }
+
+    /// @notice Seconds that the mover keeps after moving now. Reverts after its deadline.
+    function stop(uint40 deadline) internal view returns (uint32) {
+        // INVARIANT: a move counts only while the mover's clock runs.
+        if (block.timestamp > deadline) revert ClockExpired(deadline);
+        return uint32(deadline - block.timestamp);
+    }
+
+    /// @notice The deadline of a side that starts to move now with `left` seconds.
+    function start(uint32 left) internal view returns (uint40) {
+        return uint40(block.timestamp + left);
+    }
+
+    /// @notice Reverts while the mover may still move.
+    function requireExpired(uint40 deadline) internal view {
+        // INVARIANT: only a mover whose clock has run out loses without an argument.
+        if (block.timestamp <= deadline) revert ClockRunning(deadline);
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IArbiter} from "../interfaces/IArbiter.sol";
+import {ProofInvalid} from "./Errors.sol";
+import {Merkle} from "./Merkle.sol";
+import {Program} from "./Program.sol";
+
+/// @title Openings
+/// @notice Verified reads of committed tensors: from a root down to the 32-bit words of one leaf.
+library Openings {
+    uint256 private constant LANES_8 = 0x00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF00FF;
+    uint256 private constant LANES_16 = 0x0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF0000FFFF;
+
+    /// @notice Reverts unless `opening` is the leaf with flat element `flat` of the tensor at `index` of the tree under `root`.
+    function verify(IArbiter.Opening calldata opening, bytes32 root, uint256 index, uint256 depth, uint256 flat)
+        internal
+        view
+    {
+        bytes calldata header = opening.header;
+        uint256 leafIndex = flat / Program.CHUNK;
+        // INVARIANT: the leaf that is opened is the leaf that is read.
+        if (opening.leafIndex != leafIndex) revert IArbiter.OutOfRange();
+
+        uint256 elements = 1;
+        // INVARIANT: a header is dtype, rank and exactly rank dimensions.
+        if (header.length < 2 || header.length != 2 + 4 * uint256(uint8(header[1]))) revert ProofInvalid();
+        for (uint256 at = 2; at < header.length; at += 4) elements *= _u32(header, at);
+        // INVARIANT: a view reads inside its source.
+        if (flat >= elements) revert IArbiter.OutOfRange();
+
+        bytes32 x = leafHash(opening.data);
+        // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
+        if (opening.leafProof.length != Program.depthOf(Program.leaves(elements))) revert ProofInvalid();
+        x = climb(x, leafIndex, opening.leafProof);
+        x = sha256(abi.encodePacked(bytes1(0x02), header, x));
+        if (opening.rootProof.length != depth || climb(x, index, opening.rootProof) != root) revert ProofInvalid();
+    }
+
+    /// @notice SHA256(0x00 ‖ data), without keeping a copy.
+    function leafHash(bytes calldata data) internal view returns (bytes32 digest) {
+        assembly ("memory-safe") {
+            let free := mload(0x40)
+            mstore8(free, 0x00)
+            calldatacopy(add(free, 0x01), data.offset, data.length)
+            // The precompile fails only for want of gas.
+            if iszero(staticcall(gas(), 0x02, free, add(data.length, 0x01), 0x00, 0x20)) { revert(0x00, 0x00) }
+            digest := mload(0x00)
+        }
+    }
+
+    /// @notice The root that a proof leads to (Merkle.climb, kept in one loop: a proof of a game has up to 30 levels).
+    function climb(bytes32 x, uint256 index, bytes32[] calldata proof) internal view returns (bytes32 root) {
+        uint256 length = proof.length;
+        // INVARIANT: a proof names one position; an index with more bits than the proof has siblings names none.
+        if (length > 64 || index >> length != 0) revert ProofInvalid();
+        assembly ("memory-safe") {
+            let free := mload(0x40)
+            let left := add(free, 0x01)
+            let right := add(free, 0x21)
+            mstore8(free, 0x01)
+            root := x
+            let at := proof.offset
+            for { let end := add(at, shl(5, length)) } lt(at, end) { at := add(at, 0x20) } {
+                switch and(index, 1)
+                case 0 {
+                    mstore(left, root)
+                    mstore(right, calldataload(at))
+                }
+                default {
+                    mstore(left, calldataload(at))
+                    mstore(right, root)
+                }
+                if iszero(staticcall(gas(), 0x02, free, 0x41, 0x00, 0x20)) { revert(0x00, 0x00) }
+                root := mload(0x00)
+                index := shr(1, index)
+            }
+        }
+    }
+
+    /// @notice The root of the full tree over `nodes`, a power of two many (Merkle.rootOf, from calldata).
+    function fold(bytes32[] calldata nodes) internal view returns (bytes32 root) {
+        uint256 width = nodes.length;
+        // INVARIANT: a full tree has a power of two of leaves, at least one.
+        if (width == 0 || width & (width - 1) != 0) revert ProofInvalid();
+        assembly ("memory-safe") {
+            // One byte of domain before each pair would cost a copy: the pair is copied behind a fixed byte instead.
+            let pair := mload(0x40)
+            let level := add(pair, 0x60)
+            mstore8(pair, 0x01)
+            calldatacopy(level, nodes.offset, shl(5, width))
+            for { } gt(width, 1) { width := shr(1, width) } {
+                let to := level
+                for { let from := level let end := add(level, shl(5, width)) } lt(from, end) { from := add(from, 0x40) } {
+                    mstore(add(pair, 0x01), mload(from))
+                    mstore(add(pair, 0x21), mload(add(from, 0x20)))
+                    if iszero(staticcall(gas(), 0x02, pair, 0x41, to, 0x20)) { revert(0x00, 0x00) }
+                    to := add(to, 0x20)
+                }
+            }
+            root := mload(level)
+        }
+    }
+
+    /// @notice Word `i` of a leaf (little-endian).
+    function word(bytes calldata data, uint256 i) internal pure returns (uint256 value) {
+        // INVARIANT: a leaf is read inside its bytes.
+        if (4 * i + 4 > data.length) revert IArbiter.OutOfRange();
+        assembly ("memory-safe") {
+            value := calldataload(add(data.offset, mul(4, i)))
+        }
+        value = swap(value) >> 224;
+    }
+
+    /// @notice Copies words `first` .. `first + count - 1` of a leaf to memory at `to`, 4 big-endian bytes each.
+    /// @dev Writes whole 32-byte blocks: up to 28 bytes beyond the last word, which the caller has allocated.
+    function copy(bytes calldata data, uint256 first, uint256 count, uint256 to) internal pure {
+        // INVARIANT: a leaf is read inside its bytes.
+        if (4 * (first + count) > data.length) revert IArbiter.OutOfRange();
+        uint256 from;
+        assembly ("memory-safe") {
+            from := add(data.offset, mul(4, first))
+        }
+        for (uint256 end = to + 4 * count; to < end; ) {
+            uint256 block_;
+            assembly ("memory-safe") {
+                block_ := calldataload(from)
+            }
+            block_ = swap(block_);
+            assembly ("memory-safe") {
+                mstore(to, block_)
+                from := add(from, 0x20)
+                to := add(to, 0x20)
+            }
+        }
+    }
+
+    /// @notice The bytes of each of eight 32-bit lanes reversed.
+    function swap(uint256 lanes) internal pure returns (uint256) {
+        lanes = ((lanes & LANES_8) << 8) | ((lanes >> 8) & LANES_8);
+        return ((lanes & LANES_16) << 16) | ((lanes >> 16) & LANES_16);
+    }
+
+    function _u32(bytes calldata data, uint256 at) private pure returns (uint256 value) {
+        assembly ("memory-safe") {
+            value := shr(224, calldataload(add(data.offset, at)))
+        }
+    }
+}
