@@ -1,0 +1,182 @@
+"""Float32.sol against the native kernels, bit by bit, with the gas of each operation.
+
+    python benchmarks/float32.py --vectors 1000000            a table
+    python benchmarks/float32.py --vectors 1000000 --json     one line of JSON on stdout
+
+Every operation runs on the vectors of lockstep.numerics.vectors (random and structured: NaN, infinities, -0, subnormals,
+near halfway, cancellation, exponent boundaries) in eth_calls to a local Anvil and in the native extension. A mismatch
+makes the exit status 1. Gas is of the library call alone, over a sample of the same vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from lockstep.numerics.scalar import Op
+from lockstep.numerics.vectors import Words, vectors
+from tools.build_contracts import compiler_settings
+
+HARDFORK = "prague"
+REQUIRED = (Op.FFMA, Op.FADD, Op.FMUL, Op.FDIV, Op.FSQRT, Op.FEXP, Op.FLOG, Op.FTANH)
+"""The operations of the project's promise; `--all` adds the others."""
+
+WITHOUT_LIBRARY = frozenset({Op.MOV, Op.IMM, Op.SELECT, Op.IAND, Op.IOR, Op.IXOR})
+"""One instruction of the EVM or none: Solidity needs no function for them."""
+
+_HARNESS = "tests/forge/Float32Harness.sol"
+_ADDRESS = "0x00000000000000000000000000000000f10a7032"
+_BATCH = 20_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One operation's outcome: how many vectors, how many of them differ, and what a call costs."""
+
+    op: str
+    vectors: int
+    mismatches: int
+    gas_min: int
+    gas_mean: float
+    gas_max: int
+    seconds: float
+
+
+class Evm:
+    """Float32Harness behind eth_call: the bytecode is given with each call, so nothing is deployed."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._code, self._selectors = _compile_harness()
+
+    def results(self, op: Op, a: Words, b: Words, c: Words) -> Words:
+        """What Solidity makes of each (a, b, c): uint32[n]."""
+        return self._batches("results(uint256,bytes)", op, a, b, c)
+
+    def gas(self, op: Op, a: Words, b: Words, c: Words) -> Words:
+        """The gas of each call, calling included: uint32[n]."""
+        return self._batches("gasUsed(uint256,bytes)", op, a, b, c)
+
+    def _batches(self, function: str, op: Op, a: Words, b: Words, c: Words) -> Words:
+        parts = [
+            self._call(function, op, np.stack([w[i : i + _BATCH] for w in (a, b, c)], axis=1))
+            for i in range(0, len(a), _BATCH)
+        ]
+        return np.concatenate(parts)
+
+    def _call(self, function: str, op: Op, operands: Words) -> Words:
+        packed = operands.astype(">u4").tobytes()
+        head = int(op).to_bytes(32, "big") + (64).to_bytes(32, "big") + len(packed).to_bytes(32, "big")
+        data = self._selectors[function] + head.hex() + packed.hex()
+        call = {"to": _ADDRESS, "data": "0x" + data, "gas": hex(10**12)}
+        answer = self._rpc("eth_call", [call, "latest", {_ADDRESS: {"code": self._code}}])
+        raw = bytes.fromhex(answer[2:])
+        return np.frombuffer(raw, ">u4", count=len(operands), offset=64).astype(np.uint32)
+
+    def _rpc(self, method: str, params: list[object]) -> str:
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        request = urllib.request.Request(self._url, body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as response:
+            answer = json.load(response)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return str(answer["result"])
+
+
+@contextmanager
+def evm() -> Iterator[Evm]:
+    """An Anvil of its own on a free port, without gas limits, gone at the end of the block."""
+    anvil = ROOT / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
+    command = [
+        str(anvil), "--port", "0", "--accounts", "1", "--hardfork", HARDFORK, "--no-request-size-limit",
+        "--disable-block-gas-limit", "--disable-code-size-limit", "--threads", "1",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(r"Listening on (\S+)", line):
+                yield Evm(f"http://{found[1]}")
+                return
+        raise RuntimeError("Anvil ended before it listened; does `make setup` pass?")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def compare(evm: Evm, op: Op, count: int, seed: int) -> Comparison:
+    """Solidity against the native kernels on `count` vectors of `op`; gas over 1,000 of them."""
+    from lockstep.numerics._native import apply_op
+
+    started = time.monotonic()
+    a, b, c = vectors(op, count, seed)
+    different = evm.results(op, a, b, c) != apply_op(int(op), a, b, c)
+    for i in np.flatnonzero(different)[:3]:
+        print(f"{op.name} differs at a={a[i]:08x} b={b[i]:08x} c={c[i]:08x}", file=sys.stderr)
+    sample = np.random.default_rng(seed).integers(0, count, 1000)
+    gas = evm.gas(op, a[sample], b[sample], c[sample])
+    return Comparison(
+        op=op.name.lower(), vectors=count, mismatches=int(different.sum()), gas_min=int(gas.min()),
+        gas_mean=round(float(gas.mean()), 1), gas_max=int(gas.max()), seconds=round(time.monotonic() - started, 1),
+    )  # fmt: skip
+
+
+def _compile_harness() -> tuple[str, dict[str, str]]:
+    sources = [_HARNESS, "contracts/libraries/Float32.sol", "contracts/libraries/Int32.sol"]
+    request = {
+        "language": "Solidity",
+        "sources": {path: {"content": (ROOT / path).read_text()} for path in sources},
+        "settings": compiler_settings(),
+    }
+    command = [str(ROOT / "tools/solc"), "--standard-json"]
+    output = json.loads(subprocess.run(command, input=json.dumps(request), capture_output=True, text=True).stdout)
+    if errors := [e["formattedMessage"] for e in output.get("errors", []) if e["severity"] == "error"]:
+        raise RuntimeError("\n".join(errors))
+    contract = output["contracts"][_HARNESS]["Float32Harness"]["evm"]
+    return "0x" + contract["deployedBytecode"]["object"], contract["methodIdentifiers"]
+
+
+def main() -> int:
+    """The command: prints each operation's comparison; 1 if any bit differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--vectors", type=int, default=100_000, help="vectors per operation (default 100000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--all", action="store_true", help="every operation with a function in Float32 or Int32")
+    parser.add_argument("--json", action="store_true", help="one line of JSON on stdout, progress on stderr")
+    arguments = parser.parse_args()
+    ops = [op for op in Op if op not in WITHOUT_LIBRARY] if arguments.all else list(REQUIRED)
+    rows: list[Comparison] = []
+    with evm() as chain:
+        for op in ops:
+            row = compare(chain, op, arguments.vectors, arguments.seed)
+            rows.append(row)
+            print(
+                f"{row.op:7} {row.vectors:>9} vectors {row.mismatches:>3} mismatches   gas {row.gas_min:>6} min"
+                f" {row.gas_mean:>8} mean {row.gas_max:>6} max   {row.seconds:>6} s",
+                file=sys.stderr if arguments.json else sys.stdout,
+                flush=True,
+            )
+    mismatches = sum(row.mismatches for row in rows)
+    if arguments.json:
+        data = {"hardfork": HARDFORK, "mismatches": mismatches, "ops": [asdict(row) for row in rows]}
+        print(json.dumps({"ok": mismatches == 0, "data": data}))
+    return 1 if mismatches else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

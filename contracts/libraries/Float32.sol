@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+/// @title Float32
+/// @notice IEEE 754 binary32 on words: the operations of numerics/scalar.py, with the same bits on every input.
+/// @dev A word is a uint256 below 2^32, and so is every result. Round to nearest even, subnormals and signed zeros kept,
+/// every NaN result is 0x7fc00000. Exact integers, rounded once: a finite value is `significand * 2^(e - 350)` until
+/// `_round` makes a word of it, where 350 is 2 * (127 + 23) for a product's two operands and 50 places of room to its
+/// right. 127 bits hold any sum: whatever lies further apart cannot change the rounded result but by being there.
+library Float32 {
+    uint256 internal constant NAN = 0x7fc00000;
+    uint256 internal constant INFINITE = 0x7f800000;
+    uint256 internal constant NEGATIVE_INFINITE = 0xff800000;
+    uint256 internal constant ONE = 0x3f800000;
+
+    uint256 private constant SIGN = 0x80000000;
+    uint256 private constant MAGNITUDE = 0x7fffffff;
+    uint256 private constant FRACTION = 0x007fffff;
+    uint256 private constant TWO = 0x40000000;
+    uint256 private constant TWO_23 = 0x4b000000;
+
+    // Byte v is the place of the highest bit of v.
+    uint256 private constant HIGHEST_BIT = 0x0000010102020202030303030303030304040404040404040404040404040404;
+    uint256 private constant HALF = 0x8000000000000000000000000000000000000000000000000000000000000000;
+
+    // numerics/polynomials.py, the same names and the same bits.
+    uint256 private constant LOG2_E = 0x3fb8aa3b;
+    uint256 private constant LN2_HI = 0x3f317218;
+    uint256 private constant LN2_LO = 0xb102e308;
+    uint256 private constant ROUND_TO_INTEGER = 0x4b400000;
+    uint256 private constant EXP_LOWEST = 0xc2d00000;
+    uint256 private constant EXP_HIGHEST = 0x42b20000;
+    uint256 private constant SQRT_HALF = 0x3f3504f3;
+    uint256 private constant TANH_SMALL = 0x3f200000;
+
+    // ---------------------------------------------------------------------------------- correctly rounded operations
+
+    /// @notice a + b.
+    function add(uint256 a, uint256 b) internal pure returns (uint256) {
+        return fma(a, ONE, b);
+    }
+
+    /// @notice a - b.
+    function sub(uint256 a, uint256 b) internal pure returns (uint256) {
+        return fma(a, ONE, b ^ SIGN);
+    }
+
+    /// @notice a * b.
+    function mul(uint256 a, uint256 b) internal pure returns (uint256) {
+        uint256 significand;
+        uint256 e;
+        bool finite;
+        assembly ("memory-safe") {
+            let ea := and(shr(23, a), 0xff)
+            let eb := and(shr(23, b), 0xff)
+            finite := iszero(or(eq(ea, 0xff), eq(eb, 0xff)))
+            significand :=
+                shl(50, mul(
+                    or(and(a, FRACTION), shl(23, iszero(iszero(ea)))), or(and(b, FRACTION), shl(23, iszero(iszero(eb))))
+                ))
+            e := add(add(ea, iszero(ea)), add(eb, iszero(eb)))
+        }
+        if (!finite) return _fmaSpecial(a, b, (a ^ b) & SIGN);
+        if (significand == 0) return (a ^ b) & SIGN;
+        return _round(significand, e, 94, (a ^ b) & SIGN);
+    }
+
+    /// @notice a * b + c with one rounding.
+    function fma(uint256 a, uint256 b, uint256 c) internal pure returns (uint256) {
+        uint256 product;
+        uint256 addend;
+        uint256 e;
+        uint256 place;
+        bool finite;
+        assembly ("memory-safe") {
+            let ea := and(shr(23, a), 0xff)
+            let eb := and(shr(23, b), 0xff)
+            place := and(shr(23, c), 0xff)
+            finite := iszero(or(or(eq(ea, 0xff), eq(eb, 0xff)), eq(place, 0xff)))
+            product :=
+                mul(or(and(a, FRACTION), shl(23, iszero(iszero(ea)))), or(and(b, FRACTION), shl(23, iszero(iszero(eb)))))
+            addend := or(and(c, FRACTION), shl(23, iszero(iszero(place))))
+            e := add(add(ea, iszero(ea)), add(eb, iszero(eb)))
+            // How far to the left of the sum's last place the addend belongs: within [0, 102] it fits as it is.
+            place := sub(add(add(place, iszero(place)), 200), e)
+        }
+        if (!finite) return _fmaSpecial(a, b, c);
+        if (product == 0) return c & MAGNITUDE == 0 ? (a ^ b) & c : c;
+        assembly ("memory-safe") {
+            if gt(place, 102) {
+                switch slt(place, 0)
+                // Far below the product's last place, anything that is not zero rounds alike.
+                case 1 { place := 0 }
+                // So does the product when it is far below the addend's last place.
+                default {
+                    if addend {
+                        e := sub(add(e, place), 102)
+                        place := 102
+                    }
+                }
+            }
+            product := shl(50, product)
+            addend := shl(place, addend)
+            b := xor(a, b)
+            // From here on: a is the sum, b has its sign.
+            switch and(xor(b, c), SIGN)
+            case 0 { a := add(product, addend) }
+            default {
+                a := sub(product, addend)
+                if slt(a, 0) {
+                    a := sub(0, a)
+                    b := c
+                }
+            }
+            // The higher of the two leading bits, less two.
+            place := add(place, 21)
+            if lt(place, 94) { place := 94 }
+        }
+        if (a == 0) return 0;
+        return _round(a, e, place, b & SIGN);
+    }
+
+    /// @notice a / b.
+    function div(uint256 a, uint256 b) internal pure returns (uint256) {
+        uint256 significand;
+        uint256 e;
+        uint256 low;
+        bool finite;
+        assembly ("memory-safe") {
+            let ea := and(shr(23, a), 0xff)
+            let eb := and(shr(23, b), 0xff)
+            let x := shl(80, or(and(a, FRACTION), shl(23, iszero(iszero(ea)))))
+            let y := or(and(b, FRACTION), shl(23, iszero(iszero(eb))))
+            finite := and(lt(ea, 0xff), and(lt(eb, 0xff), iszero(iszero(mul(x, y)))))
+            // The lowest bit says that something follows.
+            significand := or(div(x, y), iszero(iszero(mod(x, y))))
+            e := sub(add(add(ea, iszero(ea)), 270), add(eb, iszero(eb)))
+            // Two normal numbers give 80 or 81 bits, a subnormal divisor up to 104.
+            low := add(78, mul(22, iszero(iszero(shr(83, significand)))))
+        }
+        if (finite) return _round(significand, e, low, (a ^ b) & SIGN);
+        return _divSpecial(a, b);
+    }
+
+    /// @notice The square root; sqrt(-0) = -0, and NaN below zero.
+    function sqrt(uint256 a) internal pure returns (uint256 r) {
+        if (a & MAGNITUDE == 0) return a;
+        if (a > 0x7f7fffff) return a == INFINITE ? INFINITE : NAN;
+        assembly ("memory-safe") {
+            let e := shr(23, a)
+            a := or(and(a, FRACTION), shl(23, iszero(iszero(e))))
+            if iszero(e) {
+                // A subnormal, moved up to 24 bits.
+                let high := shl(4, gt(a, 0xffff))
+                high := or(high, shl(3, gt(shr(high, a), 0xff)))
+                high := or(high, shl(2, gt(shr(high, a), 0x1f)))
+                high := add(high, byte(shr(high, a), HIGHEST_BIT))
+                a := shl(sub(23, high), a)
+                e := sub(high, 22)
+            }
+            // The radicand has 51 or 52 bits and an even exponent, the root 26: two more than the result.
+            a := shl(add(27, and(not(e), 1)), a)
+            // A line that is never more than 4.2 % off, then Newton's iteration: 2^-10, 2^-21, 2^-43.
+            r := add(div(a, 0x6000000), 0x16aaaab)
+            r := shr(1, add(r, div(a, r)))
+            r := shr(1, add(r, div(a, r)))
+            r := shr(1, add(r, div(a, r)))
+            r := sub(r, lt(div(a, r), r))
+            // A root is never half way between two floats, so the bits below the root cannot matter.
+            r := add(shl(23, sub(shr(1, add(e, 127)), 1)), shr(2, add(r, 2)))
+        }
+    }
+
+    /// @notice -a.
+    function neg(uint256 a) internal pure returns (uint256) {
+        return canonical(a ^ SIGN);
+    }
+
+    /// @notice |a|.
+    function abs(uint256 a) internal pure returns (uint256) {
+        return canonical(a & MAGNITUDE);
+    }
+
+    /// @notice a itself; a NaN becomes the canonical one.
+    function canonical(uint256 a) internal pure returns (uint256) {
+        return a & MAGNITUDE > INFINITE ? NAN : a;
+    }
+
+    // --------------------------------------------------------------------------------------------------------- order
+
+    /// @notice The lesser in the total order (-0 < +0); NaN if either is NaN.
+    function min(uint256 a, uint256 b) internal pure returns (uint256) {
+        if (_anyNaN(a, b)) return NAN;
+        return _order(a) < _order(b) ? a : b;
+    }
+
+    /// @notice The greater in the total order (-0 < +0); NaN if either is NaN.
+    function max(uint256 a, uint256 b) internal pure returns (uint256) {
+        if (_anyNaN(a, b)) return NAN;
+        return _order(a) < _order(b) ? b : a;
+    }
+
+    /// @notice 1 if a < b, else 0; 0 with a NaN; -0 == +0.
+    function lt(uint256 a, uint256 b) internal pure returns (uint256 r) {
+        if (_anyNaN(a, b) || (a | b) & MAGNITUDE == 0) return 0;
+        uint256 x = _order(a);
+        uint256 y = _order(b);
+        assembly ("memory-safe") {
+            r := lt(x, y)
+        }
+    }
+
+    /// @notice 1 if a <= b, else 0; 0 with a NaN; -0 == +0.
+    function le(uint256 a, uint256 b) internal pure returns (uint256) {
+        return lt(a, b) | eq(a, b);
+    }
+
+    /// @notice 1 if a == b, else 0; 0 with a NaN; -0 == +0.
+    function eq(uint256 a, uint256 b) internal pure returns (uint256 r) {
+        assembly ("memory-safe") {
+            r := or(and(eq(a, b), lt(and(a, MAGNITUDE), 0x7f800001)), iszero(and(or(a, b), MAGNITUDE)))
+        }
+    }
+
+    // --------------------------------------------------------------------------------------------------- conversions
+
+    /// @notice The float nearest to a signed integer, ties to even; 0 gives +0.
+    function fromInt(uint256 a) internal pure returns (uint256) {
+        if (a == 0) return 0;
+        uint256 magnitude = a;
+        assembly ("memory-safe") {
+            if gt(a, MAGNITUDE) { magnitude := sub(0x100000000, a) }
+        }
+        return _round(magnitude << 50, 300, 126, a & SIGN);
+    }
+
+    /// @notice The signed integer nearest to a float, ties to even; saturates, and NaN gives 0.
+    function toInt(uint256 a) internal pure returns (uint256 r) {
+        uint256 e = (a >> 23) & 0xff;
+        if (e < 126) return 0;
+        if (e > 157) {
+            if (a & MAGNITUDE > INFINITE) return 0;
+            return a > MAGNITUDE ? SIGN : MAGNITUDE;
+        }
+        assembly ("memory-safe") {
+            // 32 places to the right of the point.
+            let fixedPoint := shl(sub(e, 118), or(and(a, FRACTION), 0x800000))
+            r := shr(32, fixedPoint)
+            r := add(r, gt(add(and(fixedPoint, 0xffffffff), and(r, 1)), SIGN))
+            if gt(a, MAGNITUDE) { r := and(sub(0, r), 0xffffffff) }
+        }
+    }
+
+    // ----------------------------------------------------- functions: the sequence of operations is their definition
+
+    /// @notice exp(x), about 1 ulp: exp(-inf) = +0, overflow gives +inf, tiny results are subnormal.
+    function exp(uint256 x) internal pure returns (uint256) {
+        x = max(min(x, EXP_HIGHEST), EXP_LOWEST);
+        uint256 shifted = fma(x, LOG2_E, ROUND_TO_INTEGER);
+        uint256 n = sub(shifted, ROUND_TO_INTEGER);
+        uint256 r = fma(n, LN2_HI ^ SIGN, x);
+        r = fma(n, LN2_LO ^ SIGN, r);
+        x = fma(0x3ab526ac, r, 0x3c091cc7);
+        x = fma(x, r, 0x3d2aac58);
+        x = fma(x, r, 0x3e2aaa49);
+        x = fma(x, r, 0x3efffffe);
+        x = fma(x, r, 0x3f800000);
+        x = fma(x, r, 0x3f800000);
+        uint256 half;
+        uint256 rest;
+        assembly ("memory-safe") {
+            let k := sub(shifted, ROUND_TO_INTEGER)
+            half := sar(1, k)
+            rest := and(shl(23, add(sub(k, half), 127)), 0xffffffff)
+            half := and(shl(23, add(half, 127)), 0xffffffff)
+        }
+        return mul(mul(x, half), rest);
+    }
+
+    /// @notice log(x), about 1 ulp: NaN below zero, log(+-0) = -inf, log(+inf) = +inf, log(1) = +0.
+    function log(uint256 x) internal pure returns (uint256) {
+        if (x & MAGNITUDE == 0) return NEGATIVE_INFINITE;
+        if (x >= INFINITE) return x == INFINITE ? INFINITE : NAN;
+        uint256 n = 0;
+        if (x < 0x00800000) {
+            x = mul(x, TWO_23);
+            n = 23;
+        }
+        uint256 f;
+        assembly ("memory-safe") {
+            let k := sar(23, sub(x, SQRT_HALF))
+            f := sub(x, shl(23, k))
+            n := and(sub(k, n), 0xffffffff)
+        }
+        n = fromInt(n);
+        f = sub(f, ONE);
+        x = fma(0xbd9c64ef, f, 0x3e02af63);
+        x = fma(x, f, 0xbe06c121);
+        x = fma(x, f, 0x3e116c97);
+        x = fma(x, f, 0xbe2a3945);
+        x = fma(x, f, 0x3e4cd00e);
+        x = fma(x, f, 0xbe800113);
+        x = fma(x, f, 0x3eaaaaaa);
+        x = fma(x, f, 0xbf000000);
+        x = fma(mul(f, f), x, mul(n, LN2_LO));
+        return fma(n, LN2_HI, add(f, x));
+    }
+
+    /// @notice tanh(x), about 1 ulp for small |x| and 2 ulp elsewhere; odd to the last bit, tanh(-0) = -0.
+    function tanh(uint256 x) internal pure returns (uint256) {
+        uint256 sign = x & SIGN;
+        x = x & MAGNITUDE;
+        if (x < TANH_SMALL) {
+            uint256 z = mul(x, x);
+            uint256 p = fma(0xbbba8672, z, 0x3ca8fc67);
+            p = fma(p, z, 0xbd5c1ad2);
+            p = fma(p, z, 0x3e08837b);
+            p = fma(p, z, 0xbeaaaa99);
+            return sign | fma(mul(x, z), p, x);
+        }
+        return canonical(sign | sub(ONE, div(TWO, add(exp(add(x, x)), ONE))));
+    }
+
+    // ------------------------------------------------------------------------------------------------------- private
+
+    /// @dev The word nearest to significand * 2^(e - 350), ties to even; 0 < significand < 2^127, `sign` is 0 or SIGN.
+    /// `low` is a guess: one to five places from it reach past the leading bit (significand < 2^(low + 5)).
+    function _round(uint256 significand, uint256 e, uint256 low, uint256 sign) private pure returns (uint256 r) {
+        assembly ("memory-safe") {
+            if iszero(shr(low, significand)) {
+                low := shl(6, gt(significand, 0xffffffffffffffff))
+                low := or(low, shl(5, gt(shr(low, significand), 0xffffffff)))
+                low := or(low, shl(4, gt(shr(low, significand), 0xffff)))
+                low := or(low, shl(3, gt(shr(low, significand), 0xff)))
+                low := or(low, shl(2, gt(shr(low, significand), 0x1f)))
+            }
+            // The biased exponent less one; 0 for subnormals too, whose last place does not move.
+            low := sub(add(add(low, byte(shr(low, significand), HIGHEST_BIT)), e), 224)
+            low := mul(low, sgt(low, 0))
+            // How many places are dropped.
+            e := sub(add(low, 201), e)
+            r := shr(e, significand)
+            // What is dropped, as a fraction of 2^256; being even in its last place, it can carry the tie-breaker there.
+            r := add(r, gt(add(shl(sub(256, e), significand), and(r, 1)), HALF))
+            // A normal significand's leading bit completes the exponent, and a carry out of it is right as well.
+            r := add(shl(23, low), r)
+            if gt(r, INFINITE) { r := INFINITE }
+            r := or(r, sign)
+        }
+    }
+
+    /// @dev a * b + c where at least one is infinite or NaN.
+    function _fmaSpecial(uint256 a, uint256 b, uint256 c) private pure returns (uint256) {
+        uint256 x = a & MAGNITUDE;
+        uint256 y = b & MAGNITUDE;
+        if (x > INFINITE || y > INFINITE || c & MAGNITUDE > INFINITE) return NAN;
+        if (x != INFINITE && y != INFINITE) return c;
+        uint256 product = ((a ^ b) & SIGN) | INFINITE;
+        if (x == 0 || y == 0 || c == product ^ SIGN) return NAN;
+        return product;
+    }
+
+    /// @dev a / b where one is zero, infinite or NaN.
+    function _divSpecial(uint256 a, uint256 b) private pure returns (uint256) {
+        uint256 x = a & MAGNITUDE;
+        uint256 y = b & MAGNITUDE;
+        if (x > INFINITE || y > INFINITE || (x == y)) return NAN;
+        if (x == INFINITE || y == 0) return ((a ^ b) & SIGN) | INFINITE;
+        return (a ^ b) & SIGN;
+    }
+
+    /// @dev Whether either is a NaN.
+    function _anyNaN(uint256 a, uint256 b) private pure returns (bool r) {
+        assembly ("memory-safe") {
+            r := or(gt(and(a, MAGNITUDE), INFINITE), gt(and(b, MAGNITUDE), INFINITE))
+        }
+    }
+
+    /// @dev A number that orders words as document 3 does: -inf < ... < -0 < +0 < ... < +inf.
+    function _order(uint256 a) private pure returns (uint256 r) {
+        assembly ("memory-safe") {
+            r := xor(a, or(SIGN, mul(shr(31, a), MAGNITUDE)))
+        }
+    }
+}
