@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
-import warnings
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
+
+# Before the import: the patched requests that it asks for else serve unix sockets alone, and break with urllib3 3.
+os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
 
 import ipfshttpclient
 import requests
@@ -29,9 +32,6 @@ from lockstep.storage.cid import cid_of_block, parse_cid, verify_block
 from lockstep.storage.dagpb import Link
 from lockstep.storage.store import BlockCodec, ContentStore
 from lockstep.storage.unixfs import CHUNK_BYTES, MAX_BLOCK_BYTES, MAX_LINKS, cid_of_file
-
-# ipfshttpclient passes urllib3 an argument that version 2 ignores aloud, once in every process
-warnings.filterwarnings("ignore", message="The 'strict' parameter", category=FutureWarning)
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 60.0

@@ -1,0 +1,105 @@
+"""Every store as a place: opened, damaged and killed the same way by each test of the battery."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.storage import ContentStore, open_store
+
+SERVE = "from lockstep.cli.storage import storage_app; storage_app()"
+WRITE = """
+import hashlib, sys
+from lockstep.storage import open_store
+store = open_store(sys.argv[1])
+for number in range(1000):
+    seed = f"{sys.argv[2]}-{number}".encode()
+    print(store.put(hashlib.shake_256(seed).digest(700_000)), flush=True)
+"""
+
+
+class Place:
+    """A store that can be reached, its blocks as files, and the means to lose it."""
+
+    def __init__(self, kind: str, home: Path) -> None:
+        self.kind = kind
+        self.home = home
+        self._server: subprocess.Popen[bytes] | None = None
+        self.url = home.as_uri().replace("file", "dir", 1)
+        if kind == "kubo":
+            self.start()
+
+    def start(self) -> None:
+        """Start the server again, on another port."""
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVE, "serve", "--home", str(self.home), "--max-mib", "8"],
+            stdout=subprocess.PIPE,
+        )
+        assert self._server.stdout is not None
+        self.url = str(json.loads(self._server.stdout.readline())["multiaddr"])
+
+    def open(self) -> ContentStore:
+        """A client of its own."""
+        return open_store(self.url)
+
+    def block_file(self, cid: str) -> Path:
+        """The file that holds a block."""
+        (path,) = (self.home / "blocks").glob(f"*/{cid}")
+        return path
+
+    def block_files(self) -> list[Path]:
+        """The files of all blocks."""
+        return sorted((self.home / "blocks").glob("*/*"))
+
+    def lose(self) -> None:
+        """Make the store unreachable without deleting what a reader could call missing."""
+        if self._server is not None:
+            self._end(signal.SIGKILL)
+        else:
+            self.home.rename(self.home.with_name("unmounted"))
+
+    def kill_while_writing(self, name: str, seconds: float) -> list[str]:
+        """Let a process of its own put content, kill -9 whoever writes blocks; returns the CIDs that it was given."""
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITE, self.url, name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert writer.stdout is not None
+        first = writer.stdout.readline().strip()
+        time.sleep(seconds)
+        if self._server is not None:
+            self._end(signal.SIGKILL)
+        else:
+            writer.kill()
+        rest, _ = writer.communicate(timeout=60)
+        return [first, *rest.split()]
+
+    def close(self) -> None:
+        """End what was started."""
+        if self._server is not None:
+            self._end(signal.SIGTERM)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _end(self, number: int) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            os.kill(server.pid, number)
+            server.wait(timeout=20)
+            if server.stdout is not None:
+                server.stdout.close()
+
+
+@pytest.fixture(params=["directory", "kubo"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """One empty place of each kind."""
+    place = Place(request.param, tmp_path / "store")
+    yield place
+    place.close()
