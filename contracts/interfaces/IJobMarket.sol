@@ -79,6 +79,7 @@ interface IJobMarket {
         uint16 joined;
         uint16 committed;
         uint16 revealed;
+        uint16 accepted;
         bool attested;
         uint16 turn;
         uint32 openGames;
@@ -115,6 +116,18 @@ interface IJobMarket {
         bytes32 traceRoot;
         bytes32 out;
         bytes32 out2;
+    }
+
+    /// @param nonce Drawn at commit: without it, a copied trace could be told from its commitment.
+    /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
+    struct Reveal {
+        bytes32 traceRoot;
+        bytes32 out;
+        bytes32 out2;
+        bytes32 nonce;
+        bytes32[] proofT;
+        string traceCid;
+        string payloadCid;
     }
 
     /// @notice What a game must know when it opens.
@@ -165,9 +178,9 @@ interface IJobMarket {
     // -- the requester
 
     /// @notice Opens a job and pulls `escrow` >= rounds x (slots x slotPrice + mergePrice) from the caller into the vault.
-    function create(JobParams calldata params, uint256 nonce, uint256 escrow) external returns (bytes32 job);
+    function create(JobParams memory params, uint256 nonce, uint256 escrow) external returns (bytes32 job);
     function createWithPermit(
-        JobParams calldata params, uint256 nonce, uint256 escrow, uint256 deadline, uint8 v, bytes32 r, bytes32 s
+        JobParams memory params, uint256 nonce, uint256 escrow, uint256 deadline, uint8 v, bytes32 r, bytes32 s
     ) external returns (bytes32 job);
     /// @notice Stops new rounds and refunds all escrow that no round in flight has reserved; `finish` refunds the rest.
     function cancel(bytes32 job) external;
@@ -192,19 +205,7 @@ interface IJobMarket {
     function join(bytes32 job, uint32 round, uint32 slot) external;
     function leave(bytes32 job, uint32 round, uint32 slot) external;
     function commit(bytes32 job, uint32 round, uint32 slot, bytes32 commitment) external;
-    /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
-    function reveal(
-        bytes32 job,
-        uint32 round,
-        uint32 slot,
-        bytes32 traceRoot,
-        bytes32 out,
-        bytes32 out2,
-        bytes32 nonce,
-        bytes32[] calldata proofT,
-        string calldata traceCid,
-        string calldata payloadCid
-    ) external;
+    function reveal(bytes32 job, uint32 round, uint32 slot, Reveal calldata opened) external;
     /// @notice The aggregator: bit s of `mask` says that it fetched and decoded slot s's payload.
     function attest(bytes32 job, uint32 round, uint256 mask) external;
     function merge(bytes32 job, uint32 round, bytes32 out, bytes32 out2, string calldata checkpointCid) external;

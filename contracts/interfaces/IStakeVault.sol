@@ -9,11 +9,11 @@ pragma solidity ^0.8.20;
 /// Locks belong to the contract that made them (the market: claims, by ClaimId; the game: bonds, by GameId). Verdicts move internal
 /// balances only: a token that reverts cannot block a slash. Burned amounts are the credits of `BURN`, pushed there by `burn()`.
 interface IStakeVault {
-    /// @param keeper The contract that locked: it alone unlocks or takes.
+    /// @param byGame Which of the two contracts locked: it alone unlocks or takes.
     struct Lock {
         address account;
-        uint96 amount;
-        address keeper;
+        uint88 amount;
+        bool byGame;
     }
 
     event Deposited(address indexed account, uint256 amount);

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {IERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/IERC20Permit.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
+
+import {IStakeVault} from "./interfaces/IStakeVault.sol";
+import {
+    AlreadyLocked,
+    AmountTooLarge,
+    EscrowTooLow,
+    NotLocked,
+    NothingDue,
+    StakeTooLow,
+    TokenMismatch,
+    Unauthorized,
+    Unbonding,
+    WrongKeeper
+} from "./libraries/Errors.sol";
+
+/// @title StakeVault
+/// @notice Holds stake, bonds, escrow and credits of one token; verdicts move balances inside it, payouts are pulled.
+contract StakeVault is IStakeVault, ReentrancyGuard {
+    using SafeERC20 for IERC20;
+
+    /// @notice Where burned tokens end: no key is known for it, and any ERC-20 can be sent to it.
+    address public constant BURN = 0x000000000000000000000000000000000000dEaD;
+
+    IERC20 public immutable token;
+    address public immutable market;
+    address public immutable game;
+    uint256 public immutable unbondSeconds;
+
+    mapping(address account => uint256) public free;
+    mapping(address account => uint256) public credits;
+    mapping(address account => address) public delegateOf;
+    uint256 public totalEscrow;
+
+    struct Unbond {
+        uint192 amount;
+        uint64 availableAt;
+    }
+
+    mapping(address account => Unbond) private _unbonding;
+    mapping(bytes32 key => Lock) private _locks;
+
+    constructor(IERC20 token_, address market_, address game_, uint256 unbondSeconds_) {
+        token = token_;
+        market = market_;
+        game = game_;
+        unbondSeconds = unbondSeconds_;
+    }
+
+    modifier onlyMarket() {
+        // INVARIANT: escrow, credits of pay and slashes of claims move by the market's rules alone.
+        if (msg.sender != market) revert Unauthorized(msg.sender);
+        _;
+    }
+
+    // -- anyone, for themselves
+
+    /// @inheritdoc IStakeVault
+    function deposit(uint256 amount) public nonReentrant {
+        free[msg.sender] += amount;
+
+        emit Deposited(msg.sender, amount);
+
+        _pull(msg.sender, amount);
+    }
+
+    function depositWithPermit(uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) external {
+        _permit(msg.sender, amount, deadline, v, r, s);
+        deposit(amount);
+    }
+
+    /// @inheritdoc IStakeVault
+    function requestUnbond(uint256 amount) external {
+        uint256 available = free[msg.sender];
+        // INVARIANT: stake leaves only from what no claim and no game has locked.
+        if (amount > available) revert StakeTooLow(msg.sender, amount, available);
+        uint256 total = _unbonding[msg.sender].amount + amount;
+        if (total > type(uint192).max) revert AmountTooLarge(total);
+        uint256 availableAt = block.timestamp + unbondSeconds;
+
+        free[msg.sender] = available - amount;
+        _unbonding[msg.sender] = Unbond(uint192(total), uint64(availableAt));
+
+        emit UnbondRequested(msg.sender, total, availableAt);
+    }
+
+    /// @inheritdoc IStakeVault
+    function withdrawUnbonded() external nonReentrant {
+        Unbond memory unbond = _unbonding[msg.sender];
+        if (unbond.amount == 0) revert NothingDue();
+        // INVARIANT: unbonding outlasts every challenge window and both clocks.
+        if (block.timestamp < unbond.availableAt) revert Unbonding(unbond.availableAt);
+
+        delete _unbonding[msg.sender];
+
+        emit Unbonded(msg.sender, unbond.amount);
+
+        token.safeTransfer(msg.sender, unbond.amount);
+    }
+
+    /// @inheritdoc IStakeVault
+    function withdraw() external nonReentrant returns (uint256) {
+        return _payOut(msg.sender);
+    }
+
+    /// @inheritdoc IStakeVault
+    function burn() external nonReentrant returns (uint256) {
+        return _payOut(BURN);
+    }
+
+    /// @inheritdoc IStakeVault
+    function registerNode(bytes32 key) external {
+        emit NodeRegistered(msg.sender, key);
+    }
+
+    /// @inheritdoc IStakeVault
+    function setDelegate(address delegate) external {
+        delegateOf[msg.sender] = delegate;
+
+        emit Delegated(msg.sender, delegate);
+    }
+
+    // -- the market and the game
+
+    /// @inheritdoc IStakeVault
+    function lock(address account, bytes32 key, uint256 amount) external {
+        bool byGame = msg.sender == game;
+        if (!byGame && msg.sender != market) revert Unauthorized(msg.sender);
+        // INVARIANT: one lock backs one claim or one game, never two.
+        if (_locks[key].account != address(0)) revert AlreadyLocked(key);
+        uint256 available = free[account];
+        if (amount > available) revert StakeTooLow(account, amount, available);
+        if (amount > type(uint88).max) revert AmountTooLarge(amount);
+
+        free[account] = available - amount;
+        _locks[key] = Lock(account, uint88(amount), byGame);
+
+        emit Locked(key, account, amount);
+    }
+
+    /// @inheritdoc IStakeVault
+    function unlock(bytes32 key) external {
+        Lock memory taken = _take(key);
+
+        free[taken.account] += taken.amount;
+
+        emit Unlocked(key, taken.account, taken.amount);
+    }
+
+    /// @inheritdoc IStakeVault
+    function takeBond(bytes32 key, address defender) external {
+        // INVARIANT: a bond is lost by the game's verdict alone.
+        if (msg.sender != game) revert Unauthorized(msg.sender);
+        Lock memory taken = _take(key);
+        uint256 toDefender = uint256(taken.amount) * 60 / 100;
+        uint256 burned = taken.amount - toDefender;
+
+        credits[defender] += toDefender;
+        credits[BURN] += burned;
+
+        emit BondTaken(key, taken.account, taken.amount, burned, toDefender);
+        emit Credited(defender, toDefender);
+    }
+
+    /// @inheritdoc IStakeVault
+    function slash(bytes32 key, address challenger, address requester) external onlyMarket {
+        Lock memory taken = _take(key);
+        uint256 toChallenger = uint256(taken.amount) * 30 / 100;
+        uint256 toRequester = uint256(taken.amount) * 20 / 100;
+        // INVARIANT: slashed = burned + to the challenger + to the requester; what division leaves is burned.
+        uint256 burned = taken.amount - toChallenger - toRequester;
+
+        credits[challenger] += toChallenger;
+        credits[requester] += toRequester;
+        credits[BURN] += burned;
+
+        emit Slashed(key, taken.account, taken.amount, burned, toChallenger, toRequester);
+        emit Credited(challenger, toChallenger);
+        emit Credited(requester, toRequester);
+    }
+
+    /// @inheritdoc IStakeVault
+    function slashLiveness(bytes32 key, uint256 amount) external onlyMarket {
+        Lock memory taken = _take(key);
+        if (amount > taken.amount) revert StakeTooLow(taken.account, amount, taken.amount);
+
+        credits[BURN] += amount;
+        free[taken.account] += taken.amount - amount;
+
+        emit Slashed(key, taken.account, amount, amount, 0, 0);
+        emit Unlocked(key, taken.account, taken.amount - amount);
+    }
+
+    /// @inheritdoc IStakeVault
+    function escrow(address from, uint256 amount) public onlyMarket nonReentrant {
+        totalEscrow += amount;
+
+        emit Escrowed(from, amount);
+
+        _pull(from, amount);
+    }
+
+    function escrowWithPermit(address from, uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s)
+        external
+        onlyMarket
+    {
+        _permit(from, amount, deadline, v, r, s);
+        escrow(from, amount);
+    }
+
+    /// @inheritdoc IStakeVault
+    function credit(address account, uint256 amount) external onlyMarket {
+        uint256 held = totalEscrow;
+        // INVARIANT: pay and refunds together never exceed the escrow.
+        if (amount > held) revert EscrowTooLow(amount, held);
+
+        totalEscrow = held - amount;
+        credits[account] += amount;
+
+        emit Credited(account, amount);
+    }
+
+    // -- views
+
+    function unbonding(address account) external view returns (uint256 amount, uint256 availableAt) {
+        Unbond memory unbond = _unbonding[account];
+        return (unbond.amount, unbond.availableAt);
+    }
+
+    function lockOf(bytes32 key) external view returns (Lock memory) {
+        return _locks[key];
+    }
+
+    /// @inheritdoc IStakeVault
+    function mayAct(address account, address actor) external view returns (bool) {
+        return actor == account || (actor != address(0) && actor == delegateOf[account]);
+    }
+
+    // -- inside
+
+    /// @dev Removes the lock of `key` and returns it; the caller of this says where its amount goes.
+    function _take(bytes32 key) private returns (Lock memory taken) {
+        taken = _locks[key];
+        if (taken.account == address(0)) revert NotLocked(key);
+        // INVARIANT: the contract that locked is the one that unlocks or takes.
+        if (msg.sender != (taken.byGame ? game : market)) revert WrongKeeper(key);
+
+        delete _locks[key];
+    }
+
+    function _payOut(address account) private returns (uint256 amount) {
+        amount = credits[account];
+        if (amount == 0) revert NothingDue();
+
+        credits[account] = 0;
+
+        emit Withdrawn(account, amount);
+
+        token.safeTransfer(account, amount);
+    }
+
+    function _pull(address from, uint256 amount) private {
+        uint256 before = token.balanceOf(address(this));
+        token.safeTransferFrom(from, address(this), amount);
+        uint256 received = token.balanceOf(address(this)) - before;
+        // INVARIANT: what the books say is what the token holds: no token that takes a fee on the way.
+        if (received != amount) revert TokenMismatch(amount, received);
+    }
+
+    /// @dev Somebody may have sent the permit already: then the allowance is there, and only the pull decides.
+    function _permit(address owner, uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) private {
+        try IERC20Permit(address(token)).permit(owner, address(this), amount, deadline, v, r, s) {} catch {}
+    }
+}
