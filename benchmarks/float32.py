@@ -3,9 +3,9 @@
     python benchmarks/float32.py --vectors 1000000            a table
     python benchmarks/float32.py --vectors 1000000 --json     one line of JSON on stdout
 
-Every operation runs on the vectors of lockstep.numerics.vectors (random and structured: NaN, infinities, -0, subnormals,
-near halfway, cancellation, exponent boundaries) in eth_calls to a local Anvil and in the native extension. A mismatch
-makes the exit status 1. Gas is of the library call alone, over a sample of the same vectors.
+Every operation runs on the vectors of lockstep.numerics.vectors (random and structured: NaN, infinities, -0,
+subnormals, near halfway, cancellation, exponent boundaries) in eth_calls to a local Anvil and in the native extension.
+A mismatch makes the exit status 1. Gas is that of the library call alone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from lockstep.numerics.scalar import Op
-from lockstep.numerics.vectors import Words, vectors
-from tools.build_contracts import compiler_settings
+from lockstep.numerics.scalar import Op  # noqa: E402
+from lockstep.numerics.vectors import Words, vectors  # noqa: E402
+from tools.build_contracts import compiler_settings  # noqa: E402
 
 HARDFORK = "prague"
 REQUIRED = (Op.FFMA, Op.FADD, Op.FMUL, Op.FDIV, Op.FSQRT, Op.FEXP, Op.FLOG, Op.FTANH)

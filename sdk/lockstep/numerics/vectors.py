@@ -8,6 +8,7 @@ boundaries of the polynomials.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import product
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.numerics import polynomials as poly
-from lockstep.numerics.scalar import ARITY, Op
+from lockstep.numerics.scalar import ARITY, Op, apply
 
 Words = npt.NDArray[np.uint32]
 _Class = Callable[[np.random.Generator, int], list[Words]]
@@ -221,3 +222,18 @@ def _near_integers(rng: np.random.Generator, n: int) -> list[Words]:
 def _small_integers(rng: np.random.Generator, n: int) -> list[Words]:
     return [rng.integers(-40, 40, n).astype(np.int32).view(np.uint32) for _ in range(3)]
 
+
+
+def golden() -> str:
+    """The committed sample tests/vectors/float32.json: 16 vectors of each operation and the results."""
+    rows: list[str] = []
+    for op in Op:
+        for a, b, c in zip(*(w.tolist() for w in vectors(op, 16, seed=2)), strict=True):
+            words = [f"{w:08x}" for w in (a, b, c, apply(op, a, b, c))]
+            rows.append(json.dumps([op.name.lower(), *words]))
+    columns = json.dumps(["op", "a", "b", "c", "result"])
+    return f'{{"columns": {columns},\n"vectors": [\n' + ",\n".join(rows) + "\n]}\n"
+
+
+if __name__ == "__main__":
+    print(golden(), end="")
