@@ -1,0 +1,78 @@
+"""CIDs: one content, one name, one spelling."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.protocol.errors import BlobCorrupt, UsageError
+from lockstep.storage.cid import (
+    CID_BYTES,
+    cid_from_bytes,
+    cid_of_block,
+    cid_of_digest,
+    cid_to_bytes,
+    parse_cid,
+    verify_block,
+)
+
+EMPTY = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
+
+
+def test_empty_block_has_its_well_known_name() -> None:
+    assert cid_of_block(b"") == EMPTY
+
+
+@pytest.mark.parametrize(
+    ("codec", "prefix", "byte"), [("raw", "bafkrei", 0x55), ("dag-pb", "bafybei", 0x70), ("dag-cbor", "bafyrei", 0x71)]
+)
+def test_binary_form_is_version_codec_hash_length_digest(codec: str, prefix: str, byte: int) -> None:
+    digest = bytes(range(32))
+    cid = cid_of_digest(digest, codec)
+    assert cid.startswith(prefix), "text"
+    assert cid_to_bytes(cid) == bytes((1, byte, 0x12, 32)) + digest, "binary"
+    assert cid_from_bytes(cid_to_bytes(cid)) == cid, "and back"
+    assert (parse_cid(cid).codec, parse_cid(cid).digest) == (codec, digest), "parsed"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "b",
+        EMPTY[:-1],
+        EMPTY + "a",
+        EMPTY.upper(),
+        " " + EMPTY,
+        "/ipfs/" + EMPTY,
+        "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH",
+        "zb2rhmy65F3REf8SZp7De11gxtECBGgUKaLdiDj7MCGCHxbDW",
+        "../" + EMPTY,
+    ],
+)
+def test_other_spellings_are_refused(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_cid(text)
+    assert error.value.hint, "with a hint"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        bytes(CID_BYTES),
+        bytes((1, 0x55, 0x12, 32)) + bytes(31),
+        bytes((1, 0x55, 0x12, 32)) + bytes(33),
+        bytes((1, 0x55, 0x13, 32)) + bytes(32),
+        bytes((1, 0x51, 0x12, 32)) + bytes(32),
+        bytes((0x12, 32)) + bytes(34),
+    ],
+)
+def test_other_binary_forms_are_refused(raw: bytes) -> None:
+    with pytest.raises(UsageError):
+        cid_from_bytes(raw)
+
+
+def test_block_that_hashes_to_another_name_is_corrupt() -> None:
+    verify_block(cid_of_block(b"right"), b"right", source="here")
+    with pytest.raises(BlobCorrupt, match="here"):
+        verify_block(cid_of_block(b"right"), b"wrong", source="here")
