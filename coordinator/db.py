@@ -1,0 +1,107 @@
+"""The database behind the index: SQLite in WAL mode by default, PostgreSQL by URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from lockstep.protocol.errors import DoctorError
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+BUSY_SECONDS = 20
+"""How long a SQLite writer waits for another."""
+
+
+class Database:
+    """An engine and its sessions; `session()` is one transaction."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: a SQLAlchemy URL. Nothing is contacted yet."""
+        self.url = url
+        self.engine = _engine(url)
+        self._sessions = sessionmaker(self.engine, expire_on_commit=False)
+        self._readers = sessionmaker(self.engine.execution_options(reading=True), expire_on_commit=False)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One transaction: committed at the end, rolled back on any error."""
+        with self._sessions.begin() as session:
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One consistent view that takes no write lock; what is written in it is lost."""
+        with self._readers() as session:
+            yield session
+
+    def migrate(self) -> str:
+        """Bring the schema to this build's; returns its revision. DoctorError if the database cannot be used."""
+        try:
+            command.upgrade(alembic_config(self.url), "head")
+        except DBAPIError as error:
+            raise DoctorError(
+                f"the database cannot be used: {error.orig}", hint="check --database, its folder's mode and the disk"
+            ) from error
+        return head_revision()
+
+    def check(self) -> None:
+        """Raise DoctorError unless the database answers and has this build's schema."""
+        try:
+            with self.engine.connect() as connection:
+                current = MigrationContext.configure(connection).get_current_revision()
+        except DBAPIError as error:
+            raise DoctorError(f"the database cannot be used: {error.orig}", hint="check --database") from error
+        if current != head_revision():
+            raise DoctorError(
+                f"the database is at revision {current}, this build needs {head_revision()}",
+                hint="run `lockstep coordinator migrate`",
+            )
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+
+def alembic_config(url: str) -> Config:
+    """Alembic's configuration without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["url"] = url
+    return config
+
+
+def head_revision() -> str:
+    """The revision that this build's tables have."""
+    return ScriptDirectory(str(MIGRATIONS)).get_current_head() or ""
+
+
+def _engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return create_engine(url, pool_pre_ping=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        # The driver's own BEGIN would come too late: it waits for the first write and then fails instead of waiting.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql(
+            "BEGIN IMMEDIATE" if not connection.get_execution_options().get("reading") else "BEGIN"
+        )
+
+    return engine

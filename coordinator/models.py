@@ -1,0 +1,214 @@
+"""The index's tables: a cache of the chain's events, rebuilt from them at any time.
+
+`events` holds every log once, keyed by (block, log index); the tables under "Projections" are folds over it in that
+order. Roots, ids and addresses are 0x-hex, amounts decimal strings: an ERC-20's amounts exceed every SQL integer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, MetaData, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+Hex32 = String(66)
+Account = String(42)
+Amount = String(40)
+Mask = String(80)
+
+
+class Base(DeclarativeBase):
+    """The index's metadata."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {dict[str, Any]: JSON, int: BigInteger}  # noqa: RUF012 - SQLAlchemy's own spelling
+
+
+class Cursor(Base):
+    """How far the chain is indexed; one row, written in the transaction that wrote the events up to it."""
+
+    __tablename__ = "cursor"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    chain_id: Mapped[int]
+    market: Mapped[str] = mapped_column(Account)
+    block: Mapped[int]
+    """The last block whose events are all here."""
+    hash: Mapped[str] = mapped_column(Hex32)
+    time: Mapped[int]
+    """That block's timestamp: what this coordinator takes for chain time."""
+    head: Mapped[int]
+    """The chain's head when it was last asked."""
+    checked: Mapped[int]
+    """Machine time (Unix seconds) when the chain last answered; for /readyz alone."""
+
+
+class Block(Base):
+    """A block that was indexed: its hash tells whether the chain still has it."""
+
+    __tablename__ = "blocks"
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    hash: Mapped[str] = mapped_column(Hex32)
+    time: Mapped[int]
+
+
+class Event(Base):
+    """One log of one of the contracts."""
+
+    __tablename__ = "events"
+    block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    log_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    block_hash: Mapped[str] = mapped_column(Hex32)
+    tx: Mapped[str] = mapped_column(Hex32)
+    time: Mapped[int]
+    contract: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(String(48))
+    job: Mapped[str | None] = mapped_column(Hex32, index=True)
+    """The job that the arguments name, if any."""
+    args: Mapped[dict[str, Any]]
+
+
+# -- Projections: folds over `events` -------------------------------------------------------------------
+
+
+class Node(Base):
+    """An account and the ed25519 key that it registered last."""
+
+    __tablename__ = "nodes"
+    account: Mapped[str] = mapped_column(Account, primary_key=True)
+    key: Mapped[str] = mapped_column(Hex32, index=True)
+    block: Mapped[int]
+
+
+class Job(Base):
+    """A job, its parameters and its money."""
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    requester: Mapped[str] = mapped_column(Account)
+    spec_digest: Mapped[str] = mapped_column(Hex32)
+    params: Mapped[dict[str, Any]]
+    """JobParams as the contract returns them; names as in docs/protocol.md."""
+    aggregator: Mapped[str] = mapped_column(Account, index=True)
+    state: Mapped[str] = mapped_column(String(16))
+    """active, cancelled, done."""
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Convicted merges so far: part of the ids of the claims made after them."""
+    block: Mapped[int]
+    time: Mapped[int]
+    paid: Mapped[str] = mapped_column(Amount, default="0")
+    refunded: Mapped[str] = mapped_column(Amount, default="0")
+
+
+class Round(Base):
+    """One synchronisation period of a job, as far as events tell (time alone moves it further: `protocol.rounds`)."""
+
+    __tablename__ = "rounds"
+    job: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(default=0)
+    state: Mapped[str] = mapped_column(String(16))
+    """joining, training, attested, merging, lead, final, failed, void."""
+    base: Mapped[str | None] = mapped_column(Hex32)
+    outer: Mapped[str | None] = mapped_column(Hex32)
+    seed: Mapped[str | None] = mapped_column(Hex32)
+    attested: Mapped[str | None] = mapped_column(Mask)
+    """The aggregator's mask: bit s = slot s was fetched and decoded."""
+    mask: Mapped[str | None] = mapped_column(Mask)
+    """The accepted slots, fixed by freeze."""
+    merge_in: Mapped[str | None] = mapped_column(Hex32)
+    started: Mapped[int]
+    updated: Mapped[int]
+
+
+class Claim(Base):
+    """A slot of a round from joining to payment, or a merge (slot 0xffffffff)."""
+
+    __tablename__ = "claims"
+    id: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    job: Mapped[str] = mapped_column(Hex32)
+    round: Mapped[int]
+    attempt: Mapped[int]
+    slot: Mapped[int]
+    worker: Mapped[str] = mapped_column(Account, index=True)
+    state: Mapped[str] = mapped_column(String(16))
+    """joined, committed, revealed, accepted, excluded, absent, merged, final, convicted, void."""
+    commitment: Mapped[str | None] = mapped_column(Hex32)
+    trace_root: Mapped[str | None] = mapped_column(Hex32)
+    out: Mapped[str | None] = mapped_column(Hex32)
+    out2: Mapped[str | None] = mapped_column(Hex32)
+    trace_cid: Mapped[str | None] = mapped_column(Text)
+    payload_cid: Mapped[str | None] = mapped_column(Text)
+    """The payload's CID; of a merge, the checkpoint's."""
+    paid: Mapped[str] = mapped_column(Amount, default="0")
+    slashed: Mapped[str] = mapped_column(Amount, default="0")
+    block: Mapped[int]
+    time: Mapped[int]
+    __table_args__ = (Index(None, "job", "round", "slot"),)
+
+
+class Game(Base):
+    """A dispute about a claim."""
+
+    __tablename__ = "games"
+    id: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    claim: Mapped[str] = mapped_column(Hex32, index=True)
+    challenger: Mapped[str] = mapped_column(Account)
+    step: Mapped[int]
+    """t, or 0 while it is unknown."""
+    verdict: Mapped[str | None] = mapped_column(String(16))
+    """fraud, timeout, rejected, void; None while it is open."""
+    wrong: Mapped[str | None] = mapped_column(String(16))
+    """op, alias or padding: what was proved wrong, and where."""
+    position: Mapped[int | None]
+    element: Mapped[int | None]
+    chunk: Mapped[int | None]
+    claimed_bits: Mapped[str | None] = mapped_column(Hex32)
+    contract_bits: Mapped[str | None] = mapped_column(Hex32)
+    moves: Mapped[int] = mapped_column(default=1)
+    block: Mapped[int]
+    time: Mapped[int]
+    closed: Mapped[int | None]
+
+
+# -- Not from the chain, and not needed to go on --------------------------------------------------------
+
+
+class Announcement(Base):
+    """A claim that its worker announced and signed: a hint where to fetch early."""
+
+    __tablename__ = "announcements"
+    claim: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    worker: Mapped[str] = mapped_column(Account)
+    node: Mapped[str] = mapped_column(Hex32)
+    body: Mapped[dict[str, Any]]
+    time: Mapped[int]
+
+
+class Payload(Base):
+    """What the aggregator found when it fetched a revealed payload."""
+
+    __tablename__ = "payloads"
+    claim: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    cid: Mapped[str] = mapped_column(Text)
+    decoded: Mapped[bool]
+    """Fetched, well-formed, and its subtree root is the claim's `out`."""
+    final: Mapped[bool]
+    """False: unreachable or not there yet, ask again."""
+    reason: Mapped[str] = mapped_column(Text, default="")
+
+
+class Lease(Base):
+    """Who works on what now: a task takes the row before it acts."""
+
+    __tablename__ = "leases"
+    name: Mapped[str] = mapped_column(String(160), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(64))
+    until: Mapped[int]
+    """Machine time (Unix seconds) after which the lease is anyone's."""

@@ -1,0 +1,80 @@
+"""The coordinator's own options, beside those that every process takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockstep.protocol.errors import UsageError
+from lockstep.settings import Deployment, Settings, read_toml, resolve
+
+PREFIX = "LOCKSTEP_COORDINATOR_"
+DEFAULTS: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 8700,
+    "database": "",
+    "broker": "",
+    "max_blob_bytes": 64 << 20,
+    "poll_seconds": 1.0,
+}
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """Flag > LOCKSTEP_COORDINATOR_* > coordinator_* of ./lockstep.toml > default."""
+
+    shared: Settings
+    """RPC, storage, deployment, home, password file, threads."""
+    host: str
+    port: int
+    """0: any free one; the `ready` line names it."""
+    database: str
+    """SQLAlchemy URL; "" is SQLite under the home."""
+    broker: str
+    """Celery broker URL; "" is the filesystem under the home."""
+    max_blob_bytes: int
+    """The largest blob that is relayed."""
+    poll_seconds: float
+    """Between two looks at the chain."""
+
+    @property
+    def home(self) -> Path:
+        """The coordinator's directory."""
+        return self.shared.home_dir
+
+    @property
+    def database_url(self) -> str:
+        """Where the index is."""
+        return self.database or f"sqlite:///{self.home / 'index.sqlite'}"
+
+    @property
+    def deployment(self) -> Deployment:
+        """The contracts; raises UsageError if the file is missing."""
+        return Deployment.load(self.shared.deployment)
+
+    def environment(self) -> dict[str, str]:
+        """What a child process needs to resolve to the same settings; holds no secret."""
+        shared = {f"LOCKSTEP_{name.upper()}": str(value) for name, value in self.shared.__dict__.items()}
+        own = {f"{PREFIX}{name.upper()}": str(getattr(self, name)) for name in DEFAULTS}
+        return shared | own
+
+
+def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
+    """Settings from flags (None = not given), environment, file, defaults; raises UsageError."""
+    file = read_toml(Path("lockstep.toml"))
+    values: dict[str, Any] = {}
+    for name, default in DEFAULTS.items():
+        given = flags.pop(name, None)
+        fallback = file.get(f"coordinator_{name}", default)
+        value = given if given is not None else os.environ.get(PREFIX + name.upper(), fallback)
+        try:
+            values[name] = type(default)(value)
+        except ValueError as error:
+            raise UsageError(f"{name} is {value!r}", hint=f"{name} is a {type(default).__name__}") from error
+    if not 0 <= values["port"] < 1 << 16:
+        raise UsageError(f"port is {values['port']}", hint="0 takes any free port")
+    if values["poll_seconds"] <= 0 or values["max_blob_bytes"] < 1:
+        raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
+    return CoordinatorSettings(shared=resolve(**flags), **values)

@@ -1,0 +1,170 @@
+"""One command, three processes: the API here, Celery's worker and beat as children that never outlive it.
+
+A child that dies is started again, slower each time. At SIGTERM the API drains, then beat, then the worker after its
+current task; whoever ignores that is killed. A parent that is killed closes the children's standard input, which ends
+them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from lockstep.protocol.errors import DoctorError
+
+DRAIN_SECONDS = 20.0
+API_DRAIN_SECONDS = 5
+RESTART_SECONDS = (0.5, 30.0)
+"""First pause before a dead child is started again, and the longest."""
+STEADY_SECONDS = 60.0
+"""A child that lived this long starts again without a pause."""
+
+log = structlog.get_logger(__name__)
+
+
+class Child:
+    """A child process that is kept alive until `stop`."""
+
+    def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
+        self.name = name
+        self._command = command
+        self._environment = {**os.environ, **environment}
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._process = self._spawn()
+        self._watch = threading.Thread(target=self._keep, name=f"keep-{name}", daemon=True)
+        self._watch.start()
+
+    @property
+    def pid(self) -> int:
+        """The present process's id."""
+        return self._process.pid
+
+    def stop(self, seconds: float) -> None:
+        """SIGTERM, then after `seconds` SIGKILL; returns when the process is gone."""
+        with self._lock:
+            self._stopping.set()
+            process = self._process
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("child killed", child=self.name, after_seconds=seconds)
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        self._watch.join(timeout=1)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, env=self._environment)
+
+    def _keep(self) -> None:
+        pause = RESTART_SECONDS[0]
+        while True:
+            began = time.monotonic()
+            code = self._process.wait()
+            if self._stopping.is_set():
+                return
+            pause = RESTART_SECONDS[0] if time.monotonic() - began > STEADY_SECONDS else pause
+            log.error("child died", child=self.name, code=code, restart_in_seconds=pause)
+            if self._stopping.wait(pause):
+                return
+            pause = min(2 * pause, RESTART_SECONDS[1])
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                self._process = self._spawn()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that says when it serves."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
+
+
+@contextmanager
+def sole(home: Path) -> Iterator[None]:
+    """Hold the home for this process until it ends, however; raises DoctorError if another coordinator does."""
+    with open(home / "coordinator.lock", "w") as file:
+        _lock(file, home)
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 takes any free one. Raises DoctorError."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise DoctorError(f"cannot listen on {host}:{port}: {error.strerror}", hint="pass --port 0 for any") from error
+    return sock
+
+
+def run(
+    app: FastAPI,
+    sock: socket.socket,
+    children: dict[str, list[str]],
+    environment: dict[str, str],
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve `app` on `sock` beside `children` (started in order, stopped in reverse) until SIGTERM or SIGINT."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=API_DRAIN_SECONDS, lifespan="off"
+    )
+    server = _Server(config, on_ready)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    # uvicorn takes these signals over while it serves and raises them once more when it has drained: without ours, that
+    # would end this process before its children.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    started: list[Child] = []
+    try:
+        for name, command in children.items():
+            started.append(Child(name, command, environment))
+        server.run(sockets=[sock])
+    finally:
+        for child in reversed(started):
+            child.stop(DRAIN_SECONDS)
+        sock.close()
+
+
+def queue_children() -> dict[str, list[str]]:
+    """The commands of Celery's worker and beat."""
+    return {role: [sys.executable, "-m", "coordinator.queue", role] for role in ("worker", "beat")}
+
+
+def _lock(file: IO[str], home: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DoctorError(
+            f"another coordinator runs in {home}", hint="stop it first, or give this one its own --home"
+        ) from error

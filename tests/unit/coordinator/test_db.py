@@ -1,0 +1,78 @@
+"""The index's database: migrations give the models' tables, a session is a transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from coordinator.db import Database
+from coordinator.models import Base, Block
+from lockstep.protocol.errors import DoctorError
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
+    database.migrate()
+    yield database
+    database.close()
+
+
+def test_migrations_give_the_models_tables(database: Database) -> None:
+    with database.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_migrating_twice_changes_nothing(database: Database) -> None:
+    assert database.migrate() == database.migrate()
+    database.check()
+
+
+def test_an_unmigrated_database_is_a_doctors_error(tmp_path: Path) -> None:
+    fresh = Database(f"sqlite:///{tmp_path / 'empty.sqlite'}")
+    with pytest.raises(DoctorError) as refused:
+        fresh.check()
+    assert "coordinator migrate" in refused.value.hint
+
+
+def test_an_unusable_path_is_a_doctors_error(tmp_path: Path) -> None:
+    with pytest.raises(DoctorError, match="cannot be used"):
+        Database(f"sqlite:///{tmp_path / 'no' / 'folder' / 'x.sqlite'}").migrate()
+
+
+def test_an_error_rolls_a_session_back(database: Database) -> None:
+    def fail_midway() -> None:
+        with database.session() as session:
+            session.add(Block(number=1, hash="0x", time=1))
+            session.flush()
+            raise RuntimeError("midway")
+
+    with pytest.raises(RuntimeError):
+        fail_midway()
+    with database.reading() as session:
+        assert session.get(Block, 1) is None
+
+
+def test_writers_wait_for_each_other_and_readers_for_nobody(database: Database) -> None:
+    def write(start: int) -> None:
+        for number in range(start, start + 20):
+            with database.session() as session:
+                session.add(Block(number=number, hash="0x", time=number))
+
+    threads = [threading.Thread(target=write, args=(100 * k,)) for k in range(3)]
+    with database.session() as held:
+        held.add(Block(number=9999, hash="0x", time=0))
+        held.flush()
+        for thread in threads:
+            thread.start()
+        with database.reading() as reader:
+            assert reader.get(Block, 9999) is None, "a reader sees what is committed, at once"
+    for thread in threads:
+        thread.join()
+    with database.reading() as reader:
+        assert reader.query(Block).count() == 61
