@@ -1,1 +1,6 @@
-"""From a torch function to a Program."""
+"""Torch function to Program."""
+
+from lockstep.tracing.sources import context, draw, random_words
+from lockstep.tracing.trace import trace
+
+__all__ = ["context", "draw", "random_words", "trace"]

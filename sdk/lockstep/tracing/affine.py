@@ -1,0 +1,344 @@
+"""Expressions over affine windows: what a map's body is before it becomes an op.
+
+A `Val` is an expression whose leaves are windows (source, offset, one stride per iteration axis), with its
+iteration axes grouped into the logical dimensions of the tensor it stands for. A logical dimension may have several
+iteration axes: that is how a reshape that merges permuted axes stays free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+
+from lockstep.numerics.scalar import FUNCTIONS, Op
+from lockstep.protocol.program import Tag
+
+MAX_INSTRS = 32
+MAX_OPERANDS = 8
+MAX_TENSORS = 6
+MAX_BIG = 4
+"""Operands of more than one 1 KiB leaf: each costs the court an opening."""
+MAX_FUNCTIONS = 8
+
+HEAVY = frozenset({Op.FDIV, Op.FSQRT, Op.IDIV, Op.IREM}) | FUNCTIONS
+"""Not worth repeating for every element of a broadcast."""
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """A window on a source."""
+
+    tag: Tag
+    index: int
+    offset: int
+    strides: Strides
+    big: bool = False
+    """The source has more than one leaf."""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it reads memory (neither iota nor context)."""
+        return self.tag not in (Tag.IOTA, Tag.CONTEXT)
+
+
+@dataclass(frozen=True, eq=False)
+class Inst:
+    """A scalar operation on expressions."""
+
+    op: Op
+    args: tuple[Expr, ...] = ()
+    imm: int = 0
+
+
+Expr = Leaf | Inst
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A fold not emitted yet: its output axes can still be permuted for free."""
+
+    mode: int
+    operands: tuple[Leaf, ...]
+    """Strides over the output axes, then the one k axis."""
+    terms: int
+
+
+class Pool:
+    """Makes expressions; equal ones are the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, Expr] = {}
+
+    def leaf(self, tag: Tag, index: int, offset: int, strides: Sequence[int], big: bool = False) -> Leaf:
+        """The window, shared."""
+        key = (int(tag), index, offset, tuple(strides))
+        found = self._known.setdefault(key, Leaf(tag, index, offset, tuple(strides), big))
+        assert isinstance(found, Leaf)
+        return found
+
+    def inst(self, op: Op, args: Sequence[Expr] = (), imm: int = 0) -> Inst:
+        """The operation, shared."""
+        key = ("inst", int(op), tuple(id(a) for a in args), imm)
+        found = self._known.setdefault(key, Inst(op, tuple(args), imm))
+        assert isinstance(found, Inst)
+        return found
+
+    def rewrite(self, expr: Expr, change: Callable[[Leaf], Leaf], done: dict[int, Expr] | None = None) -> Expr:
+        """The expression with every leaf changed."""
+        done = {} if done is None else done
+        if id(expr) not in done:
+            if isinstance(expr, Leaf):
+                done[id(expr)] = change(expr)
+            else:
+                done[id(expr)] = self.inst(expr.op, [self.rewrite(a, change, done) for a in expr.args], expr.imm)
+        return done[id(expr)]
+
+
+def postorder(expr: Expr) -> list[Expr]:
+    """Every distinct sub-expression, arguments before their use, in order of first use."""
+    order: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> None:
+        if id(e) in order:
+            return
+        if isinstance(e, Inst):
+            for a in e.args:
+                visit(a)
+        order[id(e)] = e
+
+    visit(expr)
+    return list(order.values())
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an expression asks of a map."""
+
+    instrs: int
+    operands: int
+    tensors: int
+    big: int
+    functions: int
+    heavy: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether one map may hold it."""
+        return (
+            self.instrs <= MAX_INSTRS
+            and self.operands <= MAX_OPERANDS
+            and self.tensors <= MAX_TENSORS
+            and self.big <= MAX_BIG
+            and self.functions <= MAX_FUNCTIONS
+        )
+
+
+def cost(expr: Expr) -> Cost:
+    """Measured over distinct sub-expressions."""
+    parts = postorder(expr)
+    leaves = [p for p in parts if isinstance(p, Leaf)]
+    insts = [p for p in parts if isinstance(p, Inst)]
+    return Cost(
+        len(insts),
+        len(leaves),
+        sum(leaf.is_tensor for leaf in leaves),
+        sum(leaf.is_tensor and leaf.big for leaf in leaves),
+        sum(i.op in FUNCTIONS for i in insts),
+        any(i.op in HEAVY for i in insts),
+    )
+
+
+@dataclass(frozen=True)
+class Val:
+    """An expression (or a fold not emitted yet) and the shape that it stands for."""
+
+    dims: tuple[tuple[int, ...], ...]
+    """Per logical dimension its iteration axes' extents, outermost first; () is an extent of 1."""
+    body: Expr | Chain
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """All iteration extents."""
+        return tuple(n for dim in self.dims for n in dim)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical shape."""
+        return tuple(prod(dim) for dim in self.dims)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every window in the body."""
+        if isinstance(self.body, Chain):
+            yield from self.body.operands
+        else:
+            yield from (e for e in postorder(self.body) if isinstance(e, Leaf))
+
+
+def contiguous(extents: Sequence[int]) -> Strides:
+    """Row-major strides."""
+    return tuple(accumulate(reversed(extents[1:]), lambda a, b: a * b, initial=1))[::-1] if extents else ()
+
+
+class Views:
+    """Re-indexing of values, by rewriting strides."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def _restride(
+        self, val: Val, dims: Sequence[tuple[int, ...]], change: Callable[[int, Strides], tuple[int, Strides]]
+    ) -> Val:
+        """`change` maps (offset, strides over the old axes) to the new; a chain's k stride is carried along."""
+        rank = len(val.axes)
+
+        def leaf(x: Leaf) -> Leaf:
+            offset, strides = change(x.offset, x.strides[:rank])
+            return self.pool.leaf(x.tag, x.index, offset, strides + x.strides[rank:], x.big)
+
+        body = val.body
+        if isinstance(body, Chain):
+            new: Expr | Chain = Chain(body.mode, tuple(leaf(x) for x in body.operands), body.terms)
+        else:
+            new = self.pool.rewrite(body, leaf)
+        return Val(tuple(tuple(d) for d in dims), new)
+
+    def permute(self, val: Val, order: Sequence[int]) -> Val:
+        """Logical dimension i of the result is order[i] of val."""
+        starts = list(accumulate((len(d) for d in val.dims), initial=0))
+        axes = [a for i in order for a in range(starts[i], starts[i + 1])]
+        return self._restride(val, [val.dims[i] for i in order], lambda o, s: (o, tuple(s[a] for a in axes)))
+
+    def expand(self, val: Val, shape: Sequence[int]) -> Val:
+        """Logical dimensions of 1 repeat."""
+        dims = [d if prod(d) == n else (n,) for d, n in zip(val.dims, shape, strict=True)]
+        grown = [prod(d) != n for d, n in zip(val.dims, shape, strict=True)]
+
+        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
+            it = iter(strides)
+            new: list[int] = []
+            for old, grows in zip(val.dims, grown, strict=True):
+                own = [next(it) for _ in old]
+                new += [0] if grows else own
+            return offset, tuple(new)
+
+        return self._restride(val, dims, change)
+
+    def flip(self, val: Val, dims: Sequence[int]) -> Val:
+        """Reversed along logical dimensions."""
+        reversed_axes = [i in dims for i, d in enumerate(val.dims) for _ in d]
+
+        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
+            for n, s, r in zip(val.axes, strides, reversed_axes, strict=True):
+                offset += s * (n - 1) if r else 0
+            return offset, tuple(-s if r else s for s, r in zip(strides, reversed_axes, strict=True))
+
+        return self._restride(val, val.dims, change)
+
+    def slice(self, val: Val, dim: int, start: int, step: int, length: int) -> Val | None:
+        """Some coordinates of a logical dimension; None if that dimension has several iteration axes."""
+        val = self.normal(val)
+        if len(val.dims[dim]) > 1:
+            return None
+        at = sum(len(d) for d in val.dims[:dim])
+        dims = [*val.dims[:dim], (length,), *val.dims[dim + 1 :]]
+
+        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
+            if not val.dims[dim]:
+                return offset, (*strides[:at], 0, *strides[at:])
+            return offset + start * strides[at], (*strides[:at], step * strides[at], *strides[at + 1 :])
+
+        return self._restride(val, dims, change)
+
+    def split(self, val: Val, dims: Sequence[tuple[int, ...]]) -> Val:
+        """Iteration axes cut into finer ones; the products per old axis must agree, the grouping is free."""
+        fine = [n for d in dims for n in d]
+
+        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
+            new: list[int] = []
+            it = iter(fine)
+            for n, s in zip(val.axes, strides, strict=True):
+                part: list[int] = []
+                while prod(part) < n:
+                    part.append(next(it))
+                new += [s * c for c in contiguous(part)]
+            return offset, tuple(new)
+
+        return self._restride(val, dims, change)
+
+    def reshape(self, val: Val, shape: Sequence[int]) -> Val | None:
+        """The same row-major sequence under another logical shape; None if an axis would be cut unevenly."""
+        val = self.normal(val)
+        for candidate in (val, self.merged(val)):
+            cuts = _refine(candidate.axes, shape)
+            if cuts is None:
+                continue
+            dims: list[tuple[int, ...]] = []
+            it = iter(cuts)
+            for n in shape:
+                part: list[int] = []
+                while prod(part) < n:
+                    part.append(next(it))
+                dims.append(tuple(part))
+            return self.normal(self.split(candidate, dims))
+        return None
+
+    def unify(self, vals: Sequence[Val]) -> list[Val] | None:
+        """The same logical shape with the same iteration axes; None if two cuts of a dimension do not nest."""
+        vals = [self.normal(v) for v in vals]
+        dims: list[tuple[int, ...]] = []
+        for columns in zip(*(v.dims for v in vals), strict=True):
+            fine: tuple[int, ...] = ()
+            for column in columns:
+                cuts = _refine(fine or (prod(column),), column)
+                if cuts is None:
+                    return None
+                fine = tuple(cuts)
+            dims.append(fine)
+        return [self.split(v, dims) for v in vals]
+
+    def normal(self, val: Val) -> Val:
+        """Axes of 1 dropped, and axes of one dimension merged where every window allows it."""
+        dims, keep = _mergeable(val, val.dims)
+        return val if dims == val.dims else self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
+
+    def merged(self, val: Val) -> Val:
+        """All axes as one dimension, merged where every window allows it."""
+        dims, keep = _mergeable(val, (val.axes,))
+        return self._restride(val, dims, lambda o, s: (o, tuple(s[a] for a in keep)))
+
+
+def _mergeable(val: Val, dims: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+    """Dimensions after merging, and which old axis gives each new axis its stride (the innermost of a merge)."""
+    columns = [leaf.strides for leaf in val.leaves()]
+    result: list[tuple[int, ...]] = []
+    keep: list[int] = []
+    at = 0
+    for dim in dims:
+        part: list[int] = []
+        first = len(keep)
+        for n in dim:
+            if n > 1:
+                if len(keep) > first and all(s[keep[-1]] == n * s[at] for s in columns):
+                    part[-1] *= n
+                    keep[-1] = at
+                else:
+                    part.append(n)
+                    keep.append(at)
+            at += 1
+        result.append(tuple(part))
+    return tuple(result), keep
+
+
+def _refine(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
+    """The coarsest cut of a row-major sequence that both cuts coarsen; None if they do not nest."""
+    suffixes = sorted({*accumulate(reversed(a), lambda x, y: x * y, initial=1)} | {*accumulate(reversed(b), lambda x, y: x * y, initial=1)})
+    ratios = []
+    for inner, outer in zip(suffixes, suffixes[1:], strict=False):
+        if outer % inner:
+            return None
+        ratios.append(outer // inner)
+    return ratios[::-1]

@@ -1,0 +1,235 @@
+"""The tensor graph between torch and a Program: pure, shaped, shared by content.
+
+A `Node` is a value with a logical shape; a `Graph` builds nodes bottom-up and returns the same node for the same
+value, so duplicate work disappears here and nothing depends on names. What an op of a Program is, is decided
+later (`schedule.py`): views cost nothing and elementwise nodes fuse.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from lockstep.numerics import scalar
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.program import Fold
+
+F32, I32, BOOL = "f32", "i32", "bool"
+"""dtypes of a node; a bool is an i32 of 0 or 1."""
+
+VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip"})
+"""Node kinds that only re-index their one argument."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node comes from, for people: never part of a root."""
+
+    module: str = ""
+    """Path of the module, `blocks.2.attn`; "" outside any."""
+    aten: str = ""
+    """The torch operation, `aten.mm`."""
+    place: str = ""
+    """`file.py:12  source line` of the user's forward."""
+
+    @property
+    def name(self) -> str:
+        """Module path and operation."""
+        return ".".join(part for part in (self.module, self.aten.removeprefix("aten.")) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One value of the graph; equal nodes are the same object."""
+
+    index: int
+    kind: str
+    """state, const, context, imm, iota, apply, fold, gather, concat, random, draw, or one of `VIEWS`."""
+    dtype: str
+    shape: tuple[int, ...]
+    args: tuple[Node, ...] = ()
+    attrs: tuple = ()
+    origin: Origin = field(default_factory=Origin)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+def float_bits(value: float) -> int:
+    """The binary32 word nearest to a Python number (rounded once), NaN canonical."""
+    if value != value:
+        return scalar.NAN
+    try:
+        return struct.unpack("<I", struct.pack("<f", value))[0]
+    except OverflowError:
+        return scalar.INFINITY if value > 0 else scalar.NEGATIVE_INFINITY
+
+
+def int_bits(value: int) -> int:
+    """The word of an integer that fits in 32 bits."""
+    if not -(1 << 31) <= value < 1 << 31:
+        raise OverflowError(f"{value} does not fit in 32 bits")
+    return value & scalar.MASK
+
+
+class Graph:
+    """Builds nodes; `origin` is what new nodes are attributed to."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.origin = Origin()
+        self._known: dict[tuple, Node] = {}
+
+    def _node(
+        self, kind: str, dtype: str, shape: Sequence[int], args: tuple[Node, ...] = (), attrs: tuple = ()
+    ) -> Node:
+        key = (kind, dtype, tuple(shape), tuple(a.index for a in args), attrs)
+        if key not in self._known:
+            node = Node(len(self.nodes), kind, dtype, tuple(shape), args, attrs, self.origin)
+            self.nodes.append(node)
+            self._known[key] = node
+        return self._known[key]
+
+    # --- sources ------------------------------------------------------------------------------------------
+
+    def state(self, entry: int, dtype: str, shape: Sequence[int]) -> Node:
+        """Input state tensor at `entry`."""
+        return self._node("state", dtype, shape, attrs=(entry,))
+
+    def const(self, dtype: str, shape: Sequence[int], data: bytes) -> Node:
+        """A table of little-endian words; one element becomes an immediate."""
+        if len(data) == 4:
+            return self.word(int.from_bytes(data, "little"), dtype, shape)
+        flat = self._node("const", dtype, (len(data) // 4,), attrs=(data,))
+        return self.reshape(flat, shape)
+
+    def word(self, bits: int, dtype: str, shape: Sequence[int] = ()) -> Node:
+        """The same 32-bit word everywhere."""
+        return self._node("imm", dtype, shape, attrs=(bits,))
+
+    def number(self, value: float, dtype: str, shape: Sequence[int] = ()) -> Node:
+        """The same number everywhere, rounded to the dtype once."""
+        bits = float_bits(float(value)) if dtype == F32 else int_bits(int(value))
+        return self.word(bits, dtype, shape)
+
+    def iota(self, shape: Sequence[int], axis: int, start: int = 0, step: int = 1) -> Node:
+        """i32: start + step x coordinate along `axis`."""
+        int_bits(start), int_bits(start + step * max(shape[axis] - 1, 0))
+        strides = tuple(step if a == axis else 0 for a in range(len(shape)))
+        return self._node("iota", I32, shape, attrs=(start, strides))
+
+    def context(self, word: int) -> Node:
+        """i32 scalar: 0 round, 1 slot, 2 t."""
+        return self._node("context", I32, (), attrs=(word,))
+
+    def random(self, count: int, stream: int) -> Node:
+        """i32 [count]: Philox words."""
+        return self._node("random", I32, (count,), attrs=(stream,))
+
+    def draw(self, first: int, rows: int, length: int) -> Node:
+        """i32 [rows, length]: dataset rows first, first + 1, ... of this step's sample."""
+        return self._node("draw", I32, (rows, length), attrs=(first,))
+
+    # --- elementwise --------------------------------------------------------------------------------------
+
+    def apply(self, op: Op, *args: Node, dtype: str) -> Node:
+        """One scalar operation on arguments broadcast to one shape."""
+        shape = broadcast_shape([a.shape for a in args])
+        if all(a.kind == "imm" for a in args):
+            return self.word(scalar.apply(op, *(a.attrs[0] for a in args)), dtype, shape)
+        # x * 1 is x bit for bit, but for a NaN's payload, which no f32 instruction returns.
+        if op == Op.FMUL and args[1].kind == "imm" and args[1].attrs[0] == scalar.ONE:
+            return self.expand(args[0], shape)
+        if op == Op.FMUL and args[0].kind == "imm" and args[0].attrs[0] == scalar.ONE:
+            return self.expand(args[1], shape)
+        if op == Op.SELECT and args[0].kind == "imm":
+            return self.expand(args[1] if args[0].attrs[0] else args[2], shape)
+        return self._node("apply", dtype, shape, tuple(self.expand(a, shape) for a in args), (int(op),))
+
+    def bitcast(self, x: Node, dtype: str) -> Node:
+        """The same words under another dtype."""
+        if x.dtype == dtype:
+            return x
+        if x.kind == "imm":
+            return self.word(x.attrs[0], dtype, x.shape)
+        return self._node("apply", dtype, x.shape, (x,), (int(Op.MOV),))
+
+    # --- views --------------------------------------------------------------------------------------------
+
+    def permute(self, x: Node, order: Sequence[int]) -> Node:
+        """Axis i of the result is axis order[i] of x."""
+        order = tuple(order)
+        if x.kind == "permute":
+            return self.permute(x.args[0], [x.attrs[0][i] for i in order])
+        shape = tuple(x.shape[i] for i in order)
+        if order == tuple(range(len(order))):
+            return x
+        return self._uniform(x, shape) or self._node("permute", x.dtype, shape, (x,), (order,))
+
+    def reshape(self, x: Node, shape: Sequence[int]) -> Node:
+        """The same elements in row-major order under another shape."""
+        shape = tuple(shape)
+        if x.kind == "reshape":
+            return self.reshape(x.args[0], shape)
+        if shape == x.shape:
+            return x
+        return self._uniform(x, shape) or self._node("reshape", x.dtype, shape, (x,))
+
+    def expand(self, x: Node, shape: Sequence[int]) -> Node:
+        """Broadcast by torch's rules: leading axes are added, extents of 1 repeat."""
+        shape = tuple(shape)
+        if shape == x.shape:
+            return x
+        if len(shape) > len(x.shape):
+            x = self.reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape)
+            return self.expand(x, shape)
+        if x.kind == "expand":
+            return self.expand(x.args[0], shape)
+        return self._uniform(x, shape) or self._node("expand", x.dtype, shape, (x,))
+
+    def slice(self, x: Node, axis: int, start: int, length: int, step: int = 1) -> Node:
+        """`length` coordinates start, start + step, ... of one axis."""
+        if start == 0 and step == 1 and length == x.shape[axis]:
+            return x
+        shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
+        return self._uniform(x, shape) or self._node("slice", x.dtype, shape, (x,), (axis, start, step))
+
+    def flip(self, x: Node, axes: Sequence[int]) -> Node:
+        """Reversed along the axes."""
+        return self._uniform(x, x.shape) or self._node("flip", x.dtype, x.shape, (x,), (tuple(sorted(axes)),))
+
+    def _uniform(self, x: Node, shape: Sequence[int]) -> Node | None:
+        return self.word(x.attrs[0], x.dtype, shape) if x.kind == "imm" else None
+
+    # --- the rest -----------------------------------------------------------------------------------------
+
+    def fold(self, mode: Fold, axes: Sequence[int], *args: Node) -> Node:
+        """Chunked chain over the axes, which vanish; two equal shapes for `dot`, else one."""
+        axes = tuple(sorted(axes))
+        rest = [i for i in range(len(args[0].shape)) if i not in axes]
+        shape = tuple(args[0].shape[i] for i in rest)
+        moved = tuple(self.permute(a, [*rest, *axes]) for a in args)
+        return self._node("fold", I32 if mode == Fold.ISUM else F32, shape, moved, (int(mode), len(axes)))
+
+    def gather(self, table: Node, index: Node) -> Node:
+        """table [R, *shape], index i32 [*shape] -> [*shape]: row index of every column, +0 outside 0..R-1."""
+        return self._node("gather", table.dtype, index.shape, (table, index))
+
+    def concat(self, parts: Sequence[Node], axis: int) -> Node:
+        """Parts one after another along an axis."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = list(parts[0].shape)
+        shape[axis] = sum(p.shape[axis] for p in parts)
+        return self._node("concat", parts[0].dtype, shape, tuple(parts), (axis,))
+
+
+def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape to which all broadcast."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(max(column) for column in zip(*padded, strict=True))

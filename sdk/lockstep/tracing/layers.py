@@ -1,0 +1,227 @@
+"""Rules: the layers whose kernels torch would choose itself - norms, softmax, losses, embedding - and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.protocol.program import Fold
+from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.lowering import Lowering, Unlowered, rule
+from lockstep.tracing.reductions import average, kept, scattered, take, total
+
+# --- normalisation -----------------------------------------------------------------------------------------
+
+
+def _last(x: Node, shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(len(x.shape) - len(shape), len(x.shape)))
+
+
+@rule("native_layer_norm")
+def layer_norm(
+    low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, bias: Node | None, eps: float
+) -> tuple[Node, Node, Node]:
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba 2016, equation 4); with mean and 1 / sqrt(...)."""
+    axes = _last(x, shape)
+    mean = average(low, x, axes)
+    centred = low.f(Op.FSUB, x, mean)
+    variance = average(low, low.f(Op.FMUL, centred, centred), axes)
+    rstd = low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FADD, variance, eps)))
+    y = low.f(Op.FMUL, centred, rstd)
+    y = y if weight is None else low.f(Op.FMUL, y, weight)
+    return y if bias is None else low.f(Op.FADD, y, bias), mean, rstd
+
+
+@rule("native_layer_norm_backward")
+def layer_norm_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    shape: Sequence[int],
+    mean: Node,
+    rstd: Node,
+    weight: Node | None,
+    bias: Node | None,
+    wanted: Sequence[bool],
+) -> tuple[Node, Any, Any]:
+    """Gradients of x, weight, bias."""
+    axes = _last(x, shape)
+    outer = tuple(range(len(x.shape) - len(shape)))
+    normed = low.f(Op.FMUL, low.f(Op.FSUB, x, mean), rstd)
+    # The sum of grad * weight * normed reads the forward's own output where there is no bias.
+    scaled = normed if weight is None else low.f(Op.FMUL, normed, weight)
+    inner = grad if weight is None else low.f(Op.FMUL, grad, weight)
+    along = average(low, low.f(Op.FMUL, grad, scaled), axes)
+    rest = low.f(Op.FSUB, low.f(Op.FSUB, inner, average(low, inner, axes)), low.f(Op.FMUL, normed, along))
+    empty = Unlowered("a gradient that was not asked for")
+    grad_weight = low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape) if wanted[1] else empty
+    grad_bias = low.graph.reshape(total(low, grad, outer), shape) if wanted[2] else empty
+    return low.f(Op.FMUL, rest, rstd), grad_weight, grad_bias
+
+
+@rule("_fused_rms_norm")
+def rms_norm(
+    low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None
+) -> tuple[Node, Node]:
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4)."""
+    axes = _last(x, shape)
+    square = average(low, low.f(Op.FMUL, x, x), axes)
+    rstd = low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FADD, square, 2.0**-23 if eps is None else eps)))
+    y = low.f(Op.FMUL, x, rstd)
+    return y if weight is None else low.f(Op.FMUL, y, weight), rstd
+
+
+@rule("_fused_rms_norm_backward")
+def rms_norm_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    shape: Sequence[int],
+    rstd: Node,
+    weight: Node | None,
+    wanted: Sequence[bool],
+) -> tuple[Node, Any]:
+    """Gradients of x and weight."""
+    axes = _last(x, shape)
+    outer = tuple(range(len(x.shape) - len(shape)))
+    normed = low.f(Op.FMUL, x, rstd)
+    scaled = normed if weight is None else low.f(Op.FMUL, normed, weight)
+    inner = grad if weight is None else low.f(Op.FMUL, grad, weight)
+    along = average(low, low.f(Op.FMUL, grad, scaled), axes)
+    grad_x = low.f(Op.FMUL, low.f(Op.FSUB, inner, low.f(Op.FMUL, normed, along)), rstd)
+    if not wanted[1]:
+        return grad_x, Unlowered("a gradient that was not asked for")
+    return grad_x, low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape)
+
+
+# --- softmax -----------------------------------------------------------------------------------------------
+
+
+def _peak(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
+    return kept(low, x, axes, low.graph.fold(Fold.MAX, axes, x))
+
+
+@rule("_softmax", "_safe_softmax")
+def softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
+    """exp(x - max) / sum."""
+    axes = low.axes(x, dim)
+    raised = low.f(Op.FEXP, low.f(Op.FSUB, x, _peak(low, x, axes)))
+    return low.f(Op.FDIV, raised, total(low, raised, axes))
+
+
+@rule("_softmax_backward_data")
+def softmax_backward(low: Lowering, grad: Node, y: Node, dim: int, _dtype: Any) -> Node:
+    """y (grad - sum(grad y))."""
+    axes = low.axes(y, dim)
+    return low.f(Op.FMUL, y, low.f(Op.FSUB, grad, total(low, low.f(Op.FMUL, grad, y), axes)))
+
+
+@rule("_log_softmax")
+def log_softmax(low: Lowering, x: Node, dim: int, *_args: Any) -> Node:
+    """x - max - log(sum(exp(x - max)))."""
+    axes = low.axes(x, dim)
+    shifted = low.f(Op.FSUB, x, _peak(low, x, axes))
+    return low.f(Op.FSUB, shifted, low.f(Op.FLOG, total(low, low.f(Op.FEXP, shifted), axes)))
+
+
+@rule("_log_softmax_backward_data")
+def log_softmax_backward(low: Lowering, grad: Node, y: Node, dim: int, _dtype: Any) -> Node:
+    """grad - exp(y) sum(grad)."""
+    axes = low.axes(y, dim)
+    return low.f(Op.FSUB, grad, low.f(Op.FMUL, low.f(Op.FEXP, y), total(low, grad, axes)))
+
+
+@rule("logsumexp")
+def logsumexp(low: Lowering, x: Node, dims: Any, keepdim: bool = False) -> Node:
+    """max + log(sum(exp(x - max)))."""
+    axes = low.axes(x, dims)
+    peak = _peak(low, x, axes)
+    terms = total(low, low.f(Op.FEXP, low.f(Op.FSUB, x, peak)), axes)
+    return low.graph.reshape(low.f(Op.FADD, peak, low.f(Op.FLOG, terms)), low.shape)
+
+
+# --- losses ------------------------------------------------------------------------------------------------
+
+_NONE, _MEAN, _SUM = 0, 1, 2
+
+
+@rule("nll_loss_forward")
+def nll_loss(
+    low: Lowering, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore: int
+) -> tuple[Node, Node]:
+    """-log_p[i, target_i], reduced over the targets that are not `ignore`; with their number."""
+    if weight is not None:
+        raise LoweringError("class weights in a loss", hint="multiply the per-token loss yourself (reduction='none')")
+    last = len(log_p.shape) - 1
+    table = low.graph.permute(log_p, [last, *range(last)])
+    counted = low.negation(low.test(Op.IEQ, target, ignore))
+    picked = low.select(counted, low.f(Op.FNEG, low.graph.gather(table, target)), 0.0, F32)
+    axes = tuple(range(len(target.shape)))
+    count = low.graph.reshape(total(low, low.cast(counted, F32), axes), ())
+    if reduction == _NONE:
+        return picked, count
+    loss = low.graph.reshape(total(low, picked, axes), ())
+    return (low.f(Op.FDIV, loss, count) if reduction == _MEAN else loss), count
+
+
+@rule("nll_loss_backward")
+def nll_loss_backward(
+    low: Lowering,
+    grad: Node,
+    log_p: Node,
+    target: Node,
+    weight: Node | None,
+    reduction: int,
+    ignore: int,
+    count: Node,
+) -> Node:
+    """-grad at the target's class, 0 elsewhere."""
+    if weight is not None:
+        raise LoweringError("class weights in a loss", hint="multiply the per-token loss yourself (reduction='none')")
+    each = low.f(Op.FNEG, low.f(Op.FDIV, grad, count) if reduction == _MEAN else grad)
+    last = len(log_p.shape) - 1
+    one = (*target.shape, 1)
+    hit = low.test(Op.IEQ, low.graph.iota(log_p.shape, last), low.graph.reshape(target, one))
+    if 0 <= ignore < log_p.shape[last]:
+        counted = low.negation(low.test(Op.IEQ, target, ignore))
+        hit = low.i(Op.IAND, hit, low.graph.reshape(counted, one))
+    spread = low.graph.reshape(each, one) if each.shape else each
+    return low.graph.expand(low.select(hit, spread, 0.0, F32), low.shape)
+
+
+@rule("mse_loss")
+def mse_loss(low: Lowering, x: Node, target: Node, reduction: int = _MEAN) -> Node:
+    """(x - target)^2, reduced."""
+    difference = low.f(Op.FSUB, x, target)
+    square = low.f(Op.FMUL, difference, difference)
+    if reduction == _NONE:
+        return square
+    axes = tuple(range(len(square.shape)))
+    return low.graph.reshape((average if reduction == _MEAN else total)(low, square, axes), ())
+
+
+@rule("mse_loss_backward")
+def mse_loss_backward(low: Lowering, grad: Node, x: Node, target: Node, reduction: int) -> Node:
+    """2 grad (x - target), over the number of elements for a mean."""
+    factor = 2 / prod(low.shape) if reduction == _MEAN else 2.0
+    return low.f(Op.FMUL, low.f(Op.FMUL, grad, factor), low.f(Op.FSUB, x, target))
+
+
+# --- embedding ---------------------------------------------------------------------------------------------
+
+
+@rule("embedding")
+def embedding(low: Lowering, weight: Node, index: Node, *_args: Any, **_kwargs: Any) -> Node:
+    """weight[index]."""
+    return take(low, weight, index)
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(low: Lowering, grad: Node, index: Node, rows: int, padding: int, by_frequency: bool) -> Node:
+    """grad summed by row: a one-hot matrix times grad."""
+    if by_frequency:
+        raise LoweringError("an embedding gradient scaled by frequency", hint="leave scale_grad_by_freq off")
+    return scattered(low, grad, index, rows, padding)

@@ -1,0 +1,214 @@
+"""Aten graph to tensor graph: the table of rules, and what a rule sees.
+
+One rule per aten operation, registered by name in `pointwise.py`, `shapes.py`, `reductions.py` and `layers.py`. The
+table is ours and versioned with the op-set, so that torch's own decompositions never reach a root.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.capture import ORIGIN
+from lockstep.tracing.graph import BOOL, F32, I32, Graph, Node, Origin
+
+Rule = Callable[..., Any]
+RULES: dict[str, Rule] = {}
+"""Aten name ("aten.mm", "aten.add.Tensor") to its rule."""
+
+_DTYPES = {torch.float32: F32, torch.int32: I32, torch.int64: I32, torch.bool: BOOL}
+_REFUSED = {
+    torch.float64: "use float32: float64 has no reproducible kernels",
+    torch.float16: "use float32: a Program computes in binary32",
+    torch.bfloat16: "use float32: a Program computes in binary32",
+}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers a rule for aten operations, named as torch prints them, without `.default`."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update({f"aten.{name}": function for name in names})
+        return function
+
+    return register
+
+
+class Unlowered:
+    """An output of a torch operation that has no value here; using it is an error."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class Lowering:
+    """What a rule sees: the graph, and the dtype and shape that torch gave the result."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.dtype = F32
+        self.shape: tuple[int, ...] = ()
+
+    # --- values -------------------------------------------------------------------------------------------
+
+    def cast(self, x: Node | float, dtype: str) -> Node:
+        """A number or node as a node of the dtype; floats become integers by truncation, as in torch."""
+        g = self.graph
+        if not isinstance(x, Node):
+            return g.number(bool(x) if dtype == BOOL else x, dtype)
+        if x.dtype == dtype or (x.dtype == BOOL and dtype == I32):
+            return x
+        if dtype == F32:
+            return g.apply(Op.I2F, x, dtype=F32)
+        if dtype == BOOL:
+            zero = g.number(0, x.dtype)
+            same = g.apply(Op.FEQ if x.dtype == F32 else Op.IEQ, x, zero, dtype=BOOL)
+            return self.negation(same)
+        return g.apply(Op.F2I, self.truncate(x), dtype=I32)
+
+    def f(self, op: Op, *args: Node | float) -> Node:
+        """A float operation on nodes or numbers."""
+        return self.graph.apply(op, *(self.cast(a, F32) for a in args), dtype=F32)
+
+    def i(self, op: Op, *args: Node | int) -> Node:
+        """An integer operation on nodes or numbers."""
+        return self.graph.apply(op, *(self.cast(a, I32) for a in args), dtype=I32)
+
+    def test(self, op: Op, a: Node | float, b: Node | float) -> Node:
+        """A comparison; FLT, FLE, FEQ on floats, ILT, ILE, IEQ on integers."""
+        dtype = F32 if op in (Op.FLT, Op.FLE, Op.FEQ) else I32
+        return self.graph.apply(op, self.cast(a, dtype), self.cast(b, dtype), dtype=BOOL)
+
+    def select(self, condition: Node, a: Node | float, b: Node | float, dtype: str) -> Node:
+        """a where the condition holds, else b."""
+        return self.graph.apply(Op.SELECT, condition, self.cast(a, dtype), self.cast(b, dtype), dtype=dtype)
+
+    def negation(self, condition: Node) -> Node:
+        """Not, of a bool."""
+        return self.graph.apply(Op.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
+
+    def rounded(self, x: Node) -> Node:
+        """To the nearest integer, ties to even; what has no fraction or is not finite stays."""
+        near = self.f(Op.I2F, self.graph.apply(Op.F2I, x, dtype=I32))
+        return self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
+
+    def truncate(self, x: Node) -> Node:
+        """Towards zero."""
+        near = self.rounded(x)
+        beyond = self.test(Op.FLT, self.f(Op.FABS, x), self.f(Op.FABS, near))
+        toward = self.select(self.test(Op.FLT, near, 0.0), self.f(Op.FADD, near, 1.0), self.f(Op.FSUB, near, 1.0), F32)
+        return self.select(beyond, toward, near, F32)
+
+    def axes(self, x: Node, dims: int | Sequence[int] | None) -> tuple[int, ...]:
+        """Dimensions as torch writes them (negative, one, none = all), ascending."""
+        rank = len(x.shape)
+        if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+            return tuple(range(rank))
+        listed = [dims] if isinstance(dims, int) else list(dims)
+        return tuple(sorted(d % rank if rank else 0 for d in listed)) if rank else ()
+
+    # --- the walk -----------------------------------------------------------------------------------------
+
+    def run(self, module: fx.GraphModule, inputs: Sequence[Node]) -> list[Node | None]:
+        """The nodes of what the graph returns; raises LoweringError at the first node without a rule."""
+        env: dict[fx.Node, Any] = {}
+        given = iter(inputs)
+        for node in module.graph.nodes:
+            self.graph.origin = node.meta.get(ORIGIN, Origin())
+            if node.op == "placeholder":
+                env[node] = next(given)
+            elif node.op == "get_attr":
+                env[node] = self._constant(getattr(module, node.target), node)
+            elif node.op == "output":
+                results = fx.node.map_arg(node.args[0], lambda n: env[n])
+                return [_one(r) for r in _sequence(results)]
+            elif node.target is operator.getitem:
+                env[node] = env[node.args[0]][node.args[1]]
+            else:
+                env[node] = self._call(node, env)
+        raise AssertionError("a graph ends in an output node")
+
+    def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        name = self.graph.origin.aten or str(node.target)
+        found = RULES.get(_rule_name(node))
+        if found is None:
+            raise self.error(node, "no rule lowers it", "rewrite this line with supported operations")
+        value = node.meta.get("val")
+        first = value[0] if isinstance(value, (tuple, list)) else value
+        if isinstance(first, torch.Tensor):
+            self.dtype, self.shape = self._dtype_of(first, node), tuple(first.shape)
+        args = fx.node.map_arg(node.args, lambda n: env[n])
+        kwargs = fx.node.map_arg(node.kwargs, lambda n: env[n])
+        for value in fx.node.map_aggregate(args, lambda a: a):
+            if isinstance(value, Unlowered):
+                raise self.error(node, f"it needs {value.what}", "only the values are available")
+        try:
+            return found(self, *args, **kwargs)
+        except LoweringError as error:
+            raise self.error(node, error.message, error.hint) from error
+        except OverflowError as error:
+            raise self.error(node, str(error), "integers of a Program have 32 bits") from error
+        except TypeError as error:
+            raise self.error(node, f"its arguments have no rule ({error})", f"call {name} with its defaults") from error
+
+    def error(self, node: fx.Node, why: str, hint: str) -> LoweringError:
+        """Names the module, the aten operation and the user's forward line."""
+        origin = node.meta.get(ORIGIN, Origin())
+        place = origin.place or "an unknown line"
+        return LoweringError(
+            f"module `{origin.module or '(top level)'}` uses {_rule_name(node)}, which cannot become a Program: "
+            f"{why}; at {place}",
+            hint=hint,
+        )
+
+    def _dtype_of(self, tensor: torch.Tensor, node: fx.Node) -> str:
+        if tensor.dtype not in _DTYPES:
+            hint = _REFUSED.get(tensor.dtype, "a Program knows float32, int32 and bool")
+            raise self.error(node, f"its result is {tensor.dtype}", hint)
+        if tensor.numel() == 0 or any(d == 0 for d in tensor.shape):
+            raise self.error(node, f"its result is empty: {tuple(tensor.shape)}", "a Program has no empty tensors")
+        return _DTYPES[tensor.dtype]
+
+    def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Node:
+        dtype = self._dtype_of(tensor, node)
+        values = tensor.detach().contiguous().numpy()
+        if dtype != F32 and (values.astype(np.int64) != values.astype(np.int32)).any():
+            raise self.error(node, "an integer constant exceeds 32 bits", "integers of a Program have 32 bits")
+        words = values.astype("<f4" if dtype == F32 else "<i4")
+        return self.graph.const(dtype, tuple(tensor.shape), words.tobytes())
+
+
+def input_dtype(tensor: torch.Tensor, index: int) -> str:
+    """The dtype of a state tensor; raises LoweringError for one that a Program does not know."""
+    if tensor.dtype not in _DTYPES or tensor.dtype == torch.bool:
+        raise LoweringError(
+            f"input {index} is {tensor.dtype}",
+            hint=_REFUSED.get(tensor.dtype, "state tensors are float32 or int32"),
+        )
+    if tensor.dim() > 1 or math.prod(tensor.shape) == 0:
+        raise LoweringError(
+            f"input {index} has shape {tuple(tensor.shape)}", hint="state tensors are flat: rank 0 or 1, not empty"
+        )
+    return _DTYPES[tensor.dtype]
+
+
+def _rule_name(node: fx.Node) -> str:
+    return str(node.target).removesuffix(".default")
+
+
+def _sequence(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def _one(result: Any) -> Node | None:
+    if result is not None and not isinstance(result, Node):
+        raise LoweringError("the function returns something that is not a tensor", hint="return tensors or None")
+    return result

@@ -1,0 +1,440 @@
+"""Rules: elementwise operations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.graph import BOOL, F32, I32, Node
+from lockstep.tracing.lowering import Lowering, rule
+
+Number = Node | float
+
+
+def _is_float(*xs: Number) -> bool:
+    return any(x.dtype == F32 if isinstance(x, Node) else isinstance(x, float) for x in xs)
+
+
+# --- arithmetic --------------------------------------------------------------------------------------------
+
+
+@rule("add.Tensor", "add.Scalar")
+def add(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
+    """a + alpha b."""
+    if low.dtype == F32:
+        return low.f(Op.FADD, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
+    return low.i(Op.IADD, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))  # type: ignore[arg-type]
+
+
+@rule("sub.Tensor", "sub.Scalar")
+def sub(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
+    """a - alpha b."""
+    if low.dtype == F32:
+        return low.f(Op.FSUB, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
+    return low.i(Op.ISUB, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))  # type: ignore[arg-type]
+
+
+@rule("rsub.Scalar", "rsub.Tensor")
+def rsub(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
+    """b - alpha a."""
+    return sub(low, b, a, alpha)
+
+
+@rule("mul.Tensor", "mul.Scalar")
+def mul(low: Lowering, a: Number, b: Number) -> Node:
+    """a b; a logical and for bools."""
+    return low.f(Op.FMUL, a, b) if low.dtype == F32 else low.i(Op.IMUL, a, b)  # type: ignore[arg-type]
+
+
+@rule("div.Tensor", "div.Scalar")
+def div(low: Lowering, a: Number, b: Number) -> Node:
+    """a / b as floats."""
+    return low.f(Op.FDIV, a, b)
+
+
+@rule("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(low: Lowering, a: Number, b: Number, rounding_mode: str | None = None) -> Node:
+    """a / b, rounded down or towards zero."""
+    if low.dtype == I32:
+        return floor_divide(low, a, b) if rounding_mode == "floor" else low.i(Op.IDIV, a, b)  # type: ignore[arg-type]
+    quotient = low.f(Op.FDIV, a, b)
+    return {"floor": floor, "trunc": trunc, None: lambda _, x: x}[rounding_mode](low, quotient)
+
+
+@rule("floor_divide", "floor_divide.Scalar")
+def floor_divide(low: Lowering, a: Number, b: Number) -> Node:
+    """Integer division rounded down."""
+    if _is_float(a, b):
+        return floor(low, low.f(Op.FDIV, a, b))
+    x, y = low.cast(a, I32), low.cast(b, I32)
+    rest = low.i(Op.IREM, x, y)
+    below = low.test(Op.ILT, low.i(Op.IXOR, rest, y), 0)
+    inexact = low.negation(low.test(Op.IEQ, rest, 0))
+    return low.i(Op.ISUB, low.i(Op.IDIV, x, y), low.i(Op.IAND, below, inexact))
+
+
+@rule("remainder.Tensor", "remainder.Scalar")
+def remainder(low: Lowering, a: Number, b: Number) -> Node:
+    """a - b floor(a / b)."""
+    if _is_float(a, b):
+        return low.f(Op.FSUB, a, low.f(Op.FMUL, b, floor(low, low.f(Op.FDIV, a, b))))
+    x, y = low.cast(a, I32), low.cast(b, I32)
+    rest = low.i(Op.IREM, x, y)
+    below = low.test(Op.ILT, low.i(Op.IXOR, rest, y), 0)
+    inexact = low.negation(low.test(Op.IEQ, rest, 0))
+    return low.i(Op.IADD, rest, low.select(low.i(Op.IAND, below, inexact), y, 0, I32))
+
+
+@rule("addcmul")
+def addcmul(low: Lowering, x: Node, a: Node, b: Node, value: float = 1) -> Node:
+    """x + value a b."""
+    return low.f(Op.FADD, x, low.f(Op.FMUL, low.f(Op.FMUL, a, float(value)), b))
+
+
+@rule("addcdiv")
+def addcdiv(low: Lowering, x: Node, a: Node, b: Node, value: float = 1) -> Node:
+    """x + value a / b."""
+    return low.f(Op.FADD, x, low.f(Op.FDIV, low.f(Op.FMUL, a, float(value)), b))
+
+
+@rule("lerp.Scalar", "lerp.Tensor")
+def lerp(low: Lowering, a: Node, b: Node, weight: Number) -> Node:
+    """a + weight (b - a)."""
+    return low.f(Op.FADD, a, low.f(Op.FMUL, weight, low.f(Op.FSUB, b, a)))
+
+
+@rule("neg")
+def neg(low: Lowering, x: Node) -> Node:
+    """-x."""
+    return low.f(Op.FNEG, x) if x.dtype == F32 else low.i(Op.ISUB, 0, x)
+
+
+@rule("abs")
+def absolute(low: Lowering, x: Node) -> Node:
+    """|x|."""
+    return low.f(Op.FABS, x) if x.dtype == F32 else low.i(Op.IMAX, x, low.i(Op.ISUB, 0, x))
+
+
+@rule("reciprocal")
+def reciprocal(low: Lowering, x: Node) -> Node:
+    """1 / x."""
+    return low.f(Op.FDIV, 1.0, x)
+
+
+@rule("sqrt")
+def sqrt(low: Lowering, x: Node) -> Node:
+    """Correctly rounded square root."""
+    return low.f(Op.FSQRT, x)
+
+
+@rule("rsqrt")
+def rsqrt(low: Lowering, x: Node) -> Node:
+    """1 / sqrt(x)."""
+    return low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, x))
+
+
+@rule("pow.Tensor_Scalar")
+def power(low: Lowering, x: Node, exponent: float) -> Node:
+    """x ** e: by multiplications, roots, or exp(e log x) where x is positive."""
+    if x.dtype != F32 and low.dtype != F32:
+        raise LoweringError("an integer power", hint="multiply instead")
+    x = low.cast(x, F32)
+    if exponent < 0:
+        return low.f(Op.FDIV, 1.0, power(low, x, -exponent))
+    if exponent == 0.5:
+        return low.f(Op.FSQRT, x)
+    if exponent == int(exponent) and exponent <= 16:
+        result: Node | None = None
+        square, left = x, int(exponent)
+        while left:
+            if left & 1:
+                result = square if result is None else low.f(Op.FMUL, result, square)
+            left >>= 1
+            square = low.f(Op.FMUL, square, square) if left else square
+        return result if result is not None else low.graph.number(1.0, F32, x.shape)
+    return low.f(Op.FEXP, low.f(Op.FMUL, float(exponent), low.f(Op.FLOG, x)))
+
+
+@rule("pow.Tensor_Tensor", "pow.Scalar")
+def power_tensor(low: Lowering, x: Number, exponent: Node) -> Node:
+    """exp(e log x), for positive x."""
+    return low.f(Op.FEXP, low.f(Op.FMUL, exponent, low.f(Op.FLOG, x)))
+
+
+# --- functions ---------------------------------------------------------------------------------------------
+
+
+@rule("exp")
+def exp(low: Lowering, x: Node) -> Node:
+    """e ** x."""
+    return low.f(Op.FEXP, x)
+
+
+@rule("log")
+def log(low: Lowering, x: Node) -> Node:
+    """Natural logarithm."""
+    return low.f(Op.FLOG, x)
+
+
+@rule("log2", "log10")
+def log_base(low: Lowering, x: Node) -> Node:
+    """Logarithm to base 2 or 10."""
+    base = 2.0 if low.graph.origin.aten.endswith("log2") else 10.0
+    return low.f(Op.FMUL, low.f(Op.FLOG, x), 1 / math.log(base))
+
+
+@rule("tanh")
+def tanh(low: Lowering, x: Node) -> Node:
+    """Hyperbolic tangent."""
+    return low.f(Op.FTANH, x)
+
+
+@rule("tanh_backward")
+def tanh_backward(low: Lowering, grad: Node, y: Node) -> Node:
+    """grad (1 - y^2)."""
+    return low.f(Op.FMUL, grad, low.f(Op.FSUB, 1.0, low.f(Op.FMUL, y, y)))
+
+
+@rule("sigmoid")
+def sigmoid(low: Lowering, x: Node) -> Node:
+    """1 / (1 + exp(-x))."""
+    return low.f(Op.FDIV, 1.0, low.f(Op.FADD, 1.0, low.f(Op.FEXP, low.f(Op.FNEG, x))))
+
+
+@rule("sigmoid_backward")
+def sigmoid_backward(low: Lowering, grad: Node, y: Node) -> Node:
+    """grad y (1 - y)."""
+    return low.f(Op.FMUL, grad, low.f(Op.FMUL, y, low.f(Op.FSUB, 1.0, y)))
+
+
+@rule("silu")
+def silu(low: Lowering, x: Node) -> Node:
+    """x sigmoid(x)."""
+    return low.f(Op.FMUL, x, sigmoid(low, x))
+
+
+@rule("silu_backward")
+def silu_backward(low: Lowering, grad: Node, x: Node) -> Node:
+    """grad s (1 + x (1 - s)), s = sigmoid(x)."""
+    s = sigmoid(low, x)
+    slope = low.f(Op.FADD, 1.0, low.f(Op.FMUL, x, low.f(Op.FSUB, 1.0, s)))
+    return low.f(Op.FMUL, grad, low.f(Op.FMUL, s, slope))
+
+
+@rule("erf")
+def erf(low: Lowering, x: Node) -> Node:
+    """Abramowitz and Stegun 1964, 7.1.26: absolute error below 1.5e-7 (plus rounding)."""
+    magnitude = low.f(Op.FABS, x)
+    t = low.f(Op.FDIV, 1.0, low.f(Op.FFMA, 0.3275911, magnitude, 1.0))
+    series = low.cast(1.061405429, F32)
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = low.f(Op.FFMA, series, t, coefficient)
+    tail = low.f(Op.FMUL, low.f(Op.FMUL, series, t), low.f(Op.FEXP, low.f(Op.FNEG, low.f(Op.FMUL, x, x))))
+    positive = low.f(Op.FSUB, 1.0, tail)
+    return low.select(low.test(Op.FLT, x, 0.0), low.f(Op.FNEG, positive), positive, F32)
+
+
+_GELU_CUBE = 0.044715
+
+
+def _gelu_tanh(low: Lowering, x: Node) -> tuple[Node, Node]:
+    scale = math.sqrt(2 / math.pi)
+    square = low.f(Op.FMUL, x, x)
+    inner = low.f(Op.FMUL, low.f(Op.FMUL, scale, x), low.f(Op.FFMA, _GELU_CUBE, square, 1.0))
+    slope = low.f(Op.FMUL, scale, low.f(Op.FFMA, 3 * _GELU_CUBE, square, 1.0))
+    return low.f(Op.FTANH, inner), slope
+
+
+def _normal_cdf(low: Lowering, x: Node) -> Node:
+    return low.f(Op.FFMA, 0.5, erf(low, low.f(Op.FMUL, x, math.sqrt(0.5))), 0.5)
+
+
+@rule("gelu")
+def gelu(low: Lowering, x: Node, approximate: str = "none") -> Node:
+    """x Phi(x), or its tanh form (Hendrycks and Gimpel 2016, section 2)."""
+    if approximate == "none":
+        return low.f(Op.FMUL, x, _normal_cdf(low, x))
+    t, _ = _gelu_tanh(low, x)
+    half = low.f(Op.FMUL, 0.5, x)
+    return low.f(Op.FFMA, half, t, half)
+
+
+@rule("gelu_backward")
+def gelu_backward(low: Lowering, grad: Node, x: Node, approximate: str = "none") -> Node:
+    """grad d gelu / dx."""
+    if approximate == "none":
+        density = low.f(Op.FEXP, low.f(Op.FMUL, low.f(Op.FMUL, x, x), -0.5))
+        scaled = low.f(Op.FMUL, x, low.f(Op.FMUL, density, 1 / math.sqrt(2 * math.pi)))
+        return low.f(Op.FMUL, grad, low.f(Op.FADD, _normal_cdf(low, x), scaled))
+    t, slope = _gelu_tanh(low, x)
+    half = low.f(Op.FMUL, 0.5, x)
+    bend = low.f(Op.FMUL, low.f(Op.FMUL, half, low.f(Op.FSUB, 1.0, low.f(Op.FMUL, t, t))), slope)
+    return low.f(Op.FMUL, grad, low.f(Op.FADD, low.f(Op.FFMA, 0.5, t, 0.5), bend))
+
+
+@rule("relu")
+def relu(low: Lowering, x: Node) -> Node:
+    """max(x, 0)."""
+    return low.f(Op.FMAX, x, 0.0)
+
+
+@rule("threshold_backward")
+def threshold_backward(low: Lowering, grad: Node, x: Node, threshold: float) -> Node:
+    """grad where x > threshold, else 0."""
+    return low.select(low.test(Op.FLT, float(threshold), x), grad, 0.0, F32)
+
+
+@rule("round")
+def round_(low: Lowering, x: Node) -> Node:
+    """To the nearest integer, ties to even."""
+    return low.rounded(x)
+
+
+@rule("trunc")
+def trunc(low: Lowering, x: Node) -> Node:
+    """Towards zero."""
+    return low.truncate(x)
+
+
+@rule("floor")
+def floor(low: Lowering, x: Node) -> Node:
+    """Down."""
+    near = low.rounded(x)
+    return low.select(low.test(Op.FLT, x, near), low.f(Op.FSUB, near, 1.0), near, F32)
+
+
+@rule("ceil")
+def ceil(low: Lowering, x: Node) -> Node:
+    """Up."""
+    near = low.rounded(x)
+    return low.select(low.test(Op.FLT, near, x), low.f(Op.FADD, near, 1.0), near, F32)
+
+
+@rule("sign")
+def sign(low: Lowering, x: Node) -> Node:
+    """-1, 0 or 1."""
+    if x.dtype == F32:
+        return low.f(Op.FSUB, low.cast(low.test(Op.FLT, 0.0, x), F32), low.cast(low.test(Op.FLT, x, 0.0), F32))
+    return low.i(Op.ISUB, low.test(Op.ILT, 0, x), low.test(Op.ILT, x, 0))
+
+
+# --- comparison and choice ---------------------------------------------------------------------------------
+
+
+def _comparison(float_op: Op, int_op: Op, swap: bool, negate: bool) -> Any:
+    def lower(low: Lowering, a: Number, b: Number) -> Node:
+        first, second = (b, a) if swap else (a, b)
+        result = low.test(float_op if _is_float(a, b) else int_op, first, second)
+        return low.negation(result) if negate else result
+
+    return lower
+
+
+for _name, _args in {
+    "lt": (Op.FLT, Op.ILT, False, False),
+    "gt": (Op.FLT, Op.ILT, True, False),
+    "le": (Op.FLE, Op.ILE, False, False),
+    "ge": (Op.FLE, Op.ILE, True, False),
+    "eq": (Op.FEQ, Op.IEQ, False, False),
+    "ne": (Op.FEQ, Op.IEQ, False, True),
+}.items():
+    rule(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(*_args))
+
+
+@rule("maximum")
+def maximum(low: Lowering, a: Node, b: Node) -> Node:
+    """The larger; NaN if either is."""
+    return low.f(Op.FMAX, a, b) if low.dtype == F32 else low.i(Op.IMAX, a, b)
+
+
+@rule("minimum")
+def minimum(low: Lowering, a: Node, b: Node) -> Node:
+    """The smaller; NaN if either is."""
+    return low.f(Op.FMIN, a, b) if low.dtype == F32 else low.i(Op.IMIN, a, b)
+
+
+@rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor")
+def clamp(low: Lowering, x: Node, minimum_: Number | None = None, maximum_: Number | None = None, **bounds: Any) -> Node:
+    """min(max(x, lower), upper)."""
+    lower, upper = bounds.get("min", minimum_), bounds.get("max", maximum_)
+    is_float = low.dtype == F32
+    if lower is not None:
+        x = low.f(Op.FMAX, x, lower) if is_float else low.i(Op.IMAX, x, lower)  # type: ignore[arg-type]
+    if upper is not None:
+        x = low.f(Op.FMIN, x, upper) if is_float else low.i(Op.IMIN, x, upper)  # type: ignore[arg-type]
+    return x
+
+
+@rule("clamp_max", "clamp_max.Tensor")
+def clamp_max(low: Lowering, x: Node, upper: Number) -> Node:
+    """min(x, upper)."""
+    return clamp(low, x, None, upper)
+
+
+@rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+def where(low: Lowering, condition: Node, a: Number, b: Number) -> Node:
+    """a where the condition holds, else b."""
+    return low.select(condition, a, b, low.dtype)
+
+
+@rule("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(low: Lowering, x: Node, mask: Node, value: Number) -> Node:
+    """value where the mask holds, else x."""
+    return low.select(mask, value, x, low.dtype)
+
+
+@rule("logical_not")
+def logical_not(low: Lowering, x: Node) -> Node:
+    """x == 0."""
+    return low.negation(low.cast(x, BOOL))
+
+
+@rule("bitwise_not")
+def bitwise_not(low: Lowering, x: Node) -> Node:
+    """Not, bit by bit."""
+    return low.negation(x) if x.dtype == BOOL else low.i(Op.IXOR, x, -1)
+
+
+def _bitwise(op: Op, logical: bool) -> Any:
+    def lower(low: Lowering, a: Number, b: Number) -> Node:
+        if logical:
+            a, b = low.cast(a, BOOL), low.cast(b, BOOL)
+        return low.graph.apply(op, low.cast(a, I32), low.cast(b, I32), dtype=low.dtype)
+
+    return lower
+
+
+for _name, _op in {"and": Op.IAND, "or": Op.IOR, "xor": Op.IXOR}.items():
+    rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar")(_bitwise(_op, logical=False))
+    rule(f"logical_{_name}")(_bitwise(_op, logical=True))
+for _name, _op in {"left_shift": Op.ISHL, "right_shift": Op.ISHR}.items():
+    rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Tensor_Scalar")(_bitwise(_op, logical=False))
+
+
+# --- copies and casts --------------------------------------------------------------------------------------
+
+
+@rule("_to_copy", "to.dtype")
+def to_copy(low: Lowering, x: Node, *_args: Any, **_kwargs: Any) -> Node:
+    """Another dtype."""
+    return low.cast(x, low.dtype)
+
+
+@rule("view.dtype")
+def view_dtype(low: Lowering, x: Node, _dtype: Any) -> Node:
+    """The same 32-bit words read as another dtype."""
+    return low.graph.bitcast(x, low.dtype)
+
+
+@rule("clone", "detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous", "_conj", "positive")
+def same(low: Lowering, x: Node, **_kwargs: Any) -> Node:
+    """The same values."""
+    return x
+
+
+@rule("copy")
+def copy(low: Lowering, x: Node, source: Node, *_args: Any) -> Node:
+    """The source, broadcast to x, in its dtype."""
+    return low.graph.expand(low.cast(source, low.dtype), low.shape)

@@ -1,0 +1,251 @@
+"""Rules: folds - sums, extrema, matrix products - and the indexing that turns into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.protocol.program import Fold
+from lockstep.tracing.graph import F32, I32, Node
+from lockstep.tracing.lowering import Lowering, Unlowered, rule
+
+
+def kept(low: Lowering, x: Node, axes: Sequence[int], folded: Node) -> Node:
+    """The result of a fold over `axes` of x, with those axes back as extents of 1."""
+    return low.graph.reshape(folded, [1 if i in axes else n for i, n in enumerate(x.shape)])
+
+
+def total(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
+    """The sum over axes, which stay with extent 1."""
+    if not axes:
+        return x
+    return kept(low, x, axes, low.graph.fold(Fold.SUM, axes, x))
+
+
+def average(low: Lowering, x: Node, axes: Sequence[int]) -> Node:
+    """The mean over axes, which stay with extent 1."""
+    return low.f(Op.FMUL, total(low, x, axes), 1 / prod(x.shape[i] for i in axes))
+
+
+@rule("sum", "sum.dim_IntList")
+def sum_(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
+    """A sum over some axes."""
+    axes = low.axes(x, dims)
+    if low.dtype == F32:
+        return low.graph.reshape(total(low, low.cast(x, F32), axes), low.shape)
+    return low.graph.reshape(low.graph.fold(Fold.ISUM, axes, low.cast(x, I32)) if axes else x, low.shape)
+
+
+@rule("mean", "mean.dim")
+def mean(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwargs: Any) -> Node:
+    """A mean over some axes."""
+    return low.graph.reshape(average(low, low.cast(x, F32), low.axes(x, dims)), low.shape)
+
+
+def _extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
+    if x.dtype != F32:
+        raise LoweringError("the extremum of integers", hint="convert to float32 first")
+    axes = low.axes(x, dims)
+    return low.graph.reshape(low.graph.fold(mode, axes, x) if axes else x, low.shape)
+
+
+@rule("amax", "max")
+def amax(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
+    """The largest over some axes."""
+    return _extremum(low, x, dims, Fold.MAX)
+
+
+@rule("amin", "min")
+def amin(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
+    """The smallest over some axes."""
+    return _extremum(low, x, dims, Fold.MIN)
+
+
+@rule("max.dim")
+def max_dim(low: Lowering, x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Unlowered]:
+    """The largest over one axis; not where it is."""
+    return _extremum(low, x, dim, Fold.MAX), Unlowered("the position of a maximum")
+
+
+@rule("min.dim")
+def min_dim(low: Lowering, x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Unlowered]:
+    """The smallest over one axis; not where it is."""
+    return _extremum(low, x, dim, Fold.MIN), Unlowered("the position of a minimum")
+
+
+@rule("var.correction")
+def var(low: Lowering, x: Node, dims: Any = None, correction: float = 1, keepdim: bool = False) -> Node:
+    """The variance over some axes."""
+    axes = low.axes(x, dims)
+    centred = low.f(Op.FSUB, x, average(low, x, axes))
+    n = prod(x.shape[i] for i in axes)
+    squares = total(low, low.f(Op.FMUL, centred, centred), axes)
+    return low.graph.reshape(low.f(Op.FMUL, squares, 1 / max(n - correction, 0)), low.shape)
+
+
+@rule("linalg_vector_norm")
+def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keepdim: bool = False, **_k: Any) -> Node:
+    """The 1-, 2- or infinity-norm over some axes."""
+    axes = low.axes(x, dims)
+    if order == 2:
+        return low.graph.reshape(low.f(Op.FSQRT, total(low, low.f(Op.FMUL, x, x), axes)), low.shape)
+    if order == 1:
+        return low.graph.reshape(total(low, low.f(Op.FABS, x), axes), low.shape)
+    if order == float("inf"):
+        return low.graph.reshape(low.graph.fold(Fold.MAX, axes, low.f(Op.FABS, x)), low.shape)
+    raise LoweringError(f"a {order}-norm", hint="use the 1-, 2- or infinity-norm")
+
+
+@rule("cumsum")
+def cumsum(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
+    """Running sums, each a fold of its own over what is not later."""
+    dim, n = dim % len(x.shape), x.shape[dim]
+    last = low.graph.permute(low.cast(x, F32), [*(i for i in range(len(x.shape)) if i != dim), dim])
+    rest = last.shape[:-1]
+    not_later = low.test(Op.ILE, low.graph.iota((n, n), 1), low.graph.iota((n, n), 0))
+    terms = low.graph.expand(low.graph.reshape(last, (*rest, 1, n)), (*rest, n, n))
+    weights = low.graph.expand(low.cast(not_later, F32), (*rest, n, n))
+    sums = low.graph.fold(Fold.DOT, [len(rest) + 1], weights, terms)
+    order = list(range(len(rest)))
+    order.insert(dim, len(rest))
+    return low.cast(low.graph.permute(sums, order), low.dtype)
+
+
+# --- matrix products ---------------------------------------------------------------------------------------
+
+
+def product(low: Lowering, a: Node, b: Node) -> Node:
+    """[..., M, K] x [..., K, N] -> [..., M, N]."""
+    *batch, m, k = a.shape
+    n = b.shape[-1]
+    rank = len(batch)
+    left = low.graph.expand(low.graph.reshape(a, (*batch, m, 1, k)), (*batch, m, n, k))
+    swapped = low.graph.permute(b, [*range(rank), rank + 1, rank])
+    right = low.graph.expand(low.graph.reshape(swapped, (*batch, 1, n, k)), (*batch, m, n, k))
+    return low.graph.fold(Fold.DOT, [rank + 2], left, right)
+
+
+@rule("mm", "bmm")
+def mm(low: Lowering, a: Node, b: Node) -> Node:
+    """A matrix product, or a batch of them."""
+    if low.dtype != F32:
+        raise LoweringError("a product of integer matrices", hint="convert to float32 first")
+    return product(low, a, b)
+
+
+@rule("addmm", "baddbmm")
+def addmm(low: Lowering, bias: Node, a: Node, b: Node, beta: float = 1, alpha: float = 1) -> Node:
+    """beta bias + alpha a b."""
+    result = low.f(Op.FMUL, product(low, a, b), float(alpha))
+    return low.f(Op.FADD, result, low.f(Op.FMUL, bias, float(beta)))
+
+
+@rule("mv")
+def mv(low: Lowering, a: Node, x: Node) -> Node:
+    """A matrix times a vector."""
+    return low.graph.fold(Fold.DOT, [1], a, low.graph.expand(x, a.shape))
+
+
+@rule("dot")
+def dot(low: Lowering, a: Node, b: Node) -> Node:
+    """An inner product."""
+    return low.graph.fold(Fold.DOT, [0], a, b)
+
+
+# --- indexing ----------------------------------------------------------------------------------------------
+
+
+def take(low: Lowering, table: Node, index: Node) -> Node:
+    """table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
+    rows, *rest = table.shape
+    out = (*index.shape, *rest)
+    above = low.graph.reshape(table, (rows, *(1,) * len(index.shape), *rest))
+    at = low.graph.reshape(index, (*index.shape, *(1,) * len(rest)))
+    return low.graph.gather(low.graph.expand(above, (rows, *out)), low.graph.expand(at, out))
+
+
+def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1) -> Node:
+    """grad [*at, *rest] summed into [rows, *rest] by index [*at]: a one-hot matrix product."""
+    count = prod(index.shape)
+    rest = grad.shape[len(index.shape) :]
+    columns = prod(rest)
+    flat = low.graph.reshape(index, (1, count))
+    row = low.graph.iota((rows, count), 0)
+    hit = low.test(Op.IEQ, row, flat)
+    if skip >= 0:
+        hit = low.i(Op.IAND, hit, low.negation(low.test(Op.IEQ, row, skip)))
+    one_hot = low.cast(hit, F32)
+    result = product(low, one_hot, low.graph.reshape(grad, (count, columns)))
+    return low.graph.reshape(result, (rows, *rest))
+
+
+def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
+    return low.select(low.test(Op.ILT, index, 0), low.i(Op.IADD, index, rows), index, I32)
+
+
+@rule("index_select")
+def index_select(low: Lowering, x: Node, dim: int, index: Node) -> Node:
+    """Rows of an axis."""
+    dim = dim % len(x.shape)
+    first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
+    taken = take(low, first, index)
+    order = list(range(1, len(x.shape)))
+    order.insert(dim, 0)
+    return low.graph.permute(taken, order) if index.shape else low.graph.reshape(taken, low.shape)
+
+
+@rule("index.Tensor")
+def index_tensor(low: Lowering, x: Node, indices: Sequence[Node | None]) -> Node:
+    """x[index] along the first axis."""
+    if indices[0] is None or any(i is not None for i in indices[1:]):
+        raise LoweringError("indexing of other axes than the first", hint="use torch.gather or index_select")
+    if indices[0].dtype != I32:
+        raise LoweringError("a boolean mask as index", hint="use torch.where: shapes may not depend on data")
+    return take(low, x, _wrapped(low, indices[0], x.shape[0]))
+
+
+@rule("index_put", "_unsafe_index_put")
+def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
+    """x with values added at rows of the first axis."""
+    if not accumulate or indices[0] is None or any(i is not None for i in indices[1:]):
+        raise LoweringError("writing at indices", hint="only accumulation along the first axis is supported")
+    index = _wrapped(low, indices[0], x.shape[0])
+    values = low.graph.expand(values, (*index.shape, *x.shape[1:]))
+    return low.f(Op.FADD, x, scattered(low, values, index, x.shape[0]))
+
+
+@rule("gather")
+def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = False) -> Node:
+    """x[..., index[...], ...] along one axis."""
+    dim = dim % max(len(x.shape), 1)
+    for axis, n in enumerate(index.shape):
+        if axis != dim:
+            x = low.graph.slice(x, axis, 0, n)
+    rows = x.shape[dim]
+    first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
+    one = (rows, *(1 if i == dim else n for i, n in enumerate(index.shape)))
+    table = low.graph.expand(low.graph.reshape(first, one), (rows, *index.shape))
+    return low.graph.gather(table, index)
+
+
+@rule("scatter_add")
+def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
+    """x with the source added at index[...] along one axis."""
+    dim = dim % max(len(x.shape), 1)
+    if any(x.shape[i] != n for i, n in enumerate(index.shape) if i != dim):
+        raise LoweringError("scatter_add into a larger tensor", hint="slice the target to the index's shape first")
+    rest = [i for i in range(len(x.shape)) if i != dim]
+    order = [*rest, dim]
+    at, terms = low.graph.permute(index, order), low.graph.permute(source, order)
+    outer, count, rows = at.shape[:-1], at.shape[-1], x.shape[dim]
+    shape = (*outer, rows, count)
+    row = low.graph.iota(shape, len(outer))
+    hit = low.cast(low.test(Op.IEQ, row, low.graph.reshape(at, (*outer, 1, count))), F32)
+    spread = low.graph.expand(low.graph.reshape(terms, (*outer, 1, count)), shape)
+    sums = low.graph.fold(Fold.DOT, [len(outer) + 1], hit, spread)
+    back = list(range(len(rest)))
+    back.insert(dim, len(rest))
+    return low.f(Op.FADD, x, low.graph.permute(sums, back))

@@ -1,0 +1,445 @@
+"""Graph to ops: which values become ops, and in which layout.
+
+Nodes are visited once, in the order in which they were made. Views rewrite strides. Elementwise nodes stay
+expressions until something needs them in memory: a fold, a gather, a concat, the state, several consumers, or a
+map's limits. A fold whose only consumer is a view waits, so that it can be emitted in the order in which it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from lockstep.numerics.scalar import MASK, Op
+from lockstep.protocol.merkle import LEAF_ELEMENTS
+from lockstep.protocol.program import F32, I32, Alias, Fold, Instr, Kind, Tag, View
+from lockstep.tracing import graph as g
+from lockstep.tracing.affine import Chain, Cost, Expr, Inst, Leaf, Pool, Val, Views, contiguous, cost, postorder
+from lockstep.tracing.graph import VIEWS, Node, Origin
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An op before numbering: `protocol.program.Op` without the running total."""
+
+    kind: Kind
+    dtype: int
+    extents: tuple[int, ...]
+    views: tuple[View, ...] = ()
+    k_extents: tuple[int, ...] = ()
+    mode: int = 0
+    instrs: tuple[Instr, ...] = ()
+    p0: int = 0
+    p1: int = 0
+    sizes: tuple[int, ...] = ()
+
+
+class Schedule:
+    """The ops of a graph, built by `run`."""
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.origins: list[Origin] = []
+        self.consts: list[Node] = []
+        self._pool = Pool()
+        self._views = Views(self._pool)
+        self._known: dict[Draft, int] = {}
+        self._vals: dict[int, Val] = {}
+        self._users: dict[int, list[Node]] = {}
+        self._fanout: dict[int, int] = {}
+
+    def run(self, outputs: Sequence[Node | None]) -> tuple[Alias, ...]:
+        """Schedules everything that the outputs need; returns what each names."""
+        live = _live([o for o in outputs if o is not None])
+        self._users = {n.index: [] for n in live}
+        for node in live:
+            for arg in dict.fromkeys(node.args):
+                self._users[arg.index].append(node)
+        wanted = {o.index for o in outputs if o is not None}
+        for node in reversed(live):
+            users = self._users[node.index]
+            self._fanout[node.index] = (node.index in wanted) + sum(
+                self._fanout[u.index] if u.kind in VIEWS else 1 for u in users
+            )
+        for node in live:
+            if node.kind not in VIEWS:
+                self._vals[node.index] = self._compute(node)
+        return tuple(self._alias(o) for o in outputs)
+
+    # --- values -------------------------------------------------------------------------------------------
+
+    def _val(self, node: Node) -> Val:
+        """What a node stands for now; views are followed to their base."""
+        if node.index in self._vals:
+            return self._vals[node.index]
+        base = node.args[0]
+        val = self._val(base)
+        if node.kind == "expand" and isinstance(val.body, Inst) and cost(val.body).heavy:
+            val = self._fix(base)
+        result = self._view(node, val)
+        if result is None:
+            result = self._view(node, self._fix(base))
+        if result is None:
+            # What is broadcast was not stored: only a full copy can be cut in this way.
+            self._vals[base.index] = self._materialise(self._val(base), base, range(len(base.shape)))
+            result = self._view(node, self._vals[base.index])
+        assert result is not None, f"a {node.kind} of a contiguous tensor is a view"
+        if isinstance(result.body, Chain) and not self._waits(node):
+            self._vals[node.index] = result = self._materialise(result, node)
+        return result
+
+    def _view(self, node: Node, val: Val) -> Val | None:
+        if node.kind == "permute":
+            return self._views.permute(val, node.attrs[0])
+        if node.kind == "reshape":
+            return self._views.reshape(val, node.shape)
+        if node.kind == "expand":
+            return self._views.expand(val, node.shape)
+        if node.kind == "flip":
+            return self._views.flip(val, node.attrs[0])
+        axis, start, step = node.attrs
+        return self._views.slice(val, axis, start, step, node.shape[axis])
+
+    def _waits(self, node: Node) -> bool:
+        """Whether a fold's emission is left to its one reader, which is a view."""
+        users = self._users[node.index]
+        return len(users) == 1 and self._fanout[node.index] > 0 and users[0].kind in VIEWS
+
+    def _fix(self, node: Node) -> Val:
+        """The node in memory, contiguous in its own order (but for what is broadcast)."""
+        self._vals[node.index] = self._materialise(self._val(node), node)
+        return self._vals[node.index]
+
+    def _stored(self, node: Node) -> Val:
+        """The node's value; a fold that waited is emitted."""
+        val = self._val(node)
+        return self._fix(node) if isinstance(val.body, Chain) else val
+
+    def _unified(self, nodes: Sequence[Node]) -> list[Val]:
+        """Values of one logical shape over the same iteration axes, none of them a waiting fold."""
+        vals = [self._stored(n) for n in nodes]
+        result = self._views.unify(vals)
+        if result is None:
+            vals = [self._fix(n) if any(len(d) > 1 for d in v.dims) else v for n, v in zip(nodes, vals, strict=True)]
+            result = self._views.unify(vals)
+        assert result is not None, "contiguous tensors of one shape have nesting axes"
+        return result
+
+    def _compute(self, node: Node) -> Val:
+        dims = tuple((n,) for n in node.shape)
+        leaf, big = self._pool.leaf, node.elements > LEAF_ELEMENTS
+        match node.kind:
+            case "state":
+                return Val(dims, leaf(Tag.STATE, node.attrs[0], 0, contiguous(node.shape), big))
+            case "const":
+                self.consts.append(node)
+                return Val(dims, leaf(Tag.CONST, len(self.consts) - 1, 0, contiguous(node.shape), big))
+            case "context":
+                return Val(dims, leaf(Tag.CONTEXT, 0, node.attrs[0], ()))
+            case "iota":
+                return Val(dims, leaf(Tag.IOTA, 0, *node.attrs))
+            case "imm":
+                return Val(dims, self._pool.inst(Op.IMM, (), node.attrs[0]))
+            case "apply":
+                return self._apply(node)
+            case "fold":
+                return self._fold(node)
+            case "gather":
+                return self._gather(node)
+            case "concat":
+                return self._concat(node)
+            case "random":
+                return self._emit(Draft(Kind.RANDOM, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
+            case "draw":
+                return self._emit(Draft(Kind.DRAW, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
+        raise AssertionError(node.kind)
+
+    # --- maps ---------------------------------------------------------------------------------------------
+
+    def _apply(self, node: Node) -> Val:
+        while True:
+            vals = self._unified(node.args)
+            bodies = [v.body for v in vals]
+            assert not any(isinstance(b, Chain) for b in bodies)
+            expr = self._pool.inst(Op(node.attrs[0]), bodies)  # type: ignore[arg-type]
+            if cost(expr).fits:
+                break
+            costs = [cost(b) if isinstance(b, Inst) else None for b in bodies]
+            worst = max(range(len(costs)), key=lambda i: _weight(costs[i]))
+            assert _weight(costs[worst]) > (0, 0), "three windows fit in a map"
+            self._fix(node.args[worst])
+        val = self._views.normal(Val(vals[0].dims if vals else (), expr))
+        if self._fanout[node.index] > 1 and not _cheap(expr):
+            return self._materialise(val, node)
+        return val
+
+    def _materialise(self, val: Val, node: Node, keep: Sequence[int] = ()) -> Val:
+        """The value in memory: row-major over its iteration axes, but for those along which nothing varies.
+
+        `keep` names logical dimensions whose axes stay even then.
+        """
+        if isinstance(val.body, Chain):
+            return self._emit_fold(val, node)
+        val = val if keep else self._views.normal(val)
+        forced = [i in keep for i, d in enumerate(val.dims) for _ in d]
+        leaves = list(val.leaves())
+        varies = [f or any(x.strides[a] for x in leaves) for a, f in enumerate(forced)]
+        kept = tuple(n for n, v in zip(val.axes, varies, strict=True) if v)
+
+        def strip(x: Leaf) -> Leaf:
+            strides = [s for s, v in zip(x.strides, varies, strict=True) if v]
+            return self._pool.leaf(x.tag, x.index, x.offset, strides, x.big)
+
+        flat = self._views.merged(Val((kept,), self._pool.rewrite(val.body, strip)))
+        assert not isinstance(flat.body, Chain)
+        views, instrs = _program(flat.body)
+        draft = Draft(Kind.MAP, _dtype(node), flat.axes, views, instrs=instrs)
+        index = self._add(draft, _base(node).origin)
+        return self._window(index, val.dims, varies)
+
+    def _window(self, index: int, dims: tuple[tuple[int, ...], ...], varies: Sequence[bool]) -> Val:
+        """The output of op `index`, row-major over the axes that vary."""
+        axes = [n for d in dims for n in d]
+        inner = iter(contiguous([n for n, v in zip(axes, varies, strict=True) if v]))
+        strides = [next(inner) if v else 0 for v in varies]
+        big = prod(self.drafts[index].extents) > LEAF_ELEMENTS
+        return self._views.normal(Val(dims, self._pool.leaf(Tag.OP, index, 0, strides, big)))
+
+    # --- folds --------------------------------------------------------------------------------------------
+
+    def _fold(self, node: Node) -> Val:
+        mode, n_k = node.attrs
+        vals = self._unified(node.args)
+        rank = len(vals[0].dims) - n_k
+        if mode == Fold.SUM and (factors := self._product(vals[0], rank)) is not None:
+            mode, vals = int(Fold.DOT), factors
+        operands = []
+        for val in vals:
+            if not isinstance(val.body, Leaf) or _k_stride(val, rank) is None:
+                val = self._row(val, rank, node)
+            assert isinstance(val.body, Leaf)
+            stride = _k_stride(val, rank)
+            assert stride is not None, "a row is contiguous along k"
+            out = len([n for d in val.dims[:rank] for n in d])
+            operands.append(self._pool.leaf(
+                val.body.tag, val.body.index, val.body.offset, (*val.body.strides[:out], stride), val.body.big
+            ))
+        terms = prod(n for d in vals[0].dims[rank:] for n in d)
+        chain = self._views.normal(Val(vals[0].dims[:rank], Chain(mode, tuple(operands), terms)))
+        return chain if self._waits(node) else self._emit_fold(chain, node)
+
+    def _product(self, val: Val, rank: int) -> list[Val] | None:
+        """The two windows of a product that a `dot` can read as they are."""
+        if not isinstance(val.body, Inst) or val.body.op != Op.FMUL:
+            return None
+        factors = [Val(val.dims, a) for a in val.body.args]
+        fit = all(isinstance(f.body, Leaf) and f.body.is_tensor and _k_stride(f, rank) is not None for f in factors)
+        return factors if fit else None
+
+    def _row(self, val: Val, rank: int, node: Node) -> Val:
+        """The same values, contiguous along k: a transposing map, or an immediate."""
+        if isinstance(val.body, Inst) and val.body.op == Op.IMM:
+            word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
+            return Val(val.dims, self._pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
+        first_k = len([n for d in val.dims[:rank] for n in d])
+        varies = any(x.strides[a] for x in val.leaves() for a in range(first_k, len(val.axes)))
+        dims = val.dims
+        stored = self._materialise(val, node, range(rank, len(dims)) if varies else (-1,))
+        result = self._views.unify([stored, Val(dims, self._pool.inst(Op.IMM))])
+        assert result is not None
+        return result[0]
+
+    def _emit_fold(self, val: Val, node: Node) -> Val:
+        chain = val.body
+        assert isinstance(chain, Chain)
+        varies = [any(x.strides[a] for x in chain.operands) for a in range(len(val.axes))]
+        kept = tuple(n for n, v in zip(val.axes, varies, strict=True) if v)
+
+        def strip(x: Leaf) -> Leaf:
+            strides = [s for s, v in zip(x.strides, [*varies, True], strict=True) if v]
+            return self._pool.leaf(x.tag, x.index, x.offset, strides, x.big)
+
+        flat = self._views.merged(Val((kept,), Chain(chain.mode, tuple(map(strip, chain.operands)), chain.terms)))
+        views = tuple(View(x.tag, x.index, x.offset, x.strides) for x in flat.leaves())
+        dtype = I32 if chain.mode == Fold.ISUM else F32
+        draft = Draft(Kind.FOLD, dtype, flat.axes, views, (chain.terms,), chain.mode)
+        return self._window(self._add(draft, _base(node).origin), val.dims, varies)
+
+    # --- gathers, concatenations --------------------------------------------------------------------------
+
+    def _gather(self, node: Node) -> Val:
+        rows = node.args[0].shape[0]
+        index = self._stored(node.args[1])
+        if not isinstance(index.body, Leaf):
+            index = self._fix(node.args[1])
+        table = self._stored(node.args[0])
+        if not isinstance(table.body, Leaf) or len(table.dims[0]) > 1 or _first_stride(table) < 0:
+            table = self._fix(node.args[0])
+        above = self._views.expand(Val(((), *index.dims), index.body), (rows, *index.shape))
+        both = self._views.unify([table, above])
+        if both is None:
+            table = self._fix(node.args[0])
+            above = self._views.expand(
+                Val(((), *index.dims), self._fix(node.args[1]).body), (rows, *index.shape)
+            )
+            both = self._views.unify([table, above])
+        assert both is not None
+        base, at = both[0].body, both[1].body
+        assert isinstance(base, Leaf)
+        assert isinstance(at, Leaf)
+        lead = len(both[0].dims[0])
+        row_stride = base.strides[0] if lead else 0
+        base_s, at_s, dims = base.strides[lead:], at.strides[lead:], both[0].dims[1:]
+        axes = [n for d in dims for n in d]
+        if at.tag == Tag.IOTA and _within(at.offset, at_s, axes, rows):
+            strides = [b + row_stride * a for b, a in zip(base_s, at_s, strict=True)]
+            window = self._pool.leaf(base.tag, base.index, base.offset + row_stride * at.offset, strides, base.big)
+            return self._views.normal(Val(dims, window))
+        varies = [bool(b or a) for b, a in zip(base_s, at_s, strict=True)]
+        kept = [i for i, v in enumerate(varies) if v]
+        views = (
+            View(at.tag, at.index, at.offset, tuple(at_s[i] for i in kept)),
+            View(base.tag, base.index, base.offset, tuple(base_s[i] for i in kept)),
+        )
+        draft = Draft(Kind.GATHER, _dtype(node), tuple(axes[i] for i in kept), views, p0=rows, p1=row_stride)
+        return self._window(self._add(draft, node.origin), dims, varies)
+
+    def _concat(self, node: Node) -> Val:
+        axis = node.attrs[0]
+        parts = []
+        for arg in node.args:
+            val = self._views.normal(self._stored(arg))
+            if isinstance(val.body, Inst) and val.body.op == Op.IMM:
+                word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
+                val = Val(val.dims, self._pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
+            elif not isinstance(val.body, Leaf) or len(val.dims[axis]) > 1:
+                val = self._fix(arg)
+            parts.append(val)
+        if any(p.dims[i] != parts[0].dims[i] for p in parts for i in range(len(p.dims)) if i != axis):
+            # A part cut differently from the others is read through one axis per dimension.
+            parts = [p if all(len(d) < 2 for d in p.dims) else self._fix(a) for a, p in zip(node.args, parts, strict=True)]
+        extents = [n for i, d in enumerate(node.shape) for n in ((d,) if i == axis else parts[0].dims[i])]
+        at = sum(len(d) for d in parts[0].dims[:axis])
+        views = []
+        for part in parts:
+            leaf = part.body
+            assert isinstance(leaf, Leaf)
+            strides = leaf.strides if part.dims[axis] else (*leaf.strides[:at], 0, *leaf.strides[at:])
+            views.append(View(leaf.tag, leaf.index, leaf.offset, strides))
+        sizes = tuple(arg.shape[axis] for arg in node.args)
+        draft = Draft(Kind.CONCAT, _dtype(node), tuple(extents), tuple(views), p0=at, sizes=sizes)
+        dims = (*parts[0].dims[:axis], (node.shape[axis],), *parts[0].dims[axis + 1 :])
+        return self._emit(draft, dims, node.origin)
+
+    # --- emission -----------------------------------------------------------------------------------------
+
+    def _emit(self, draft: Draft, dims: tuple[tuple[int, ...], ...], origin: Origin) -> Val:
+        index = self._add(draft, origin)
+        return self._window(index, dims, [True] * len([n for d in dims for n in d]))
+
+    def _add(self, draft: Draft, origin: Origin) -> int:
+        if draft not in self._known:
+            self._known[draft] = len(self.drafts)
+            self.drafts.append(draft)
+            self.origins.append(origin)
+        return self._known[draft]
+
+    def _alias(self, node: Node | None) -> Alias:
+        """The output entry: an input entry as it is, or an op of exactly the node's shape."""
+        if node is None:
+            return Alias(Alias.EMPTY_KIND)
+        if node.kind == "state":
+            return Alias(Alias.STATE_KIND, node.attrs[0])
+        val = self._views.normal(self._stored(node))
+        if len(val.axes) > len(node.shape):
+            val = self._fix(node)
+        body = val.body
+        if isinstance(body, Leaf) and body.tag == Tag.OP and body.offset == 0:
+            whole = node.shape if val.axes else ()
+            if self.drafts[body.index].extents == node.shape and body.strides == contiguous(whole):
+                return Alias(Alias.OP_KIND, body.index)
+        assert not isinstance(body, Chain)
+        if not val.axes and node.shape:
+            body = self._pool.rewrite(body, lambda x: self._pool.leaf(x.tag, x.index, x.offset, (0,), x.big))
+        views, instrs = _program(body)
+        draft = Draft(Kind.MAP, _dtype(node), node.shape, views, instrs=instrs)
+        return Alias(Alias.OP_KIND, self._add(draft, node.origin))
+
+
+def _base(node: Node) -> Node:
+    """What a chain of views looks at."""
+    while node.kind in VIEWS:
+        node = node.args[0]
+    return node
+
+
+def _live(outputs: Sequence[Node]) -> list[Node]:
+    """Every node that the outputs need, in the order in which they were made."""
+    seen: dict[int, Node] = {}
+    stack = list(outputs)
+    while stack:
+        node = stack.pop()
+        if node.index not in seen:
+            seen[node.index] = node
+            stack.extend(node.args)
+    return [seen[i] for i in sorted(seen)]
+
+
+def _program(body: Expr) -> tuple[tuple[View, ...], tuple[Instr, ...]]:
+    """Operands in order of first use, then one instruction per distinct operation."""
+    parts = postorder(body)
+    leaves = [p for p in parts if isinstance(p, Leaf)]
+    insts = [p for p in parts if isinstance(p, Inst)]
+    register = {id(p): i for i, p in enumerate([*leaves, *insts])}
+    instrs = []
+    for inst in insts:
+        a, b, c = [*(register[id(x)] for x in inst.args), 0, 0, 0][:3]
+        instrs.append(Instr(int(inst.op), a, b, c, inst.imm & MASK))
+    if not insts:
+        instrs = [Instr(int(Op.MOV), 0)]
+    return tuple(View(x.tag, x.index, x.offset, x.strides) for x in leaves), tuple(instrs)
+
+
+def _cheap(expr: Expr) -> bool:
+    """Whether repeating it in every consumer costs less than storing it."""
+    if isinstance(expr, Leaf):
+        return True
+    c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Op.IMM for e in postorder(expr))
+    own = c.instrs - constants
+    return not c.heavy and (own <= 8 if c.tensors == 0 else own <= 1 and c.tensors == 1)
+
+
+def _weight(c: Cost | None) -> tuple[int, int]:
+    """What storing an argument relieves a map of."""
+    return (0, 0) if c is None or c.tensors + c.operands == 0 else (max(c.tensors - 1, 0), c.instrs)
+
+
+def _k_stride(val: Val, rank: int) -> int | None:
+    """The stride of a window along all k axes as one; None if a fold may not read it so."""
+    leaf = val.body
+    assert isinstance(leaf, Leaf)
+    first = len([n for d in val.dims[:rank] for n in d])
+    axes = [(n, s) for n, s in zip(val.axes[first:], leaf.strides[first:], strict=True) if n > 1]
+    if not axes or not any(s for _, s in axes):
+        return 0
+    for (_, outer), (n, inner) in zip(axes, axes[1:], strict=False):
+        if outer != n * inner:
+            return None
+    last = axes[-1][1]
+    return last if last == 1 or not leaf.is_tensor else None
+
+
+def _first_stride(val: Val) -> int:
+    assert isinstance(val.body, Leaf)
+    return val.body.strides[0] if val.dims[0] else 0
+
+
+def _within(offset: int, strides: Sequence[int], axes: Sequence[int], rows: int) -> bool:
+    """Whether an affine index stays in 0..rows-1."""
+    ends = [s * (n - 1) for s, n in zip(strides, axes, strict=True)]
+    return offset + sum(min(e, 0) for e in ends) >= 0 and offset + sum(max(e, 0) for e in ends) < rows
+
+
+def _dtype(node: Node) -> int:
+    return F32 if node.dtype == g.F32 else I32

@@ -1,0 +1,258 @@
+"""Rules: views, constants, concatenations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.lowering import RULES, Lowering, rule
+
+
+@rule("view", "_unsafe_view", "reshape")
+def reshape(low: Lowering, x: Node, _shape: Sequence[int]) -> Node:
+    """The same sequence, another shape."""
+    return low.graph.reshape(x, low.shape)
+
+
+@rule("expand")
+def expand(low: Lowering, x: Node, _shape: Sequence[int], **_kwargs: Any) -> Node:
+    """Broadcast."""
+    return low.graph.expand(x, low.shape)
+
+
+@rule("permute")
+def permute(low: Lowering, x: Node, order: Sequence[int]) -> Node:
+    """Axes in another order."""
+    return low.graph.permute(x, [d % len(x.shape) for d in order])
+
+
+@rule("transpose.int")
+def transpose(low: Lowering, x: Node, a: int, b: int) -> Node:
+    """Two axes exchanged."""
+    order = list(range(len(x.shape)))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return low.graph.permute(x, order)
+
+
+@rule("t")
+def t(low: Lowering, x: Node) -> Node:
+    """A matrix transposed."""
+    return x if len(x.shape) < 2 else transpose(low, x, 0, 1)
+
+
+@rule("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(low: Lowering, x: Node, *_dims: Any) -> Node:
+    """Axes of one coordinate come and go."""
+    return low.graph.reshape(x, low.shape)
+
+
+@rule("slice.Tensor")
+def slice_(low: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Node:
+    """Every step-th coordinate from start."""
+    dim, n = dim % len(x.shape), x.shape[dim]
+    start = 0 if start is None else start
+    first = min(max(start + n if start < 0 else start, 0), n)
+    return low.graph.slice(x, dim, first, low.shape[dim], step)
+
+
+@rule("select.int")
+def select(low: Lowering, x: Node, dim: int, index: int) -> Node:
+    """One coordinate of an axis, which vanishes."""
+    dim = dim % len(x.shape)
+    return low.graph.reshape(low.graph.slice(x, dim, index % x.shape[dim], 1), low.shape)
+
+
+@rule("flip")
+def flip(low: Lowering, x: Node, dims: Sequence[int]) -> Node:
+    """Reversed."""
+    return low.graph.flip(x, [d % len(x.shape) for d in dims])
+
+
+@rule("split.Tensor")
+def split(low: Lowering, x: Node, size: int, dim: int = 0) -> list[Node]:
+    """Equal parts, the last may be shorter."""
+    n = x.shape[dim]
+    return split_with_sizes(low, x, [min(size, n - at) for at in range(0, n, size)], dim)
+
+
+@rule("split_with_sizes")
+def split_with_sizes(low: Lowering, x: Node, sizes: Sequence[int], dim: int = 0) -> list[Node]:
+    """Parts of given sizes."""
+    dim, at, parts = dim % len(x.shape), 0, []
+    for size in sizes:
+        parts.append(low.graph.slice(x, dim, at, size))
+        at += size
+    return parts
+
+
+@rule("unbind.int")
+def unbind(low: Lowering, x: Node, dim: int = 0) -> list[Node]:
+    """Every coordinate of an axis."""
+    dim = dim % len(x.shape)
+    rest = (*x.shape[:dim], *x.shape[dim + 1 :])
+    return [low.graph.reshape(low.graph.slice(x, dim, i, 1), rest) for i in range(x.shape[dim])]
+
+
+@rule("cat")
+def cat(low: Lowering, parts: Sequence[Node], dim: int = 0) -> Node:
+    """One after another."""
+    return low.graph.concat([low.cast(p, low.dtype) for p in parts], dim % len(low.shape))
+
+
+@rule("stack")
+def stack(low: Lowering, parts: Sequence[Node], dim: int = 0) -> Node:
+    """Along a new axis."""
+    dim = dim % len(low.shape)
+    one = (*low.shape[:dim], 1, *low.shape[dim + 1 :])
+    return low.graph.concat([low.graph.reshape(low.cast(p, low.dtype), one) for p in parts], dim)
+
+
+@rule("repeat")
+def repeat(low: Lowering, x: Node, times: Sequence[int]) -> Node:
+    """Tiled."""
+    x = low.graph.reshape(x, (1,) * (len(times) - len(x.shape)) + x.shape)
+    paired = [n for pair in zip(times, x.shape, strict=True) for n in pair]
+    ones = [n for d in x.shape for n in (1, d)]
+    return low.graph.reshape(low.graph.expand(low.graph.reshape(x, ones), paired), low.shape)
+
+
+@rule("constant_pad_nd")
+def pad(low: Lowering, x: Node, widths: Sequence[int], value: float = 0) -> Node:
+    """A constant around."""
+    for i in range(0, len(widths), 2):
+        x = _padded(low, x, len(x.shape) - 1 - i // 2, widths[i], widths[i + 1], value)
+    return x
+
+
+def _padded(low: Lowering, x: Node, dim: int, before: int, after: int, value: float = 0) -> Node:
+    if before < 0 or after < 0:
+        x = low.graph.slice(x, dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
+
+    def fill(n: int) -> list[Node]:
+        return [low.graph.number(value, x.dtype, (*x.shape[:dim], n, *x.shape[dim + 1 :]))] if n > 0 else []
+
+    return low.graph.concat([*fill(before), x, *fill(after)], dim)
+
+
+@rule("slice_backward")
+def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Node:
+    """The gradient in its place, zeros around."""
+    if step != 1:
+        raise LoweringError("the gradient of a slice with a step", hint="slice with step 1, or reshape and select")
+    dim, n = dim % len(sizes), sizes[dim]
+    first = min(max(start + n if start < 0 else start, 0), n)
+    return _padded(low, grad, dim, first, n - first - grad.shape[dim])
+
+
+@rule("select_backward")
+def select_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, index: int) -> Node:
+    """The gradient in its place, zeros around."""
+    dim = dim % len(sizes)
+    one = low.graph.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
+    index %= sizes[dim]
+    return _padded(low, one, dim, index, sizes[dim] - index - 1)
+
+
+@rule("slice_scatter")
+def slice_scatter(
+    low: Lowering, x: Node, part: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Node:
+    """x with a slice replaced."""
+    if step != 1:
+        raise LoweringError("a slice with a step written in place", hint="use torch.where with an arange mask")
+    dim, n = dim % len(x.shape), x.shape[dim]
+    first = 0 if start is None else start + n if start < 0 else start
+    after = first + part.shape[dim]
+    parts = [low.graph.slice(x, dim, 0, first)] if first else []
+    parts.append(part)
+    parts += [low.graph.slice(x, dim, after, n - after)] if after < n else []
+    return low.graph.concat(parts, dim)
+
+
+@rule("tril")
+def tril(low: Lowering, x: Node, diagonal: int = 0) -> Node:
+    """Zero above the diagonal."""
+    row, column = _coordinates(low, x)
+    return low.select(low.test(Op.ILE, low.i(Op.ISUB, column, row), diagonal), x, 0, x.dtype)
+
+
+@rule("triu")
+def triu(low: Lowering, x: Node, diagonal: int = 0) -> Node:
+    """Zero below the diagonal."""
+    row, column = _coordinates(low, x)
+    return low.select(low.test(Op.ILE, diagonal, low.i(Op.ISUB, column, row)), x, 0, x.dtype)
+
+
+def _coordinates(low: Lowering, x: Node) -> tuple[Node, Node]:
+    rank = len(x.shape)
+    return low.graph.iota(x.shape, rank - 2), low.graph.iota(x.shape, rank - 1)
+
+
+# --- constants ---------------------------------------------------------------------------------------------
+
+
+@rule("full", "full_like", "new_full")
+def full(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
+    """One value everywhere."""
+    value = args[-1]
+    return low.graph.expand(low.cast(value, low.dtype), low.shape)
+
+
+@rule("fill.Scalar", "fill.Tensor")
+def fill(low: Lowering, _x: Node, value: Any) -> Node:
+    """One value everywhere."""
+    return low.graph.expand(low.cast(value, low.dtype), low.shape)
+
+
+@rule("scalar_tensor")
+def scalar_tensor(low: Lowering, value: float, **_kwargs: Any) -> Node:
+    """A number."""
+    return low.graph.number(value, low.dtype)
+
+
+def _filled(value: int) -> Any:
+    def lower(low: Lowering, *_args: Any, **_kwargs: Any) -> Node:
+        return low.graph.number(value, low.dtype, low.shape)
+
+    return lower
+
+
+for _name in ("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty"):
+    # What torch leaves undefined is zero: a Program defines every bit.
+    rule(_name)(_filled(0))
+for _name in ("ones", "ones_like", "new_ones"):
+    rule(_name)(_filled(1))
+
+
+@rule("arange", "arange.start", "arange.start_step")
+def arange(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
+    """start, start + step, ..."""
+    start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) == 3 else 1)
+    if low.dtype == F32 and (start != int(start) or step != int(step)):
+        counted = low.f(Op.I2F, low.graph.iota(low.shape, 0))
+        return low.f(Op.FADD, float(start), low.f(Op.FMUL, counted, float(step)))
+    return low.cast(low.graph.iota(low.shape, 0, int(start), int(step)), low.dtype)
+
+
+# --- sources -----------------------------------------------------------------------------------------------
+
+
+def _draw(low: Lowering, first: int, rows: int, length: int) -> Node:
+    return low.graph.draw(first, rows, length)
+
+
+def _random_words(low: Lowering, count: int, stream: int) -> Node:
+    return low.graph.random(count, stream)
+
+
+def _context(low: Lowering, word: int) -> Node:
+    return low.graph.context(word)
+
+
+RULES.update({"lockstep.draw": _draw, "lockstep.random_words": _random_words, "lockstep.context": _context})
+
+

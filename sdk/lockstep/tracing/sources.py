@@ -1,0 +1,61 @@
+"""What a traced function can read besides the state: dataset rows, random words, the place in the job.
+
+Each is a torch operation, so that tracing sees it; outside `trace` there is no job to read from, and calling one is
+an error.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from lockstep.protocol.errors import UsageError
+
+_ONLY_TRACED = "call it inside a function given to lockstep.tracing.trace; in eager code pass the rows yourself"
+
+
+@torch.library.custom_op("lockstep::draw", mutates_args=())
+def _draw(first: int, rows: int, length: int) -> torch.Tensor:
+    raise UsageError("lockstep.tracing.draw has no dataset here", hint=_ONLY_TRACED)
+
+
+@_draw.register_fake
+def _(first: int, rows: int, length: int) -> torch.Tensor:
+    return torch.empty((rows, length), dtype=torch.int64)
+
+
+@torch.library.custom_op("lockstep::random_words", mutates_args=())
+def _random_words(count: int, stream: int) -> torch.Tensor:
+    raise UsageError("lockstep.tracing.random_words has no seed here", hint=_ONLY_TRACED)
+
+
+@_random_words.register_fake
+def _(count: int, stream: int) -> torch.Tensor:
+    return torch.empty((count,), dtype=torch.int32)
+
+
+@torch.library.custom_op("lockstep::context", mutates_args=())
+def _context(word: int) -> torch.Tensor:
+    raise UsageError("lockstep.tracing.context has no job here", hint=_ONLY_TRACED)
+
+
+@_context.register_fake
+def _(word: int) -> torch.Tensor:
+    return torch.empty((), dtype=torch.int32)
+
+
+def draw(first: int, rows: int, length: int) -> torch.Tensor:
+    """i64 [rows, length]: rows number first .. first + rows - 1 of this step's sample of the dataset.
+
+    Row j is dataset[keccak(seed ‖ round ‖ slot ‖ t ‖ j) mod N]; `length` must be the dataset's row length.
+    """
+    return _draw(first, rows, length)
+
+
+def random_words(count: int, stream: int) -> torch.Tensor:
+    """i32 [count]: Philox 4x32-10 words of this step; different streams are independent."""
+    return _random_words(count, stream)
+
+
+def context(word: str) -> torch.Tensor:
+    """i32 scalar: "round", "slot" or "t" (from 1) of the step."""
+    return _context(("round", "slot", "t").index(word))
