@@ -1,0 +1,422 @@
+"""The moves of the dispute game, with the events that answer them: what is sent to the contract, what its log says.
+
+Twin of contracts/interfaces/IDisputeGame.sol. A move's `call` and `arguments(game)` are the contract's function and its
+arguments in order; an event's fields are the log's, without the game's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from lockstep.protocol.types import Address, ClaimId, Digest, GameId, ProgramRoot, StateRoot, Step
+
+Proof = tuple[Digest, ...]
+"""Siblings from a node upward."""
+
+
+class Phase(IntEnum):
+    """Whose turn it is, at what."""
+
+    NONE = 0
+    TRACE_REVEAL = 1
+    TRACE_PICK = 2
+    ADJACENT = 3
+    DEFEND = 4
+    GRAPH_REVEAL = 5
+    GRAPH_PICK = 6
+    TENSOR = 7
+    TENSOR_REVEAL = 8
+    TENSOR_PICK = 9
+    LEAF = 10
+    ELEMENT = 11
+    PARTIALS = 12
+    PARTIAL_PICK = 13
+    LOW_PARTIALS = 14
+    PROOF = 15
+    ALIAS = 16
+    PADDING = 17
+    CLOSED = 18
+
+
+DEFENDERS = frozenset(
+    {
+        Phase.TRACE_REVEAL, Phase.DEFEND, Phase.GRAPH_REVEAL, Phase.TENSOR, Phase.TENSOR_REVEAL, Phase.LEAF,
+        Phase.PARTIALS, Phase.LOW_PARTIALS,
+    }
+)  # fmt: skip
+"""The phases in which the defender moves."""
+
+
+class Verdict(IntEnum):
+    """How a game ended."""
+
+    NONE = 0
+    FRAUD = 1
+    TIMEOUT = 2
+    REJECTED = 3
+    VOID = 4
+
+
+class Wrong(IntEnum):
+    """What was proved wrong: an op's element, an entry of the state block, or a position that must be EMPTY."""
+
+    OP = 0
+    ALIAS = 1
+    PADDING = 2
+
+
+# -- what moves carry
+
+
+@dataclass(frozen=True)
+class Opening:
+    """One verified leaf of an operand."""
+
+    header: bytes
+    """dtype u8 ‖ rank u8 ‖ dims u32 each, of the opened tensor."""
+    data: bytes
+    """One leaf of its contents."""
+    leaf_proof: Proof
+    """From the leaf to the tensor's tree."""
+    root_proof: Proof
+    """From the tensor root to G (op), S_{t-1} (state), consts_root (constant); empty for the dataset."""
+    leaf_index: int
+
+    def abi(self) -> tuple[Any, ...]:
+        """The Solidity struct."""
+        return (self.header, self.data, list(self.leaf_proof), list(self.root_proof), self.leaf_index)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A transition's Program and the state before it (Solidity: `Step`)."""
+
+    prev: StateRoot
+    prev_proof: Proof
+    """leaf(prev) is at position t - 2 of the trace; empty for t = 1."""
+    header: bytes
+    ops_root: Digest
+    consts_root: Digest
+
+    def abi(self) -> tuple[Any, ...]:
+        """The Solidity struct."""
+        return (self.prev, list(self.prev_proof), self.header, self.ops_root, self.consts_root)
+
+
+NO_TRANSITION = Transition(StateRoot(bytes(32)), (), b"", Digest(bytes(32)), Digest(bytes(32)))
+"""What `open` carries where t is not known."""
+
+
+# -- the moves
+
+
+@dataclass(frozen=True)
+class Move:
+    """One transaction of a game."""
+
+    call: ClassVar[str] = ""
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        """The contract function's arguments, in order."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Open(Move):
+    """The challenger opens a game on transition t of a claim, or on the whole trace (t = 0)."""
+
+    call = "open"
+    claim: ClaimId
+    nonce: int
+    t: int
+    next: StateRoot
+    """S_t as claimed."""
+    next_proof: Proof
+    transition: Transition
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (self.claim, self.nonce, self.t, self.next, list(self.next_proof), self.transition.abi())
+
+
+@dataclass(frozen=True)
+class Answer(Move):
+    """A move in a game that is open."""
+
+    answered: Digest
+    """The stored node that it answers."""
+
+
+@dataclass(frozen=True)
+class Reveal(Answer):
+    """The defender shows the descendants of the stored node."""
+
+    call = "reveal"
+    children: Proof
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, list(self.children))
+
+
+@dataclass(frozen=True)
+class Pick(Answer):
+    """The challenger points at the i-th of the nodes just revealed."""
+
+    call = "pick"
+    i: int
+    child: Digest
+    siblings: Proof
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.i, self.child, list(self.siblings))
+
+
+@dataclass(frozen=True)
+class Adjacent(Answer):
+    """The challenger names the state before the picked leaf of the trace."""
+
+    call = "adjacent"
+    transition: Transition
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.transition.abi())
+
+
+@dataclass(frozen=True)
+class Defend(Answer):
+    """The defender shows G_t, whose state block is S_t, with its first descendants."""
+
+    call = "defend"
+    context: bytes
+    graph: Digest
+    state: StateRoot
+    block_proof: Proof
+    children: Proof
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (
+            game, self.answered, self.context, self.graph, self.state, list(self.block_proof), list(self.children),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RevealTensor(Answer):
+    """The defender shows the tree of the picked op's output, with its first descendants."""
+
+    call = "revealTensor"
+    context: bytes
+    descriptor: bytes
+    descriptor_proof: Proof
+    tree: Digest
+    children: Proof
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (
+            game, self.answered, self.context, self.descriptor, list(self.descriptor_proof), self.tree,
+            list(self.children),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PostLeaf(Answer):
+    """The defender shows the picked leaf."""
+
+    call = "postLeaf"
+    data: bytes
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.data)
+
+
+@dataclass(frozen=True)
+class PickElement(Answer):
+    """The challenger points at word i of the posted leaf."""
+
+    call = "pickElement"
+    i: int
+    leaf: bytes
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.i, self.leaf)
+
+
+@dataclass(frozen=True)
+class PostPartials(Answer):
+    """The defender shows one level of a fold."""
+
+    call = "postPartials"
+    words: bytes
+    """Big-endian, 4 bytes each."""
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.words)
+
+
+@dataclass(frozen=True)
+class PickPartial(Answer):
+    """The challenger points at word i of the posted top partials."""
+
+    call = "pickPartial"
+    i: int
+    words: bytes
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.i, self.words)
+
+
+@dataclass(frozen=True)
+class ProveOp(Answer):
+    """The challenger has the picked element or chunk executed."""
+
+    call = "proveOp"
+    descriptor: bytes
+    descriptor_proof: Proof
+    chunk: int
+    """Of the posted partials; 0 where there are none."""
+    words: bytes
+    openings: tuple[Opening, ...]
+    context: bytes
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        proof = (
+            self.descriptor, list(self.descriptor_proof), self.chunk, self.words, [o.abi() for o in self.openings],
+            self.context,
+        )  # fmt: skip
+        return (game, self.answered, proof)
+
+
+@dataclass(frozen=True)
+class ProveAlias(Answer):
+    """The challenger shows what the picked entry of the state block should be."""
+
+    call = "proveAlias"
+    context: bytes
+    value: Digest
+    proof: Proof
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered, self.context, self.value, list(self.proof))
+
+
+@dataclass(frozen=True)
+class ProvePadding(Answer):
+    """The challenger states that the picked leaf must be EMPTY."""
+
+    call = "provePadding"
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game, self.answered)
+
+
+@dataclass(frozen=True)
+class Resolve(Move):
+    """Anyone ends a game whose mover's clock has run out, or whose claim was decided elsewhere."""
+
+    call = "resolve"
+
+    def arguments(self, game: GameId) -> tuple[Any, ...]:
+        return (game,)
+
+
+# -- the events
+
+
+@dataclass(frozen=True)
+class Event:
+    """One log entry of a game."""
+
+
+@dataclass(frozen=True)
+class Opened(Event):
+    claim: ClaimId
+    challenger: Address
+    defender: Address
+    nonce: int
+    t: int
+
+
+@dataclass(frozen=True)
+class Argued(Event):
+    """t is known from here on; `node` is the leaf of S_t in the trace."""
+
+    t: Step
+    node: Digest
+    statement: bytes
+
+
+@dataclass(frozen=True)
+class Defended(Event):
+    graph: Digest
+    state: StateRoot
+    children: Proof
+
+
+@dataclass(frozen=True)
+class Revealed(Event):
+    node: Digest
+    children: Proof
+
+
+@dataclass(frozen=True)
+class Picked(Event):
+    phase: Phase
+    position: int
+    node: Digest
+
+
+@dataclass(frozen=True)
+class TensorRevealed(Event):
+    op: int
+    tree: Digest
+    children: Proof
+
+
+@dataclass(frozen=True)
+class LeafPosted(Event):
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ElementPicked(Event):
+    element: int
+    claimed: int
+
+
+@dataclass(frozen=True)
+class PartialsPosted(Event):
+    words: bytes
+
+
+@dataclass(frozen=True)
+class PartialPicked(Event):
+    group: int
+    claimed: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was claimed, and what the contract computed."""
+
+    wrong: Wrong
+    program: ProgramRoot
+    t: int
+    position: int
+    """Of the op in G, of the entry in the state block, or of the padding leaf in its tree."""
+    element: int
+    chunk: int
+    claimed_bits: Digest
+    contract_bits: Digest
+
+
+@dataclass(frozen=True)
+class Convicted(Event):
+    claim: ClaimId
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Resolved(Event):
+    claim: ClaimId
+    verdict: Verdict
+    winner: Address
