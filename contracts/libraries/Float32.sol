@@ -37,87 +37,124 @@ library Float32 {
 
     /// @notice a + b.
     function add(uint256 a, uint256 b) internal pure returns (uint256) {
-        return fma(a, ONE, b);
+        uint256 x;
+        uint256 e;
+        uint256 usual;
+        assembly ("memory-safe") {
+            // From here on a has the greater magnitude, and therefore the result's sign.
+            if lt(and(a, MAGNITUDE), and(b, MAGNITUDE)) {
+                x := a
+                a := b
+                b := x
+            }
+            e := and(shr(23, a), 0xff)
+            let below := and(shr(23, b), 0xff)
+            usual := mul(below, lt(e, 0xff))
+            below := sub(e, below)
+            x := shl(30, or(and(a, FRACTION), 0x800000))
+            // More than 30 places below, anything that is not zero rounds alike.
+            let y := or(shl(sub(30, below), or(and(b, FRACTION), 0x800000)), gt(below, 30))
+            switch and(xor(a, b), SIGN)
+            case 0 { x := add(x, y) }
+            default { x := sub(x, y) }
+            e := add(e, 170)
+        }
+        if (usual == 0) return _fmaUnusual(a, ONE, b);
+        return _round(x, e, 51, a);
     }
 
     /// @notice a - b.
     function sub(uint256 a, uint256 b) internal pure returns (uint256) {
-        return fma(a, ONE, b ^ SIGN);
+        return add(a, b ^ SIGN);
     }
 
     /// @notice a * b.
     function mul(uint256 a, uint256 b) internal pure returns (uint256) {
-        uint256 significand;
+        uint256 x;
         uint256 e;
-        bool finite;
+        uint256 usual;
         assembly ("memory-safe") {
             let ea := and(shr(23, a), 0xff)
             let eb := and(shr(23, b), 0xff)
-            finite := iszero(or(eq(ea, 0xff), eq(eb, 0xff)))
-            significand :=
-                shl(50, mul(
-                    or(and(a, FRACTION), shl(23, iszero(iszero(ea)))), or(and(b, FRACTION), shl(23, iszero(iszero(eb))))
-                ))
-            e := add(add(ea, iszero(ea)), add(eb, iszero(eb)))
+            // 0 where an exponent is 0 or 255.
+            usual := mul(and(add(ea, 1), 0xfe), and(add(eb, 1), 0xfe))
+            x := shl(50, mul(or(and(a, FRACTION), 0x800000), or(and(b, FRACTION), 0x800000)))
+            e := add(ea, eb)
         }
-        if (!finite) return _fmaSpecial(a, b, (a ^ b) & SIGN);
-        if (significand == 0) return (a ^ b) & SIGN;
-        return _round(significand, e, 94, (a ^ b) & SIGN);
+        // Adding a zero of the product's own sign changes nothing, not even the sign of a zero.
+        if (usual == 0) return _fmaUnusual(a, b, (a ^ b) & SIGN);
+        return _round(x, e, 94, a ^ b);
     }
 
     /// @notice a * b + c with one rounding.
-    function fma(uint256 a, uint256 b, uint256 c) internal pure returns (uint256) {
-        uint256 product;
-        uint256 addend;
+    /// @dev The hot path of every fold: `_round` is written out in it.
+    function fma(uint256 a, uint256 b, uint256 c) internal pure returns (uint256 r) {
+        uint256 x;
+        uint256 y;
         uint256 e;
         uint256 place;
-        bool finite;
         assembly ("memory-safe") {
-            let ea := and(shr(23, a), 0xff)
+            e := and(shr(23, a), 0xff)
             let eb := and(shr(23, b), 0xff)
             place := and(shr(23, c), 0xff)
-            finite := iszero(or(or(eq(ea, 0xff), eq(eb, 0xff)), eq(place, 0xff)))
-            product :=
-                mul(or(and(a, FRACTION), shl(23, iszero(iszero(ea)))), or(and(b, FRACTION), shl(23, iszero(iszero(eb)))))
-            addend := or(and(c, FRACTION), shl(23, iszero(iszero(place))))
-            e := add(add(ea, iszero(ea)), add(eb, iszero(eb)))
-            // How far to the left of the sum's last place the addend belongs: within [0, 102] it fits as it is.
-            place := sub(add(add(place, iszero(place)), 200), e)
+            // 0 where an exponent is 0 or 255.
+            y := mul(mul(and(add(e, 1), 0xfe), and(add(eb, 1), 0xfe)), and(add(place, 1), 0xfe))
+            e := add(e, eb)
         }
-        if (!finite) return _fmaSpecial(a, b, c);
-        if (product == 0) return c & MAGNITUDE == 0 ? (a ^ b) & c : c;
+        if (y == 0) return _fmaUnusual(a, b, c);
         assembly ("memory-safe") {
+            x := shl(50, mul(or(and(a, FRACTION), 0x800000), or(and(b, FRACTION), 0x800000)))
+            // How far to the left of the sum's last place the addend belongs: within [0, 102] it fits as it is.
+            place := sub(add(place, 200), e)
             if gt(place, 102) {
                 switch slt(place, 0)
                 // Far below the product's last place, anything that is not zero rounds alike.
                 case 1 { place := 0 }
                 // So does the product when it is far below the addend's last place.
                 default {
-                    if addend {
-                        e := sub(add(e, place), 102)
-                        place := 102
-                    }
+                    e := sub(add(e, place), 102)
+                    place := 102
                 }
             }
-            product := shl(50, product)
-            addend := shl(place, addend)
+            y := shl(place, or(and(c, FRACTION), 0x800000))
+            // From here on b has the sign.
             b := xor(a, b)
-            // From here on: a is the sum, b has its sign.
             switch and(xor(b, c), SIGN)
-            case 0 { a := add(product, addend) }
+            case 0 { x := add(x, y) }
             default {
-                a := sub(product, addend)
-                if slt(a, 0) {
-                    a := sub(0, a)
+                x := sub(x, y)
+                if slt(x, 0) {
                     b := c
+                    x := sub(0, x)
                 }
             }
-            // The higher of the two leading bits, less two.
+            // The higher of the two leading bits, less two, is where one to five bits are left of.
             place := add(place, 21)
             if lt(place, 94) { place := 94 }
+            if iszero(shr(place, x)) {
+                if iszero(x) {
+                    b := 0
+                    e := 0
+                }
+                place := shl(6, gt(x, 0xffffffffffffffff))
+                place := or(place, shl(5, gt(shr(place, x), 0xffffffff)))
+                place := or(place, shl(4, gt(shr(place, x), 0xffff)))
+                place := or(place, shl(3, gt(shr(place, x), 0xff)))
+                place := or(place, shl(2, gt(shr(place, x), 0x1f)))
+            }
+            place := sub(add(add(place, byte(shr(place, x), HIGHEST_BIT)), e), 224)
+            if gt(place, 253) {
+                switch slt(place, 0)
+                case 1 { place := 0 }
+                default {
+                    place := 255
+                    x := 0
+                }
+            }
+            e := sub(add(place, 201), e)
+            r := shr(e, x)
+            r := or(and(b, SIGN), add(shl(23, place), add(r, gt(add(shl(sub(256, e), x), and(r, 1)), HALF))))
         }
-        if (a == 0) return 0;
-        return _round(a, e, place, b & SIGN);
     }
 
     /// @notice a / b.
@@ -138,7 +175,7 @@ library Float32 {
             // Two normal numbers give 80 or 81 bits, a subnormal divisor up to 104.
             low := add(78, mul(22, iszero(iszero(shr(83, significand)))))
         }
-        if (finite) return _round(significand, e, low, (a ^ b) & SIGN);
+        if (finite) return _round(significand, e, low, a ^ b);
         return _divSpecial(a, b);
     }
 
@@ -231,7 +268,7 @@ library Float32 {
         assembly ("memory-safe") {
             if gt(a, MAGNITUDE) { magnitude := sub(0x100000000, a) }
         }
-        return _round(magnitude << 50, 300, 126, a & SIGN);
+        return _round(magnitude << 50, 300, 126, a);
     }
 
     /// @notice The signed integer nearest to a float, ties to even; saturates, and NaN gives 0.
@@ -323,30 +360,101 @@ library Float32 {
 
     // ------------------------------------------------------------------------------------------------------- private
 
-    /// @dev The word nearest to significand * 2^(e - 350), ties to even; 0 < significand < 2^127, `sign` is 0 or SIGN.
-    /// `low` is a guess: one to five places from it reach past the leading bit (significand < 2^(low + 5)).
-    function _round(uint256 significand, uint256 e, uint256 low, uint256 sign) private pure returns (uint256 r) {
+    /// @dev x * 2^(e - 350) + c with one rounding, where 2^50 <= x < 2^98 is a multiple of 2^50 and `sign` has x's sign bit.
+    function _accumulate(uint256 x, uint256 e, uint256 sign, uint256 c) private pure returns (uint256 r) {
+        uint256 low;
         assembly ("memory-safe") {
-            if iszero(shr(low, significand)) {
-                low := shl(6, gt(significand, 0xffffffffffffffff))
-                low := or(low, shl(5, gt(shr(low, significand), 0xffffffff)))
-                low := or(low, shl(4, gt(shr(low, significand), 0xffff)))
-                low := or(low, shl(3, gt(shr(low, significand), 0xff)))
-                low := or(low, shl(2, gt(shr(low, significand), 0x1f)))
+            let place := and(shr(23, c), 0xff)
+            let y := or(and(c, FRACTION), shl(23, iszero(iszero(place))))
+            // How far to the left of the sum's last place the addend belongs: within [0, 102] it fits as it is.
+            place := sub(add(add(place, iszero(place)), 200), e)
+            if gt(place, 102) {
+                switch slt(place, 0)
+                // Far below the product's last place, anything that is not zero rounds alike.
+                case 1 { place := 0 }
+                // So does the product when it is far below the addend's last place.
+                default {
+                    if y {
+                        e := sub(add(e, place), 102)
+                        place := 102
+                    }
+                }
             }
-            // The biased exponent less one; 0 for subnormals too, whose last place does not move.
-            low := sub(add(add(low, byte(shr(low, significand), HIGHEST_BIT)), e), 224)
-            low := mul(low, sgt(low, 0))
-            // How many places are dropped.
-            e := sub(add(low, 201), e)
-            r := shr(e, significand)
-            // What is dropped, as a fraction of 2^256; being even in its last place, it can carry the tie-breaker there.
-            r := add(r, gt(add(shl(sub(256, e), significand), and(r, 1)), HALF))
-            // A normal significand's leading bit completes the exponent, and a carry out of it is right as well.
-            r := add(shl(23, low), r)
-            if gt(r, INFINITE) { r := INFINITE }
-            r := or(r, sign)
+            // The higher of the two leading bits, less two.
+            low := add(place, 21)
+            if lt(low, 94) { low := 94 }
+            y := shl(place, y)
+            switch and(xor(sign, c), SIGN)
+            case 0 { x := add(x, y) }
+            default {
+                x := sub(x, y)
+                if slt(x, 0) {
+                    x := sub(0, x)
+                    sign := c
+                }
+            }
         }
+        if (c & INFINITE == INFINITE) return canonical(c);
+        return _round(x, e, low, sign);
+    }
+
+    /// @dev The word nearest to x * 2^(e - 350), ties to even, with the sign bit of `sign`; x < 2^127. `low` is a guess,
+    /// x < 2^(low + 5): the leading bit is quickly found if it is one of the five from there on.
+    function _round(uint256 x, uint256 e, uint256 low, uint256 sign) private pure returns (uint256 r) {
+        assembly ("memory-safe") {
+            if iszero(shr(low, x)) {
+                // Exact cancellation gives +0, the least of the subnormals.
+                if iszero(x) {
+                    sign := 0
+                    e := 0
+                }
+                low := shl(6, gt(x, 0xffffffffffffffff))
+                low := or(low, shl(5, gt(shr(low, x), 0xffffffff)))
+                low := or(low, shl(4, gt(shr(low, x), 0xffff)))
+                low := or(low, shl(3, gt(shr(low, x), 0xff)))
+                low := or(low, shl(2, gt(shr(low, x), 0x1f)))
+            }
+            // The biased exponent less one.
+            low := sub(add(add(low, byte(shr(low, x), HIGHEST_BIT)), e), 224)
+            if gt(low, 253) {
+                switch slt(low, 0)
+                // A subnormal's last place is that of the least normal numbers.
+                case 1 { low := 0 }
+                // Infinity.
+                default {
+                    low := 255
+                    x := 0
+                }
+            }
+            // How many places are dropped: at least one.
+            e := sub(add(low, 201), e)
+            r := shr(e, x)
+            // What is dropped, as a fraction of 2^256; its last bit is free to carry the tie-breaker. A normal number's
+            // leading bit completes the exponent, and a carry out of it, even to infinity, is right as well.
+            r := or(
+                and(sign, SIGN), add(shl(23, low), add(r, gt(add(shl(sub(256, e), x), and(r, 1)), HALF)))
+            )
+        }
+    }
+
+    /// @dev a * b + c where a or b is zero, subnormal, infinite or NaN.
+    function _fmaUnusual(uint256 a, uint256 b, uint256 c) private pure returns (uint256) {
+        uint256 x;
+        uint256 e;
+        bool finite;
+        assembly ("memory-safe") {
+            let ea := and(shr(23, a), 0xff)
+            let eb := and(shr(23, b), 0xff)
+            finite := iszero(or(or(eq(ea, 0xff), eq(eb, 0xff)), eq(and(c, INFINITE), INFINITE)))
+            x :=
+                shl(50, mul(
+                    or(and(a, FRACTION), shl(23, iszero(iszero(ea)))), or(and(b, FRACTION), shl(23, iszero(iszero(eb))))
+                ))
+            e := add(add(ea, iszero(ea)), add(eb, iszero(eb)))
+        }
+        if (!finite) return _fmaSpecial(a, b, c);
+        if (x == 0) return c & MAGNITUDE == 0 ? (a ^ b) & c : c;
+        return _accumulate(x, e, a ^ b, c);
     }
 
     /// @dev a * b + c where at least one is infinite or NaN.
