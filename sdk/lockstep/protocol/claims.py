@@ -1,0 +1,96 @@
+"""Identity is content: ids, commitments and the typed data that a worker signs (docs/protocol.md, section 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstep.protocol.jobs import Claim, JobParams, Reveal, word
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot
+
+
+def spec_hash(params: JobParams) -> Digest:
+    """keccak(abi.encode(JobParams))."""
+    return keccak(params.encode())
+
+
+def job_id(chain_id: int, market: Address, requester: Address, nonce: int, params: JobParams) -> JobId:
+    """keccak(abi.encode(chainId, market, requester, nonce, specHash))."""
+    return JobId(keccak(word(chain_id) + word(market) + word(requester) + word(nonce) + spec_hash(params)))
+
+
+def claim_id(job: JobId, r: int, attempt: int, slot: int) -> ClaimId:
+    """keccak(abi.encode(JobId, round, attempt, slot)); a merge's slot is MERGE_SLOT."""
+    return ClaimId(keccak(job + word(r) + word(attempt) + word(slot)))
+
+
+def seed(block_hash: bytes, job: JobId, r: int, attempt: int) -> Seed:
+    """keccak(abi.encode(blockhash(seedBlock), JobId, round, attempt))."""
+    return Seed(keccak(word(block_hash) + job + word(r) + word(attempt)))
+
+
+def commitment(claim: ClaimId, worker: Address, opened: Reveal) -> Digest:
+    """keccak(abi.encode(ClaimId, worker, traceRoot, out, out2, nonce))."""
+    parts = (claim, worker, opened.trace_root, opened.out, opened.out2, opened.nonce)
+    return keccak(b"".join(word(part) for part in parts))
+
+
+CLAIM_TYPE = {
+    "Claim": [
+        {"name": "job", "type": "bytes32"},
+        {"name": "round", "type": "uint32"},
+        {"name": "attempt", "type": "uint32"},
+        {"name": "slot", "type": "uint32"},
+        {"name": "seed", "type": "bytes32"},
+        {"name": "base", "type": "bytes32"},
+        {"name": "traceRoot", "type": "bytes32"},
+        {"name": "transitions", "type": "uint32"},
+        {"name": "out", "type": "bytes32"},
+        {"name": "out2", "type": "bytes32"},
+    ]
+}
+"""The EIP-712 struct. Two signatures over one (job, round, attempt, slot) with different roots are an equivocation."""
+
+_DOMAIN = [
+    {"name": "name", "type": "string"},
+    {"name": "version", "type": "string"},
+    {"name": "chainId", "type": "uint256"},
+    {"name": "verifyingContract", "type": "address"},
+]
+_DOMAIN_TYPE = b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
+
+
+def domain(chain_id: int, market: Address) -> dict[str, Any]:
+    """The EIP-712 domain of one market on one chain."""
+    return {"name": "Lockstep", "version": "1", "chainId": chain_id, "verifyingContract": market}
+
+
+def typed_data(chain_id: int, market: Address, claim: Claim, seed: Seed, base: StateRoot) -> dict[str, Any]:
+    """The full message for eth_signTypedData: {types, primaryType, domain, message}."""
+    return {
+        "types": {"EIP712Domain": _DOMAIN, **CLAIM_TYPE},
+        "primaryType": "Claim",
+        "domain": domain(chain_id, market),
+        "message": {
+            "job": claim.job,
+            "round": claim.round,
+            "attempt": claim.attempt,
+            "slot": claim.slot,
+            "seed": seed,
+            "base": base,
+            "traceRoot": claim.trace_root,
+            "transitions": claim.transitions,
+            "out": claim.out,
+            "out2": claim.out2,
+        },
+    }
+
+
+def typed_hash(chain_id: int, market: Address, claim: Claim, seed: Seed, base: StateRoot) -> Digest:
+    """The digest that is signed: keccak(0x1901 ‖ domain separator ‖ struct hash), EIP-712 section "encode"."""
+    fields = CLAIM_TYPE["Claim"]
+    signature = "Claim(" + ",".join(f"{field['type']} {field['name']}" for field in fields) + ")"
+    message = typed_data(chain_id, market, claim, seed, base)["message"]
+    struct_hash = keccak(keccak(signature.encode()) + b"".join(word(message[field["name"]]) for field in fields))
+    separator = keccak(keccak(_DOMAIN_TYPE) + keccak(b"Lockstep") + keccak(b"1") + word(chain_id) + word(market))
+    return keccak(b"\x19\x01" + separator + struct_hash)

@@ -1,0 +1,67 @@
+"""The rules that a transaction can break, by the names of contracts/libraries/Errors.sol, each with its hint.
+
+The twin raises them, the chain package decodes them from a revert: a `ChainError` whose code is "chain.<Name>".
+"""
+
+from __future__ import annotations
+
+from lockstep.protocol.errors import ChainError, FundsError
+
+HINTS: dict[str, str] = {
+    # anywhere
+    "ProofInvalid": "the proof was made for another root, position or depth: build it again from the claim's files",
+    "Unauthorized": "another account alone may do this: check which key signs",
+    # vault
+    "StakeTooLow": "deposit more stake first: `lockstep worker stake`",
+    "NothingDue": "there is nothing to pay out yet",
+    "AlreadyLocked": "this claim or game has its lock already",
+    "NotLocked": "the lock was given back or taken already",
+    "WrongKeeper": "the other contract made this lock",
+    "Unbonding": "wait until the chain's time has reached the one given",
+    "AmountTooLarge": "use a smaller amount",
+    "TokenMismatch": "this token takes a fee on transfers and cannot be used",
+    "EscrowTooLow": "the books of the job do not cover this: report it",
+    # market
+    "JobInvalid": "correct the parameters of the group named, then submit again",
+    "EscrowInsufficient": "offer at least rounds x (slots x slotPrice + mergePrice)",
+    "JobExists": "choose another nonce",
+    "WrongJobStatus": "the job is not active any more, or does not exist",
+    "WrongPhase": "the round is in another phase: look at it again before acting",
+    "TooEarly": "wait until the chain's time or block has reached the one given",
+    "RoundNotStartable": "the round before must be merged or failed first, and only so many rounds may be unsettled",
+    "NoSuchSlot": "choose a slot below the job's number of slots",
+    "SlotTaken": "choose another slot",
+    "NotSlotOwner": "another account joined this slot",
+    "AlreadyDone": "this was done already, or the step before it is missing",
+    "CommitmentMismatch": "reveal exactly the values and the nonce that were committed",
+    "NotYourTurn": "wait for your turn to merge; a convicted merger has none",
+    "GamesOpen": "wait until the games on this round are resolved",
+    "JobUnfinished": "finish when the last round is final, or cancel first",
+    "WindowClosed": "the claim can no longer be challenged",
+    "ClaimClosed": "the claim is convicted or void: its games close with the bonds returned",
+    # game
+    "PhaseWrong": "the game has moved on: read it again before answering",
+    "AnsweredStale": "the game stores another node: read it again before answering",
+    "GameExists": "choose another game nonce",
+    "StepOutOfRange": "the claim has no such transition",
+    "StatementWrong": "send the statement bytes of the event Argued",
+    "ClockExpired": "the mover's clock ran out: call resolve",
+    "ClockRunning": "the mover still has time: resolve after the deadline",
+    "EqualBits": "the contract computes the same bits: there is nothing to convict",
+    "LengthWrong": "the bytes do not have the length that the descriptor implies",
+    "PartialsWrong": "the partials do not combine to the claimed word",
+    # tokens (OpenZeppelin)
+    "ERC20InsufficientBalance": "fund the account with the job's token",
+    "ERC20InsufficientAllowance": "approve the vault for the amount, or use a permit",
+    "ERC2612ExpiredSignature": "sign the permit again with a later deadline",
+}
+
+_FUNDS = {"StakeTooLow", "EscrowInsufficient", "ERC20InsufficientBalance", "ERC20InsufficientAllowance"}
+
+
+def revert(name: str, *arguments: object) -> ChainError | FundsError:
+    """The error for a broken rule; `arguments` as the Solidity error has them."""
+    shown = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else str(a) for a in arguments)
+    kind = FundsError if name in _FUNDS else ChainError
+    prefix = "funds" if name in _FUNDS else "chain"
+    return kind(f"{name}({shown})", HINTS.get(name, "look the rule up in docs/protocol.md"), code=f"{prefix}.{name}")
