@@ -1,0 +1,162 @@
+"""Payloads and checkpoints on the wire: DAG-CBOR of fixed length, checked before it is decoded.
+
+What a claim commits to are the decoded tensors (`out` is their subtree root); these bytes only carry them. A payload
+travels as plain words, or as one signed byte per element and one scale per block of 256, wherever that loses nothing:
+`encode` of a strategy that quantises leaves tensors for which it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import dag_cbor
+import numpy as np
+from dag_cbor.decoding import CBORDecodingError
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import Mismatch, PayloadInvalid
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.program import F32, I32
+
+F32_FORMAT = "f32"
+INT8_FORMAT = "int8-block"
+FORMATS = (F32_FORMAT, INT8_FORMAT)
+BLOCK = 256
+"""Elements under one scale: one 1 KiB leaf."""
+INT8_MAX = 127
+
+Array = NDArray[np.float32] | NDArray[np.int32]
+Headers = Sequence[TensorHeader | None]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a merge leaves: the shared tensors (parameters) and the outer optimizer's (momentum), flat float32."""
+
+    shared: tuple[Array, ...] = field(repr=False)
+    outer: tuple[Array, ...] = field(repr=False)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """`{shared: [bytes], outer: [bytes]}`."""
+    return dag_cbor.encode(
+        {
+            "shared": [_words(t).tobytes() for t in checkpoint.shared],
+            "outer": [_words(t).tobytes() for t in checkpoint.outer],
+        }
+    )
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """The inverse; Mismatch if the bytes are no checkpoint. Whose checkpoint it is, its roots say."""
+    try:
+        fields = dag_cbor.decode(data)
+        if not isinstance(fields, dict) or set(fields) != {"shared", "outer"}:
+            raise ValueError("not a map of shared and outer")
+        parts = {k: tuple(_floats(b) for b in _listed(fields[k])) for k in ("shared", "outer")}
+    except (CBORDecodingError, ValueError, TypeError) as error:
+        raise Mismatch(f"a checkpoint does not parse: {error}", "fetch it elsewhere, or recompute the merge") from error
+    return Checkpoint(**parts)
+
+
+def encode_payload(tensors: Sequence[Array], wire_format: str = F32_FORMAT) -> bytes:
+    """The tensors on the wire; `int8-block` falls back to `f32` where decoding would not give the same bits."""
+    if wire_format not in FORMATS:
+        raise PayloadInvalid(f"no wire format is called {wire_format!r}", f"one of {', '.join(FORMATS)}")
+    if wire_format == INT8_FORMAT:
+        coded = [_quantised(t) for t in tensors]
+        if all(c is not None for c in coded):
+            return dag_cbor.encode({"format": INT8_FORMAT, "tensors": [list(c) for c in coded if c is not None]})
+    return dag_cbor.encode({"format": F32_FORMAT, "tensors": [_words(t).tobytes() for t in tensors]})
+
+
+def decode_payload(data: bytes, headers: Headers) -> tuple[Array, ...]:
+    """The tensors of a payload laid out as `headers` (None = EMPTY); PayloadInvalid unless it is exactly such."""
+    due = [h for h in headers if h is not None]
+    lengths = {f: wire_length(due, f) for f in FORMATS if f == F32_FORMAT or all(map(_quantisable, due))}
+    # INVARIANT: a payload has the length that its layout and format imply; nothing longer is parsed.
+    if len(data) not in lengths.values():
+        raise PayloadInvalid(
+            f"a payload of {len(data)} bytes where {' or '.join(str(n) for n in lengths.values())} are due",
+            "the slot's owner stored another job's payload, or part of one",
+        )
+    try:
+        fields = dag_cbor.decode(data)
+        if not isinstance(fields, dict) or set(fields) != {"format", "tensors"}:
+            raise ValueError("not a map of format and tensors")
+        wire_format, parts = fields["format"], _listed(fields["tensors"])
+        if not isinstance(wire_format, str) or wire_format not in lengths or len(parts) != len(due):
+            raise ValueError(f"{len(parts)} tensors of format {wire_format!r}")
+        read = _read_int8 if wire_format == INT8_FORMAT else _read_words
+        return tuple(read(part, header) for part, header in zip(parts, due, strict=True))
+    except (CBORDecodingError, ValueError, TypeError) as error:
+        raise PayloadInvalid(f"a payload does not parse: {error}", "it counts as absent") from error
+
+
+def wire_length(headers: Headers, wire_format: str) -> int:
+    """Bytes of every payload of this layout in this format."""
+    due = [h for h in headers if h is not None]
+    if wire_format == INT8_FORMAT:
+        parts: list[object] = [[bytes(h.elements), bytes(4 * (h.elements // BLOCK))] for h in due]
+    else:
+        parts = [bytes(4 * h.elements) for h in due]
+    return len(dag_cbor.encode({"format": wire_format, "tensors": parts}))  # type: ignore[dict-item]
+
+
+def _quantisable(header: TensorHeader) -> bool:
+    return header.dtype == F32 and header.elements % BLOCK == 0
+
+
+def _quantised(tensor: Array) -> tuple[bytes, bytes] | None:
+    """(codes, scales), or None if they would not decode to the same bits."""
+    values = np.ascontiguousarray(tensor).reshape(-1)
+    if values.dtype != np.float32 or values.size % BLOCK or not np.isfinite(values).all():
+        return None
+    blocks = values.reshape(-1, BLOCK)
+    # The strategy gives each block's largest magnitude the code 127, and scales short enough for an exact product.
+    scales = (np.abs(blocks).max(1) / np.float32(INT8_MAX)).astype(np.float32)
+    safe = np.where(scales > 0, scales, np.float32(1))
+    ratios = np.clip(np.rint(blocks / safe[:, None]), -INT8_MAX, INT8_MAX)
+    codes = ratios.astype(np.int8)
+    if _decoded(codes, scales).tobytes() != values.tobytes():
+        return None
+    return codes.tobytes(), scales.tobytes()
+
+
+def _decoded(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    return codes.astype(np.float32).reshape(-1, BLOCK) * scales[:, None]
+
+
+def _read_int8(part: object, header: TensorHeader) -> Array:
+    codes, scales = _listed(part)
+    if not isinstance(codes, bytes) or not isinstance(scales, bytes):
+        raise TypeError("codes and scales are bytes")
+    if len(codes) != header.elements or len(scales) != 4 * (header.elements // BLOCK):
+        raise ValueError(f"{len(codes)} codes and {len(scales)} bytes of scales for {header.elements} elements")
+    return _decoded(np.frombuffer(codes, np.int8), np.frombuffer(scales, "<f4")).reshape(header.shape)
+
+
+def _read_words(part: object, header: TensorHeader) -> Array:
+    if not isinstance(part, bytes) or len(part) != 4 * header.elements:
+        raise ValueError(f"a tensor where {4 * header.elements} bytes are due")
+    return np.frombuffer(part, "<i4" if header.dtype == I32 else "<f4").reshape(header.shape)
+
+
+def _words(tensor: Array) -> Array:
+    array = np.ascontiguousarray(tensor)
+    if array.dtype not in (np.float32, np.int32):
+        raise PayloadInvalid(f"a tensor of {array.dtype}", "payloads and checkpoints are float32 or int32")
+    return array.astype("<i4" if array.dtype == np.int32 else "<f4")
+
+
+def _floats(part: object) -> NDArray[np.float32]:
+    if not isinstance(part, bytes) or not part or len(part) % 4:
+        raise ValueError("a tensor is a whole number of 4-byte words")
+    return np.frombuffer(part, "<f4")
+
+
+def _listed(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    return value
