@@ -8,11 +8,12 @@ that is held counts as pinned.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import uvicorn
@@ -23,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive
+from starlette.types import Message, Receive, Send
 
 from lockstep.protocol.errors import BlobCorrupt, BlobMissing, DoctorError, LockstepError, UsageError
 from lockstep.protocol.types import Cid
@@ -32,11 +33,14 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.store import BlockCodec
 from lockstep.storage.unixfs import CHUNK_BYTES, MAX_BLOCK_BYTES, MAX_LINKS
 
+log = logging.getLogger(__name__)
+
 VERSION = "0.40.0-lockstep"
 """The Kubo whose RPC this follows."""
 MAX_REQUEST_BYTES = 256 << 20
 MAX_CONNECTIONS = 64
 SHUTDOWN_SECONDS = 5
+DRAIN_SECONDS = 30
 
 _FIXED_ADD_OPTIONS = {
     "cid-version": ("1",),
@@ -148,7 +152,7 @@ class _Rpc:
         size = await run_in_threadpool(self._store.size, cid)
         end = size if length < 0 else min(size, offset + length)
         pieces = _window(self._store.get_stream(cid, max_bytes=size), offset, end)
-        return StreamingResponse(pieces, media_type="text/plain", headers={"X-Content-Length": str(size)})
+        return _Pieces(pieces, media_type="text/plain", headers={"X-Content-Length": str(size)})
 
     async def block_put(self, request: Request) -> Response:
         codec = request.query_params.get("cid-codec", "raw")
@@ -193,8 +197,19 @@ class _Rpc:
                     raise UsageError("send exactly one file, and no directory")
                 yield files[0]
         except BodyTooLargeError as error:
-            await _drain(request.receive, self._max_bytes)
-            raise HTTPException(413, f"the request has more than {self._max_bytes} bytes") from error
+            detail = f"the request has more than {self._max_bytes} bytes"
+            raise HTTPException(413, detail, headers={"Connection": "close"}) from error
+
+
+class _Pieces(StreamingResponse):
+    """A stream that breaks off, so that no client takes it for whole, when the store fails in the middle of it."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except LockstepError as error:
+            # without its last message the response counts as broken and the connection is closed
+            log.error("%s", error)
 
 
 def _require_layout(request: Request) -> None:
@@ -241,21 +256,19 @@ def _bounded(receive: Receive, max_bytes: int) -> Receive:
         left -= len(message.get("body", b""))
         # INVARIANT: no request makes the server keep more bytes than its operator allows.
         if left < 0:
+            await _drain(receive, message)
             raise BodyTooLargeError
         return message
 
     return counted
 
 
-async def _drain(receive: Receive, max_bytes: int) -> None:
-    """Read on, within bounds: a client that is still sending would not see the answer."""
-    deadline = time.monotonic() + SHUTDOWN_SECONDS
-    dropped = 0
-    while dropped < max_bytes and time.monotonic() < deadline:
-        message = await receive()
-        dropped += len(message.get("body", b""))
-        if not message.get("more_body", False):
-            return
+async def _drain(receive: Receive, message: Message) -> None:
+    """Read on and drop it, for a while: a client that is still sending would not see the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while message.get("more_body", False):
+                message = await receive()
 
 
 async def _kubo_error(request: Request, error: Exception) -> Response:
@@ -270,7 +283,9 @@ async def _kubo_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
-    if status != 413:
-        return Response(status_code=status)
-    return JSONResponse({"Message": detail, "Code": 0, "Type": "error"}, status_code=status)
+    if not isinstance(error, HTTPException):
+        return Response(status_code=500)
+    if error.status_code != 413:
+        return Response(status_code=error.status_code, headers=error.headers)
+    body = {"Message": error.detail, "Code": 0, "Type": "error"}
+    return JSONResponse(body, status_code=413, headers=error.headers)
