@@ -32,11 +32,10 @@ LOCKSTEP_INLINE void each(const Word* a, const Word* b, const Word* c, Word* __r
 }
 
 // out[i] = op(a[i], b[i], c[i]) for i < n; false if op is no opcode. An operand that the operation does not read may be
-// null; out overlaps none of them. IMM copies a, which holds its immediate.
-static inline bool apply_op(int op, const Word* a, const Word* b, const Word* c, Word* out, std::size_t n) {
+// null; out overlaps none of them. IMM copies a, which holds its immediate. The caller holds a FloatEnvironment.
+static inline bool apply_op_inside(int op, const Word* a, const Word* b, const Word* c, Word* out, std::size_t n) {
     namespace f = f32;
     namespace i = i32;
-    const f::FloatEnvironment environment;
     switch (static_cast<Op>(op)) {
     case Op::MOV:
     case Op::IMM: each(a, out, n, [](Word x) { return x; }); return true;
@@ -80,6 +79,12 @@ static inline bool apply_op(int op, const Word* a, const Word* b, const Word* c,
     case Op::FCANON: each(a, out, n, [](Word x) { return word(f::canonical(value(x))); }); return true;
     }
     return false;
+}
+
+// The same for a caller that holds none.
+static inline bool apply_op(int op, const Word* a, const Word* b, const Word* c, Word* out, std::size_t n) {
+    const f32::FloatEnvironment environment;
+    return apply_op_inside(op, a, b, c, out, n);
 }
 
 }  // namespace lockstep

@@ -1,28 +1,145 @@
-// The Python face of the native kernels.
+// lockstep.numerics._native: the executor and the scalar operations, for Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstring>
+#include <memory>
 #include <string>
+#include <vector>
+
+#include "executor.hpp"
 
 namespace nb = nanobind;
 
 namespace {
 
-// The widest instruction set for which this machine has a kernel path, by its run-time check.
-std::string best_isa() {
+using namespace lockstep;
+using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+const Kernels* kernels_named(const std::string& name) {
+    const Kernels* available[3] = {&kScalarKernels, nullptr, nullptr};
 #if defined(LOCKSTEP_X86_64)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) available[1] = &kAvx2Kernels;
+    if (available[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return "avx512";
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
+        available[2] = &kAvx512Kernels;
 #endif
-    return "scalar";
+    const Kernels* best = nullptr;
+    for (const Kernels* k : available) {
+        if (!k) continue;
+        if (name == k->name) return k;
+        best = k;
+    }
+    if (name == "auto") return best;
+    throw nb::value_error("no such kernel path on this machine: auto, scalar, avx2, avx512");
+}
+
+std::span<const std::uint8_t> span_of(const nb::bytes& b) {
+    return {reinterpret_cast<const std::uint8_t*>(b.c_str()), b.size()};
+}
+
+const Word* words_of(const Array& array) {
+    if (array.dtype().bits != 32) throw nb::value_error("tensors are arrays of 32-bit elements");
+    return static_cast<const Word*>(array.data());
+}
+
+// An op's output as a float32 or int32 array that hands its memory back to the executor's pool.
+nb::object to_array(const Descriptor& op, Buffer buffer, const std::shared_ptr<Pool>& pool) {
+    struct Owner {
+        Buffer buffer;
+        std::shared_ptr<Pool> pool;
+    };
+    auto* owner = new Owner{std::move(buffer), pool};
+    nb::capsule capsule(owner, [](void* p) noexcept {
+        auto* dropped = static_cast<Owner*>(p);
+        dropped->pool->give(std::move(dropped->buffer));
+        delete dropped;
+    });
+    std::vector<std::size_t> shape(op.extents.begin(), op.extents.end());
+    if (op.dtype == 0)
+        return nb::cast(nb::ndarray<nb::numpy, float>(owner->buffer.data(), shape.size(), shape.data(), capsule));
+    return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(owner->buffer.data(), shape.size(), shape.data(), capsule));
+}
+
+std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, const std::vector<Array>& consts) {
+    std::vector<std::span<const std::uint8_t>> ops;
+    for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
+    std::vector<Buffer> tables;
+    std::vector<Index> elements;
+    for (const Array& array : consts) {
+        const Word* words = words_of(array);
+        tables.emplace_back(static_cast<Index>(array.size()));
+        std::memcpy(tables.back().data(), words, array.size() * sizeof(Word));
+        elements.push_back(static_cast<Index>(array.size()));
+    }
+    return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));
+}
+
+nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
+             bool keep, int threads, const std::string& path) {
+    const Program& program = executor.program();
+    if (state.size() != program.inputs.size()) throw nb::value_error("the state has another number of entries than the Program");
+    if (seed.size() != 32) throw nb::value_error("a seed is 32 bytes");
+    if (threads < 1 || threads > 1024) throw nb::value_error("threads: 1 to 1024");
+    RunInputs in;
+    std::vector<Array> held;  // keeps the buffers alive while the interpreter runs on
+    for (std::size_t i = 0; i < state.size(); ++i) {
+        in.state.push_back(nullptr);
+        if (program.inputs[i].kind == 0) continue;
+        held.push_back(nb::cast<Array>(state[i]));
+        if (static_cast<Index>(held.back().size()) != program.inputs[i].elements)
+            throw nb::value_error(("state entry " + std::to_string(i) + " has another number of elements than the Program").c_str());
+        in.state.back() = words_of(held.back());
+    }
+    if (!dataset.is_none()) {
+        held.push_back(nb::cast<Array>(dataset));
+        if (held.back().ndim() != 2) throw nb::value_error("a dataset has two axes");
+        in.dataset = Dataset{words_of(held.back()), static_cast<Index>(held.back().shape(0)), static_cast<Index>(held.back().shape(1))};
+    }
+    std::memcpy(in.context.seed.data(), seed.c_str(), 32);
+    in.context.words[0] = round;
+    in.context.words[1] = slot;
+    in.context.words[2] = t;
+    in.keep = keep;
+    in.threads = threads;
+    in.kernels = kernels_named(path);
+    std::vector<Buffer> results;
+    {
+        nb::gil_scoped_release release;
+        results = executor.run(in);
+    }
+    nb::list out;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        if (results[i].data()) out.append(to_array(program.ops[i], std::move(results[i]), executor.pool()));
+        else out.append(nb::none());
+    }
+    return out;
+}
+
+nb::object apply_op(int op, const Array& a, const Array& b, const Array& c, const std::string& path) {
+    const auto n = a.size();
+    if (b.size() != n || c.size() != n) throw nb::value_error("a, b and c have the same length");
+    const Kernels* kernels = kernels_named(path);
+    auto* result = new Word[n + 1];
+    nb::capsule owner(result, [](void* p) noexcept { delete[] static_cast<Word*>(p); });
+    if (!kernels->apply_op(op, words_of(a), words_of(b), words_of(c), result, n)) throw nb::value_error("no such opcode");
+    return nb::cast(nb::ndarray<nb::numpy, Word, nb::ndim<1>>(result, {n}, owner));
 }
 
 }  // namespace
 
 NB_MODULE(_native, m) {
-    m.doc() = "Native kernels and hashing.";
-    m.def("best_isa", &best_isa, "The widest instruction set with a kernel path on this machine.");
+    m.doc() = "The native executor of Programs (profile F32-C256).";
+    m.def("best_isa", [] { return std::string(kernels_named("auto")->name); }, "The widest instruction set with a kernel path on this machine.");
+    m.def("apply_op", &apply_op, nb::arg("op"), nb::arg("a"), nb::arg("b"), nb::arg("c"), nb::arg("path") = "auto",
+          "op(a, b, c) element by element: flat arrays of 32-bit words of one length.");
+    nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
+        .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
+        .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
+             nb::arg("keep"), nb::arg("threads"), nb::arg("path"),
+             "One output array per op, None where it was not kept. Releases the interpreter while it computes.");
 }

@@ -1,0 +1,35 @@
+"""The native executor of Programs (profile F32-C256)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+def best_isa() -> str:
+    """The widest instruction set with a kernel path on this machine: "avx512", "avx2" or "scalar"."""
+
+def apply_op(
+    op: int, a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any], path: str = "auto"
+) -> npt.NDArray[np.uint32]:
+    """op(a, b, c) element by element: flat arrays of 32-bit words of one length."""
+
+class Executor:
+    """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""
+
+    def __init__(
+        self, header: bytes, descriptors: Sequence[bytes], consts: Sequence[npt.NDArray[Any]]
+    ) -> None: ...
+    def run(
+        self,
+        state: list[npt.NDArray[Any] | None],
+        seed: bytes,
+        round: int,
+        slot: int,
+        t: int,
+        dataset: npt.NDArray[Any] | None,
+        keep: bool,
+        threads: int,
+        path: str,
+    ) -> list[npt.NDArray[Any] | None]:
+        """One output array per op, None where it was not kept."""

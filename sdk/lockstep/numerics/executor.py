@@ -1,0 +1,160 @@
+"""Running a Program: flat state tensors in, flat state tensors out, the same bits on every machine.
+
+    >>> from lockstep.numerics.builder import ProgramBuilder
+    >>> b = ProgramBuilder([(F32, 4)])
+    >>> x = b.input(0)
+    >>> y = b.map((4,), [x], lambda e, v: e.fadd(v, v))
+    >>> executable = compile(b.finish([y]))
+    >>> executable.run([np.arange(4, dtype=np.float32)], Context(bytes(32), 0, 0, 1))[0].tolist()
+    [0.0, 2.0, 4.0, 6.0]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.numerics import _native
+from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.program import F32, I32, Alias, Const, Kind, Program
+
+Array: TypeAlias = npt.NDArray[Any]
+
+DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
+"""numpy's name of each dtype of a Program."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a step depends on beside its state."""
+
+    seed: bytes
+    """32 bytes: the round's randomness."""
+    round: int
+    slot: int
+    t: int
+    """The step within the claim, from 1."""
+
+    def __post_init__(self) -> None:
+        if len(self.seed) != 32:
+            raise UsageError(f"a seed of {len(self.seed)} bytes", hint="a seed is 32 bytes")
+        if not all(0 <= word < 1 << 32 for word in self.words):
+            raise UsageError(f"context {self.words}", hint="round, slot and t are 32-bit unsigned integers")
+
+    @property
+    def words(self) -> tuple[int, int, int]:
+        """What a view of tag CONTEXT reads: round, slot, t."""
+        return self.round, self.slot, self.t
+
+
+def to_array(header: TensorHeader, data: bytes) -> Array:
+    """A tensor's committed bytes as a read-only array of its shape."""
+    if len(data) != 4 * header.elements:
+        raise PayloadInvalid(
+            f"{len(data)} bytes for a tensor of shape {header.shape}", hint=f"{4 * header.elements} bytes are due"
+        )
+    return np.frombuffer(data, DTYPES[header.dtype]).reshape(header.shape)
+
+
+def to_bytes(array: Array) -> bytes:
+    """The committed bytes of a tensor: little-endian words, row-major."""
+    return np.ascontiguousarray(array).tobytes()
+
+
+def const(array: Array) -> Const:
+    """A constant table of a Program from a float32 or int32 array."""
+    for dtype, name in DTYPES.items():
+        if array.dtype == name:
+            return Const(TensorHeader(dtype, array.shape), to_bytes(array))
+    raise UsageError(f"a constant of dtype {array.dtype}", hint="constants are float32 or int32")
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A Program decoded, checked and planned once, to be run many times (by one thread at a time; others wait)."""
+
+    program: Program
+    threads: int = 1
+    """The bits do not depend on it."""
+    path: str = "auto"
+    """"auto", "scalar", "avx2" or "avx512"; the bits do not depend on it."""
+    _executor: _native.Executor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        consts = [to_array(c.header, c.data).reshape(-1) for c in self.program.consts]
+        try:
+            executor = _native.Executor(self.program.header, list(self.program.descriptors), consts)
+        except ValueError as error:
+            raise ProgramInvalid(f"the Program cannot be run: {error}", hint="validate() names the rule") from error
+        object.__setattr__(self, "_executor", executor)
+
+    def run(
+        self,
+        state: Sequence[Array | None],
+        context: Context,
+        dataset: Array | None = None,
+        keep: bool = False,
+    ) -> tuple[Array | None, ...]:
+        """The output state (None = EMPTY), or with `keep` the outputs of all ops in order.
+
+        `state` has one float32 or int32 array per input entry, of rank 0 or 1 as the Program's header says; `dataset` is
+        int32 (rows, row length). An entry that the output state takes from the input is the same array. Raises
+        PayloadInvalid for a tensor of another dtype or shape.
+        """
+        arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
+        rows = self._dataset(dataset)
+        outputs = self._executor.run(
+            arrays, context.seed, *context.words, rows, keep, self.threads, self.path
+        )
+        return tuple(outputs) if keep else self.select(outputs, state)
+
+    def select(self, outputs: Sequence[Array | None], state: Sequence[Array | None]) -> tuple[Array | None, ...]:
+        """The output state: what its aliases name among ops' outputs and the input state."""
+        sources: dict[int, Sequence[Array | None]] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
+        return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
+
+    def _entries(self, state: Sequence[Array | None]) -> Sequence[Array | None]:
+        entries = self.program.inputs
+        if len(state) != len(entries):
+            raise PayloadInvalid(
+                f"a state of {len(state)} tensors", hint=f"the Program takes {len(entries)} (None for an EMPTY one)"
+            )
+        return state
+
+    def _entry(self, k: int, array: Array | None) -> Array | None:
+        header = self.program.inputs[k]
+        if header is None:
+            return None
+        got = None if array is None else (array.dtype, array.shape)
+        if array is None or array.dtype != DTYPES[header.dtype] or array.shape != header.shape:
+            raise PayloadInvalid(
+                f"state entry {k} is {got}",
+                hint=f"the Program takes {DTYPES[header.dtype]} of shape {header.shape} there",
+            )
+        return np.ascontiguousarray(array)
+
+    def _dataset(self, dataset: Array | None) -> Array | None:
+        draws = [op for op in self.program.ops if op.kind == Kind.DRAW]
+        if not draws:
+            return None
+        length = draws[0].extents[1]
+        if dataset is None or dataset.dtype != DTYPES[I32] or dataset.ndim != 2 or dataset.shape[1] != length:
+            got = None if dataset is None else (dataset.dtype, dataset.shape)
+            raise PayloadInvalid(f"the dataset is {got}", hint=f"the Program draws int32 rows of {length} tokens")
+        return np.ascontiguousarray(dataset)
+
+
+def compile(  # noqa: A001 - the verb that the field uses
+    program: Program, *, threads: int | None = None, path: str = "auto"
+) -> Executable:
+    """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1. Raises ProgramInvalid."""
+    if threads is None:
+        setting = os.environ.get("OMP_NUM_THREADS", "1").split(",")[0]
+        threads = max(1, int(setting)) if setting.isdigit() else 1
+    return Executable(program, threads, path)

@@ -1,0 +1,285 @@
+// The executor: buffers, threads, and one function per form of op.
+#include "executor.hpp"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "apply_op.hpp"
+
+namespace lockstep {
+
+Buffer::Buffer(Index words)
+    : data_(static_cast<Word*>(::operator new(static_cast<std::size_t>(words + 16) * sizeof(Word), std::align_val_t{64}))),
+      words_(words) {}
+
+void Buffer::Free::operator()(Word* p) const { ::operator delete(p, std::align_val_t{64}); }
+
+Buffer Pool::take(Index words) {
+    const std::lock_guard lock(mutex_);
+    for (auto it = free_.begin(); it != free_.end(); ++it)
+        if (it->words() == words) {
+            Buffer found = std::move(*it);
+            free_.erase(it);
+            return found;
+        }
+    return Buffer(words);
+}
+
+void Pool::give(Buffer buffer) {
+    constexpr std::size_t kMost = 256;
+    const std::lock_guard lock(mutex_);
+    if (free_.size() < kMost) free_.push_back(std::move(buffer));
+}
+
+namespace {
+
+Word* at_least(Buffer& buffer, Index words) {
+    if (buffer.words() < words) buffer = Buffer(words);
+    return buffer.data();
+}
+
+// Calls part(begin, end, thread) on consecutive shares of [0, items), on up to `threads` threads.
+template <class Part>
+void split(Index items, Index least_per_thread, int threads, Part part) {
+    const Index useful = std::min<Index>(threads, std::max<Index>(1, items / std::max<Index>(1, least_per_thread)));
+#if defined(_OPENMP)
+    if (useful > 1) {
+#pragma omp parallel num_threads(static_cast<int>(useful))
+        {
+            const f32::FloatEnvironment environment;
+            const Index all = omp_get_num_threads(), own = omp_get_thread_num();
+            part(items * own / all, items * (own + 1) / all, static_cast<int>(own));
+        }
+        return;
+    }
+#endif
+    part(Index{0}, items, 0);
+}
+
+constexpr Index kLeastWork = 1 << 14;         // words or terms below which a second thread costs more than it saves
+constexpr Index kPackedWords = Index{2} << 20;  // 8 MiB of packed panels at a time
+
+}  // namespace
+
+// One run: resolves sources, computes op after op.
+class Executor::Run {
+public:
+    Run(Executor& executor, const RunInputs& in)
+        : e_(executor), in_(in), context_(in.context), results_(executor.program_.ops.size()), out_(executor.program_.ops.size()) {}
+
+    std::vector<Buffer> compute() {
+        const f32::FloatEnvironment environment;
+        for (std::size_t i = 0; i < out_.size(); ++i) {
+            if (!in_.keep && !e_.schedule_.needed[i]) continue;
+            const Descriptor& op = e_.program_.ops[i];
+            if (in_.keep || e_.schedule_.kept[i]) {
+                results_[i] = e_.pool_->take(op.elements);
+                out_[i] = results_[i].data();
+            } else {
+                out_[i] = e_.arena_.data() + e_.schedule_.arena_offset[i];
+            }
+            std::visit([&](const auto& step) { compute(step, op, out_[i]); }, e_.schedule_.steps[i]);
+        }
+        return std::move(results_);
+    }
+
+private:
+    const Word* base(const Source& s) const {
+        const auto index = static_cast<std::size_t>(s.index);
+        switch (s.tag) {
+        case Tag::kOp: return out_[index] + s.offset;
+        case Tag::kState: return in_.state[index] + s.offset;
+        case Tag::kConst: return e_.consts_[index].data() + s.offset;
+        case Tag::kContext: return context_.words + s.offset;
+        case Tag::kIota: break;
+        }
+        return nullptr;
+    }
+
+    void compute(const MapStep& step, const Descriptor&, Word* out) {
+        for (std::size_t part = 0; part < step.parts.size(); ++part) {
+            const MapPlan& plan = step.parts[part];
+            const Word* bases[kMaxOperands];
+            for (std::size_t v = 0; v < step.sources[part].size(); ++v) bases[v] = base(step.sources[part][v]);
+            const Index work = plan.elements * (1 + plan.instrs / 4), least = std::max<Index>(1, plan.blocks * kLeastWork / std::max<Index>(1, work));
+            split(plan.blocks, least, in_.threads, [&](Index begin, Index end, int thread) {
+                Word* scratch = at_least(e_.workspaces_[static_cast<std::size_t>(thread)].scratch, map_scratch(plan));
+                in_.kernels->map(plan, bases, out + step.out_offsets[part], begin, end, scratch);
+            });
+        }
+    }
+
+    void compute(const GemmStep& step, const Descriptor&, Word* out) {
+        const GemmPlan& plan = step.plan;
+        const Word *a = base(step.a), *b = base(step.b);
+        if (plan.batches >= in_.threads) {
+            const Index work = plan.m * plan.n * plan.k / 16;
+            split(plan.batches, std::max<Index>(1, kLeastWork / std::max<Index>(1, work)), in_.threads, [&](Index begin, Index end, int thread) {
+                for (Index batch = begin; batch < end; ++batch) multiply_one(plan, a, b, out, batch, thread);
+            });
+            return;
+        }
+        for (Index batch = 0; batch < plan.batches; ++batch) multiply_together(plan, a, b, out, batch);
+    }
+
+    struct Bases {
+        const Word *a, *b;
+        Word* out;
+    };
+    static Bases bases_of(const GemmPlan& plan, const Word* a, const Word* b, Word* out, Index batch) {
+        for (int ax = plan.batch_axes - 1; ax >= 0; --ax) {
+            const Index at = batch % plan.batch[ax];
+            batch /= plan.batch[ax];
+            a += at * plan.a_batch[ax];
+            b += at * plan.b_batch[ax];
+            out += at * plan.out_batch[ax];
+        }
+        return {a, b, out};
+    }
+
+    // Panels of b that are packed at a time.
+    Index panel_group(const GemmPlan& plan) const {
+        const Index nr = in_.kernels->gemm_nr, panels = (plan.n + nr - 1) / nr;
+        return std::min(panels, std::max<Index>(1, kPackedWords / (nr * plan.k)));
+    }
+
+    // Rows [begin, end) in blocks of even heights, each at most what the kernel wants.
+    template <class Block>
+    void each_row_block(Index begin, Index end, Block block) const {
+        const Index rows = end - begin, blocks = (rows + in_.kernels->gemm_m_block - 1) / in_.kernels->gemm_m_block;
+        for (Index i = 0; i < blocks; ++i) block(begin + rows * i / blocks, begin + rows * (i + 1) / blocks);
+    }
+
+    // One product on one thread.
+    void multiply_one(const GemmPlan& plan, const Word* a, const Word* b, Word* out, Index batch, int thread) {
+        const Bases at = bases_of(plan, a, b, out, batch);
+        const Index nr = in_.kernels->gemm_nr, panels = (plan.n + nr - 1) / nr, group = panel_group(plan);
+        Workspace& own = e_.workspaces_[static_cast<std::size_t>(thread)];
+        Word* packed = at_least(own.packed, group * nr * plan.k);
+        Word* scratch = at_least(own.scratch, kGemmScratch);
+        for (Index first = 0; first < panels; first += group) {
+            const Index count = std::min(group, panels - first);
+            for (Index p = 0; p < count; ++p) in_.kernels->gemm_pack(plan, at.b, first + p, packed + p * nr * plan.k);
+            each_row_block(0, plan.m, [&](Index m0, Index m1) {
+                in_.kernels->gemm(plan, at.a, packed, at.out, m0, m1, first, count, scratch);
+            });
+        }
+    }
+
+    // One product on all threads: they pack together, then each takes rows.
+    void multiply_together(const GemmPlan& plan, const Word* a, const Word* b, Word* out, Index batch) {
+        const Bases at = bases_of(plan, a, b, out, batch);
+        const Index nr = in_.kernels->gemm_nr, panels = (plan.n + nr - 1) / nr, group = panel_group(plan);
+        Word* packed = at_least(e_.workspaces_[0].packed, group * nr * plan.k);
+        for (Index first = 0; first < panels; first += group) {
+            const Index count = std::min(group, panels - first);
+            split(count, std::max<Index>(1, kLeastWork / (nr * plan.k)), in_.threads, [&](Index begin, Index end, int) {
+                for (Index p = begin; p < end; ++p) in_.kernels->gemm_pack(plan, at.b, first + p, packed + p * nr * plan.k);
+            });
+            const Index row_work = std::max<Index>(1, count * nr * plan.k / 16);
+            split(plan.m, std::max<Index>(1, kLeastWork / row_work), in_.threads, [&](Index begin, Index end, int thread) {
+                Word* scratch = at_least(e_.workspaces_[static_cast<std::size_t>(thread)].scratch, kGemmScratch);
+                each_row_block(begin, end, [&](Index m0, Index m1) {
+                    in_.kernels->gemm(plan, at.a, packed, at.out, m0, m1, first, count, scratch);
+                });
+            });
+        }
+    }
+
+    void compute(const FoldStep& step, const Descriptor&, Word* out) {
+        Word immediates[2];
+        const Word* bases[2];
+        for (int v = 0; v < step.operands; ++v) {
+            const Source& s = step.sources[v];
+            immediates[v] = static_cast<Word>(s.offset);
+            bases[v] = s.tag == Tag::kIota ? &immediates[v] : base(s);
+        }
+        const FoldPlan& plan = step.plan;
+        const bool ordered = plan.mode == FoldMode::kDot || plan.mode == FoldMode::kSum;
+        if (ordered && plan.outputs < 64 && plan.k >= 16 * kChunk) return fold_by_chunks(plan, bases, out);
+        split(plan.outputs, std::max<Index>(1, kLeastWork / plan.k), in_.threads, [&](Index begin, Index end, int) {
+            in_.kernels->fold(plan, bases, out, begin, end);
+        });
+    }
+
+    // Few outputs, many terms: every chunk is an output of its own, then the levels of partials in order.
+    void fold_by_chunks(const FoldPlan& plan, const Word* const* bases, Word* out) {
+        const Index full = plan.k / kChunk, tail = plan.k % kChunk, chunks = full + (tail ? 1 : 0);
+        FoldPlan partial = plan;
+        partial.partial = true;
+        partial.k = kChunk;
+        partial.axes = plan.axes + 1;
+        partial.extents[plan.axes] = full;
+        partial.outputs = plan.outputs * full;
+        for (int v = 0; v < 2; ++v) partial.strides[v][plan.axes] = kChunk * plan.k_stride[v];
+        std::vector<Word> full_chunks(static_cast<std::size_t>(partial.outputs)), last(static_cast<std::size_t>(plan.outputs));
+        split(partial.outputs, kLeastWork / kChunk, in_.threads, [&](Index begin, Index end, int) {
+            in_.kernels->fold(partial, bases, full_chunks.data(), begin, end);
+        });
+        if (tail) {
+            FoldPlan rest = plan;
+            rest.partial = true;
+            rest.k = tail;
+            const Word* tails[2];
+            for (int v = 0; v < 2; ++v) tails[v] = bases[v] + full * kChunk * plan.k_stride[v];
+            in_.kernels->fold(rest, tails, last.data(), 0, plan.outputs);
+        }
+        for (Index o = 0; o < plan.outputs; ++o) {
+            float sum = 0, total = 0;
+            for (Index c = 0; c < chunks; ++c) {
+                sum += f32::value(c < full ? full_chunks[static_cast<std::size_t>(o * full + c)] : last[static_cast<std::size_t>(o)]);
+                if ((c + 1) % kChunk && c + 1 < chunks) continue;
+                total += sum;
+                sum = 0;
+            }
+            // With one level of partials `total` is +0 + sum, and sum is never -0.
+            out[o] = f32::word(f32::canonical(total));
+        }
+    }
+
+    void compute(const PlainStep&, const Descriptor& op, Word* out) {
+        const Word* bases[kMaxOperands];
+        for (std::size_t v = 0; v < op.views.size(); ++v) bases[v] = base(Source{op.views[v].tag, op.views[v].index, op.views[v].offset});
+        switch (op.kind) {
+        case Kind::kDraw: return compute_draw(op, out);
+        case Kind::kGather:
+            return split(op.elements, kLeastWork, in_.threads, [&](Index begin, Index end, int) { gather(op, bases, out, begin, end); });
+        case Kind::kRandom:
+            return split(op.elements, kLeastWork, in_.threads, [&](Index begin, Index end, int) { random_words(op, context_, out, begin, end); });
+        default:
+            split(op.elements, std::max<Index>(1, kLeastWork / op.k), in_.threads, [&](Index begin, Index end, int) { fold_plainly(op, bases, out, begin, end); });
+        }
+    }
+
+    void compute_draw(const Descriptor& op, Word* out) {
+        if (in_.dataset.rows == 0) throw std::invalid_argument("the Program draws rows, and there is no dataset");
+        if (in_.dataset.columns != op.extents[1])
+            throw std::invalid_argument("the Program draws rows of " + std::to_string(op.extents[1]) + " words; the dataset's have " +
+                                        std::to_string(in_.dataset.columns));
+        draw(op, context_, in_.dataset, out, 0, op.extents[0]);
+    }
+
+    Executor& e_;
+    const RunInputs& in_;
+    const Context context_;
+    std::vector<Buffer> results_;
+    std::vector<Word*> out_;
+};
+
+Executor::Executor(Program program, std::vector<Buffer> consts)
+    : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {}
+
+std::vector<Buffer> Executor::run(const RunInputs& in) {
+    const std::lock_guard lock(running_);
+    if (!in.keep) at_least(arena_, schedule_.arena_words);
+    if (workspaces_.size() < static_cast<std::size_t>(in.threads)) workspaces_.resize(static_cast<std::size_t>(in.threads));
+    return Run(*this, in).compute();
+}
+
+}  // namespace lockstep

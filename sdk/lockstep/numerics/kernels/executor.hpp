@@ -1,0 +1,76 @@
+// Runs a Program: one pass over its ops, every op split over the threads, the bits independent of how.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "kernels.hpp"
+#include "plain.hpp"
+#include "planner.hpp"
+
+namespace lockstep {
+
+// 64-byte aligned words, uninitialised.
+class Buffer {
+public:
+    Buffer() = default;
+    explicit Buffer(Index words);
+    Word* data() const { return data_.get(); }
+    Index words() const { return words_; }
+
+private:
+    struct Free {
+        void operator()(Word* p) const;
+    };
+    std::unique_ptr<Word[], Free> data_;
+    Index words_ = 0;
+};
+
+// Buffers that outlive a run: a result's memory comes back here when its last reader drops it.
+class Pool {
+public:
+    Buffer take(Index words);
+    void give(Buffer buffer);
+
+private:
+    std::mutex mutex_;
+    std::vector<Buffer> free_;
+};
+
+struct RunInputs {
+    std::vector<const Word*> state;  // null for an EMPTY entry
+    Context context;
+    Dataset dataset;
+    bool keep = false;  // every op's output, not only the Program's
+    int threads = 1;
+    const Kernels* kernels = nullptr;
+};
+
+class Executor {
+public:
+    Executor(Program program, std::vector<Buffer> consts);
+
+    // One buffer per op; empty where the op's output was not kept.
+    std::vector<Buffer> run(const RunInputs& in);
+
+    const Program& program() const { return program_; }
+    const std::shared_ptr<Pool>& pool() const { return pool_; }
+
+private:
+    class Run;
+
+    Program program_;
+    Schedule schedule_;
+    std::vector<Buffer> consts_;
+    std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
+    std::mutex running_;  // the arena serves one run at a time
+    Buffer arena_;
+    struct Workspace {
+        Buffer scratch, packed;
+    };
+    std::vector<Workspace> workspaces_;  // one per thread
+};
+
+}  // namespace lockstep

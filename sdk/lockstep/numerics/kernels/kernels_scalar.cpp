@@ -1,0 +1,18 @@
+// The kernels in portable C++.
+#include "apply_op.hpp"
+#include "kernels.hpp"
+
+namespace lockstep {
+namespace scalar {
+namespace {
+
+#include "lanes_scalar.inl"
+constexpr int MR = 4, NV = 2;
+#include "kernels.inl"
+
+}  // namespace
+}  // namespace scalar
+
+const Kernels kScalarKernels = scalar::table("scalar", 64);
+
+}  // namespace lockstep

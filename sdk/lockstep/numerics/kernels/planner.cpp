@@ -1,0 +1,419 @@
+// Planning: views merged, folds matched to kernels, copies read through, memory from liveness.
+#include "planner.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "apply_op.hpp"
+#include "kernels.hpp"
+
+namespace lockstep {
+namespace {
+
+std::vector<Index> row_major(const std::vector<Index>& extents) {
+    std::vector<Index> strides(extents.size());
+    Index stride = 1;
+    for (std::size_t i = extents.size(); i-- > 0; stride *= extents[i]) strides[i] = stride;
+    return strides;
+}
+
+// Iteration axes with the strides of several arrays on each.
+struct Axes {
+    std::vector<Index> extents;
+    std::vector<std::vector<Index>> strides;  // [array][axis]
+
+    // Drops axes of extent 1 and merges neighbours that every array walks as one.
+    void merge() {
+        Axes merged;
+        merged.strides.resize(strides.size());
+        for (std::size_t axis = 0; axis < extents.size(); ++axis) {
+            if (extents[axis] == 1) continue;
+            bool joins = !merged.extents.empty();
+            for (std::size_t v = 0; v < strides.size() && joins; ++v)
+                joins = merged.strides[v].back() == strides[v][axis] * extents[axis];
+            if (joins) merged.extents.back() *= extents[axis];
+            else merged.extents.push_back(extents[axis]);
+            for (std::size_t v = 0; v < strides.size(); ++v) {
+                if (joins) merged.strides[v].back() = strides[v][axis];
+                else merged.strides[v].push_back(strides[v][axis]);
+            }
+        }
+        *this = std::move(merged);
+    }
+};
+
+Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
+
+// --- maps ---------------------------------------------------------------------------------------------------------------
+
+// A block is a square where some operand lies transposed, else a run of whole rows.
+void choose_box(MapPlan& plan) {
+    const int last = plan.axes - 1;
+    for (int ax = 0; ax < plan.axes; ++ax) plan.box[ax] = 1;
+    for (int v = 0; v < plan.operands; ++v) {
+        const MapOperand& operand = plan.operand[v];
+        if (operand.iota || operand.uniform || last < 1 || plan.extents[last] < 8) continue;
+        const Index inner = operand.strides[last];
+        if (inner >= -1 && inner <= 1) continue;
+        for (int ax = 0; ax < last; ++ax)
+            if (operand.strides[ax] == 1 && plan.extents[ax] >= 8) {
+                plan.box[ax] = std::min<Index>(plan.extents[ax], 32);
+                plan.box[last] = std::min(plan.extents[last], kBlock / plan.box[ax]);
+                return;
+            }
+    }
+    Index room = kBlock;
+    for (int ax = last; ax >= 0 && room > 1; --ax) {
+        plan.box[ax] = std::min(plan.extents[ax], room);
+        room = plan.box[ax] == plan.extents[ax] ? room / plan.extents[ax] : 1;
+    }
+}
+
+// Registers to buffers, each free again after its last reader. A result never shares with what it is computed from.
+void assign_buffers(MapPlan& plan) {
+    const int registers = plan.operands + plan.instrs;
+    std::vector<int> last_use(static_cast<std::size_t>(registers), -1);
+    for (int i = 0; i < plan.instrs; ++i) {
+        if (static_cast<Op>(plan.instr[i].op) == Op::IMM) continue;
+        for (const std::size_t r : {plan.instr[i].a, plan.instr[i].b, plan.instr[i].c}) last_use[r] = i;
+    }
+    std::vector<int> free;
+    int buffers = 0;
+    const auto take = [&] {
+        if (free.empty()) return buffers++;
+        const int buffer = free.back();
+        free.pop_back();
+        return buffer;
+    };
+    std::vector<int> held(static_cast<std::size_t>(registers));
+    std::vector<bool> uniform(static_cast<std::size_t>(registers));
+    for (int v = 0; v < plan.operands; ++v) {
+        held[static_cast<std::size_t>(v)] = take();
+        uniform[static_cast<std::size_t>(v)] = plan.operand[v].uniform;
+        plan.operand_buffer[v] = static_cast<std::uint8_t>(held[static_cast<std::size_t>(v)]);
+    }
+    // Uniform results are computed before the first block, so their buffers are never anybody else's.
+    for (int i = 0; i < plan.instrs; ++i) {
+        const auto own = static_cast<std::size_t>(plan.operands + i);
+        uniform[own] = plan.instr[i].uniform;
+        if (uniform[own]) held[own] = take();
+    }
+    for (int i = 0; i < plan.instrs; ++i) {
+        const auto own = static_cast<std::size_t>(plan.operands + i);
+        if (!uniform[own]) held[own] = take();
+        plan.instr[i].buffer = static_cast<std::uint8_t>(held[own]);
+        for (int r = 0; r <= plan.operands + i; ++r) {
+            const auto reg = static_cast<std::size_t>(r);
+            const bool ends = last_use[reg] == i || (r == plan.operands + i && last_use[reg] < 0);
+            if (ends && !uniform[reg]) free.push_back(held[reg]);
+        }
+    }
+    plan.buffers = buffers;
+}
+
+MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& out_strides, const std::vector<const View*>& views,
+                 const std::vector<Instr>& instrs) {
+    Axes axes{extents, {out_strides}};
+    for (const View* view : views) axes.strides.push_back(view->strides);
+    axes.merge();
+    MapPlan plan{};
+    plan.axes = static_cast<int>(axes.extents.size());
+    plan.operands = static_cast<int>(views.size());
+    plan.instrs = static_cast<int>(instrs.size());
+    plan.elements = 1;
+    for (int ax = 0; ax < plan.axes; ++ax) {
+        const auto axis = static_cast<std::size_t>(ax);
+        plan.extents[ax] = axes.extents[axis];
+        plan.out_strides[ax] = axes.strides[0][axis];
+        plan.elements *= axes.extents[axis];
+        for (std::size_t v = 0; v < views.size(); ++v) plan.operand[v].strides[ax] = axes.strides[v + 1][axis];
+    }
+    std::vector<bool> uniform;
+    for (std::size_t v = 0; v < views.size(); ++v) {
+        MapOperand& operand = plan.operand[v];
+        operand.iota = views[v]->tag == Tag::kIota;
+        operand.offset = static_cast<Word>(views[v]->offset);
+        operand.uniform = std::all_of(operand.strides, operand.strides + plan.axes, [](Index s) { return s == 0; });
+        uniform.push_back(operand.uniform);
+    }
+    for (std::size_t i = 0; i < instrs.size(); ++i) {
+        const Instr& in = instrs[i];
+        bool same = true;
+        if (static_cast<Op>(in.op) != Op::IMM) same = uniform[in.a] && uniform[in.b] && uniform[in.c];
+        plan.instr[i] = MapInstr{in.op, in.a, in.b, in.c, in.imm, same, 0};
+        uniform.push_back(same);
+    }
+    choose_box(plan);
+    assign_buffers(plan);
+    plan.blocks = 1;
+    for (int ax = 0; ax < plan.axes; ++ax) plan.blocks *= (plan.extents[ax] + plan.box[ax] - 1) / plan.box[ax];
+    return plan;
+}
+
+// Registers that an instruction does not read become copies of one that it does: the planner need not know arities.
+std::vector<Instr> with_read_registers_only(const Descriptor& op) {
+    std::vector<Instr> instrs = op.instrs;
+    for (Instr& instr : instrs) {
+        const int reads = arity(instr.op);
+        if (reads < 1) instr.a = 0;
+        if (reads < 2) instr.b = instr.a;
+        if (reads < 3) instr.c = instr.b;
+    }
+    return instrs;
+}
+
+MapStep plan_map_step(const Descriptor& op) {
+    MapStep step;
+    std::vector<const View*> views;
+    std::vector<Source> sources;
+    for (const View& view : op.views) {
+        views.push_back(&view);
+        sources.push_back(source_of(view));
+    }
+    step.parts.push_back(plan_map(op.extents, row_major(op.extents), views, with_read_registers_only(op)));
+    step.sources.push_back(std::move(sources));
+    step.out_offsets.push_back(0);
+    return step;
+}
+
+MapStep plan_concat(const Descriptor& op) {
+    MapStep step;
+    const std::vector<Index> strides = row_major(op.extents);
+    Index before = 0;
+    for (std::size_t i = 0; i < op.views.size(); ++i) {
+        std::vector<Index> extents = op.extents;
+        extents[op.p0] = op.sizes[i];
+        step.parts.push_back(plan_map(extents, strides, {&op.views[i]}, {}));
+        step.sources.push_back({source_of(op.views[i])});
+        step.out_offsets.push_back(before * strides[op.p0]);
+        before += op.sizes[i];
+    }
+    return step;
+}
+
+// --- folds --------------------------------------------------------------------------------------------------------------
+
+// dot as a matrix product if the innermost output axis belongs to one operand and some other axis to the other one.
+std::optional<GemmStep> plan_gemm(const Descriptor& op, const View& first, const View& second) {
+    if (op.mode != static_cast<int>(FoldMode::kDot) || op.k > kChunk * kChunk) return std::nullopt;
+    const View *a = &first, *b = &second;
+    const auto rank = op.extents.size();
+    Axes axes{op.extents, {row_major(op.extents), {}, {}}};
+    axes.strides[1].assign(a->strides.begin(), a->strides.begin() + static_cast<std::ptrdiff_t>(rank));
+    axes.strides[2].assign(b->strides.begin(), b->strides.begin() + static_cast<std::ptrdiff_t>(rank));
+    axes.merge();
+    const auto n_axes = axes.extents.size();
+    if (n_axes < 2) return std::nullopt;
+    std::size_t va = 1, vb = 2;
+    if (axes.strides[2].back() == 0) {
+        std::swap(a, b);
+        std::swap(va, vb);
+    }
+    if (axes.strides[va].back() != 0 || axes.strides[vb].back() == 0) return std::nullopt;
+    std::size_t m_axis = n_axes;
+    for (std::size_t axis = 0; axis + 1 < n_axes; ++axis)
+        if (axes.strides[vb][axis] == 0 && axes.strides[va][axis] != 0 && (m_axis == n_axes || axes.extents[axis] > axes.extents[m_axis]))
+            m_axis = axis;
+    if (m_axis == n_axes) return std::nullopt;
+    GemmStep step{};
+    GemmPlan& plan = step.plan;
+    plan.m = axes.extents[m_axis];
+    plan.n = axes.extents.back();
+    plan.k = op.k;
+    plan.a_m = axes.strides[va][m_axis];
+    plan.out_m = axes.strides[0][m_axis];
+    plan.b_n = axes.strides[vb].back();
+    plan.a_k = a->strides[rank];
+    plan.b_k = b->strides[rank];
+    plan.batches = 1;
+    for (std::size_t axis = 0; axis + 1 < n_axes; ++axis) {
+        if (axis == m_axis) continue;
+        plan.batch[plan.batch_axes] = axes.extents[axis];
+        plan.out_batch[plan.batch_axes] = axes.strides[0][axis];
+        plan.a_batch[plan.batch_axes] = axes.strides[va][axis];
+        plan.b_batch[plan.batch_axes] = axes.strides[vb][axis];
+        ++plan.batch_axes;
+        plan.batches *= axes.extents[axis];
+    }
+    step.a = source_of(*a);
+    step.b = source_of(*b);
+    return step;
+}
+
+FoldStep plan_fold(const Descriptor& op, const std::vector<const View*>& views) {
+    FoldStep step{};
+    FoldPlan& plan = step.plan;
+    const auto rank = op.extents.size();
+    Axes axes{op.extents, {}};
+    for (const View* view : views)
+        axes.strides.emplace_back(view->strides.begin(), view->strides.begin() + static_cast<std::ptrdiff_t>(rank));
+    axes.merge();
+    plan.mode = static_cast<FoldMode>(op.mode);
+    plan.axes = static_cast<int>(axes.extents.size());
+    plan.outputs = op.elements;
+    plan.k = op.k;
+    step.operands = static_cast<int>(views.size());
+    for (std::size_t v = 0; v < views.size(); ++v) {
+        plan.k_stride[v] = views[v]->strides[rank];
+        step.sources[v] = source_of(*views[v]);
+        for (int ax = 0; ax < plan.axes; ++ax) plan.strides[v][ax] = axes.strides[v][static_cast<std::size_t>(ax)];
+    }
+    for (int ax = 0; ax < plan.axes; ++ax) plan.extents[ax] = axes.extents[static_cast<std::size_t>(ax)];
+    return step;
+}
+
+bool is_copy(const Descriptor& op) {
+    if (op.kind != Kind::kMap || op.views.size() != 1 || op.views[0].tag == Tag::kIota) return false;
+    if (op.instrs.empty()) return true;
+    return op.instrs.size() == 1 && static_cast<Op>(op.instrs[0].op) == Op::MOV && op.instrs[0].a == 0;
+}
+
+// `reader`, which reads the output of the copy over `extents`, as a view of what was copied; nothing where an axis of the reader
+// runs across axes of the copy that do not merge.
+std::optional<View> read_through(const View& reader, const std::vector<Index>& extents, const Descriptor& copy) {
+    Axes axes{copy.extents, {row_major(copy.extents), copy.views[0].strides}};
+    axes.merge();
+    const auto n_axes = axes.extents.size();
+    const std::vector<Index>&row = axes.strides[0], &source = axes.strides[1];
+    View through{copy.views[0].tag, copy.views[0].index, copy.views[0].offset, std::vector<Index>(reader.strides.size(), 0)};
+    std::vector<Index> low(n_axes), high(n_axes);
+    Index rest = reader.offset;
+    for (std::size_t axis = 0; axis < n_axes; ++axis) {
+        low[axis] = high[axis] = rest / row[axis];
+        rest %= row[axis];
+        through.offset += low[axis] * source[axis];
+    }
+    for (std::size_t own = 0; own < extents.size(); ++own) {
+        const Index stride = reader.strides[own];
+        if (extents[own] == 1 || stride == 0) continue;
+        std::size_t axis = 0;
+        while (axis < n_axes && stride % row[axis] != 0) ++axis;
+        if (axis == n_axes) return std::nullopt;
+        const Index steps = stride / row[axis], reach = steps * (extents[own] - 1);
+        (reach < 0 ? low : high)[axis] += reach;
+        through.strides[own] = steps * source[axis];
+    }
+    for (std::size_t axis = 0; axis < n_axes; ++axis)
+        if (low[axis] < 0 || high[axis] >= axes.extents[axis]) return std::nullopt;
+    return through;
+}
+
+// Folds read through copies: the transposes that make a k axis contiguous in the committed form need not exist.
+View seen_through(const Program& program, const Descriptor& op, View view) {
+    std::vector<Index> extents = op.extents;
+    extents.push_back(op.k);
+    while (view.tag == Tag::kOp && is_copy(program.ops[static_cast<std::size_t>(view.index)])) {
+        const std::optional<View> through = read_through(view, extents, program.ops[static_cast<std::size_t>(view.index)]);
+        // Something must stay contiguous, or every term would be a cache line of its own.
+        if (!through || std::find(through->strides.begin(), through->strides.end(), 1) == through->strides.end()) break;
+        view = *through;
+    }
+    return view;
+}
+
+Step plan_fold_step(const Descriptor& op, const std::vector<View>& views) {
+    for (const View& view : views)
+        if (view.tag == Tag::kIota && !view.uniform()) return PlainStep{};
+    if (views.size() == 2)
+        if (auto gemm = plan_gemm(op, views[0], views[1])) return *gemm;
+    std::vector<const View*> pointers;
+    for (const View& view : views) pointers.push_back(&view);
+    return plan_fold(op, pointers);
+}
+
+// --- memory -------------------------------------------------------------------------------------------------------------
+
+// Free ranges of the arena by offset; first fit, merged when given back.
+class Arena {
+public:
+    Index take(Index words) {
+        words = (words + 15) / 16 * 16;  // 64 bytes
+        for (auto it = free_.begin(); it != free_.end(); ++it) {
+            if (it->second < words) continue;
+            const Index at = it->first, left = it->second - words;
+            free_.erase(it);
+            if (left) free_[at + words] = left;
+            return at;
+        }
+        Index at = size_;
+        if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == size_) {
+            at = std::prev(free_.end())->first;
+            free_.erase(std::prev(free_.end()));
+        }
+        size_ = at + words;
+        return at;
+    }
+    void give(Index at, Index words) {
+        words = (words + 15) / 16 * 16;
+        auto next = free_.lower_bound(at);
+        if (next != free_.end() && at + words == next->first) {
+            words += next->second;
+            next = free_.erase(next);
+        }
+        if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == at) {
+            std::prev(next)->second += words;
+            return;
+        }
+        free_[at] = words;
+    }
+    Index size() const { return size_; }
+
+private:
+    std::map<Index, Index> free_;
+    Index size_ = 0;
+};
+
+void place(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+    const std::size_t n = program.ops.size();
+    schedule.kept.assign(n, false);
+    schedule.arena_offset.assign(n, -1);
+    for (const Alias& alias : program.outputs)
+        if (alias.kind == 1) schedule.kept[static_cast<std::size_t>(alias.index)] = true;
+    schedule.needed = schedule.kept;
+    for (std::size_t i = n; i-- > 0;)
+        if (schedule.needed[i])
+            for (const View& view : views[i])
+                if (view.tag == Tag::kOp) schedule.needed[static_cast<std::size_t>(view.index)] = true;
+    std::vector<std::size_t> last_use(n, 0);
+    for (std::size_t i = 0; i < n; ++i)
+        if (schedule.needed[i])
+            for (const View& view : views[i])
+                if (view.tag == Tag::kOp) last_use[static_cast<std::size_t>(view.index)] = i;
+    std::vector<std::vector<std::size_t>> ends(n);
+    Arena arena;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (schedule.needed[i] && !schedule.kept[i]) {
+            schedule.arena_offset[i] = arena.take(program.ops[i].elements);
+            ends[last_use[i]].push_back(i);
+        }
+        for (const std::size_t dead : ends[i]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
+    }
+    schedule.arena_words = arena.size();
+}
+
+}  // namespace
+
+Schedule make_schedule(const Program& program) {
+    Schedule schedule;
+    std::vector<std::vector<View>> views;
+    for (const Descriptor& op : program.ops) {
+        views.push_back(op.views);
+        switch (op.kind) {
+        case Kind::kMap: schedule.steps.emplace_back(plan_map_step(op)); break;
+        case Kind::kConcat: schedule.steps.emplace_back(plan_concat(op)); break;
+        case Kind::kFold:
+            for (View& view : views.back()) view = seen_through(program, op, view);
+            schedule.steps.push_back(plan_fold_step(op, views.back()));
+            if (std::holds_alternative<PlainStep>(schedule.steps.back())) views.back() = op.views;
+            break;
+        default: schedule.steps.emplace_back(PlainStep{});
+        }
+        if (const auto* step = std::get_if<MapStep>(&schedule.steps.back()))
+            for (const MapPlan& plan : step->parts) schedule.map_scratch_words = std::max(schedule.map_scratch_words, map_scratch(plan));
+    }
+    place(program, views, schedule);
+    return schedule;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// What an op of a Program becomes before it runs: plain values that the kernels of every instruction set read.
+//
+// Strides count words. A plan's axes are the op's output axes with those of extent 1 dropped and neighbours merged wherever
+// every operand allows it; the last one is the innermost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep {
+
+using Word = std::uint32_t;
+using Index = std::int64_t;
+
+constexpr int kMaxAxes = 8;
+constexpr int kMaxOperands = 8;
+constexpr int kMaxInstrs = 32;
+constexpr Index kChunk = 256;         // terms of a fold that are chained before a partial result is taken
+constexpr Index kBlock = 1024;        // elements that a map evaluates at a time: a register is 4 KiB and stays in L1
+
+struct MapOperand {
+    Index strides[kMaxAxes];
+    bool iota;     // the value is offset + sum(stride x coordinate), not what lies there
+    bool uniform;  // one value for the whole op
+    Word offset;   // of an iota
+};
+
+struct MapInstr {
+    std::uint8_t op, a, b, c;  // registers: operands first, then one per instruction
+    Word imm;
+    bool uniform;  // reads uniform registers alone: computed once per run
+    std::uint8_t buffer;  // where the result goes
+};
+
+// A map, or one part of a concat (no instructions, the output strides of the whole).
+struct MapPlan {
+    int axes, operands, instrs, buffers;
+    Index extents[kMaxAxes], out_strides[kMaxAxes];
+    Index box[kMaxAxes];    // extents of one block, <= kBlock elements in all
+    Index blocks;
+    Index elements;
+    MapOperand operand[kMaxOperands];
+    MapInstr instr[kMaxInstrs];
+    std::uint8_t operand_buffer[kMaxOperands];
+};
+
+// dot as a matrix product: out[batch, m, n] = fold_k a[batch, m, k] b[batch, n, k]; n is the output's innermost axis.
+struct GemmPlan {
+    int batch_axes;
+    Index batch[kMaxAxes], a_batch[kMaxAxes], b_batch[kMaxAxes], out_batch[kMaxAxes];
+    Index batches;
+    Index m, n, k;
+    Index a_m, a_k, b_n, b_k, out_m;
+};
+
+enum class FoldMode : int { kDot, kSum, kMax, kMin, kWrappingSum };
+
+// A fold with one chain per output element, outputs numbered row-major over `extents`.
+struct FoldPlan {
+    FoldMode mode;
+    int axes;
+    Index extents[kMaxAxes];
+    Index strides[2][kMaxAxes];
+    Index k_stride[2];
+    Index outputs, k;
+    bool partial;  // the bare chunk result of k <= 256 terms, without the level that adds it to +0
+};
+
+}  // namespace lockstep

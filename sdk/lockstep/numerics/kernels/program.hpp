@@ -1,0 +1,70 @@
+// A Program's committed bytes as values (docs/protocol.md, section 2).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plans.hpp"
+
+namespace lockstep {
+
+enum class Kind : int { kMap = 1, kFold, kGather, kConcat, kRandom, kDraw };
+enum class Tag : int { kOp, kState, kConst, kIota, kContext };
+
+struct View {
+    Tag tag;
+    int index;
+    Index offset;
+    std::vector<Index> strides;  // per output axis, then per k axis
+
+    // One value wherever it is read.
+    bool uniform() const;
+};
+
+struct Instr {
+    std::uint8_t op, a, b, c;
+    Word imm;
+};
+
+// How many of a, b, c an opcode reads: ARITY of scalar.py, with 0 for IMM.
+int arity(int op);
+
+struct Descriptor {
+    Kind kind;
+    int mode, dtype;  // dtype: 0 f32, 1 i32
+    std::vector<Index> extents;
+    Index k = 0;  // terms of a fold
+    std::vector<View> views;
+    std::vector<Instr> instrs;
+    Word p0, p1;
+    std::vector<Index> sizes;
+    Index elements = 1;
+};
+
+struct Entry {
+    int kind, dtype;  // kind: 0 EMPTY, 1 scalar, 2 vector
+    Index elements;
+};
+
+struct Alias {
+    int kind, index;  // kind: 0 EMPTY, 1 op, 2 state
+};
+
+struct Program {
+    std::vector<Entry> inputs;
+    std::vector<Alias> outputs;
+    std::vector<Descriptor> ops;
+    std::vector<Index> const_elements;
+
+    // Words of what a view reads: an op's output, a state tensor, a constant, the three context words.
+    Index source_elements(const View& view) const;
+};
+
+// Throws std::invalid_argument if the bytes do not parse, or if some op would read outside of what it names: this is what
+// makes running a Program memory-safe. The rules that make one defensible are validate.py's.
+Program decode_program(std::span<const std::uint8_t> header, const std::vector<std::span<const std::uint8_t>>& descriptors,
+                       std::vector<Index> const_elements);
+
+}  // namespace lockstep

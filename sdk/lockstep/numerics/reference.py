@@ -1,0 +1,188 @@
+"""One element of one op, in Python integers: the specification that the kernels and the contract are tested against.
+
+Nothing here is fast. `element` is what an op's output holds at a flat position; `chunk`, `value` and `partials` are what
+the game asks of a fold. Where a word of an operand lies is the caller's business: `Operands.word`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from Crypto.Hash import keccak
+
+from lockstep.numerics import scalar
+from lockstep.protocol.errors import Mismatch, UsageError
+from lockstep.protocol.program import CHUNK, Fold, Kind, Op, Tag, View
+
+Word = int
+Coordinates = tuple[int, ...]
+
+_IDENTITY = {Fold.MAX: scalar.NEGATIVE_INFINITY, Fold.MIN: scalar.INFINITY}
+_JOIN: dict[int, Callable[[Word, Word], Word]] = {
+    Fold.DOT: scalar.fadd, Fold.SUM: scalar.fadd, Fold.MAX: scalar.fmax, Fold.MIN: scalar.fmin,
+    Fold.ISUM: scalar.iadd,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The rows that a draw reads."""
+
+    rows: int
+    word: Callable[[int, int], Word]
+    """(row, column) -> word."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Everything that an op can read."""
+
+    word: Callable[[Tag, int, int], Word]
+    """(OP, STATE or CONST; index; flat element) -> word."""
+    seed: bytes
+    """32 bytes."""
+    context: tuple[int, int, int]
+    """round, slot, t."""
+    dataset: Dataset | None = None
+
+    def read(self, view: View, coordinates: Coordinates, extra: int = 0) -> Word:
+        """The word that a view shows at `coordinates`, `extra` elements further on."""
+        at = position(view, coordinates) + extra
+        if view.tag == Tag.IOTA:
+            return at & scalar.MASK
+        if view.tag == Tag.CONTEXT:
+            return self.context[at]
+        return self.word(view.tag, view.index, at)
+
+
+def position(view: View, coordinates: Coordinates) -> int:
+    """offset + sum(stride x coordinate)."""
+    return view.offset + sum(s * c for s, c in zip(view.strides, coordinates, strict=True))
+
+
+def unflatten(extents: Sequence[int], flat: int) -> Coordinates:
+    """Row-major coordinates of a flat position."""
+    coordinates = []
+    for extent in reversed(extents):
+        flat, coordinate = divmod(flat, extent)
+        coordinates.append(coordinate)
+    return tuple(reversed(coordinates))
+
+
+def element(op: Op, at: int, operands: Operands) -> Word:
+    """The word of an op's output at flat position `at`."""
+    o = unflatten(op.extents, at)
+    if op.kind == Kind.MAP:
+        return _map(op, o, operands)
+    if op.kind == Kind.FOLD:
+        return value(op, at, levels(op), 0, operands)
+    if op.kind == Kind.GATHER:
+        return _gather(op, o, operands)
+    if op.kind == Kind.CONCAT:
+        return _concat(op, o, operands)
+    if op.kind == Kind.RANDOM:
+        return philox(operands.seed, op.p0, at, operands.context)
+    return _draw(op, o, operands)
+
+
+# --- folds ---------------------------------------------------------------------------------------------
+
+
+def levels(op: Op) -> int:
+    """Levels of partials above a fold's chunks: 1 for K <= 65,536, 2 above."""
+    return 1 if op.chunks <= CHUNK else 2
+
+
+def width(op: Op, level: int) -> int:
+    """Values at a level: the chunks at level 0, one at the top."""
+    count = op.chunks
+    for _ in range(level):
+        count = -(-count // CHUNK)
+    return count
+
+
+def chunk(op: Op, at: int, c: int, operands: Operands) -> Word:
+    """The chain over terms 256 c .. 256 c + 255 of output `at`: what the contract executes."""
+    o = unflatten(op.extents, at)
+    acc = _IDENTITY.get(Fold(op.mode), 0)
+    for k in range(CHUNK * c, min(CHUNK * (c + 1), op.k_terms)):
+        terms = [operands.read(v, (*o, k)) for v in op.views]
+        acc = scalar.ffma(*terms, acc) if op.mode == Fold.DOT else _JOIN[op.mode](acc, *terms)
+    return acc
+
+
+def combine(mode: int, words: Sequence[Word]) -> Word:
+    """At most 256 values of one level as one value of the next."""
+    acc = _IDENTITY.get(Fold(mode), 0)
+    for word in words:
+        acc = _JOIN[mode](acc, word)
+    return acc
+
+
+def partials(op: Op, at: int, level: int, index: int, operands: Operands) -> list[Word]:
+    """The values of level - 1 that combine to value `index` of `level` >= 1."""
+    below = range(CHUNK * index, min(CHUNK * (index + 1), width(op, level - 1)))
+    return [value(op, at, level - 1, j, operands) for j in below]
+
+
+def value(op: Op, at: int, level: int, index: int, operands: Operands) -> Word:
+    """Value `index` of a level of output `at`: a chunk at level 0, the element itself at the top."""
+    if level == 0:
+        return chunk(op, at, index, operands)
+    return combine(op.mode, partials(op, at, level, index, operands))
+
+
+# --- the other kinds -----------------------------------------------------------------------------------
+
+
+def _map(op: Op, o: Coordinates, operands: Operands) -> Word:
+    registers = [operands.read(v, o) for v in op.views]
+    for i in op.instrs:
+        if i.op == scalar.Op.IMM:
+            registers.append(i.imm)
+            continue
+        read = (i.a, i.b, i.c)[: scalar.ARITY[scalar.Op(i.op)]]
+        registers.append(scalar.apply(i.op, *(registers[r] for r in read)))
+    return registers[-1]
+
+
+def _gather(op: Op, o: Coordinates, operands: Operands) -> Word:
+    index, table = op.views
+    row = operands.read(index, o)
+    return operands.read(table, o, row * op.p1) if row < op.p0 else 0
+
+
+def _concat(op: Op, o: Coordinates, operands: Operands) -> Word:
+    along = o[op.p0]
+    for view, size in zip(op.views, op.sizes, strict=True):
+        if along < size:
+            return operands.read(view, (*o[: op.p0], along, *o[op.p0 + 1 :]))
+        along -= size
+    raise UsageError("a coordinate beyond the parts of a concat", hint="validate the Program first")
+
+
+def philox(seed: bytes, stream: int, at: int, context: tuple[int, int, int]) -> Word:
+    """Word `at` of a stream: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011)."""
+    k0 = int.from_bytes(seed[:4], "little") ^ stream
+    k1 = int.from_bytes(seed[4:8], "little")
+    c0, c1, c2, c3 = at >> 2, *context
+    for _ in range(10):
+        left, right = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (right >> 32) ^ c1 ^ k0, right & scalar.MASK, (left >> 32) ^ c3 ^ k1, left & scalar.MASK
+        k0, k1 = (k0 + 0x9E3779B9) & scalar.MASK, (k1 + 0xBB67AE85) & scalar.MASK
+    return (c0, c1, c2, c3)[at & 3]
+
+
+def drawn_row(seed: bytes, context: tuple[int, int, int], j: int, rows: int) -> int:
+    """The dataset row of draw j: keccak(seed ‖ round ‖ slot ‖ t ‖ j) mod rows."""
+    message = seed + b"".join(word.to_bytes(4, "big") for word in (*context, j & scalar.MASK))
+    return int.from_bytes(keccak.new(digest_bits=256, data=message).digest(), "big") % rows
+
+
+def _draw(op: Op, o: Coordinates, operands: Operands) -> Word:
+    if operands.dataset is None:
+        raise Mismatch("a draw without a dataset", hint="fetch the job's dataset first")
+    j, column = o
+    row = drawn_row(operands.seed, operands.context, op.p0 + j, operands.dataset.rows)
+    return operands.dataset.word(row, column)
