@@ -1,0 +1,266 @@
+"""The HTTP API: a public index of the chain with a signed blob relay (docs/programs.md)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from pydantic import ValidationError
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.orm import Session
+
+from coordinator import announcements, metrics, problems
+from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
+from coordinator.context import Context
+from coordinator.models import Announcement, Claim, Cursor, Game, Job, Node, Round
+from coordinator.schema import (
+    BlobOut,
+    Bytes32,
+    ClaimAccepted,
+    ClaimIn,
+    ClaimOut,
+    GameOut,
+    JobOut,
+    NodeOut,
+    Page,
+    RoundOut,
+    StatusOut,
+)
+from lockstep.protocol.errors import NotFoundError, TryLater, UsageError
+
+READY_SECONDS = 30
+"""An index that has not heard from the chain for this long is not ready."""
+
+Limit = Annotated[int, Query(ge=1, le=200)]
+Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
+Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
+RowT = TypeVar("RowT")
+
+public = APIRouter(prefix="/api/v1")
+service = APIRouter()
+
+
+def create_app(context: Context) -> FastAPI:
+    """The application over `context`."""
+    app = FastAPI(
+        title="Lockstep coordinator",
+        version=version("lockstep-compute"),
+        description="An index of the chain with a signed blob relay: all of it rebuilt from the chain and storage.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.context = context
+    app.include_router(public)
+    app.include_router(service)
+    problems.install(app)
+
+    @app.middleware("http")
+    async def count(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        began = time.perf_counter()
+        response = await proceed(request)
+        route = getattr(request.scope.get("route"), "path", "unmatched")
+        metrics.observe_request(request.method, route, response.status_code, time.perf_counter() - began)
+        return response
+
+    return app
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+Ctx = Annotated[Context, Depends(_context)]
+
+
+# -- reading --------------------------------------------------------------------------------------------
+
+
+@public.get("/jobs")
+def jobs(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[JobOut]:
+    """Jobs, newest first."""
+    with context.database.reading() as session:
+        rows, following = _page(session, select(Job), (Job.block, Job.id), limit, cursor)
+        return Page[JobOut](items=[JobOut.model_validate(row) for row in rows], next=following)
+
+
+@public.get("/jobs/{job}")
+def job(context: Ctx, job: Bytes32) -> JobOut:
+    """One job with its parameters."""
+    with _found(context, Job, job) as (_, row):
+        return JobOut.model_validate(row)
+
+
+@public.get("/jobs/{job}/rounds")
+def rounds(context: Ctx, job: Bytes32) -> list[RoundOut]:
+    """A job's rounds, first to last, with their claims."""
+    with _found(context, Job, job) as (session, _):
+        claims = session.scalars(select(Claim).where(Claim.job == job).order_by(Claim.attempt, Claim.slot)).all()
+        found = session.scalars(select(Round).where(Round.job == job).order_by(Round.number)).all()
+        out = [RoundOut.model_validate({**_fields(row), "claims": []}) for row in found]
+        for row in out:
+            row.claims = [ClaimOut.model_validate(c) for c in claims if c.round == row.number]
+        return out
+
+
+@public.get("/claims/{claim}")
+def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
+    """One claim. Before its reveal is indexed, its CIDs are those that its worker announced."""
+    with _found(context, Claim, claim) as (session, row):
+        announced = session.get(Announcement, claim)
+        out = ClaimOut.model_validate(row)
+        if announced is not None and out.payload_cid is None:
+            out.trace_cid, out.payload_cid = announced.body["trace_cid"], announced.body["payload_cid"]
+        return out
+
+
+@public.get("/games")
+def games(context: Ctx, limit: Limit = 50, cursor: str | None = None, open_only: bool = False) -> Page[GameOut]:
+    """Disputes, newest first."""
+    query = select(Game).where(Game.verdict.is_(None)) if open_only else select(Game)
+    with context.database.reading() as session:
+        rows, following = _page(session, query, (Game.block, Game.id), limit, cursor)
+        return Page[GameOut](items=[GameOut.model_validate(row) for row in rows], next=following)
+
+
+@public.get("/nodes")
+def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[NodeOut]:
+    """Registered nodes, newest first."""
+    with context.database.reading() as session:
+        rows, following = _page(session, select(Node), (Node.block, Node.account), limit, cursor)
+        return Page[NodeOut](items=[NodeOut.model_validate(row) for row in rows], next=following)
+
+
+@public.get("/status")
+def status(context: Ctx) -> StatusOut:
+    """How far the index is."""
+    with context.database.reading() as session:
+        cursor = session.get(Cursor, 1)
+        return StatusOut(
+            version=version("lockstep-compute"),
+            chain_id=cursor.chain_id if cursor else None,
+            market=cursor.market if cursor else None,
+            aggregator=context.aggregator,
+            block=cursor.block if cursor else None,
+            head=cursor.head if cursor else None,
+            time=cursor.time if cursor else None,
+            jobs=session.scalar(select(func.count()).select_from(Job)) or 0,
+            claims=session.scalar(select(func.count()).select_from(Claim)) or 0,
+            games_open=session.scalar(select(func.count()).select_from(Game).where(Game.verdict.is_(None))) or 0,
+        )
+
+
+# -- signed ---------------------------------------------------------------------------------------------
+
+
+@public.post("/claims", status_code=202)
+def announce(context: Ctx, request: Small, response: Response) -> ClaimAccepted:
+    """Announce a claim: its EIP-712 signature and where its material is, so that it is fetched early."""
+    try:
+        body = ClaimIn.model_validate_json(request.body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{'/'.join(str(x) for x in first['loc']) or 'body'}: {first['msg']}", hint="see ClaimIn in /openapi.json"
+        ) from error
+    claim_hex = announcements.accept(context, request, body)
+    context.poke(body.claim.job)
+    response.headers["Location"] = f"/api/v1/claims/{claim_hex}"
+    return ClaimAccepted(id=claim_hex)
+
+
+@public.post("/blobs", status_code=201)
+def put_blob(context: Ctx, request: Blob, response: Response) -> BlobOut:
+    """Relay the body into storage; the answer is its CID."""
+    cid = context.store.put(request.body)
+    response.headers["Location"] = f"/api/v1/blobs/{cid}"
+    return BlobOut(cid=cid, bytes=len(request.body))
+
+
+@public.get("/blobs/{cid}", response_class=Response)
+def get_blob(context: Ctx, cid: str) -> Response:
+    """Content by CID, verified block by block before it leaves."""
+    data = context.store.get(cid, max_bytes=context.max_blob_bytes)
+    headers = {"ETag": f'"{cid}"', "Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+# -- service --------------------------------------------------------------------------------------------
+
+
+@service.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The process serves."""
+    return {"status": "ok"}
+
+
+@service.get("/readyz")
+def readyz(context: Ctx) -> dict[str, Any]:
+    """The index follows the chain; 503 while it does not."""
+    context.database.check()
+    with context.database.reading() as session:
+        cursor = session.get(Cursor, 1)
+    if cursor is None:
+        raise TryLater("nothing is indexed yet", hint="is the RPC reachable? see the log")
+    silence = int(time.time()) - cursor.checked
+    if silence > READY_SECONDS:
+        raise TryLater(f"the chain was last heard {silence} s ago", hint="is the RPC reachable? see the log")
+    return {"status": "ok", "block": cursor.block, "behind": cursor.head - cursor.block}
+
+
+@service.get("/metrics", response_class=Response)
+def prometheus(context: Ctx) -> Response:
+    """Prometheus metrics, prefix `lockstep_`."""
+    body, media_type = metrics.render(context.database)
+    return Response(body, media_type=media_type)
+
+
+# -- pages ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _found(context: Context, kind: type[RowT], key: str) -> Iterator[tuple[Session, RowT]]:
+    with context.database.reading() as session:
+        row = session.get(kind, key)
+        if row is None:
+            raise NotFoundError(
+                f"no {kind.__name__.lower()} {key}",
+                hint="the index follows the chain by a block or two: see /api/v1/status",
+            )
+        yield session, row
+
+
+def _page(
+    session: Session, query: Select[RowT], order: tuple[Any, Any], limit: int, cursor: str | None
+) -> tuple[list[RowT], str | None]:
+    """`limit` rows in descending `order`, after the row that `cursor` names, and the next page's cursor."""
+    if cursor is not None:
+        query = query.where(tuple_(*order) < tuple_(*_decode(cursor)))
+    rows = list(session.scalars(query.order_by(*(column.desc() for column in order)).limit(limit + 1)))
+    if len(rows) <= limit:
+        return rows, None
+    last = rows[limit - 1]
+    return rows[:limit], _encode([getattr(last, column.key) for column in order])
+
+
+def _encode(key: list[Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str) -> tuple[int, str]:
+    try:
+        block, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return int(block), str(key)
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise UsageError("that is no cursor of this API", hint="use `next` of the page before") from error
+
+
+def _fields(row: Round) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in Round.__table__.columns}

@@ -1,0 +1,27 @@
+"""What the API's requests share: the index, the guard, the store, and a way to wake the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.db import Database
+from coordinator.guard import Guard
+from lockstep.protocol.types import Address
+from lockstep.storage import ContentStore
+
+
+@dataclass(frozen=True)
+class Context:
+    """One coordinator's parts, as its API needs them."""
+
+    database: Database
+    guard: Guard
+    store: ContentStore
+    aggregator: Address
+    """The account that this coordinator stakes and merges with."""
+    max_blob_bytes: int
+    market: Address
+    chain_id: int
+    poke: Callable[[str], None]
+    """Ask the worker to look at a job; never blocks, may be lost."""

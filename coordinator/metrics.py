@@ -1,0 +1,62 @@
+"""Prometheus metrics: requests counted as they come, everything else read from the index at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+
+from coordinator.db import Database
+from coordinator.models import Claim, Cursor, Game, Job, Round
+
+_requests = CollectorRegistry()
+REQUESTS = Counter(
+    "lockstep_coordinator_requests_total", "HTTP requests.", ("method", "route", "status"), registry=_requests
+)
+SECONDS = Histogram(
+    "lockstep_coordinator_request_seconds", "Time to answer a request.", ("method", "route"), registry=_requests
+)
+
+
+def observe_request(method: str, route: str, status: int, seconds: float) -> None:
+    """Count one answered request; `route` is the pattern, never the path, so that labels stay few."""
+    REQUESTS.labels(method, route, str(status)).inc()
+    SECONDS.labels(method, route).observe(seconds)
+
+
+def render(database: Database) -> tuple[bytes, str]:
+    """The exposition text and its media type."""
+    index = CollectorRegistry()
+    index.register(_Index(database))
+    return generate_latest(_requests) + generate_latest(index), CONTENT_TYPE_LATEST
+
+
+class _Index(Collector):
+    """Gauges over the index's rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def collect(self) -> Iterator[Metric]:
+        with self._database.reading() as session:
+            cursor = session.get(Cursor, 1)
+            for name, what, value in (
+                ("indexed_block", "Last block whose events are in the index.", cursor.block if cursor else 0),
+                ("head_block", "The chain's head when it was last asked.", cursor.head if cursor else 0),
+            ):
+                yield GaugeMetricFamily(f"lockstep_coordinator_{name}", what, value=value)
+            for name, column in (
+                ("jobs", Job.state),
+                ("rounds", Round.state),
+                ("claims", Claim.state),
+                ("games", func.coalesce(Game.verdict, "open")),
+            ):
+                family = GaugeMetricFamily(
+                    f"lockstep_coordinator_{name}", f"{name.capitalize()} by state.", labels=["state"]
+                )
+                for state, count in session.execute(select(column, func.count()).group_by(column)):
+                    family.add_metric([state], count)
+                yield family

@@ -1,0 +1,316 @@
+"""Events become rows: a fold over the chain's log, the same whenever it is run.
+
+`apply` is called once per event in (block, log index) order, inside the transaction that stores the event. It reads
+nothing but the event and the rows of earlier ones, so `rebuild` after a reorganisation gives what a fresh index would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from coordinator.models import Claim, Event, Game, Job, Node, Round
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.types import MERGE_SLOT, JobId
+
+PROJECTED = (Node, Job, Round, Claim, Game)
+VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
+WRONGS = ("op", "alias", "padding")
+GAME_MOVES = (
+    "Argued", "Defended", "Revealed", "Picked", "TensorRevealed", "LeafPosted", "ElementPicked", "PartialsPosted",
+    "PartialPicked",
+)  # fmt: skip
+
+Projection = Callable[[Session, Event], None]
+_projections: dict[tuple[str, str], Projection] = {}
+
+
+def apply(session: Session, event: Event) -> None:
+    """Bring the projections from before `event` to after it; events without a projection change nothing."""
+    projection = _projections.get((event.contract, event.name))
+    if projection is not None:
+        projection(session, event)
+        session.flush()
+
+
+def rebuild(session: Session) -> int:
+    """Fold anew over every stored event; returns their number."""
+    for table in PROJECTED:
+        session.execute(delete(table))
+    session.expire_all()
+    events = session.scalars(select(Event).order_by(Event.block, Event.log_index)).all()
+    for event in events:
+        apply(session, event)
+    return len(events)
+
+
+def _on(contract: str, *names: str) -> Callable[[Projection], Projection]:
+    def register(projection: Projection) -> Projection:
+        for name in names:
+            _projections[contract, name] = projection
+        return projection
+
+    return register
+
+
+# -- the vault ------------------------------------------------------------------------------------------
+
+
+@_on("vault", "NodeRegistered")
+def _node(session: Session, event: Event) -> None:
+    session.merge(Node(account=event.args["account"], key=event.args["key"], block=event.block))
+
+
+@_on("vault", "Slashed")
+def _slashed(session: Session, event: Event) -> None:
+    claim = session.get(Claim, event.args["key"])
+    if claim is not None:
+        claim.slashed = _add(claim.slashed, event.args["amount"])
+
+
+# -- the market -----------------------------------------------------------------------------------------
+
+
+@_on("market", "JobCreated")
+def _job(session: Session, event: Event) -> None:
+    params = event.args["params"]
+    session.merge(
+        Job(
+            id=event.args["job"], requester=event.args["requester"], spec_digest=event.args["specDigest"],
+            params=params, aggregator=params["aggregator"], state="active", attempt=0, block=event.block,
+            time=event.time, paid="0", refunded="0",
+        )
+    )  # fmt: skip
+
+
+@_on("market", "JobCancelled")
+def _job_cancelled(session: Session, event: Event) -> None:
+    job = session.get_one(Job, event.args["job"])
+    job.state, job.refunded = "cancelled", _add(job.refunded, event.args["refunded"])
+
+
+@_on("market", "JobDone")
+def _job_done(session: Session, event: Event) -> None:
+    job = session.get_one(Job, event.args["job"])
+    job.state, job.paid, job.refunded = "done", event.args["paid"], event.args["refunded"]
+
+
+@_on("market", "RoundStarted")
+def _round(session: Session, event: Event) -> None:
+    args = event.args
+    session.merge(
+        Round(
+            job=args["job"], number=args["round"], attempt=args["attempt"], state="joining", base=args["base"],
+            outer=args["outer"], seed=None, attested=None, mask=None, merge_in=None, started=event.time,
+            updated=event.time,
+        )
+    )  # fmt: skip
+
+
+@_on("market", "Joined")
+def _joined(session: Session, event: Event) -> None:
+    args = event.args
+    attempt = _round_of(session, event).attempt
+    session.merge(
+        Claim(
+            id=claim_id_hex(args["job"], args["round"], attempt, args["slot"]), job=args["job"], round=args["round"],
+            attempt=attempt, slot=args["slot"], worker=args["worker"], state="joined", paid="0", slashed="0",
+            block=event.block, time=event.time, commitment=None, trace_root=None, out=None, out2=None, trace_cid=None,
+            payload_cid=None,
+        )
+    )  # fmt: skip
+
+
+@_on("market", "Left")
+def _left(session: Session, event: Event) -> None:
+    session.delete(_slot_claim(session, event))
+
+
+@_on("market", "Sealed")
+def _sealed(session: Session, event: Event) -> None:
+    row = _round_of(session, event)
+    row.state, row.seed = "training", event.args["seed"]
+
+
+@_on("market", "Committed")
+def _committed(session: Session, event: Event) -> None:
+    claim = _slot_claim(session, event)
+    claim.state, claim.commitment = "committed", event.args["commitment"]
+
+
+@_on("market", "Revealed")
+def _revealed(session: Session, event: Event) -> None:
+    args = event.args
+    claim = session.get_one(Claim, args["claim"])
+    claim.state, claim.trace_root, claim.out, claim.out2 = "revealed", args["traceRoot"], args["out"], args["out2"]
+    claim.trace_cid, claim.payload_cid = args["traceCid"], args["payloadCid"]
+    _round_of(session, event)
+
+
+@_on("market", "Attested")
+def _attested(session: Session, event: Event) -> None:
+    row = _round_of(session, event)
+    row.state, row.attested = "attested", event.args["mask"]
+
+
+@_on("market", "Frozen")
+def _frozen(session: Session, event: Event) -> None:
+    row = _round_of(session, event)
+    row.state, row.merge_in, row.mask = "merging", event.args["mergeIn"], event.args["mask"]
+    accepted = int(event.args["mask"])
+    for claim in _claims_of(session, row):
+        if claim.state == "revealed":
+            claim.state = "accepted" if accepted >> claim.slot & 1 else "excluded"
+        elif claim.state in ("joined", "committed"):
+            claim.state = "absent"
+
+
+@_on("market", "Merged")
+def _merged(session: Session, event: Event) -> None:
+    args = event.args
+    row = _round_of(session, event)
+    row.state = "lead"
+    job = session.get_one(Job, args["job"])
+    session.merge(
+        Claim(
+            id=args["claim"], job=args["job"], round=args["round"], attempt=job.attempt, slot=MERGE_SLOT,
+            worker=args["worker"], state="merged", out=args["out"], out2=args["out2"],
+            payload_cid=args["checkpointCid"], paid="0", slashed="0", block=event.block, time=event.time,
+            commitment=None, trace_root=None, trace_cid=None,
+        )
+    )  # fmt: skip
+
+
+@_on("market", "RoundFinal")
+def _round_final(session: Session, event: Event) -> None:
+    row = _round_of(session, event)
+    row.state = "final"
+    for claim in _claims_of(session, row):
+        if claim.state in ("accepted", "merged"):
+            claim.state = "final"
+
+
+@_on("market", "RoundFailed")
+def _round_failed(session: Session, event: Event) -> None:
+    row = _round_of(session, event)
+    row.state = "failed"
+    for claim in _claims_of(session, row):
+        if claim.state in ("joined", "committed"):
+            claim.state = "void" if row.seed is None else "absent"
+        elif claim.state in ("revealed", "accepted", "excluded"):
+            claim.state = "void"
+
+
+@_on("market", "RoundVoid")
+def _round_void(session: Session, event: Event) -> None:
+    row = _round_of(session, event)
+    row.state = "void"
+    for claim in _claims_of(session, row):
+        if claim.state != "convicted":
+            claim.state = "void"
+
+
+@_on("market", "Paid")
+def _paid(session: Session, event: Event) -> None:
+    args = event.args
+    claims = session.scalars(
+        select(Claim)
+        .where(Claim.job == args["job"], Claim.round == args["round"], Claim.slot == args["slot"])
+        .where(Claim.worker == args["account"], Claim.state.not_in(("convicted", "void")))
+        .order_by(Claim.attempt.desc())
+    )
+    claim = claims.first()
+    if claim is not None:
+        claim.paid = _add(claim.paid, args["amount"])
+    job = session.get_one(Job, args["job"])
+    job.paid = _add(job.paid, args["amount"])
+
+
+@_on("market", "Convicted")
+def _convicted(session: Session, event: Event) -> None:
+    args = event.args
+    claim = session.get(Claim, args["claim"])
+    if claim is not None:
+        claim.state = "convicted"
+    if args["slot"] == MERGE_SLOT:
+        session.get_one(Job, args["job"]).attempt += 1
+        _round_of(session, event).state = "merging"
+
+
+# -- the game -------------------------------------------------------------------------------------------
+
+
+@_on("game", "Opened")
+def _opened(session: Session, event: Event) -> None:
+    args = event.args
+    session.merge(
+        Game(
+            id=args["game"], claim=args["claim"], challenger=args["challenger"], step=args["t"], verdict=None, moves=1,
+            block=event.block, time=event.time, closed=None, wrong=None, position=None, element=None, chunk=None,
+            claimed_bits=None, contract_bits=None,
+        )
+    )  # fmt: skip
+
+
+@_on("game", *GAME_MOVES)
+def _move(session: Session, event: Event) -> None:
+    game = session.get_one(Game, event.args["game"])
+    if event.name == "Argued":
+        # Opening a game with t argues it in the same transaction: one move, two events.
+        game.moves += int(event.block != game.block or game.step == 0)
+        game.step = event.args["t"]
+    else:
+        game.moves += 1
+
+
+@_on("game", "Convicted")
+def _proved(session: Session, event: Event) -> None:
+    args = event.args
+    game = session.get_one(Game, args["game"])
+    game.moves += 1
+    game.wrong, game.position = WRONGS[args["wrong"]], args["position"]
+    game.element, game.chunk = args["element"], args["chunk"]
+    game.claimed_bits, game.contract_bits = args["claimedBits"], args["contractBits"]
+
+
+@_on("game", "Resolved")
+def _resolved(session: Session, event: Event) -> None:
+    game = session.get_one(Game, event.args["game"])
+    game.verdict, game.closed = VERDICTS[event.args["verdict"]], event.time
+
+
+# -- rows -----------------------------------------------------------------------------------------------
+
+
+def _round_of(session: Session, event: Event) -> Round:
+    row = session.get_one(Round, (event.args["job"], event.args["round"]))
+    row.updated = event.time
+    return row
+
+
+def _slot_claim(session: Session, event: Event) -> Claim:
+    args = event.args
+    attempt = _round_of(session, event).attempt
+    return session.get_one(Claim, claim_id_hex(args["job"], args["round"], attempt, args["slot"]))
+
+
+def _claims_of(session: Session, row: Round) -> list[Claim]:
+    """The round's slot claims of its current attempt, and its standing merge."""
+    claims = session.scalars(select(Claim).where(Claim.job == row.job, Claim.round == row.number))
+    return [c for c in claims if c.attempt == row.attempt or (c.slot == MERGE_SLOT and c.state == "merged")]
+
+
+def claim_id_hex(job: str, number: int, attempt: int, slot: int) -> str:
+    """ClaimId as the index spells it."""
+    return "0x" + claim_id(JobId(_bytes(job)), number, attempt, slot).hex()
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))
+
+
+def _add(left: str, right: Any) -> str:
+    return str(int(left) + int(right))

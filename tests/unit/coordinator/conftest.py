@@ -1,0 +1,98 @@
+"""A coordinator's API over a real index, guard and store, without a chain: rows as the indexer would write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from starlette.testclient import TestClient
+
+from coordinator.api import create_app
+from coordinator.context import Context
+from coordinator.db import Database
+from coordinator.guard import Guard
+from coordinator.models import Claim, Cursor, Game, Job, Node, Round
+from coordinator.projections import claim_id_hex
+from lockstep.identity import NodeKey
+from lockstep.protocol.types import Address, Seconds
+from lockstep.storage import open_store
+
+NOW = Seconds(1_700_000_000)
+MARKET = Address("0x" + "11" * 20)
+CHAIN_ID = 31337
+JOB = "0x" + "ab" * 32
+WORKER: LocalAccount = Account.from_key(bytes([3]) * 32)
+NODE = NodeKey(bytes([7]) * 32)
+
+
+@dataclass
+class Api:
+    """The application under test and what it stands on."""
+
+    client: TestClient
+    context: Context
+    poked: list[str] = field(default_factory=list)
+
+    def signed(self, method: str, path: str, body: bytes = b"", node: NodeKey = NODE, **kw: Any) -> Any:
+        """A request signed as a node signs it."""
+        headers = node.sign_request(method, path, body, now=kw.pop("now", NOW), nonce=kw.pop("nonce", None))
+        return self.client.request(method, path, content=body, headers=headers | kw.pop("headers", {}))
+
+
+def job_row(number: int = 0) -> Job:
+    """A job in block 10 + number."""
+    return Job(
+        id=JOB if number == 0 else f"0x{number:064x}", requester="0x" + "22" * 20, spec_digest="0x" + "33" * 32,
+        params={"slotPrice": "1" + "0" * 30, "aggregator": "0x" + "44" * 20}, aggregator="0x" + "44" * 20,
+        state="active", attempt=0, block=10 + number, time=NOW - 100, paid="1" + "0" * 30, refunded="0",
+    )  # fmt: skip
+
+
+def claim_row(slot: int = 1) -> Claim:
+    """A claim of WORKER, joined."""
+    return Claim(
+        id=claim_id_hex(JOB, 0, 0, slot), job=JOB, round=0, attempt=0, slot=slot, worker=WORKER.address, state="joined",
+        paid="0", slashed="0", block=12, time=NOW - 80,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    """An API whose index stands at NOW, with one job, one round, one claim, one game, one node."""
+    database = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
+    database.migrate()
+    (tmp_path / "blocks").mkdir()
+    store = open_store(f"dir://{tmp_path / 'blocks'}")
+    poked: list[str] = []
+    guard = Guard(tmp_path / "guard.sqlite")
+    context = Context(
+        database, guard, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20, market=MARKET, chain_id=CHAIN_ID,
+        poke=poked.append,
+    )  # fmt: skip
+    with database.session() as session:
+        session.add_all(
+            [
+                Cursor(
+                    id=1, chain_id=CHAIN_ID, market=MARKET, block=20, hash="0x" + "00" * 32, time=NOW, head=21,
+                    checked=int(time.time()),
+                ),
+                Node(account=WORKER.address, key="0x" + NODE.public.hex(), block=5),
+                job_row(),
+                Round(job=JOB, number=0, attempt=0, state="joining", started=NOW - 90, updated=NOW - 80),
+                claim_row(),
+                Game(
+                    id="0x" + "66" * 32, claim=claim_row().id, challenger="0x" + "77" * 20, step=3, moves=2, block=15,
+                    time=NOW - 10,
+                ),
+            ]
+        )  # fmt: skip
+    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        yield Api(client, context, poked)
+    guard.close()
+    database.close()
