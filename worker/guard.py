@@ -97,7 +97,7 @@ class Guard:
         if standing is None or standing.values != wanted.values:
             raise GuardRefused(
                 f"claim {claim.hex()[:16]} was bound to other values before",
-                hint="equal inputs gave other bits, or the home is a copy: do not run this machine before it is checked",
+                hint="equal inputs gave other bits, or the home is a copy: check this machine before it runs again",
             )
         return standing
 

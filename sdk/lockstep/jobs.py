@@ -27,7 +27,7 @@ from lockstep.storage.dataset import load_dataset
 from lockstep.storage.payload import Checkpoint, decode_checkpoint
 
 if TYPE_CHECKING:
-    from lockstep.protocol.rounds import JobParams
+    from lockstep.protocol.jobs import JobParams
     from lockstep.storage import ContentStore
 
 Tensors = tuple[np.ndarray, ...]
@@ -81,7 +81,7 @@ class Job:
         quarter = 1 << self.params.shared_depth
         shared = _padded(base.shared, quarter)
         carry: State = [None if h is None else _zeros(h) for h in layout[2 * quarter : 3 * quarter]]
-        clock = _padded([np.array([round_ * self.params.inner_steps], dtype=np.int32)], quarter)
+        clock = _padded([np.array(round_ * self.params.inner_steps, dtype=np.int32)], quarter)
         return _checked(layout, [*shared, *shared, *carry, *clock])
 
     def merge_state(self, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
@@ -213,11 +213,9 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
         **{k: decode_program(store.get(spec.programs[k], max_bytes=MAX_PROGRAM_BYTES), roots[k]) for k in roots}
     )
     check_schedule(programs.step, programs.encode, programs.merge, params)
-    dataset = load_dataset(store, spec.dataset)
-    if dataset.shape != (params.dataset_rows, params.row_length) or (
-        merkle.tensor_root(I32, dataset.shape, memoryview(np.ascontiguousarray(dataset))) != params.dataset_root
-    ):
-        raise Mismatch("the dataset is not the one that the job names", hint="its root or shape differs: do not run")
+    dataset = load_dataset(store, spec.dataset, root=params.dataset_root).rows
+    if dataset.shape != (params.dataset_rows, params.row_length):
+        raise Mismatch("the dataset has another shape than the job names", hint="do not run the job")
     genesis = decode_checkpoint(store.get(spec.genesis, max_bytes=MAX_PROGRAM_BYTES))
     job = Job(job_id, params, spec, programs, dataset, genesis, threads)
     check_checkpoint(job, genesis, params.genesis_shared, params.genesis_outer)
@@ -238,7 +236,7 @@ def _padded(entries: Sequence[np.ndarray | None], width: int) -> State:
 
 
 def _zeros(header: TensorHeader) -> np.ndarray:
-    return np.zeros(header.elements, dtype=np.int32 if header.dtype == I32 else np.float32)
+    return np.zeros(header.shape, dtype=np.int32 if header.dtype == I32 else np.float32)
 
 
 def _checked(layout: Sequence[TensorHeader | None], state: State) -> State:

@@ -1,0 +1,142 @@
+"""Merging a round: payloads fetched and checked, the merge Program run, the checkpoint that results stored.
+
+The aggregator merges with it, a slot owner that succeeds a convicted aggregator, and whoever cannot fetch a checkpoint
+and computes it again from the payloads: the same inputs, the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockstep.jobs import ClaimRun, Job, Tensors, check_checkpoint, checkpoint_of, merge_run
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, PayloadInvalid, Unreachable
+from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
+from lockstep.storage.payload import (
+    F32_FORMAT,
+    INT8_FORMAT,
+    Checkpoint,
+    decode_checkpoint,
+    decode_payload,
+    encode_checkpoint,
+    encode_payload,
+    wire_length,
+)
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+CBOR_SLACK = 64
+"""Bytes by which a checkpoint's container may exceed its tensors, for each of them."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merge as computed: what is claimed, and the checkpoint that it commits to."""
+
+    run: ClaimRun
+    root: StateRoot
+    """S_1 = node(out, out2)."""
+    out: Digest
+    """The shared tensors' root."""
+    out2: Digest
+    """The outer tensors' root."""
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Payload:
+    """An accepted slot's payload as the chain names it."""
+
+    cid: Cid
+    out: Digest
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What the chain says of a merged (or failed) round: enough to compute its checkpoint again."""
+
+    number: int
+    seed: Seed
+    payloads: tuple[Payload | None, ...]
+    """In slot order, None = not accepted."""
+    checkpoint: Cid | None
+    """Where the merger stored the result; None for a failed round, whose base carries over."""
+    out: Digest
+    out2: Digest
+    """The roots of what it holds."""
+
+
+def payload_bytes(payload: Tensors) -> bytes:
+    """The payload's container: the short format where it loses nothing."""
+    return encode_payload(payload, INT8_FORMAT)
+
+
+def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
+    """A slot's payload, decoded and checked against `out`.
+
+    Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
+    """
+    headers = job.programs.encode.output_layout[: 1 << job.params.payload_depth]
+    limit = max(wire_length(headers, F32_FORMAT), wire_length(headers, INT8_FORMAT))
+    tensors = decode_payload(store.get(payload.cid, max_bytes=limit), headers)
+    # INVARIANT: what is merged is what was claimed, bit for bit.
+    if job.payload_root(tensors) != payload.out:
+        raise PayloadInvalid("a payload does not hash to its claim's root", hint="leave the slot out of the merge")
+    return tensors
+
+
+def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
+    """Run the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
+    run = merge_run(job, base, payloads, seed, round_)
+    final = run.advance(1, run.start)
+    checkpoint = checkpoint_of(job, final)
+    out, out2 = job.checkpoint_roots(checkpoint)
+    return Merged(run, run.root(1, final), out, out2, checkpoint)
+
+
+def store_checkpoint(store: ContentStore, checkpoint: Checkpoint) -> Cid:
+    """Keep a checkpoint; returns the CID that `merge` announces."""
+    return store.put(encode_checkpoint(checkpoint))
+
+
+def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:
+    """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain."""
+    layout = job.programs.merge.output_layout
+    limit = sum(4 * h.elements + CBOR_SLACK for h in layout if h is not None) + CBOR_SLACK
+    return check_checkpoint(job, decode_checkpoint(store.get(cid, max_bytes=limit)), shared, outer)
+
+
+def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
+    """The base of the round after the last record; `records` are all rounds before it, in order.
+
+    A checkpoint that cannot be fetched, or is not what the chain names, is computed again from the payloads. Raises
+    the store's error, or Mismatch, if that is impossible too.
+    """
+    if not records:
+        return job.genesis
+    last, before = records[-1], records[:-1]
+    if last.checkpoint is None:
+        return base_checkpoint(job, store, before)
+    try:
+        return load_checkpoint(job, store, last.checkpoint, last.out, last.out2)
+    except (BlobMissing, Unreachable, Mismatch, PayloadInvalid) as error:
+        return _recomputed(job, store, before, last, error)
+
+
+def _recomputed(
+    job: Job, store: ContentStore, before: Sequence[RoundRecord], last: RoundRecord, why: LockstepError
+) -> Checkpoint:
+    try:
+        payloads = [None if p is None else fetch_payload(job, store, p) for p in last.payloads]
+        merged = merge_round(job, base_checkpoint(job, store, before), payloads, last.seed, last.number)
+    except (BlobMissing, Unreachable):
+        raise why from None
+    # INVARIANT: nobody trains on a checkpoint that the chain does not name.
+    if (merged.out, merged.out2) != (last.out, last.out2):
+        raise Mismatch(
+            f"the merge of round {last.number} is not what its payloads give",
+            hint="it can be challenged: wait",
+        ) from why
+    return merged.checkpoint

@@ -1,0 +1,166 @@
+"""Decisions: what a worker does follows from what it sees, and never breaks a rule of the market."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
+from worker.decide import PATIENCE, Act, Do, JobView, RoundView, Self, acts, due, rank, remember, slot_to_join
+
+ME, OTHER, THIRD = (Address("0x" + c * 40) for c in "abc")
+ROOT = StateRoot(ZERO)
+PARAMS = JobParams(
+    spec_digest=ZERO, step_program=ZERO, encode_program=ZERO, merge_program=ZERO, dataset_root=ZERO, dataset_rows=10,
+    row_length=5, genesis_shared=ROOT, genesis_outer=ROOT, zero_carry=ROOT, zero_payload=ROOT, shared_depth=1,
+    payload_depth=1, inner_steps=4, rounds=6, slots=3, min_slots=2, max_lead=4, max_fail=2, join_seconds=Seconds(20),
+    train_seconds=Seconds(60), reveal_seconds=Seconds(30), attest_seconds=Seconds(30), merge_seconds=Seconds(30),
+    challenge_seconds=Seconds(60), clock_seconds=Seconds(120), step_seconds=Seconds(10), slot_price=Wei(10),
+    merge_price=Wei(5), slot_stake=Wei(100), merge_stake=Wei(50), bond=Wei(20), aggregator=OTHER,
+)  # fmt: skip
+
+
+def claim(worker: Address, status: ClaimStatus, slot: int) -> Claim:
+    return Claim(worker=worker, status=status, slot=slot)
+
+
+FREE = [claim(ZERO_ADDRESS, ClaimStatus.NONE, s) for s in range(3)]
+
+rounds = st.builds(
+    lambda phase, seed_block, merged_at, games, turns, merger, claims: (
+        phase,
+        seed_block,
+        merged_at,
+        games,
+        turns,
+        merger,
+        claims,
+    ),
+    st.sampled_from([p for p in Phase if p != Phase.NONE]),
+    st.integers(0, 200),
+    st.integers(0, 2000),
+    st.integers(0, 2),
+    st.booleans(),
+    st.sampled_from([ME, OTHER, ZERO_ADDRESS]),
+    st.lists(
+        st.tuples(st.sampled_from([ME, OTHER, THIRD]), st.sampled_from(list(ClaimStatus))), min_size=3, max_size=3
+    ),
+)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> JobView:
+    drawn = draw(st.lists(rounds, max_size=4))
+    built = tuple(
+        RoundView(
+            n,
+            Round(seed_block=seed_block, merged_at=Seconds(merged_at), open_games=games),
+            phase,
+            tuple(claim(w if s else ZERO_ADDRESS, s, i) for i, (w, s) in enumerate(claims)),
+            merger,
+            turns,
+        )
+        for n, (phase, seed_block, merged_at, games, turns, merger, claims) in enumerate(drawn)
+    )
+    job = Job(
+        OTHER,
+        draw(st.sampled_from(list(JobStatus))),
+        len(built),
+        draw(st.integers(0, len(built))),
+        draw(st.integers(0, 3)),
+    )
+    return JobView(JobId(b"j" * 32), PARAMS, job, built, Seconds(draw(st.integers(0, 3000))), draw(st.integers(0, 300)))
+
+
+selves = st.builds(
+    Self, st.just(ME), st.integers(0, 300).map(Wei), st.integers(0, 5), st.booleans(),
+    st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 2))),
+)  # fmt: skip
+
+
+@given(views(), selves)
+def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None:
+    phases = {
+        Do.JOIN: {Phase.JOINING}, Do.SEAL: {Phase.SEALING}, Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
+        Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING},
+        Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID},
+    }  # fmt: skip
+    for act in acts(view, me):
+        if act.do not in phases:
+            continue
+        r = view.round(act.round)
+        assert r is not None
+        assert r.phase in phases[act.do], act
+        held = r.claims[act.slot]
+        if act.do in (Do.TRAIN, Do.COMMIT, Do.REVEAL):
+            assert held.worker == ME, "only for its own slots"
+        if act.do == Do.COMMIT:
+            assert (act.round, act.slot) in me.trained, "nothing is committed before it is trained"
+        if act.do == Do.MERGE:
+            assert r.merger == ME
+            assert me.free >= PARAMS.merge_stake
+
+
+@given(views(), selves)
+def test_joins_are_single_free_covered_and_never_while_draining(view: JobView, me: Self) -> None:
+    joins = [a for a in acts(view, me) if a.do == Do.JOIN]
+    for act in joins:
+        r = view.round(act.round)
+        assert r is not None
+        assert r.claims[act.slot].status == ClaimStatus.NONE, "only a free slot"
+        assert not r.slots_of(ME), "one slot a round"
+        assert me.free >= PARAMS.slot_stake, "the stake covers it"
+        assert not me.draining, "a draining worker joins nothing"
+    assert len({a.round for a in joins}) == len(joins)
+
+
+@given(views(), selves)
+def test_a_round_is_started_in_order_and_within_the_lead(view: JobView, me: Self) -> None:
+    for act in acts(view, me):
+        if act.do == Do.START:
+            assert act.round == view.job.started < PARAMS.rounds
+            assert view.job.started - view.job.settled < PARAMS.max_lead
+            assert view.job.status == JobStatus.ACTIVE
+        if act.do == Do.FINISH:
+            assert view.job.started == view.job.settled, "nothing is in flight"
+
+
+@given(views(), selves, st.integers(0, 5))
+def test_patience_holds_back_only_what_others_may_do_and_never_for_ever(view: JobView, me: Self, place: int) -> None:
+    possible = acts(view, me)
+    since = remember(possible, {}, Seconds(100))
+    now = due(possible, since, Seconds(100), place)
+    assert set(now) >= {a for a in possible if a.do not in PATIENCE}, "own duties never wait"
+    longest = max(PATIENCE.values()) + place
+    assert due(possible, since, Seconds(100 + longest), place) == possible, "everything is done in the end"
+
+
+def test_remembering_forgets_what_is_no_longer_possible() -> None:
+    first, second = Act(Do.SEAL, 1), Act(Do.FREEZE, 1)
+    since = remember([first], {}, Seconds(10))
+    assert remember([second], since, Seconds(12)) == {second: 12}
+    assert remember([first, second], since, Seconds(12)) == {first: 10, second: 12}
+
+
+def _view(*rs: RoundView) -> JobView:
+    return JobView(JobId(b"j" * 32), PARAMS, Job(OTHER, JobStatus.ACTIVE, len(rs)), rs, Seconds(0), 0)
+
+
+def test_workers_in_different_places_try_different_slots_and_keep_them() -> None:
+    empty = RoundView(0, Round(), Phase.JOINING, tuple(FREE))
+    first = [slot_to_join(_view(empty), empty, Self(ME, Wei(1000), place)) for place in range(3)]
+    assert first == [0, 1, 2]
+    held = (
+        claim(OTHER, ClaimStatus.ACCEPTED, 0),
+        claim(THIRD, ClaimStatus.ACCEPTED, 1),
+        claim(ME, ClaimStatus.ACCEPTED, 2),
+    )
+    before, after = replace(empty, phase=Phase.LEAD, claims=held), replace(empty, number=1)
+    view = _view(before, after)
+    assert slot_to_join(view, after, Self(ME, Wei(1000), 0)) == 2, "its own of the round before"
+    newcomer = Self(Address("0x" + "d" * 40), Wei(1000), 2)
+    assert slot_to_join(view, after, newcomer) == 2, "with no slot unclaimed, its place decides"
+    assert rank(view, Self(ME, Wei(1000), 0)) == 2
+    full = replace(after, claims=held)
+    assert slot_to_join(view, full, Self(ME, Wei(1000), 0)) is None

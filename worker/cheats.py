@@ -1,0 +1,459 @@
+"""Lies, for devnets alone: each changes an honest run at one declared place and is consistent from there on.
+
+A lie is a Program that stands in for the honest one at a transition. It computes one tensor per honest op, so the
+liar's step tree has the honest shape and it can defend itself down to the leaf; everything after the place is computed
+honestly from what stands there. `expectation` says beforehand where a game about the lie must end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from lockstep.jobs import ClaimRun, Schedule, State
+from lockstep.numerics import scalar
+from lockstep.numerics.scalar import Op as Code
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.openings import Levels, MaterialisedStep, Tensor
+from lockstep.protocol.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.settings import DEVNET_CHAIN_ID
+
+TEN, HALF_AGAIN = 0x41200000, 0x3FC00000
+"""10.0 and 1.5 as binary32 words."""
+
+NUDGES = (1, -1)
+"""How a one-ulp lie moves a word: the first way that S_t does not round away."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Where a game about the lie must end."""
+
+    program: str
+    """"step" or "encode"."""
+    step: int
+    """t."""
+    op_index: int
+    op_kind: str
+    op_name: str
+    element: int | None = None
+    """None: any (the first that differs)."""
+    chunk: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written to stdout."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """A Program in the place of the honest one."""
+
+    program: Program
+    hidden: int | None = None
+    """An op of `program` that the honest one lacks, or None: its place is taken by the one after it."""
+
+    def place(self, op: int) -> int:
+        """Where the honest op's (lying) output is computed."""
+        return op if self.hidden is None or op < self.hidden else op + 1
+
+
+@dataclass(frozen=True)
+class Nudge:
+    """A word that is a little off: which is known before the run, which way only where it can be seen."""
+
+    t: int
+    op: int
+    element: int
+    chunk: int | None
+    """Of a fold of more than one chunk: where the wrong terms are."""
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """One lie about one job, its place fixed by a seed."""
+
+    name: str
+    expectation: Expectation
+    forgeries: Mapping[int, Forgery] = field(default_factory=dict)
+    """By t."""
+    nudge: Nudge | None = None
+    silent: bool = False
+    """Whether the liar never answers a challenge."""
+
+    def run(self, honest: ClaimRun) -> ClaimRun:
+        """The lying run of a slot's claim."""
+        return LyingRun(honest.job, honest.slot, honest.round, honest.seed, honest.start, cheat=self)
+
+
+@dataclass(frozen=True)
+class LyingRun(ClaimRun):
+    """A claim's computation with a lie in it."""
+
+    cheat: Cheat | None = None
+    _nudged: dict[int, tuple[Forgery, tuple[int, ...]] | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def advance(self, t: int, state: State) -> State:
+        """The tensors of S_t from those of S_{t-1}, as the liar has them."""
+        forgery, _ = self._forgery(t, state)
+        if forgery is None:
+            return super().advance(t, state)
+        return list(self.job.executable(forgery.program).run(state, self.context(t), self.job.dataset))
+
+    def materialise(self, t: int, state: State) -> MaterialisedStep:
+        """What the liar shows of transition t."""
+        forgery, partials = self._forgery(t, state)
+        if forgery is None:
+            return super().materialise(t, state)
+        inner = ClaimRun.materialise(replace(self, job=self._forged_job(t, forgery)), t, state)
+        return LyingStep(self.program(t), forgery, inner, self.cheat.nudge if self.cheat else None, partials)
+
+    def _forged_job(self, t: int, forgery: Forgery) -> Any:
+        name = self.job.programs.name_of(self.slot, t, self.job.params.inner_steps)
+        return replace(self.job, programs=replace(self.job.programs, **{name: forgery.program}))
+
+    def _forgery(self, t: int, state: State) -> tuple[Forgery | None, tuple[int, ...]]:
+        assert self.cheat is not None, "a lying run has a lie"
+        nudge = self.cheat.nudge
+        if nudge is None or t != nudge.t:
+            return self.cheat.forgeries.get(t), ()
+        if t not in self._nudged:
+            self._nudged[t] = next(self._nudges(nudge, state), None)
+        return self._nudged[t] or (None, ())
+
+    def _nudges(self, nudge: Nudge, state: State) -> Iterator[tuple[Forgery, tuple[int, ...]]]:
+        """Lies about one word that S_t shows; none if every one is rounded away (the claim is then honest)."""
+        honest = super().materialise(nudge.t, state)
+        output = honest.output(nudge.op).leaf(nudge.element // CHUNK)
+        at = 4 * (nudge.element % CHUNK)
+        word = int.from_bytes(output[at : at + 4], "little")
+        up = honest.program.depth - honest.program.s_out
+        truth = merkle.node_at(honest.graph, honest.program.s_out, (1 << up) - 1)
+        for off in NUDGES:
+            lie = (word + off) & scalar.MASK
+            partials: tuple[int, ...] | None = ()
+            if nudge.chunk is not None:
+                mode = honest.program.ops[nudge.op].mode
+                partials = wrong_partials(mode, honest.partials(nudge.op, nudge.element, None), nudge.chunk, lie)
+            if scalar.is_nan(word) or scalar.is_nan(lie) or partials is None:
+                continue
+            forgery = _nudged(honest.program, nudge, off)
+            lying = list(self.job.executable(forgery.program).run(state, self.context(nudge.t), self.job.dataset))
+            if self.root(nudge.t, lying) != truth:
+                yield forgery, partials
+
+
+class LyingStep:
+    """A transition as the liar shows it: the honest Program's tree over the forged Program's tensors."""
+
+    def __init__(
+        self, program: Program, forgery: Forgery, inner: MaterialisedStep, nudge: Nudge | None, partials: Sequence[int]
+    ) -> None:
+        self.program = program
+        self.prev: Levels = inner.prev
+        self._forgery = forgery
+        self._inner = inner
+        self._nudge = nudge
+        self._partials = tuple(partials)
+
+    @cached_property
+    def graph(self) -> Levels:
+        """Levels over the 2^D leaves: a lying root where the lie is, and where it leads to."""
+        inner, n = self._inner, len(self.program.ops)
+        leaves = [merkle.node_at(inner.graph, 0, self._forgery.place(i)) for i in range(n)]
+        leaves += [merkle.EMPTY[0]] * (self.program.state_block - n)
+        block = inner.program.state_block
+        leaves += [merkle.node_at(inner.graph, 0, block + k) for k in range(1 << self.program.s_out)]
+        return merkle.levels(leaves, self.program.depth)
+
+    def output(self, op: int) -> Tensor:
+        """The claimed output of an op."""
+        return self._inner.output(self._forgery.place(op))
+
+    def state(self, entry: int) -> Tensor:
+        """A tensor of S_{t-1}."""
+        return self._inner.state(entry)
+
+    def dataset(self) -> Tensor:
+        """The job's dataset."""
+        return self._inner.dataset()
+
+    def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
+        """One level of a fold; of the lie: the words that combine to it."""
+        if self._partials and self._nudge is not None and (op, element) == (self._nudge.op, self._nudge.element):
+            return self._partials
+        hidden = self._forgery.hidden
+        return self._inner.partials(op if op == hidden else self._forgery.place(op), element, group)
+
+
+# -- the lies ----------------------------------------------------------------------------------------------------------
+
+
+def skipped_step(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """Step t passes its state on, but for the clock."""
+    t = random.randint(1, params.inner_steps)
+    step, ops = programs.step, list(programs.step.ops)
+    entries = {k: a.index for k, a in _trained(step, params)}
+    for k, op in entries.items():
+        ops[op] = _copy_of_state(step.ops[op], k)
+    forgery = Forgery(replace(step, ops=tuple(ops)))
+    return Cheat("skipped-step", _expect("step", step, t, min(entries.values())), {t: forgery})
+
+
+def one_ulp(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """One word of one gradient is one ulp off; of a sum of chunks, by terms of a later chunk."""
+    step = programs.step
+    # Early steps: moments are small there, so that one ulp is less likely to be rounded away.
+    t = random.randint(1, min(2, params.inner_steps))
+    op = random.choice(_gradients(step, params))
+    element = random.randrange(step.ops[op].header.elements)
+    chunks = step.ops[op].chunks
+    chunk = random.randrange(1, chunks) if chunks > 1 else None
+    return Cheat("one-ulp", _expect("step", step, t, op, element, chunk), nudge=Nudge(t, op, element, chunk))
+
+
+def other_data(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """Step 1 trains on rows that were not drawn for it."""
+    step = programs.step
+    draw = _first(step, lambda op: op.kind == Kind.DRAW, "draws no data")
+    shifted = replace(step.ops[draw], p0=step.ops[draw].p0 + random.randrange(1 << 16, 1 << 24))
+    return Cheat("other-data", _expect("step", step, 1, draw), {1: Forgery(_with_op(step, draw, shifted))})
+
+
+def wrong_lr(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """Every step takes the learning rate half as large again."""
+    step = programs.step
+    table = learning_rate(step, params)
+    reader = _first(step, lambda op: any(v.tag == Tag.CONST and v.index == table for v in op.views), "reads no table")
+    consts = list(step.consts)
+    consts[table] = _scaled(consts[table], HALF_AGAIN)
+    forgery = Forgery(replace(step, consts=tuple(consts)))
+    steps = dict.fromkeys(range(1, params.inner_steps + 1), forgery)
+    return Cheat("wrong-lr", _expect("step", step, 1, reader), steps)
+
+
+def scaled_payload(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """The payload counts ten times."""
+    encode, t = programs.encode, params.inner_steps + 1
+    op = _difference(encode, params)
+    forged = inserted(encode, op, (Instr(Code.IMM, imm=TEN), Instr(Code.FMUL, 0, 2)))
+    return Cheat("scaled-payload", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
+
+
+def silent(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """One ulp off, and then no move."""
+    return replace(one_ulp(programs, params, random), name="silent", silent=True)
+
+
+CHEATS: dict[str, Callable[[Schedule, JobParams, Random], Cheat]] = {
+    "skipped-step": skipped_step,
+    "one-ulp": one_ulp,
+    "other-data": other_data,
+    "wrong-lr": wrong_lr,
+    "scaled-payload": scaled_payload,
+    "silent": silent,
+}
+
+
+def check(name: str, chain_id: int) -> None:
+    """Raises UsageError unless `name` is a lie and the chain a devnet."""
+    # INVARIANT: lies run on devnets alone.
+    if chain_id != DEVNET_CHAIN_ID:
+        raise UsageError(
+            f"cheats refuse chain {chain_id}", hint=f"LOCKSTEP_CHEAT is for devnets (chain {DEVNET_CHAIN_ID}); unset it"
+        )
+    if name not in CHEATS:
+        raise UsageError(f"no cheat is called {name!r}", hint=f"one of {', '.join(CHEATS)}")
+
+
+def cheat_of(name: str, programs: Schedule, params: JobParams, seed: int, chain_id: int) -> Cheat:
+    """The lie `name` about a job, its place drawn from `seed`; raises UsageError off devnets."""
+    check(name, chain_id)
+    return CHEATS[name](programs, params, Random(f"lockstep/{name}/{seed}"))
+
+
+# -- Programs that lie -------------------------------------------------------------------------------------------------
+
+
+def inserted(program: Program, at: int, instrs: Sequence[Instr]) -> Program:
+    """`program` with a map after op `at` that everybody reads in its stead.
+
+    The expression's registers: 0 the op's value, 1 the flat element; then one per instruction.
+    """
+    strides, step = [0] * len(program.ops[at].extents), 1
+    for axis in reversed(range(len(strides))):
+        strides[axis], step = step, step * program.ops[at].extents[axis]
+    views = (View(Tag.OP, at, 0, tuple(strides)), View(Tag.IOTA, 0, 0, tuple(strides)))
+    target = program.ops[at]
+    tap = Op(Kind.MAP, target.dtype, target.extents, views, instrs=tuple(instrs))
+    later = [_rewired(op, at) for op in program.ops[at + 1 :]]
+    outputs = tuple(
+        replace(a, index=a.index + 1) if a.kind == Alias.OP_KIND and a.index >= at else a for a in program.outputs
+    )
+    ops = _counted([*program.ops[: at + 1], tap, *later])
+    return Program(ops, program.inputs, outputs, program.consts)
+
+
+def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tuple[int, ...] | None:
+    """Partials that combine to `lie` and differ from the honest ones in `chunk` alone; None if no word does that.
+
+    The combination never falls as one of its terms rises, so the term is found by bisection over the floats in order.
+    """
+    words = list(honest)
+
+    def combined(rank: int) -> int:
+        words[chunk] = _word_of_rank(rank)
+        acc = 0
+        for word in words:
+            acc = scalar.fadd(acc, word)
+        return _rank_of_word(acc)
+
+    if mode not in (Fold.DOT, Fold.SUM) or any(scalar.is_nan(w) for w in honest):
+        return None
+    low, high = _rank_of_word(scalar.NEGATIVE_INFINITY) + 1, _rank_of_word(scalar.INFINITY) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if combined(middle) >= _rank_of_word(lie) else (middle + 1, high)
+    found = combined(low) == _rank_of_word(lie)
+    return tuple(words) if found and words[chunk] != honest[chunk] else None
+
+
+def learning_rate(program: Program, params: JobParams) -> int:
+    """Index of the constant that holds the learning rates: a table read for the parameters, not for the moments."""
+    trained = _trained(program, params)
+    quarter = 1 << params.shared_depth
+    of_live = set().union(*(_consts_behind(program, a.index) for k, a in trained if k < quarter))
+    of_moments = set().union(*(_consts_behind(program, a.index) for k, a in trained if k >= quarter))
+    tables = sorted(c for c in of_live - of_moments if program.consts[c].header.dtype == F32)
+    if not tables:
+        raise UsageError("this job's step has no learning-rate table", hint="try another cheat")
+    return tables[0]
+
+
+def _nudged(program: Program, nudge: Nudge, off: int) -> Forgery:
+    expression = (
+        Instr(Code.IMM, imm=nudge.element),
+        Instr(Code.IEQ, 1, 2),
+        Instr(Code.IMM, imm=off & scalar.MASK),
+        Instr(Code.IADD, 0, 4),
+        Instr(Code.SELECT, 3, 5, 0),
+    )
+    return Forgery(inserted(program, nudge.op, expression), nudge.op)
+
+
+def _expect(
+    name: str, program: Program, t: int, op: int, element: int | None = None, chunk: int | None = None
+) -> Expectation:
+    return Expectation(name, t, op, program.ops[op].kind.name.lower(), program.name_of(op), element, chunk)
+
+
+def _trained(step: Program, params: JobParams) -> list[tuple[int, Alias]]:
+    """Entries of the live and carry quarters that a step computes."""
+    quarter = 1 << params.shared_depth
+    entries = [*range(quarter), *range(2 * quarter, 3 * quarter)]
+    found = [(k, step.outputs[k]) for k in entries if step.outputs[k].kind == Alias.OP_KIND]
+    if not found:
+        raise UsageError("this job's step trains nothing", hint="try another cheat")
+    return found
+
+
+def _gradients(step: Program, params: JobParams) -> list[int]:
+    """Folds whose elements reach the state through maps and concats alone, those of several chunks preferred.
+
+    A word of these is a gradient's: nothing sums it away. Gradients of one-hot rows are left out, they are mostly zero.
+    """
+    near = _behind(step, [a.index for _, a in _trained(step, params)], through=(Kind.MAP, Kind.CONCAT))
+    folds = [i for i in near if step.ops[i].kind == Kind.FOLD and step.ops[i].dtype == F32]
+    wide = [i for i in folds if step.ops[i].header.elements > 1 and not _is_one_hot(step, step.ops[i])]
+    chunked = [i for i in wide if step.ops[i].mode in (Fold.DOT, Fold.SUM) and 1 < step.ops[i].chunks <= CHUNK]
+    return chunked or wide or folds or [min(a.index for _, a in _trained(step, params))]
+
+
+def _behind(program: Program, ops: Sequence[int], through: Sequence[Kind]) -> list[int]:
+    """All ops that `ops` are computed from, looking through ops of some kinds only; in order, `ops` included."""
+    found, open_ = set(ops), list(ops)
+    while open_:
+        at = open_.pop()
+        if program.ops[at].kind in through:
+            fresh = {v.index for v in program.ops[at].views if v.tag == Tag.OP} - found
+            found |= fresh
+            open_ += fresh
+    return sorted(found)
+
+
+def _consts_behind(program: Program, op: int) -> set[int]:
+    behind = _behind(program, [op], through=(Kind.MAP, Kind.CONCAT, Kind.GATHER))
+    return {v.index for i in behind for v in program.ops[i].views if v.tag == Tag.CONST}
+
+
+def _is_one_hot(program: Program, fold: Op) -> bool:
+    """Whether an operand is 1 where integers are equal, else 0 (document 3: embeddings and their gradients)."""
+    for view in fold.views:
+        source = program.ops[view.index] if view.tag == Tag.OP else None
+        while source is not None and source.kind == Kind.MAP and len(source.instrs) <= 1 and len(source.views) == 1:
+            inner = source.views[0]
+            source = program.ops[inner.index] if inner.tag == Tag.OP else None
+        if source is not None and source.kind == Kind.MAP and any(i.op == Code.IEQ for i in source.instrs):
+            return True
+    return False
+
+
+def _difference(encode: Program, params: JobParams) -> int:
+    """The first op behind the payload that reads the trained parameters."""
+    width = 1 << params.payload_depth
+    payload = [a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND]
+    quarter = 1 << params.shared_depth
+    behind = _behind(encode, payload, through=tuple(Kind))
+
+    def reads_live(op: Op) -> bool:
+        return op.dtype == F32 and any(v.tag == Tag.STATE and v.index < quarter for v in op.views)
+
+    return next((i for i in behind if reads_live(encode.ops[i])), min(payload))
+
+
+def _first(program: Program, holds: Callable[[Op], bool], without: str) -> int:
+    found = next((i for i, op in enumerate(program.ops) if holds(op)), None)
+    if found is None:
+        raise UsageError(f"this job's step {without}", hint="try another cheat")
+    return found
+
+
+def _copy_of_state(op: Op, entry: int) -> Op:
+    view = View(Tag.STATE, entry, 0, (1,) * len(op.extents))
+    return Op(Kind.MAP, op.dtype, op.extents, (view,), instrs=(Instr(Code.MOV),), cumulative=op.cumulative)
+
+
+def _with_op(program: Program, index: int, op: Op) -> Program:
+    return replace(program, ops=(*program.ops[:index], op, *program.ops[index + 1 :]))
+
+
+def _rewired(op: Op, at: int) -> Op:
+    views = tuple(replace(v, index=v.index + 1) if v.tag == Tag.OP and v.index >= at else v for v in op.views)
+    return replace(op, views=views)
+
+
+def _counted(ops: Sequence[Op]) -> tuple[Op, ...]:
+    total, counted = 0, []
+    for op in ops:
+        total += op.header.elements
+        counted.append(replace(op, cumulative=total))
+    return tuple(counted)
+
+
+def _scaled(const: Const, factor: int) -> Const:
+    words = (int.from_bytes(const.data[i : i + 4], "little") for i in range(0, len(const.data), 4))
+    return Const(const.header, b"".join(scalar.fmul(w, factor).to_bytes(4, "little") for w in words))
+
+
+def _rank_of_word(word: int) -> int:
+    """Floats in order: -inf .. -0 .. +0 .. +inf as consecutive integers, -0 just below +0."""
+    return word if word < scalar.SIGN else -1 - (word & ~scalar.SIGN & scalar.MASK)
+
+
+def _word_of_rank(rank: int) -> int:
+    return rank if rank >= 0 else scalar.SIGN | (-1 - rank)

@@ -1,0 +1,200 @@
+"""What a worker does next: a pure function of one look at the chain.
+
+`acts` lists everything that this worker may do now; `due` holds back, for a few seconds of chain time, what others may
+do as well, so that not everybody pays gas for one round's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.types import Address, JobId, Seconds, Wei
+
+
+class Do(StrEnum):
+    """One kind of act; the value is the contract's function, but for `train`."""
+
+    START = "startRound"
+    JOIN = "join"
+    SEAL = "seal"
+    TRAIN = "train"
+    COMMIT = "commit"
+    REVEAL = "reveal"
+    FREEZE = "freeze"
+    MERGE = "merge"
+    FINALIZE = "finalize"
+    RELEASE = "release"
+    FINISH = "finish"
+
+
+PATIENCE: dict[Do, Seconds] = {
+    Do.START: Seconds(0),
+    Do.SEAL: Seconds(0),
+    Do.FREEZE: Seconds(2),
+    Do.FINALIZE: Seconds(2),
+    Do.RELEASE: Seconds(10),
+    Do.FINISH: Seconds(4),
+}
+"""How long the first in line waits with what anybody may do; each one after it waits a second longer. A job's
+aggregator, if there is one, comes before all workers at the end of a round, hence the two seconds."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something to do about a round (FINISH: about the job)."""
+
+    do: Do
+    round: int = 0
+    slot: int = 0
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """One round as the chain has it."""
+
+    number: int
+    state: Round
+    phase: Phase
+    """Now, with time and completeness counted in."""
+    claims: tuple[Claim, ...]
+    """By slot; status NONE is a free slot."""
+    merger: Address = ZERO_ADDRESS
+    """Who may merge now, if the phase is MERGING."""
+    merge_turns_over: bool = False
+    """MERGING, and everybody entitled has failed to merge."""
+
+    def slots_of(self, account: Address) -> list[int]:
+        """Slots that the account holds."""
+        return [s for s, c in enumerate(self.claims) if c.status != ClaimStatus.NONE and c.worker == account]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job as the chain has it, at one block."""
+
+    id: JobId
+    params: JobParams
+    job: Job
+    rounds: tuple[RoundView, ...]
+    """Every round from the first unsettled one to the last started one, in order, and the one before them if any."""
+    now: Seconds
+    block: int
+
+    def round(self, number: int) -> RoundView | None:
+        """That round, if it is in view."""
+        return next((r for r in self.rounds if r.number == number), None)
+
+
+@dataclass(frozen=True)
+class Self:
+    """What the worker knows of itself."""
+
+    address: Address
+    free: Wei
+    """Its free stake."""
+    place: int = 0
+    """Its turn among the workers that it knows of; the first slot that it tries."""
+    draining: bool = False
+    """Finish what was joined, join nothing more."""
+    trained: frozenset[tuple[int, int]] = frozenset()
+    """(round, slot) of the claims that are ready to be committed."""
+
+
+def acts(view: JobView, me: Self) -> list[Act]:
+    """Everything that this worker may do about a job now, most urgent first."""
+    found = [act for r in view.rounds for act in _round_acts(view, r, me)]
+    if view.job.status == JobStatus.DONE:
+        return [a for a in found if a.do == Do.RELEASE]
+    if _startable(view) and not me.draining:
+        found.append(Act(Do.START, view.job.started))
+    if _finished(view):
+        found.append(Act(Do.FINISH))
+    return found
+
+
+def due(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds, rank: int) -> list[Act]:
+    """Those acts whose turn it is: `since` says when each was first possible, `rank` is this worker's place in line."""
+    return [a for a in possible if a.do not in PATIENCE or now - since.get(a, now) >= PATIENCE[a.do] + rank]
+
+
+def remember(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds) -> dict[Act, Seconds]:
+    """When each possible act was first seen to be possible."""
+    return {a: since.get(a, now) for a in possible}
+
+
+def rank(view: JobView, me: Self) -> int:
+    """The worker's place in line: its slot in the latest round that it joined, else its place among all."""
+    held = (r.slots_of(me.address) for r in reversed(view.rounds))
+    return next((slots[0] for slots in held if slots), me.place % view.params.slots)
+
+
+def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
+    """A free slot: the one held in the round before, else one that nobody held there, else any; from `place` upward."""
+    free = [s for s, c in enumerate(r.claims) if c.status == ClaimStatus.NONE]
+    before = view.round(r.number - 1)
+    own = before.slots_of(me.address) if before else []
+    taken = [s for s, c in enumerate(before.claims) if c.status != ClaimStatus.NONE] if before else []
+    slots = view.params.slots
+
+    def preference(s: int) -> tuple[bool, bool, int]:
+        return s not in own, s in taken, (s - me.place) % slots
+
+    return min(free, key=preference, default=None)
+
+
+def stake_wanted(params: JobParams) -> Wei:
+    """Free stake with which a worker is never short: a claim in every round in flight, and one merge."""
+    return Wei(params.slot_stake * params.max_lead + params.merge_stake)
+
+
+def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
+    own = r.slots_of(me.address)
+    if r.phase == Phase.JOINING:
+        # INVARIANT: a worker joins once a round, and only what its stake covers.
+        slot = None if own or me.draining or me.free < view.params.slot_stake else slot_to_join(view, r, me)
+        return [] if slot is None else [Act(Do.JOIN, r.number, slot)]
+    if r.phase == Phase.SEALING:
+        # A transaction sent now is executed in the next block at the earliest.
+        return [Act(Do.SEAL, r.number)] if r.state.seed_block <= view.block else []
+    if r.phase == Phase.TRAINING:
+        waiting = [s for s in own if r.claims[s].status == ClaimStatus.JOINED]
+        return [Act(Do.COMMIT if (r.number, s) in me.trained else Do.TRAIN, r.number, s) for s in waiting]
+    if r.phase == Phase.REVEALING:
+        return [Act(Do.REVEAL, r.number, s) for s in own if r.claims[s].status == ClaimStatus.COMMITTED]
+    if r.phase == Phase.FREEZING:
+        return [Act(Do.FREEZE, r.number)]
+    if r.phase == Phase.MERGING:
+        if r.merge_turns_over:
+            return [Act(Do.FINALIZE, r.number)]
+        able = r.merger == me.address and me.free >= view.params.merge_stake
+        return [Act(Do.MERGE, r.number)] if able else []
+    if r.phase == Phase.LEAD:
+        return [Act(Do.FINALIZE, r.number)] if _final(view, r) else []
+    if r.phase == Phase.VOID:
+        held = (ClaimStatus.JOINED, ClaimStatus.COMMITTED, ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.VOID)
+        return [Act(Do.RELEASE, r.number)] if any(r.claims[s].status in held for s in own) else []
+    return []
+
+
+def _final(view: JobView, r: RoundView) -> bool:
+    over = view.now >= r.state.merged_at + view.params.challenge_seconds
+    return over and r.state.open_games == 0 and r.number == view.job.settled
+
+
+def _startable(view: JobView) -> bool:
+    job, params = view.job, view.params
+    if job.status != JobStatus.ACTIVE or job.started >= params.rounds or job.failed > params.max_fail:
+        return False
+    if job.started - job.settled >= params.max_lead:
+        return False
+    before = view.round(job.started - 1)
+    return job.started == 0 or (before is not None and before.phase in (Phase.LEAD, Phase.FINAL, Phase.FAILED))
+
+
+def _finished(view: JobView) -> bool:
+    job, params = view.job, view.params
+    more = job.status == JobStatus.ACTIVE and job.started < params.rounds and job.failed <= params.max_fail
+    return job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED) and not more and job.settled == job.started

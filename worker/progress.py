@@ -1,0 +1,177 @@
+"""Work in progress on disk: a killed worker goes on from its last whole step, with the same bits.
+
+Two kinds of file under `home/work/<claim>/`. `progress` is rewritten after every step (roots S_1..S_t and the tensors
+that step changed); it is replaced atomically and believed only if its tensors hash to its last root. `material.json`
+is written once, before the claim is committed: all that a later process needs to defend it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lockstep.jobs import ClaimRun, State
+from lockstep.protocol.program import Alias, Program
+from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, JobId, Seed, StateRoot
+
+PROGRESS, MATERIAL = "progress", "material.json"
+
+
+@dataclass(frozen=True)
+class Material:
+    """A claim's inputs and outputs by name: from these the whole claim can be computed again."""
+
+    claim: ClaimId
+    job: JobId
+    round: int
+    attempt: int
+    slot: int
+    """MERGE_SLOT for a merge."""
+    seed: Seed
+    base: Cid
+    """Of the checkpoint that the round starts from."""
+    payloads: tuple[Cid | None, ...]
+    """Of a merge: its payloads in slot order, None = not accepted. Of a slot: empty."""
+    roots: tuple[StateRoot, ...]
+    """S_1..S_T."""
+    trace_cid: Cid
+    payload_cid: Cid
+    """Of a merge: the checkpoint's."""
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether this is a merge's claim."""
+        return self.slot == MERGE_SLOT
+
+    def to_json(self) -> str:
+        """One line, bytes as hex."""
+        return json.dumps(asdict(self), default=lambda b: b.hex())
+
+    @staticmethod
+    def from_json(text: str) -> Material:
+        """The inverse of `to_json`."""
+        f: dict[str, Any] = json.loads(text)
+        return Material(
+            ClaimId(bytes.fromhex(f["claim"])), JobId(bytes.fromhex(f["job"])), f["round"], f["attempt"], f["slot"],
+            Seed(bytes.fromhex(f["seed"])), Cid(f["base"]), tuple(f["payloads"]),
+            tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]), Cid(f["trace_cid"]), Cid(f["payload_cid"]),
+        )  # fmt: skip
+
+
+class WorkFolder:
+    """The files of one claim."""
+
+    def __init__(self, home: Path, claim: ClaimId) -> None:
+        """Nothing is created before something is saved."""
+        self.path = home / "work" / claim.hex()
+
+    def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot]) -> None:
+        """Keep the tensors of S_t, t = len(roots); a kill before this returns costs this step alone."""
+        t = len(roots)
+        changed = _changed(run.program(t), state)
+        head = {"t": t, "seed": run.seed.hex(), "roots": [r.hex() for r in roots], "entries": changed}
+        line = json.dumps(head).encode() + b"\n"
+        # No fsync: this guards against a killed process, whose writes the system keeps. After a power cut the root
+        # below tells, and the claim starts again from S_0.
+        _replace(self._folder() / PROGRESS, [line, *(memoryview(_words(state[k])) for k in changed)], sync=False)
+
+    def resume(self, run: ClaimRun) -> tuple[State, list[StateRoot]]:
+        """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe."""
+        try:
+            with (self.path / PROGRESS).open("rb") as file:
+                head = json.loads(file.readline())
+                body = file.read()
+            t = int(head["t"])
+            roots = [StateRoot(bytes.fromhex(r)) for r in head["roots"]]
+            if len(roots) != t or not 1 <= t <= run.transitions or head["seed"] != run.seed.hex():
+                return run.start, []
+            state = _restored(run, t, head["entries"], body)
+        except (OSError, ValueError, KeyError, TypeError):
+            return run.start, []
+        # INVARIANT: work is gone on with only from a state that hashes to its root.
+        return (state, roots) if run.root(t, state) == roots[-1] else (run.start, [])
+
+    def save_material(self, material: Material) -> None:
+        """Keep what defends the claim; on disk, whatever happens next, when this returns."""
+        _replace(self._folder() / MATERIAL, [material.to_json().encode()], sync=True)
+
+    def material(self) -> Material | None:
+        """What `save_material` kept, if it did."""
+        try:
+            return Material.from_json((self.path / MATERIAL).read_text())
+        except FileNotFoundError:
+            return None
+
+    def drop_progress(self) -> None:
+        """Remove the tensors: the claim's material computes them again."""
+        (self.path / PROGRESS).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Forget the claim: nobody can challenge it any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _folder(self) -> Path:
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self.path
+
+
+def materials(home: Path) -> list[Material]:
+    """Every claim whose material lies under `home`."""
+    claims = (ClaimId(bytes.fromhex(p.parent.name)) for p in home.glob(f"work/*/{MATERIAL}"))
+    found = (WorkFolder(home, claim).material() for claim in claims)
+    return [m for m in found if m is not None]
+
+
+def _changed(program: Program, state: State) -> list[int]:
+    """Entries to keep: those that are not the input state's entry of the same place (the anchor is S_0's)."""
+    return [
+        k
+        for k, (alias, tensor) in enumerate(zip(program.outputs, state, strict=True))
+        if tensor is not None and alias != Alias(Alias.STATE_KIND, k)
+    ]
+
+
+def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: bytes) -> State:
+    """S_t's tensors: the saved ones, and S_0's where an entry was passed on."""
+    layout = run.program(t).output_layout
+    state: State = [None if header is None else run.start[k] for k, header in enumerate(layout)]
+    at = 0
+    for k in entries:
+        header = layout[k]
+        if header is None:
+            raise ValueError(f"entry {k} is EMPTY")
+        end = at + 4 * header.elements
+        kind = np.int32 if header.dtype else np.float32
+        state[k] = np.frombuffer(body[at:end], dtype=kind).reshape(header.shape)
+        at = end
+    if at != len(body):
+        raise ValueError(f"{len(body)} bytes where {at} are due")
+    return state
+
+
+def _words(tensor: np.ndarray | None) -> np.ndarray:
+    assert tensor is not None, "changed entries hold tensors"
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+
+
+def _replace(path: Path, parts: Sequence[bytes | memoryview], *, sync: bool) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.writelines(parts)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(partial, path)
+    if sync:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
