@@ -98,6 +98,7 @@ def test_truncated_block_is_corrupt_and_healed_by_put(place: Place) -> None:
         path = place.block_file(damaged)
         for keep in (0, 1, -1):
             path.write_bytes(path.read_bytes()[:keep])
+            assert not store.has(damaged), f"{part} cut to [:{keep}]: not held"
             with pytest.raises(BlobCorrupt, match=damaged) as error:
                 store.get(cid, max_bytes=TREE)
             assert error.value.hint, f"{part} cut to [:{keep}]: the error has a hint"

@@ -11,7 +11,7 @@ import typer
 
 from lockstep.cli.options import Json, Storage
 from lockstep.cli.output import emit, event, say
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.settings import resolve
 
 DEFAULT_MAX_MIB = 256
@@ -32,7 +32,13 @@ def serve(
     """Serve the Kubo RPC over a directory; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
     from lockstep.storage.directory import DirectoryStore
     from lockstep.storage.kubo import multiaddr_of_url
-    from lockstep.storage.server import serve as serve_store
+
+    try:
+        from lockstep.storage.server import serve as serve_store
+    except ImportError as error:
+        raise DoctorError(
+            f"serving needs {error.name}", "install it: pip install 'lockstep-compute[coordinator]'"
+        ) from error
 
     store = DirectoryStore(home)
 

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from lockstep.protocol.errors import BlobMissing, DoctorError, PayloadInvalid, Unreachable
+from lockstep.protocol.errors import BlobCorrupt, BlobMissing, DoctorError, PayloadInvalid, Unreachable
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import cid_of_block, parse_cid, verify_block
 from lockstep.storage.store import BlockCodec, ContentStore, sync_folder
@@ -87,11 +87,11 @@ class DirectoryStore(ContentStore):
         return self._write(layout(chunks_of_file(file)))
 
     def has(self, cid: str) -> bool:
-        if self._path(cid).is_file():
-            return True
-        if not self._blocks.is_dir():
-            self._gone()
-        return False
+        try:
+            self.fetch_block(Cid(cid))
+        except (BlobMissing, BlobCorrupt):
+            return False
+        return True
 
     def blocks(self) -> Iterator[Cid]:
         """The CIDs of all blocks held, in no order; a concurrent writer's may or may not be among them."""

@@ -137,7 +137,7 @@ class KuboStore(ContentStore):
         try:
             with self._translated(f"block {cid}"):
                 self._client.block.stat(cid, offline=True)
-        except BlobMissing:
+        except (BlobMissing, BlobCorrupt):
             return False
         return True
 

@@ -19,12 +19,13 @@ from typing import cast
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Message, Receive, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lockstep.protocol.errors import BlobCorrupt, BlobMissing, DoctorError, LockstepError, UsageError
 from lockstep.protocol.types import Cid
@@ -76,9 +77,12 @@ def application(store: DirectoryStore, *, max_bytes: int = MAX_REQUEST_BYTES) ->
         "pin/add": rpc.pin_add,
         "pin/ls": rpc.pin_ls,
     }
-    # POST alone, as in Kubo: a web page's image or script tag cannot make a browser call it
     routes = [Route(f"/api/v0/{verb}", endpoint, methods=["POST"]) for verb, endpoint in verbs.items()]
-    return Starlette(routes=routes, exception_handlers={LockstepError: _kubo_error, HTTPException: _http_error})
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(_NoWebPages)],
+        exception_handlers={LockstepError: _kubo_error, HTTPException: _http_error},
+    )
 
 
 def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_ready: Callable[[str, int], None]) -> None:
@@ -113,6 +117,18 @@ def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_rea
         signal.signal(number, stop)
     with listener:
         server.run(sockets=[listener])
+
+
+class _NoWebPages:
+    """Refuse what a browser sends for a web page: the RPC has no passwords, and listens where browsers run."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # POST is all that is served, and browsers name the page's origin with every POST
+        app = Response(status_code=403) if "origin" in Headers(scope=scope) else self._app
+        await app(scope, receive, send)
 
 
 class _Server(uvicorn.Server):

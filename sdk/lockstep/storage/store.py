@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from lockstep.protocol.errors import PayloadInvalid, UsageError
+from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import Bytes, parse_cid
 from lockstep.storage.dagpb import Link
@@ -65,7 +65,7 @@ class ContentStore(abc.ABC):
 
     @abc.abstractmethod
     def has(self, cid: str) -> bool:
-        """Whether the store itself, without asking a network, holds the root block of `cid`.
+        """Whether the store itself, without asking a network, holds the root block of `cid` undamaged.
 
         Stores write children before parents, so a root that is there came with its content.
         """
@@ -168,7 +168,8 @@ def open_store(url: str) -> ContentStore:
 def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
     """Write `chunks` to `path` so that it holds all of them or what it held before; returns their size.
 
-    The bytes are on disk when this returns. UsageError if the folder cannot be written.
+    The bytes are on disk when this returns. UsageError if the folder cannot be written,
+    DoctorError if the disk is full.
     """
     size = 0
     try:
@@ -186,11 +187,13 @@ def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:
+        sync_folder(path.parent)
+    except BaseException as error:
         with suppress(FileNotFoundError):
             partial.unlink()
+        if isinstance(error, OSError):
+            raise DoctorError(f"cannot write {path}: {error.strerror}", "free some disk space") from error
         raise
-    sync_folder(path.parent)
     return size
 
 

@@ -151,3 +151,17 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model.bin"], "and alone"
     with pytest.raises(UsageError):
         write_atomically(tmp_path / "no folder" / "x", [b""])
+
+
+def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model.bin"
+    target.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DoctorError, match="No space left"):
+        write_atomically(target, [b"new"])
+    assert target.read_bytes() == b"old", "as it was"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"], "and alone"

@@ -164,6 +164,12 @@ def test_only_post_is_served(api: str) -> None:
     assert requests.post(f"{api}/repo/gc", timeout=20).status_code == 404, "other verbs do not exist"
 
 
+def test_web_pages_are_refused(api: str) -> None:
+    page = {"Origin": "https://page.example"}
+    answer = requests.post(f"{api}/add", params=LAYOUT, files={"file": b"junk"}, headers=page, timeout=20)
+    assert answer.status_code == 403
+
+
 def test_request_above_the_limit_is_refused_and_keeps_nothing(line: dict[str, Any], home: Path) -> None:
     store = open_store(line["multiaddr"])
     assert store.put(bytes(2 * MIB)), "the limit itself is allowed"
