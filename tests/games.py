@@ -1,6 +1,6 @@
 """Small Programs with every op kind, materialised; the claims that honest and lying parties make of them.
 
-Everything is evaluated one element at a time with `numerics.scalar`: a game about it is about the specification.
+Everything is evaluated one element at a time by `numerics.reference`: a game about it is about the specification.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lockstep.numerics import scalar
+from lockstep.numerics import reference, scalar
+from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, honest, merkle, moves, openings
 from lockstep.protocol.merkle import EMPTY, TensorHeader
 from lockstep.protocol.moves import Resolved
@@ -19,111 +20,6 @@ from lockstep.protocol.openings import Contents, Levels
 from lockstep.protocol.program import CHUNK, F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.statement import Statement
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot, Step, TensorRoot, TraceRoot, Wei
-
-Read = Callable[[int, int], int]
-"""(operand, flat element) -> word."""
-
-MASK = 0xFFFFFFFF
-
-
-# -- one element, plainly ----------------------------------------------------------------------------------------------
-
-
-def chain(mode: int, terms: Sequence[int]) -> int:
-    """The mode's identity, then one step a term."""
-    if mode == Fold.ISUM:
-        return sum(terms) & MASK
-    if mode in (Fold.MAX, Fold.MIN):
-        s = scalar.NEGATIVE_INFINITY if mode == Fold.MAX else scalar.INFINITY
-        step = scalar.fmax if mode == Fold.MAX else scalar.fmin
-    else:
-        s, step = 0, scalar.fadd
-    for x in terms:
-        s = step(s, x)
-    return s
-
-
-def combine(mode: int, terms: Sequence[int]) -> int:
-    """One level of a fold: partials chained."""
-    return chain(Fold.SUM if mode == Fold.DOT else mode, terms)
-
-
-def chunk_word(op: Op, element: int, chunk: int, statement: Statement, read: Read) -> int:
-    """The result of one chunk of a fold."""
-    coords = openings.coordinates(op, element)
-    columns = [
-        [_operand(op, j, [*coords[:-1], k], statement, read) for k in openings.chunk_terms(op, chunk)]
-        for j in range(len(op.views))
-    ]
-    if op.mode == Fold.DOT:
-        s = 0
-        for a, b in zip(*columns, strict=True):
-            s = scalar.ffma(a, b, s)
-        return s
-    return chain(op.mode, columns[0])
-
-
-def element_word(op: Op, element: int, chunk: int, statement: Statement, read: Read) -> int:
-    """What contracts/Arbiter.sol executes."""
-    coords = openings.coordinates(op, element)
-    if op.kind == Kind.FOLD:
-        word = chunk_word(op, element, chunk, statement, read)
-        return combine(op.mode, [word]) if op.chunks == 1 else word
-    if op.kind == Kind.MAP:
-        registers = [_operand(op, j, coords, statement, read) for j in range(len(op.views))]
-        for i in op.instrs:
-            a, b, c = (registers[r] if r < len(registers) else 0 for r in (i.a, i.b, i.c))
-            registers.append(scalar.apply(i.op, i.imm if i.op == scalar.Op.IMM else a, b, c))
-        return registers[-1]
-    if op.kind == Kind.GATHER:
-        index = _operand(op, 0, coords, statement, read)
-        return _operand(op, 1, coords, statement, read, index * op.p1) if index < op.p0 else 0
-    if op.kind == Kind.CONCAT:
-        j, inside = openings.part_of(op, coords)
-        return _operand(op, j, inside, statement, read)
-    if op.kind == Kind.RANDOM:
-        return philox(statement, op.p0, element)
-    row = openings.drawn_row(statement, op.p0 + coords[0])
-    return read(openings.DATASET, row * statement.row_length + coords[1])
-
-
-def _operand(op: Op, j: int, coords: Sequence[int], statement: Statement, read: Read, extra: int = 0) -> int:
-    view = op.views[j]
-    position = openings.flat(view, coords) + extra
-    return openings.immediate(view, position, statement) if view.tag >= Tag.IOTA else read(j, position)
-
-
-def philox(statement: Statement, stream: int, element: int) -> int:
-    """Philox 4x32-10 (Salmon et al., SC 2011)."""
-    c = [(element >> 2) & MASK, statement.round, statement.slot, statement.t]
-    k0, k1 = struct.unpack_from("<2I", statement.seed)
-    k0 ^= stream
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(p1 >> 32) ^ c[1] ^ k0, p1 & MASK, (p0 >> 32) ^ c[3] ^ k1, p0 & MASK]
-        k0, k1 = (k0 + 0x9E3779B9) & MASK, (k1 + 0xBB67AE85) & MASK
-    return c[element & 3]
-
-
-class PlainArbiter:
-    """Verifies openings, executes one element: the Python twin of contracts/Arbiter.sol."""
-
-    def execute(
-        self,
-        statement: Statement,
-        op: int,
-        descriptor: bytes,
-        element: int,
-        chunk: int,
-        opened: tuple[moves.Opening, ...],
-    ) -> int:
-        decoded = Op.decode(descriptor)
-        operands = openings.Opened(statement, op, decoded, element, chunk, opened)
-        return element_word(decoded, element, chunk, statement, operands.read)
-
-    def combine(self, mode: int, words: bytes) -> int:
-        return combine(mode, struct.unpack(f">{len(words) // 4}I", words))
-
 
 # -- a step, materialised ----------------------------------------------------------------------------------------------
 
@@ -171,44 +67,39 @@ class PlainStep:
 
     @cached_property
     def outputs(self) -> list[Contents]:
+        """Every op's output, in order."""
         made: list[Contents] = []
         for index, op in enumerate(self.program.ops):
-            words = [self._element(made, index, op, e) for e in range(op.header.elements)]
+            operands = self._operands(made)
+            words = [self._element(operands, index, op, e) for e in range(op.header.elements)]
             if self.lie and self.lie.op == index and self.lie.chunk is None:
                 words[self.lie.element] ^= self.lie.bits
             made.append(Contents(op.header, pack(words)))
         return made
 
-    def _element(self, made: list[Contents], index: int, op: Op, element: int) -> int:
-        if op.chunks > 1:
-            words = self._chunks(made, index, op, element)
-            if op.chunks > CHUNK:
-                words = [combine(op.mode, words[i : i + CHUNK]) for i in range(0, op.chunks, CHUNK)]
-            return combine(op.mode, words)
-        return element_word(op, element, 0, self.statement, self._reader(made, op))
+    def _element(self, operands: reference.Operands, index: int, op: Op, element: int) -> int:
+        if op.chunks <= 1:
+            return reference.element(op, element, operands)
+        words = self._chunks(operands, index, op, element)
+        if op.chunks > CHUNK:
+            words = _level(op, words)
+        return reference.combine(op.mode, words)
 
-    def _chunks(self, made: list[Contents], index: int, op: Op, element: int) -> list[int]:
-        read = self._reader(made, op)
-        words = [chunk_word(op, element, c, self.statement, read) for c in range(op.chunks)]
+    def _chunks(self, operands: reference.Operands, index: int, op: Op, element: int) -> list[int]:
+        words = [reference.chunk(op, element, c, operands) for c in range(op.chunks)]
         if self.lie and (self.lie.op, self.lie.element) == (index, element) and self.lie.chunk is not None:
             words[self.lie.chunk] ^= self.lie.bits
         return words
 
-    def _reader(self, made: list[Contents], op: Op) -> Read:
-        def read(operand: int, position: int) -> int:
-            if operand == openings.DATASET:
-                source: Contents | Const | None = self.data
-            else:
-                view = op.views[operand]
-                source = {
-                    Tag.OP: lambda: made[view.index],
-                    Tag.STATE: lambda: self.inputs[view.index],
-                    Tag.CONST: lambda: self.program.consts[view.index],
-                }[view.tag]()
-            assert source is not None, "a view of an EMPTY entry"
-            return int(struct.unpack_from("<I", source.data, 4 * position)[0])
-
-        return read
+    def _operands(self, made: list[Contents]) -> reference.Operands:
+        held: dict[Tag, Callable[[int], Contents | Const]] = {
+            Tag.OP: made.__getitem__, Tag.STATE: self.state, Tag.CONST: self.program.consts.__getitem__,
+        }  # fmt: skip
+        s, length = self.statement, self.statement.row_length
+        dataset = reference.Dataset(s.dataset_rows, lambda row, column: _word(self.data, row * length + column))
+        return reference.Operands(
+            lambda tag, index, at: _word(held[tag](index), at), s.seed, (s.round, s.slot, int(s.t)), dataset
+        )
 
     @cached_property
     def prev(self) -> Levels:
@@ -248,12 +139,18 @@ class PlainStep:
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
         described = self.program.ops[op]
-        words = self._chunks(self.outputs, op, described, element)
+        words = self._chunks(self._operands(self.outputs), op, described, element)
         if described.chunks <= CHUNK:
             return words
-        if group is not None:
-            return words[CHUNK * group : CHUNK * (group + 1)]
-        return [combine(described.mode, words[i : i + CHUNK]) for i in range(0, described.chunks, CHUNK)]
+        return _level(described, words) if group is None else words[CHUNK * group : CHUNK * (group + 1)]
+
+
+def _level(op: Op, words: Sequence[int]) -> list[int]:
+    return [reference.combine(op.mode, words[i : i + CHUNK]) for i in range(0, len(words), CHUNK)]
+
+
+def _word(held: Contents | Const, at: int) -> int:
+    return int(struct.unpack_from("<I", held.data, 4 * at)[0])
 
 
 @dataclass
@@ -449,7 +346,7 @@ class Match:
     """One game between two policies on the Python twin: moves, events and the game after each."""
 
     claim: game.Claim
-    arbiter: game.Arbiter = field(default_factory=PlainArbiter)
+    arbiter: game.Arbiter = field(default_factory=ReferenceArbiter)
     now: Seconds = START
     seconds_per_move: int = 1
     state: game.Game | None = None

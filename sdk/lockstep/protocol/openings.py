@@ -263,7 +263,7 @@ class OpeningWrong(Mismatch):
 
 
 class Opened:
-    """The verified operands of one element or chunk: `read(operand, flat)` gives a word.
+    """The verified operands of one element or chunk.
 
     Raises OpeningWrong where contracts/Arbiter.sol reverts.
     """
@@ -274,25 +274,41 @@ class Opened:
         self.statement = statement
         self.op_index = op_index
         self.op = op
-        self._leaves: dict[tuple[int, int], bytes] = {}
+        self._leaves: dict[tuple[int, int, int], bytes] = {}
         rest = iter(openings)
-        for operand, leaf in touched(op, element, chunk, statement, self.read):
+        for operand, leaf in touched(op, element, chunk, statement, self._operand_word):
             opening = next(rest, None)
             # INVARIANT: an element reads exactly the openings that its descriptor implies.
             if opening is None:
                 raise OpeningWrong("OpeningsWrong")
             self._verify(opening, operand, leaf)
-            self._leaves[operand, leaf] = opening.data
+            self._leaves[*self._key(operand), leaf] = opening.data
         if next(rest, None) is not None:
             raise OpeningWrong("OpeningsWrong")
 
-    def read(self, operand: int, position: int) -> int:
-        """The word at flat element `position` of an operand's source (a draw: of the dataset)."""
-        data = self._leaves.get((operand, position // CHUNK), b"")
+    def word(self, tag: Tag, index: int, position: int) -> int:
+        """The word at flat element `position` of a source that was opened there."""
+        return self._word(int(tag), index, position)
+
+    def drawn(self, position: int) -> int:
+        """The word at flat element `position` of the dataset."""
+        return self._word(DATASET, 0, position)
+
+    def _word(self, tag: int, index: int, position: int) -> int:
+        data = self._leaves.get((tag, index, position // CHUNK), b"")
         # INVARIANT: a leaf is read inside its bytes.
         if 4 * (position % CHUNK) + 4 > len(data):
             raise OpeningWrong("OutOfRange")
         return word_of(data, position)
+
+    def _operand_word(self, operand: int, position: int) -> int:
+        return self._word(*self._key(operand), position)
+
+    def _key(self, operand: int) -> tuple[int, int]:
+        if operand == DATASET:
+            return DATASET, 0
+        view = self.op.views[operand]
+        return int(view.tag), view.index
 
     def _verify(self, opening: Opening, operand: int, leaf: int) -> None:
         root, index, depth = self._place(opening, operand)

@@ -1,0 +1,43 @@
+"""The Arbiter in Python: verified openings, then the reference; twin of contracts/Arbiter.sol.
+
+A challenger runs it before it pays for a transaction; the game's twin runs it in the place of the chain.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from lockstep.numerics import reference
+from lockstep.protocol.moves import Opening
+from lockstep.protocol.openings import Opened
+from lockstep.protocol.program import Kind, Op
+from lockstep.protocol.statement import Statement
+
+
+class ReferenceArbiter:
+    """Executes one element or chunk. Raises `OpeningWrong` where the contract reverts."""
+
+    def execute(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        chunk: int,
+        openings: tuple[Opening, ...],
+    ) -> int:
+        """The word of flat element `element`; for a fold of more than 256 terms, of its chunk `chunk`."""
+        decoded = Op.decode(descriptor)
+        opened = Opened(statement, op, decoded, element, chunk, openings)
+        rows = reference.Dataset(
+            statement.dataset_rows, lambda row, column: opened.drawn(row * statement.row_length + column)
+        )
+        context = (statement.round, statement.slot, int(statement.t))
+        operands = reference.Operands(opened.word, statement.seed, context, rows)
+        if decoded.kind == Kind.FOLD and decoded.chunks > 1:
+            return reference.chunk(decoded, element, chunk, operands)
+        return reference.element(decoded, element, operands)
+
+    def combine(self, mode: int, words: bytes) -> int:
+        """One level of a fold."""
+        return reference.combine(mode, struct.unpack(f">{len(words) // 4}I", words))
