@@ -14,6 +14,11 @@ def apply_op(
 ) -> npt.NDArray[np.uint32]:
     """op(a, b, c) element by element: flat arrays of 32-bit words of one length."""
 
+def chunk_results(
+    mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str = "auto"
+) -> npt.NDArray[np.uint32]:
+    """The chunks of a fold (`Fold`'s number) over flat operands of one length; b is read by a dot alone."""
+
 class Executor:
     """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""
 
@@ -24,7 +29,7 @@ class Executor:
         self,
         state: list[npt.NDArray[Any] | None],
         seed: bytes,
-        round: int,
+        round: int,  # noqa: A002
         slot: int,
         t: int,
         dataset: npt.NDArray[Any] | None,
@@ -32,4 +37,4 @@ class Executor:
         threads: int,
         path: str,
     ) -> list[npt.NDArray[Any] | None]:
-        """One output array per op, None where it was not kept."""
+        """One read-only output array per op, None where it was not kept."""

@@ -250,7 +250,7 @@ class ProgramBuilder:
     # --- the end ------------------------------------------------------------------------------------------------
 
     def finish(self, outputs: Sequence[Tensor | None]) -> Program:
-        """The Program whose output state is `outputs` (whole op outputs or inputs, None = EMPTY), padded with EMPTY."""
+        """The Program whose output state is `outputs`: whole op outputs or inputs, None = EMPTY; padded with EMPTY."""
         inputs = [
             None if e is None else TensorHeader(e[0], () if e[1] is None else (e[1],)) for e in self.entries
         ]
@@ -270,7 +270,9 @@ class ProgramBuilder:
             return Alias(Alias.STATE_KIND, t.index)
         raise ProgramInvalid("an output that is a view", hint="outputs are whole ops or inputs: copy it with a map")
 
-    def _fold(self, mode: Fold, dtype: int, extents: tuple[int, ...], k: int, views: Sequence[View], name: str) -> Tensor:
+    def _fold(
+        self, mode: Fold, dtype: int, extents: tuple[int, ...], k: int, views: Sequence[View], name: str
+    ) -> Tensor:
         return self._append(Op(Kind.FOLD, dtype, extents, tuple(views), (k,), mode), name)
 
     def _reduce(self, mode: Fold, a: Tensor, name: str) -> Tensor:

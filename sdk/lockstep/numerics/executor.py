@@ -103,7 +103,7 @@ class Executable:
     ) -> tuple[Array | None, ...]:
         """The output state (None = EMPTY), or with `keep` the outputs of all ops in order.
 
-        `state` has one float32 or int32 array per input entry, of rank 0 or 1 as the Program's header says; `dataset` is
+        `state` has one float32 or int32 array per input entry, of rank 0 or 1 as the header says; `dataset` is
         int32 (rows, row length). An entry that the output state takes from the input is the same array. Raises
         PayloadInvalid for a tensor of another dtype or shape.
         """

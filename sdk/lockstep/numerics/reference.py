@@ -1,7 +1,7 @@
 """One element of one op, in Python integers: the specification that the kernels and the contract are tested against.
 
-Nothing here is fast. `element` is what an op's output holds at a flat position; `chunk`, `value` and `partials` are what
-the game asks of a fold. Where a word of an operand lies is the caller's business: `Operands.word`.
+Nothing here is fast. `element` is what an op's output holds at a flat position; `chunk`, `value` and `partials` are
+what the game asks of a fold. Where a word of an operand lies is the caller's business: `Operands.word`.
 """
 
 from __future__ import annotations
@@ -107,8 +107,11 @@ def chunk(op: Op, at: int, c: int, operands: Operands) -> Word:
     o = unflatten(op.extents, at)
     acc = _IDENTITY.get(Fold(op.mode), 0)
     for k in range(CHUNK * c, min(CHUNK * (c + 1), op.k_terms)):
-        terms = [operands.read(v, (*o, k)) for v in op.views]
-        acc = scalar.ffma(*terms, acc) if op.mode == Fold.DOT else _JOIN[op.mode](acc, *terms)
+        a = operands.read(op.views[0], (*o, k))
+        if op.mode == Fold.DOT:
+            acc = scalar.ffma(a, operands.read(op.views[1], (*o, k)), acc)
+        else:
+            acc = _JOIN[op.mode](acc, a)
     return acc
 
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "executor.hpp"
+#include "f32.hpp"
 
 namespace nb = nanobind;
 
@@ -47,7 +48,7 @@ const Word* words_of(const Array& array) {
     return static_cast<const Word*>(array.data());
 }
 
-// An op's output as a float32 or int32 array that hands its memory back to the executor's pool.
+// An op's output as a read-only float32 or int32 array that hands its memory back to the executor's pool.
 nb::object to_array(const Descriptor& op, Buffer buffer, const std::shared_ptr<Pool>& pool) {
     struct Owner {
         Buffer buffer;
@@ -61,8 +62,8 @@ nb::object to_array(const Descriptor& op, Buffer buffer, const std::shared_ptr<P
     });
     std::vector<std::size_t> shape(op.extents.begin(), op.extents.end());
     if (op.dtype == 0)
-        return nb::cast(nb::ndarray<nb::numpy, float>(owner->buffer.data(), shape.size(), shape.data(), capsule));
-    return nb::cast(nb::ndarray<nb::numpy, std::int32_t>(owner->buffer.data(), shape.size(), shape.data(), capsule));
+        return nb::cast(nb::ndarray<nb::numpy, const float>(owner->buffer.data(), shape.size(), shape.data(), capsule));
+    return nb::cast(nb::ndarray<nb::numpy, const std::int32_t>(owner->buffer.data(), shape.size(), shape.data(), capsule));
 }
 
 std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, const std::vector<Array>& consts) {
@@ -120,14 +121,48 @@ nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, W
     return out;
 }
 
+nb::object words_array(Word* owned, std::size_t n) {
+    nb::capsule owner(owned, [](void* p) noexcept { delete[] static_cast<Word*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, Word, nb::ndim<1>>(owned, {n}, owner));
+}
+
+// The bare results of a fold's chunks over flat operands: what the first level of partials adds up.
+nb::object chunk_results(int mode, const Array& a, const Array& b, const std::string& path) {
+    if (mode < 0 || mode > 4) throw nb::value_error("no such fold");
+    if (a.size() == 0 || b.size() != a.size()) throw nb::value_error("a and b have the same length, 1 at least");
+    const Kernels* kernels = kernels_named(path);
+    const auto terms = static_cast<Index>(a.size());
+    const Index full = terms / kChunk, chunks = (terms + kChunk - 1) / kChunk;
+    FoldPlan plan{};
+    plan.mode = static_cast<FoldMode>(mode);
+    plan.axes = 1;
+    plan.extents[0] = plan.outputs = full;
+    plan.strides[0][0] = plan.strides[1][0] = kChunk;
+    plan.k_stride[0] = plan.k_stride[1] = 1;
+    plan.k = kChunk;
+    plan.partial = true;
+    const Word* bases[2] = {words_of(a), words_of(b)};
+    auto* result = new Word[static_cast<std::size_t>(chunks)];
+    nb::object array = words_array(result, static_cast<std::size_t>(chunks));
+    const f32::FloatEnvironment environment;
+    kernels->fold(plan, bases, result, 0, full);
+    if (chunks > full) {
+        const Word* tails[2] = {bases[0] + full * kChunk, bases[1] + full * kChunk};
+        plan.k = terms - full * kChunk;
+        plan.extents[0] = plan.outputs = 1;
+        kernels->fold(plan, tails, result + full, 0, 1);
+    }
+    return array;
+}
+
 nb::object apply_op(int op, const Array& a, const Array& b, const Array& c, const std::string& path) {
     const auto n = a.size();
     if (b.size() != n || c.size() != n) throw nb::value_error("a, b and c have the same length");
     const Kernels* kernels = kernels_named(path);
     auto* result = new Word[n + 1];
-    nb::capsule owner(result, [](void* p) noexcept { delete[] static_cast<Word*>(p); });
+    nb::object array = words_array(result, n);
     if (!kernels->apply_op(op, words_of(a), words_of(b), words_of(c), result, n)) throw nb::value_error("no such opcode");
-    return nb::cast(nb::ndarray<nb::numpy, Word, nb::ndim<1>>(result, {n}, owner));
+    return array;
 }
 
 }  // namespace
@@ -137,6 +172,8 @@ NB_MODULE(_native, m) {
     m.def("best_isa", [] { return std::string(kernels_named("auto")->name); }, "The widest instruction set with a kernel path on this machine.");
     m.def("apply_op", &apply_op, nb::arg("op"), nb::arg("a"), nb::arg("b"), nb::arg("c"), nb::arg("path") = "auto",
           "op(a, b, c) element by element: flat arrays of 32-bit words of one length.");
+    m.def("chunk_results", &chunk_results, nb::arg("mode"), nb::arg("a"), nb::arg("b"), nb::arg("path") = "auto",
+          "The chunks of a fold (Fold's number) over flat operands of one length; b is read by a dot alone.");
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
