@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 
 from lockstep.numerics.scalar import FUNCTIONS, Op
@@ -59,7 +59,7 @@ Expr = Leaf | Inst
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A fold not emitted yet: its output axes can still be permuted for free."""
+    """A fold in the making: its output axes can still be permuted for free."""
 
     mode: int
     operands: tuple[Leaf, ...]
@@ -154,7 +154,7 @@ def cost(expr: Expr) -> Cost:
 
 @dataclass(frozen=True)
 class Val:
-    """An expression (or a fold not emitted yet) and the shape that it stands for."""
+    """An expression (or a fold in the making) and the shape that it stands for."""
 
     dims: tuple[tuple[int, ...], ...]
     """Per logical dimension its iteration axes' extents, outermost first; () is an extent of 1."""
@@ -335,9 +335,12 @@ def _mergeable(val: Val, dims: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple
 
 def _refine(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
     """The coarsest cut of a row-major sequence that both cuts coarsen; None if they do not nest."""
-    suffixes = sorted({*accumulate(reversed(a), lambda x, y: x * y, initial=1)} | {*accumulate(reversed(b), lambda x, y: x * y, initial=1)})
+    suffixes = sorted(
+        {*accumulate(reversed(a), lambda x, y: x * y, initial=1)}
+        | {*accumulate(reversed(b), lambda x, y: x * y, initial=1)}
+    )
     ratios = []
-    for inner, outer in zip(suffixes, suffixes[1:], strict=False):
+    for inner, outer in pairwise(suffixes):
         if outer % inner:
             return None
         ratios.append(outer // inner)

@@ -65,9 +65,7 @@ def attention(
         rows = torch.arange(query.shape[-2]).unsqueeze(1)
         scores = scores.masked_fill(torch.arange(key.shape[-2]).unsqueeze(0) > rows, -math.inf)
     if attn_mask is not None:
-        scores = (
-            scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-        )
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     return torch.softmax(scores, -1) @ value
 
 
@@ -117,7 +115,7 @@ class _Recorder:
             torch_module.register_module_forward_pre_hook(self.enter),
             torch_module.register_module_forward_hook(self.leave, always_call=True),
         ]
-        PythonKeyTracer.create_node = create_node  # type: ignore[method-assign]
+        PythonKeyTracer.create_node = create_node  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
@@ -201,7 +199,9 @@ def _explain(error: Exception, recorder: _Recorder) -> LoweringError:
         "tracing tensor" in str(error)
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"
-        hint = "a Program's shapes and control flow are fixed: no .item(), nonzero, boolean-mask indexing or `if tensor`"
+        hint = (
+            "a Program's shapes and control flow are fixed: no .item(), nonzero, boolean-mask indexing or `if tensor`"
+        )
     else:
         what = f"what torch cannot trace ({aten or kind}: {str(error).strip().splitlines()[0] if str(error) else kind})"
         hint = "run the function eagerly on these inputs first; if that works, the operation has no fake kernel"

@@ -63,9 +63,7 @@ def layer_norm_backward(
 
 
 @rule("_fused_rms_norm")
-def rms_norm(
-    low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None
-) -> tuple[Node, Node]:
+def rms_norm(low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None) -> tuple[Node, Node]:
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4)."""
     axes = _last(x, shape)
     square = average(low, low.f(Op.FMUL, x, x), axes)

@@ -56,6 +56,7 @@ class Lowering:
         self.graph = Graph()
         self.dtype = F32
         self.shape: tuple[int, ...] = ()
+        self._integral: dict[int, Node] = {}
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -72,13 +73,14 @@ class Lowering:
             zero = g.number(0, x.dtype)
             same = g.apply(Op.FEQ if x.dtype == F32 else Op.IEQ, x, zero, dtype=BOOL)
             return self.negation(same)
-        return g.apply(Op.F2I, self.truncate(x), dtype=I32)
+        # F2I rounds by itself: what was just rounded is not rounded twice.
+        return g.apply(Op.F2I, self._integral.get(x.index) or self.truncate(x), dtype=I32)
 
     def f(self, op: Op, *args: Node | float) -> Node:
         """A float operation on nodes or numbers."""
         return self.graph.apply(op, *(self.cast(a, F32) for a in args), dtype=F32)
 
-    def i(self, op: Op, *args: Node | int) -> Node:
+    def i(self, op: Op, *args: Node | float) -> Node:
         """An integer operation on nodes or numbers."""
         return self.graph.apply(op, *(self.cast(a, I32) for a in args), dtype=I32)
 
@@ -98,7 +100,9 @@ class Lowering:
     def rounded(self, x: Node) -> Node:
         """To the nearest integer, ties to even; what has no fraction or is not finite stays."""
         near = self.f(Op.I2F, self.graph.apply(Op.F2I, x, dtype=I32))
-        return self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
+        result = self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
+        self._integral[result.index] = x
+        return result
 
     def truncate(self, x: Node) -> Node:
         """Towards zero."""

@@ -25,7 +25,7 @@ def add(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
     """a + alpha b."""
     if low.dtype == F32:
         return low.f(Op.FADD, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
-    return low.i(Op.IADD, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))  # type: ignore[arg-type]
+    return low.i(Op.IADD, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))
 
 
 @rule("sub.Tensor", "sub.Scalar")
@@ -33,7 +33,7 @@ def sub(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
     """a - alpha b."""
     if low.dtype == F32:
         return low.f(Op.FSUB, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
-    return low.i(Op.ISUB, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))  # type: ignore[arg-type]
+    return low.i(Op.ISUB, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))
 
 
 @rule("rsub.Scalar", "rsub.Tensor")
@@ -45,7 +45,7 @@ def rsub(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
 @rule("mul.Tensor", "mul.Scalar")
 def mul(low: Lowering, a: Number, b: Number) -> Node:
     """a b; a logical and for bools."""
-    return low.f(Op.FMUL, a, b) if low.dtype == F32 else low.i(Op.IMUL, a, b)  # type: ignore[arg-type]
+    return low.f(Op.FMUL, a, b) if low.dtype == F32 else low.i(Op.IMUL, a, b)
 
 
 @rule("div.Tensor", "div.Scalar")
@@ -58,7 +58,7 @@ def div(low: Lowering, a: Number, b: Number) -> Node:
 def div_mode(low: Lowering, a: Number, b: Number, rounding_mode: str | None = None) -> Node:
     """a / b, rounded down or towards zero."""
     if low.dtype == I32:
-        return floor_divide(low, a, b) if rounding_mode == "floor" else low.i(Op.IDIV, a, b)  # type: ignore[arg-type]
+        return floor_divide(low, a, b) if rounding_mode == "floor" else low.i(Op.IDIV, a, b)
     quotient = low.f(Op.FDIV, a, b)
     return {"floor": floor, "trunc": trunc, None: lambda _, x: x}[rounding_mode](low, quotient)
 
@@ -356,14 +356,16 @@ def minimum(low: Lowering, a: Node, b: Node) -> Node:
 
 
 @rule("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor")
-def clamp(low: Lowering, x: Node, minimum_: Number | None = None, maximum_: Number | None = None, **bounds: Any) -> Node:
+def clamp(
+    low: Lowering, x: Node, minimum_: Number | None = None, maximum_: Number | None = None, **bounds: Any
+) -> Node:
     """min(max(x, lower), upper)."""
     lower, upper = bounds.get("min", minimum_), bounds.get("max", maximum_)
     is_float = low.dtype == F32
     if lower is not None:
-        x = low.f(Op.FMAX, x, lower) if is_float else low.i(Op.IMAX, x, lower)  # type: ignore[arg-type]
+        x = low.f(Op.FMAX, x, lower) if is_float else low.i(Op.IMAX, x, lower)
     if upper is not None:
-        x = low.f(Op.FMIN, x, upper) if is_float else low.i(Op.IMIN, x, upper)  # type: ignore[arg-type]
+        x = low.f(Op.FMIN, x, upper) if is_float else low.i(Op.IMIN, x, upper)
     return x
 
 

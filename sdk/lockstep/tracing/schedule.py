@@ -2,13 +2,14 @@
 
 Nodes are visited once, in the order in which they were made. Views rewrite strides. Elementwise nodes stay
 expressions until something needs them in memory: a fold, a gather, a concat, the state, several consumers, or a
-map's limits. A fold whose only consumer is a view waits, so that it can be emitted in the order in which it is read.
+map's limits. A fold is emitted in the order in which its one reader, through its views, will read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from lockstep.numerics.scalar import MASK, Op
@@ -85,8 +86,6 @@ class Schedule:
             self._vals[base.index] = self._materialise(self._val(base), base, range(len(base.shape)))
             result = self._view(node, self._vals[base.index])
         assert result is not None, f"a {node.kind} of a contiguous tensor is a view"
-        if isinstance(result.body, Chain) and not self._waits(node):
-            self._vals[node.index] = result = self._materialise(result, node)
         return result
 
     def _view(self, node: Node, val: Val) -> Val | None:
@@ -101,24 +100,14 @@ class Schedule:
         axis, start, step = node.attrs
         return self._views.slice(val, axis, start, step, node.shape[axis])
 
-    def _waits(self, node: Node) -> bool:
-        """Whether a fold's emission is left to its one reader, which is a view."""
-        users = self._users[node.index]
-        return len(users) == 1 and self._fanout[node.index] > 0 and users[0].kind in VIEWS
-
     def _fix(self, node: Node) -> Val:
         """The node in memory, contiguous in its own order (but for what is broadcast)."""
         self._vals[node.index] = self._materialise(self._val(node), node)
         return self._vals[node.index]
 
-    def _stored(self, node: Node) -> Val:
-        """The node's value; a fold that waited is emitted."""
-        val = self._val(node)
-        return self._fix(node) if isinstance(val.body, Chain) else val
-
     def _unified(self, nodes: Sequence[Node]) -> list[Val]:
-        """Values of one logical shape over the same iteration axes, none of them a waiting fold."""
-        vals = [self._stored(n) for n in nodes]
+        """Values of one logical shape over the same iteration axes."""
+        vals = [self._val(n) for n in nodes]
         result = self._views.unify(vals)
         if result is None:
             vals = [self._fix(n) if any(len(d) > 1 for d in v.dims) else v for n, v in zip(nodes, vals, strict=True)]
@@ -160,9 +149,8 @@ class Schedule:
     def _apply(self, node: Node) -> Val:
         while True:
             vals = self._unified(node.args)
-            bodies = [v.body for v in vals]
-            assert not any(isinstance(b, Chain) for b in bodies)
-            expr = self._pool.inst(Op(node.attrs[0]), bodies)  # type: ignore[arg-type]
+            bodies = [_expr(v) for v in vals]
+            expr = self._pool.inst(Op(node.attrs[0]), bodies)
             if cost(expr).fits:
                 break
             costs = [cost(b) if isinstance(b, Inst) else None for b in bodies]
@@ -179,9 +167,7 @@ class Schedule:
 
         `keep` names logical dimensions whose axes stay even then.
         """
-        if isinstance(val.body, Chain):
-            return self._emit_fold(val, node)
-        val = val if keep else self._views.normal(val)
+        val = self._views.normal(val)
         forced = [i in keep for i, d in enumerate(val.dims) for _ in d]
         leaves = list(val.leaves())
         varies = [f or any(x.strides[a] for x in leaves) for a, f in enumerate(forced)]
@@ -191,9 +177,8 @@ class Schedule:
             strides = [s for s, v in zip(x.strides, varies, strict=True) if v]
             return self._pool.leaf(x.tag, x.index, x.offset, strides, x.big)
 
-        flat = self._views.merged(Val((kept,), self._pool.rewrite(val.body, strip)))
-        assert not isinstance(flat.body, Chain)
-        views, instrs = _program(flat.body)
+        flat = self._views.merged(Val((kept,), self._pool.rewrite(_expr(val), strip)))
+        views, instrs = _program(_expr(flat))
         draft = Draft(Kind.MAP, _dtype(node), flat.axes, views, instrs=instrs)
         index = self._add(draft, _base(node).origin)
         return self._window(index, val.dims, varies)
@@ -222,12 +207,25 @@ class Schedule:
             stride = _k_stride(val, rank)
             assert stride is not None, "a row is contiguous along k"
             out = len([n for d in val.dims[:rank] for n in d])
-            operands.append(self._pool.leaf(
-                val.body.tag, val.body.index, val.body.offset, (*val.body.strides[:out], stride), val.body.big
-            ))
+            operands.append(
+                self._pool.leaf(
+                    val.body.tag, val.body.index, val.body.offset, (*val.body.strides[:out], stride), val.body.big
+                )
+            )
         terms = prod(n for d in vals[0].dims[rank:] for n in d)
         chain = self._views.normal(Val(vals[0].dims[:rank], Chain(mode, tuple(operands), terms)))
-        return chain if self._waits(node) else self._emit_fold(chain, node)
+        return self._emit_as_read(chain, node)
+
+    def _emit_as_read(self, chain: Val, node: Node) -> Val:
+        """The fold in memory, laid out as its one reader sees it through its views."""
+        reader = node
+        while len(users := self._users[reader.index]) == 1 and users[0].kind in VIEWS:
+            seen = self._view(users[0], chain)
+            if seen is None:
+                break
+            reader, chain = users[0], seen
+        self._vals[reader.index] = self._emit_fold(chain, node)
+        return self._vals[reader.index]
 
     def _product(self, val: Val, rank: int) -> list[Val] | None:
         """The two windows of a product that a `dot` can read as they are."""
@@ -244,11 +242,8 @@ class Schedule:
             return Val(val.dims, self._pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
         first_k = len([n for d in val.dims[:rank] for n in d])
         varies = any(x.strides[a] for x in val.leaves() for a in range(first_k, len(val.axes)))
-        dims = val.dims
-        stored = self._materialise(val, node, range(rank, len(dims)) if varies else (-1,))
-        result = self._views.unify([stored, Val(dims, self._pool.inst(Op.IMM))])
-        assert result is not None
-        return result[0]
+        stored = self._materialise(val, node, range(rank, len(val.dims)) if varies else ())
+        return self._views.split(stored, val.dims)
 
     def _emit_fold(self, val: Val, node: Node) -> Val:
         chain = val.body
@@ -270,19 +265,17 @@ class Schedule:
 
     def _gather(self, node: Node) -> Val:
         rows = node.args[0].shape[0]
-        index = self._stored(node.args[1])
+        index = self._val(node.args[1])
         if not isinstance(index.body, Leaf):
             index = self._fix(node.args[1])
-        table = self._stored(node.args[0])
+        table = self._val(node.args[0])
         if not isinstance(table.body, Leaf) or len(table.dims[0]) > 1 or _first_stride(table) < 0:
             table = self._fix(node.args[0])
         above = self._views.expand(Val(((), *index.dims), index.body), (rows, *index.shape))
         both = self._views.unify([table, above])
         if both is None:
             table = self._fix(node.args[0])
-            above = self._views.expand(
-                Val(((), *index.dims), self._fix(node.args[1]).body), (rows, *index.shape)
-            )
+            above = self._views.expand(Val(((), *index.dims), self._fix(node.args[1]).body), (rows, *index.shape))
             both = self._views.unify([table, above])
         assert both is not None
         base, at = both[0].body, both[1].body
@@ -309,7 +302,7 @@ class Schedule:
         axis = node.attrs[0]
         parts = []
         for arg in node.args:
-            val = self._views.normal(self._stored(arg))
+            val = self._views.normal(self._val(arg))
             if isinstance(val.body, Inst) and val.body.op == Op.IMM:
                 word = val.body.imm - (1 << 32 if val.body.imm >> 31 else 0)
                 val = Val(val.dims, self._pool.leaf(Tag.IOTA, 0, word, (0,) * len(val.axes)))
@@ -318,7 +311,9 @@ class Schedule:
             parts.append(val)
         if any(p.dims[i] != parts[0].dims[i] for p in parts for i in range(len(p.dims)) if i != axis):
             # A part cut differently from the others is read through one axis per dimension.
-            parts = [p if all(len(d) < 2 for d in p.dims) else self._fix(a) for a, p in zip(node.args, parts, strict=True)]
+            parts = [
+                p if all(len(d) < 2 for d in p.dims) else self._fix(a) for a, p in zip(node.args, parts, strict=True)
+            ]
         extents = [n for i, d in enumerate(node.shape) for n in ((d,) if i == axis else parts[0].dims[i])]
         at = sum(len(d) for d in parts[0].dims[:axis])
         views = []
@@ -351,20 +346,25 @@ class Schedule:
             return Alias(Alias.EMPTY_KIND)
         if node.kind == "state":
             return Alias(Alias.STATE_KIND, node.attrs[0])
-        val = self._views.normal(self._stored(node))
+        val = self._views.normal(self._val(node))
         if len(val.axes) > len(node.shape):
             val = self._fix(node)
-        body = val.body
+        body = _expr(val)
         if isinstance(body, Leaf) and body.tag == Tag.OP and body.offset == 0:
             whole = node.shape if val.axes else ()
             if self.drafts[body.index].extents == node.shape and body.strides == contiguous(whole):
                 return Alias(Alias.OP_KIND, body.index)
-        assert not isinstance(body, Chain)
         if not val.axes and node.shape:
             body = self._pool.rewrite(body, lambda x: self._pool.leaf(x.tag, x.index, x.offset, (0,), x.big))
         views, instrs = _program(body)
         draft = Draft(Kind.MAP, _dtype(node), node.shape, views, instrs=instrs)
         return Alias(Alias.OP_KIND, self._add(draft, node.origin))
+
+
+def _expr(val: Val) -> Expr:
+    """The body of a value that is no fold in the making."""
+    assert not isinstance(val.body, Chain)
+    return val.body
 
 
 def _base(node: Node) -> Node:
@@ -423,7 +423,7 @@ def _k_stride(val: Val, rank: int) -> int | None:
     axes = [(n, s) for n, s in zip(val.axes[first:], leaf.strides[first:], strict=True) if n > 1]
     if not axes or not any(s for _, s in axes):
         return 0
-    for (_, outer), (n, inner) in zip(axes, axes[1:], strict=False):
+    for (_, outer), (n, inner) in pairwise(axes):
         if outer != n * inner:
             return None
     last = axes[-1][1]

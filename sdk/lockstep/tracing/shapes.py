@@ -51,7 +51,9 @@ def squeeze(low: Lowering, x: Node, *_dims: Any) -> Node:
 
 
 @rule("slice.Tensor")
-def slice_(low: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Node:
+def slice_(
+    low: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Node:
     """Every step-th coordinate from start."""
     dim, n = dim % len(x.shape), x.shape[dim]
     start = 0 if start is None else start
@@ -254,5 +256,3 @@ def _context(low: Lowering, word: int) -> Node:
 
 
 RULES.update({"lockstep.draw": _draw, "lockstep.random_words": _random_words, "lockstep.context": _context})
-
-

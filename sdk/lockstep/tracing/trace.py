@@ -89,12 +89,9 @@ def _assemble(schedule: Schedule, entries: tuple[TensorHeader | None, ...], alia
         op = _op(schedule.drafts[old], new_op, new_const)
         elements += op.header.elements
         ops.append(replace(op, cumulative=elements))
-    consts = []
-    for node in (schedule.consts[i] for i in used):
-        consts.append(Const(TensorHeader(F32 if node.dtype == g.F32 else I32, node.shape), node.attrs[0]))
-    outputs = tuple(
-        Alias(a.kind, new_op[a.index]) if a.kind == Alias.OP_KIND else a for a in aliases
-    )
+    tables = [schedule.consts[i] for i in used]
+    consts = [Const(TensorHeader(F32 if n.dtype == g.F32 else I32, n.shape), n.attrs[0]) for n in tables]
+    outputs = tuple(Alias(a.kind, new_op[a.index]) if a.kind == Alias.OP_KIND else a for a in aliases)
     return Program(
         tuple(ops),
         entries,
@@ -107,9 +104,7 @@ def _assemble(schedule: Schedule, entries: tuple[TensorHeader | None, ...], alia
 
 def _op(draft: Draft, new_op: dict[int, int], new_const: dict[int, int]) -> Op:
     renumbered = {Tag.OP: new_op, Tag.CONST: new_const}
-    views = tuple(
-        replace(v, index=renumbered[v.tag][v.index]) if v.tag in renumbered else v for v in draft.views
-    )
+    views = tuple(replace(v, index=renumbered[v.tag][v.index]) if v.tag in renumbered else v for v in draft.views)
     return Op(
         draft.kind,
         draft.dtype,

@@ -66,7 +66,11 @@ def run(program: Program, state: list[Array | None], rows: Array | None = None, 
             raise AssertionError(op.kind)
         assert result.shape == op.extents, (op, result.shape)
         outputs.append(np.ascontiguousarray(result).reshape(op.extents))
-    entries = {Alias.EMPTY_KIND: lambda i: None, Alias.OP_KIND: lambda i: outputs[i], Alias.STATE_KIND: lambda i: wide[i]}
+    entries = {
+        Alias.EMPTY_KIND: lambda i: None,
+        Alias.OP_KIND: lambda i: outputs[i],
+        Alias.STATE_KIND: lambda i: wide[i],
+    }
     return [entries[a.kind](a.index) for a in program.outputs]
 
 

@@ -1,1 +1,1 @@
-"""How workers' results become one model, one file a strategy."""
+"""Training strategies, one file each."""

@@ -1,0 +1,108 @@
+"""A model, a loss and a strategy as the three Programs of a job.
+
+State layouts are those of docs/protocol.md section 3 with shared depth 1 and payload depth 0:
+
+    slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload, -]
+    merge   [parameters, -, momentum, -] lifted, [payloads ...] [mask, ...] -> [parameters, -, momentum, -]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.program import Program
+from lockstep.tracing import draw, trace
+from lockstep.training.parameters import Layout, layout_of
+from lockstep.training.strategies import diloco
+
+Loss = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+"""(model as a function, rows i64 [B, L]) -> scalar."""
+
+SHARED_DEPTH = 1
+PAYLOAD_DEPTH = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step reads of the dataset."""
+
+    rows: int = 8
+    """Rows of one forward pass."""
+    row_length: int = 65
+    """L: tokens of a dataset row, context + 1."""
+    accumulation: int = 1
+    """Forward passes whose mean gradient makes one step."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A job's three Programs, and what people call the parts of their flat tensor."""
+
+    step: Program
+    encode: Program
+    merge: Program
+    layout: Layout
+
+
+def build_programs(
+    model: nn.Module, loss: Loss, spec: diloco.Spec, *, batch: Batch, rounds: int, slots: int
+) -> Programs:
+    """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
+
+    Raises LoweringError if the model uses what cannot become a Program.
+    """
+    if rounds < 1 or slots < 1:
+        raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one of each")
+    layout = layout_of(model)
+    flat, scalar = torch.zeros(layout.size), torch.zeros((), dtype=torch.int32)
+    table = spec.inner.table(rounds * spec.inner_steps, spec.inner_steps)
+
+    def step(live: Tensor, _1: None, anchor: Tensor, _2: None, m: Tensor, v: Tensor, counter: Tensor, _3: None) -> list:
+        grad = mean_gradient(model, loss, layout, live, batch)
+        live, m, v = spec.inner.update(table, counter, live, m, v, grad)
+        return [live, None, anchor, None, m, v, counter + 1, None]
+
+    def encode(live: Tensor, _1: None, anchor: Tensor, *_rest: Tensor | None) -> list:
+        return [diloco.encode(spec, anchor, live), None]
+
+    half = 1 << max(ceil_log2(slots) + PAYLOAD_DEPTH, SHARED_DEPTH)
+    width = max(half, 1 << (SHARED_DEPTH + 1))
+
+    def merge(*state: Tensor) -> list:
+        payloads, mask = state[width : width + slots], state[width + half]
+        base, momentum = diloco.merge(spec, state[0], state[2], payloads, mask)
+        return [base, None, momentum, None]
+
+    shared = [flat, None, flat, None] + [None] * (width - 4)
+    received = [flat] * slots + [None] * (half - slots) + [torch.zeros(slots)]
+    slot_state = [flat, None, flat, None, flat, flat, scalar, None]
+    return Programs(trace(step, *slot_state), trace(encode, *slot_state), trace(merge, *shared, *received), layout)
+
+
+def mean_gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
+    """f32 [P]: the gradient of the loss over the rows of one step, drawn in passes of `batch.rows`."""
+    total: Tensor | None = None
+    for passed in range(batch.accumulation):
+        rows = draw(passed * batch.rows, batch.rows, batch.row_length)
+        grad = gradient(model, loss, layout, flat, rows)
+        total = grad if total is None else total + grad
+    assert total is not None
+    return total if batch.accumulation == 1 else total * (1 / batch.accumulation)
+
+
+def gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, rows: Tensor) -> Tensor:
+    """f32 [P]: the gradient of the loss by the flat parameters, by autograd alone."""
+    leaves = {name: part.detach().requires_grad_() for name, part in layout.split(flat).items()}
+    state = {**leaves, **dict(model.named_buffers())}
+
+    def called(*inputs: Tensor) -> Tensor:
+        return torch.func.functional_call(model, state, inputs)
+
+    grads = torch.autograd.grad(loss(called, rows), list(leaves.values()))
+    return layout.join(dict(zip(leaves, grads, strict=True)))

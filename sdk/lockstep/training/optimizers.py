@@ -1,0 +1,71 @@
+"""AdamW on flat tensors, its schedule a table that the step's counter indexes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.protocol.errors import UsageError
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2) with clipping by the global norm, warm-up and cosine decay.
+
+    Moments restart at zero every `restart` steps, and the bias correction with them.
+    """
+
+    learning_rate: float = 3e-3
+    """The highest."""
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    """Per step, times the learning rate, of every parameter."""
+    clip: float = 1.0
+    """The largest global norm of a gradient (Pascanu 2013, algorithm 1)."""
+    warmup: int = 10
+    """Steps of linear warm-up over the whole job."""
+    final_fraction: float = 0.1
+    """Of the learning rate, at the last step."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.clip > 0):
+            raise UsageError(f"AdamW cannot run with {self}", "betas lie in [0, 1), learning rate and clip above 0")
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of step 0 .. steps - 1."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        progress = max(0.0, (step - self.warmup) / max(1, steps - self.warmup))
+        cosine = 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+        return self.learning_rate * warm * (self.final_fraction + (1 - self.final_fraction) * cosine)
+
+    def table(self, steps: int, restart: int) -> Tensor:
+        """f32 [steps, 3]: what step c multiplies parameters by, moves them by, and scales sqrt(v) by."""
+        rows = []
+        for step in range(steps):
+            rate, since = self.rate(step, steps), step % restart + 1
+            rows.append(
+                [
+                    1 - rate * self.weight_decay,
+                    rate / (1 - self.beta1**since),
+                    1 / math.sqrt(1 - self.beta2**since),
+                ]
+            )
+        return torch.tensor(rows, dtype=torch.float32)
+
+    def update(
+        self, table: Tensor, counter: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(p', m', v') of flat f32 [P]; `counter` i32 () is the step's number in the whole job."""
+        decay, move, root = F.embedding(counter, table).unbind(0)
+        norm = torch.sqrt((grad * grad).sum())
+        clipped = grad * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
+        m = self.beta1 * m + (1 - self.beta1) * clipped
+        v = self.beta2 * v + (1 - self.beta2) * (clipped * clipped)
+        p = p * decay - move * (m / (torch.sqrt(v) * root + self.epsilon))
+        return p, m, v
