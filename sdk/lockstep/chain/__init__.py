@@ -1,1 +1,1 @@
-"""The chain: contracts, events, transactions, devnet."""
+"""The chain: contracts, events, transactions, keys, devnet."""

@@ -1,0 +1,409 @@
+"""Typed wrappers: reads return the protocol's values, writes return a `Call` for the outbox to send."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.chain import artifacts, reverts
+from lockstep.chain.addresses import Addresses
+from lockstep.protocol.errors import ChainError
+from lockstep.protocol.jobs import (
+    Claim,
+    ClaimStatus,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Reveal,
+    Round,
+)
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    ClaimId,
+    Digest,
+    JobId,
+    ProgramRoot,
+    Seconds,
+    Seed,
+    StateRoot,
+    Wei,
+)
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+
+GAS = {
+    "JobMarket.create": 1_200_000,
+    "JobMarket.createWithPermit": 1_300_000,
+    "JobMarket.merge": 600_000,
+    "StakeVault.burn": 200_000,
+    # These loop over the slots (64 at most), a rewind also over the rounds ahead (16 at most).
+    "JobMarket.freeze": 5_000_000,
+    "JobMarket.finalize": 5_000_000,
+    "JobMarket.seal": 4_000_000,
+    "JobMarket.startRound": 4_000_000,
+    "JobMarket.release": 4_000_000,
+    # A game's moves: the worst is the proof, and the verdict that a proof or a resolve ends with.
+    "DisputeGame.proveOp": 2_000_000,
+}
+GAS_DEFAULT = 800_000
+"""Limits, not estimates: with them a transaction may follow in the same block as the one that it depends on."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A transaction not yet signed: what the outbox takes."""
+
+    to: Address
+    data: bytes
+    gas: int
+    """The limit; what is not used is not paid."""
+    label: str
+    """Contract.function, for messages and gas tables."""
+    value: int = 0
+
+
+class Contract:
+    """One deployed contract, by its committed ABI."""
+
+    def __init__(self, w3: Web3, address: Address, artifact: str) -> None:
+        self.w3 = w3
+        self.address = address
+        self.artifact = artifacts.load(artifact)
+        self.contract = w3.eth.contract(address=address, abi=self.artifact.abi)  # type: ignore[call-overload]
+
+    def call(self, function: str, *arguments: Any, gas: int | None = None) -> Call:
+        """The transaction that runs `function`; dataclass arguments stand for structs."""
+        data = self.contract.encode_abi(function, args=[_plain(a) for a in arguments])
+        label = f"{self.artifact.name}.{function}"
+        return Call(self.address, bytes.fromhex(data[2:]), gas or GAS.get(label, GAS_DEFAULT), label)
+
+    def read(self, function: str, *arguments: Any, block: int | str = "latest", sender: Address | None = None) -> Any:
+        """What `function` returns at `block`; a revert raises the rule that it broke."""
+        from web3.exceptions import BadFunctionCallOutput, ContractLogicError
+
+        bound = self.contract.functions[function](*[_plain(a) for a in arguments])
+        try:
+            return bound.call({"from": sender} if sender else {}, block_identifier=block)
+        except ContractLogicError as failure:
+            raise reverts.decode(revert_data(failure)) from failure
+        except BadFunctionCallOutput as failure:
+            raise ChainError(
+                f"no {self.artifact.name} at {self.address}", "check the addresses file and the RPC URL"
+            ) from failure
+
+
+class Token(Contract):
+    """The ERC-20 of price, stake and bonds."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "TestToken")
+
+    def balance_of(self, account: Address) -> Wei:
+        """Tokens held, in the smallest unit."""
+        return Wei(self.read("balanceOf", account))
+
+    def allowance(self, owner: Address, spender: Address) -> Wei:
+        """What `spender` may still pull from `owner`."""
+        return Wei(self.read("allowance", owner, spender))
+
+    def approve(self, spender: Address, amount: Wei) -> Call:
+        """Lets `spender` pull up to `amount`."""
+        return self.call("approve", spender, amount, gas=100_000)
+
+    def transfer(self, to: Address, amount: Wei) -> Call:
+        """Sends tokens."""
+        return self.call("transfer", to, amount, gas=120_000)
+
+    def mint(self, to: Address, amount: Wei) -> Call:
+        """Test token only: anybody mints."""
+        return self.call("mint", to, amount, gas=120_000)
+
+    def sign_permit(
+        self, account: LocalAccount, spender: Address, amount: Wei, deadline: Seconds
+    ) -> tuple[int, int, bytes, bytes]:
+        """(deadline, v, r, s) of an ERC-2612 permit by `account`; the deadline is chain time."""
+        _, name, version, chain_id, contract, _, _ = self.read("eip712Domain")
+        signed = account.sign_typed_data(
+            domain_data={"name": name, "version": version, "chainId": chain_id, "verifyingContract": contract},
+            message_types={
+                "Permit": [
+                    {"name": "owner", "type": "address"},
+                    {"name": "spender", "type": "address"},
+                    {"name": "value", "type": "uint256"},
+                    {"name": "nonce", "type": "uint256"},
+                    {"name": "deadline", "type": "uint256"},
+                ]
+            },
+            message_data={
+                "owner": account.address,
+                "spender": spender,
+                "value": amount,
+                "nonce": self.read("nonces", account.address),
+                "deadline": deadline,
+            },
+        )
+        return deadline, signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big")
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Stake or a bond held under one key."""
+
+    account: Address
+    amount: Wei
+    by_game: bool
+
+
+class Vault(Contract):
+    """StakeVault: stake, locks, credits."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "StakeVault")
+
+    def free(self, account: Address) -> Wei:
+        """Stake that nothing has locked."""
+        return Wei(self.read("free", account))
+
+    def credits(self, account: Address) -> Wei:
+        """What `withdraw` would pay out."""
+        return Wei(self.read("credits", account))
+
+    def unbonding(self, account: Address) -> tuple[Wei, Seconds]:
+        """(amount, chain time from which it can be withdrawn)."""
+        amount, available_at = self.read("unbonding", account)
+        return Wei(amount), Seconds(available_at)
+
+    def lock_of(self, key: bytes) -> Lock | None:
+        """The lock under a ClaimId or GameId; None if there is none."""
+        account, amount, by_game = self.read("lockOf", key)
+        return Lock(account, Wei(amount), by_game) if int(account, 16) else None
+
+    def total_escrow(self) -> Wei:
+        """Escrow of all jobs that is neither paid nor refunded."""
+        return Wei(self.read("totalEscrow"))
+
+    def unbond_seconds(self) -> Seconds:
+        """The unbonding delay of this deployment."""
+        return Seconds(self.read("unbondSeconds"))
+
+    def may_act(self, account: Address, actor: Address) -> bool:
+        """Whether `actor` may post game moves for `account`."""
+        return bool(self.read("mayAct", account, actor))
+
+    def deposit(self, amount: Wei) -> Call:
+        """Stakes tokens that were approved for the vault."""
+        return self.call("deposit", amount, gas=250_000)
+
+    def deposit_with_permit(self, amount: Wei, permit: tuple[int, int, bytes, bytes]) -> Call:
+        """Stakes in one transaction; `permit` from `Token.sign_permit` for the vault."""
+        return self.call("depositWithPermit", amount, *permit, gas=350_000)
+
+    def request_unbond(self, amount: Wei) -> Call:
+        """Starts the delay for `amount` of free stake."""
+        return self.call("requestUnbond", amount, gas=150_000)
+
+    def withdraw_unbonded(self) -> Call:
+        """Pays unbonded stake out."""
+        return self.call("withdrawUnbonded", gas=150_000)
+
+    def withdraw(self) -> Call:
+        """Pays credits out."""
+        return self.call("withdraw", gas=150_000)
+
+    def burn(self) -> Call:
+        """Pushes what was burned to the burn address."""
+        return self.call("burn")
+
+    def register_node(self, key: bytes) -> Call:
+        """Announces the account's ed25519 key (32 bytes)."""
+        return self.call("registerNode", key, gas=100_000)
+
+    def set_delegate(self, delegate: Address) -> Call:
+        """Names who may post game moves for the caller."""
+        return self.call("setDelegate", delegate, gas=120_000)
+
+
+class Market(Contract):
+    """JobMarket: jobs, rounds, claims."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "JobMarket")
+
+    # -- reads
+
+    def job(self, job: JobId) -> Job:
+        """The books of a job; status NONE if it does not exist."""
+        requester, status, *rest = self.read("job", job)
+        return Job(requester, JobStatus(status), *rest)
+
+    def params(self, job: JobId) -> JobParams:
+        """What the job fixed for ever."""
+        return JobParams(*self.read("params", job))
+
+    def round(self, job: JobId, r: int) -> Round:
+        """The round as stored; `phase` says what time has made of it."""
+        phase, *rest = self.read("round", job, r)
+        return Round(Phase(phase), *rest)
+
+    def phase(self, job: JobId, r: int) -> Phase:
+        """The round's phase at the latest block's time."""
+        return Phase(self.read("phase", job, r))
+
+    def claim(self, claim: ClaimId) -> Claim:
+        """The claim, VOID once its round is; status NONE if it does not exist."""
+        value = Claim(*self.read("claim", claim))
+        value.status = ClaimStatus(value.status)
+        return value
+
+    def claim_id_of(self, job: JobId, r: int, slot: int = MERGE_SLOT) -> ClaimId:
+        """The id of a slot's claim in the current attempt, or of the standing merge (zero if none)."""
+        return ClaimId(self.read("claimIdOf", job, r, slot))
+
+    def merger_of(self, job: JobId, r: int) -> Address:
+        """Who may merge now; the zero address if nobody."""
+        return Address(self.read("mergerOf", job, r))
+
+    def barred(self, job: JobId, account: Address) -> bool:
+        """Whether the account was convicted of a merge of this job."""
+        return bool(self.read("barred", job, account))
+
+    def live(self, claim: ClaimId) -> bool:
+        """Whether a verdict on the claim still counts."""
+        return bool(self.read("live", claim))
+
+    def window_open(self, claim: ClaimId) -> bool:
+        """Whether a game may be opened on the claim now."""
+        return bool(self.read("windowOpen", claim))
+
+    def program_of(self, claim: ClaimId, t: int) -> ProgramRoot:
+        """The Program of transition t."""
+        return ProgramRoot(self.read("programOf", claim, t))
+
+    def state_zero(self, claim: ClaimId) -> StateRoot:
+        """S_0 as the contract computes it."""
+        return StateRoot(self.read("stateZero", claim))
+
+    def context_of(self, claim: ClaimId) -> tuple[Seed, int, int]:
+        """(seed, round, slot)."""
+        seed, r, slot = self.read("contextOf", claim)
+        return Seed(seed), r, slot
+
+    # -- the requester
+
+    def create(self, params: JobParams, nonce: int, escrow: Wei) -> Call:
+        """Opens a job; the escrow must be approved for the vault."""
+        return self.call("create", params, nonce, escrow)
+
+    def create_with_permit(
+        self, params: JobParams, nonce: int, escrow: Wei, permit: tuple[int, int, bytes, bytes]
+    ) -> Call:
+        """Opens a job in one transaction; `permit` from `Token.sign_permit` for the vault."""
+        return self.call("createWithPermit", params, nonce, escrow, *permit)
+
+    def cancel(self, job: JobId) -> Call:
+        """Stops new rounds, refunds what no round in flight has reserved."""
+        return self.call("cancel", job, gas=200_000)
+
+    # -- anyone
+
+    def start_round(self, job: JobId, r: int) -> Call:
+        """Opens the next round for joining."""
+        return self.call("startRound", job, r)
+
+    def seal(self, job: JobId, r: int) -> Call:
+        """Closes the roster, or draws the seed, or fails the round."""
+        return self.call("seal", job, r)
+
+    def freeze(self, job: JobId, r: int) -> Call:
+        """Fixes the accepted claims and the merge's input."""
+        return self.call("freeze", job, r)
+
+    def finalize(self, job: JobId, r: int) -> Call:
+        """Pays a round that nobody can overturn any more."""
+        return self.call("finalize", job, r)
+
+    def release(self, job: JobId, r: int) -> Call:
+        """Gives back the stakes of a VOID round."""
+        return self.call("release", job, r)
+
+    def finish(self, job: JobId) -> Call:
+        """Refunds what is left."""
+        return self.call("finish", job, gas=250_000)
+
+    # -- workers, aggregator
+
+    def join(self, job: JobId, r: int, slot: int) -> Call:
+        """Takes a slot; locks slotStake."""
+        return self.call("join", job, r, slot, gas=400_000)
+
+    def leave(self, job: JobId, r: int, slot: int) -> Call:
+        """Gives a slot back while joining."""
+        return self.call("leave", job, r, slot, gas=200_000)
+
+    def commit(self, job: JobId, r: int, slot: int, commitment: Digest) -> Call:
+        """Binds the caller to its claim without showing it."""
+        return self.call("commit", job, r, slot, commitment, gas=200_000)
+
+    def reveal(self, job: JobId, r: int, slot: int, opened: Reveal) -> Call:
+        """Opens the commitment."""
+        return self.call("reveal", job, r, slot, opened, gas=500_000)
+
+    def attest(self, job: JobId, r: int, mask: int) -> Call:
+        """The aggregator: which payloads it fetched and decoded."""
+        return self.call("attest", job, r, mask, gas=200_000)
+
+    def merge(self, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str) -> Call:
+        """Claims the merge; locks mergeStake."""
+        return self.call("merge", job, r, out, out2, checkpoint_cid)
+
+
+class Game(Contract):
+    """DisputeGame, by its ABI: `call` and `read` with the contract's own names."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "DisputeGame")
+
+
+@dataclass(frozen=True)
+class Contracts:
+    """The deployment that a process talks to."""
+
+    addresses: Addresses
+    token: Token
+    vault: Vault
+    market: Market
+    game: Game
+
+    @classmethod
+    def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
+        """Wrappers for one deployment. Raises `ChainError` if there is no code where a contract should be."""
+        for name in ("token", "vault", "market", "game", "arbiter"):
+            address = getattr(addresses, name)
+            if not w3.eth.get_code(address):
+                raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
+        return cls(
+            addresses,
+            Token(w3, addresses.token),
+            Vault(w3, addresses.vault),
+            Market(w3, addresses.market),
+            Game(w3, addresses.game),
+        )
+
+
+def revert_data(failure: Any) -> bytes:
+    """The bytes that a failed eth_call returned, as web3's exception carries them."""
+    data = failure.data
+    if isinstance(data, dict):
+        data = data.get("data", "")
+    return bytes.fromhex(data[2:]) if isinstance(data, str) and data.startswith("0x") else b""
+
+
+def _plain(value: Any) -> Any:
+    """A struct as the tuple that the encoder takes."""
+    if hasattr(value, "__dataclass_fields__"):
+        return astuple(value)
+    return value

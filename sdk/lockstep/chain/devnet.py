@@ -1,0 +1,157 @@
+"""A local chain: Anvil's native binary on a port of its own, accounts from a seed, its state kept on request."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from shutil import which
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from lockstep.chain.deployment import deploy
+from lockstep.chain.rpc import connect
+from lockstep.protocol.errors import ChainError, DoctorError
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Seconds
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+
+__all__ = ["CHAIN_ID", "HARDFORK", "Devnet", "deploy", "find_anvil", "key_of"]
+
+CHAIN_ID = 31_337
+HARDFORK = "prague"
+FUNDING_WEI = 10**22
+_LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
+_PACKAGES = ("anvil-linux-amd64", "anvil-linux-arm64", "anvil-darwin-arm64", "anvil-darwin-amd64")
+
+
+def find_anvil() -> Path:
+    """The native binary: LOCKSTEP_ANVIL, then the npm package near this source or the working folder, then PATH.
+
+    npm's own `anvil` is a script that leaves the binary running when it is killed: it is passed over.
+    """
+    if named := os.environ.get("LOCKSTEP_ANVIL"):
+        return Path(named)
+    for start in (Path(__file__).resolve(), Path.cwd() / "x"):
+        for folder in start.parents:
+            for package in _PACKAGES:
+                binary = folder / "node_modules/@foundry-rs" / package / "bin/anvil"
+                if binary.is_file():
+                    return binary
+    if found := which("anvil"):
+        return Path(found)
+    raise DoctorError("Anvil was not found", "run `make setup`, or name the binary in LOCKSTEP_ANVIL")
+
+
+def key_of(seed: int, name: str) -> bytes:
+    """The private key of a devnet account: the same for the same seed and name, worthless anywhere else."""
+    return keccak(f"lockstep devnet {seed} {name}".encode())
+
+
+class Devnet:
+    """One running Anvil. Use it as a context manager, or call `stop`."""
+
+    def __init__(self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False) -> None:
+        """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
+
+        `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self.seed = seed
+        self._log = directory / "anvil.log"
+        command = [
+            str(find_anvil()), "--host", "127.0.0.1", "--port", "0", "--chain-id", str(CHAIN_ID),
+            "--hardfork", HARDFORK, "--block-time", str(block_seconds), "--accounts", "1", "--order", "fifo",
+        ]  # fmt: skip
+        if keep_state:
+            command += ["--state", str(directory / "state.json"), "--state-interval", "5"]
+            command += ["--preserve-historical-states"]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
+            )
+        try:
+            self.url = f"http://127.0.0.1:{self._port()}"
+            self.w3: Web3 = connect(self.url, CHAIN_ID)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the Anvil process."""
+        return self._process.pid
+
+    def account(self, name: str) -> LocalAccount:
+        """The account of `name`, funded with the chain's own coin if it has none."""
+        from eth_account import Account
+
+        account = Account.from_key(key_of(self.seed, name))
+        if self.w3.eth.get_balance(account.address) == 0:
+            self._request("anvil_setBalance", [account.address, hex(FUNDING_WEI)])
+        return account
+
+    def advance(self, seconds: Seconds) -> Seconds:
+        """Moves chain time forward and mines one block; returns its timestamp."""
+        self._request("evm_increaseTime", [int(seconds)])
+        self._request("evm_mine", [])
+        return Seconds(self.w3.eth.get_block("latest")["timestamp"])
+
+    def mine(self, blocks: int) -> None:
+        """Mines empty blocks at once."""
+        self._request("anvil_mine", [hex(blocks)])
+
+    def snapshot(self) -> str:
+        """A mark to `revert` to."""
+        return str(self._request("evm_snapshot", []))
+
+    def revert(self, mark: str) -> None:
+        """Puts the chain back to a mark: what came after never happened (a reorganisation, seen from outside)."""
+        self._request("evm_revert", [mark])
+
+    def stop(self) -> None:
+        """Ends the process and waits for it; what it was told to keep is kept."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Devnet:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
+
+    def _request(self, method: str, params: list[object]) -> object:
+        answer = self.w3.provider.make_request(method, params)  # type: ignore[arg-type]
+        if "error" in answer:
+            raise ChainError(f"{method}: {answer['error']}", "this needs a local Anvil chain")
+        return answer["result"]
+
+    def _port(self, timeout: float = 20.0) -> int:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if match := _LISTENING.search(self._log.read_text(errors="replace")):
+                return int(match[1])
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+        tail = self._log.read_text(errors="replace")[-400:].strip()
+        raise DoctorError(f"Anvil did not start: {tail or 'no output'}", f"see {self._log}")
+
+
+def _die_with_parent() -> None:
+    """Linux: a parent that is killed takes its chain along. Elsewhere `stop` alone ends it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

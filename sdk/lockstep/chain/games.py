@@ -1,0 +1,145 @@
+"""Dispute games on the chain: the stored game, its log and its moves as the protocol's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from lockstep.chain import artifacts, contracts
+from lockstep.protocol import game, moves
+from lockstep.protocol.errors import NotFoundError
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import (
+    Address,
+    ClaimId,
+    Digest,
+    GameId,
+    ProgramRoot,
+    Seconds,
+    StateRoot,
+    Step,
+    TensorRoot,
+    TraceRoot,
+    Wei,
+)
+
+if TYPE_CHECKING:
+    from web3.types import LogReceipt
+
+GAS = {"open": 700_000, "adjacent": 400_000, "proveOp": 3_000_000, "proveAlias": 900_000, "provePadding": 700_000,
+       "resolve": 700_000}  # fmt: skip
+"""Limits by move; a verdict on a merge also voids what was built on it."""
+GAS_DEFAULT = 500_000
+
+
+def call(contract: contracts.Game, move: moves.Move, game_id: GameId) -> contracts.Call:
+    """The transaction that makes a move; `game_id` is ignored by `Open`."""
+    return contract.call(move.call, *move.arguments(game_id), gas=GAS.get(move.call, GAS_DEFAULT))
+
+
+def read(contract: contracts.Game, game_id: GameId, block: int | str = "latest") -> game.Game:
+    """The game as stored. Raises `NotFoundError` if there is none."""
+    (
+        claim, challenger, phase, rem, deadline, verdict, defender, left_defender, left_challenger, word, node,
+        statement, position, size, terms, mode, op, group, state_block,
+    ) = contract.read("game", game_id, block=block)  # fmt: skip
+    if phase == moves.Phase.NONE:
+        raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
+    return game.Game(
+        ClaimId(claim), Address(challenger), moves.Phase(phase), rem, Seconds(deadline), moves.Verdict(verdict),
+        Address(defender), Seconds(left_defender), Seconds(left_challenger), word, Digest(node), Digest(statement),
+        position, size, terms, mode, op, group, state_block,
+    )  # fmt: skip
+
+
+def log(contract: contracts.Game, game_id: GameId, from_block: int = 0) -> list[moves.Event]:
+    """The game's events so far, in order: all that honest play needs to know of the other side."""
+    return [decode(entry) for entry in _logs(contract, from_block, [None, "0x" + game_id.hex()])]
+
+
+def opened(contract: contracts.Game, claim: ClaimId, from_block: int = 0) -> list[GameId]:
+    """The games opened on a claim, in order."""
+    topic = keccak(artifacts.signature(contract.artifact.entries("event")["Opened"]).encode())
+    logs = _logs(contract, from_block, ["0x" + topic.hex(), None, "0x" + claim.hex()])
+    return [GameId(bytes(entry["topics"][1])) for entry in logs]
+
+
+def _logs(contract: contracts.Game, from_block: int, topics: list[Any]) -> list[LogReceipt]:
+    request: Any = {"address": contract.address, "fromBlock": from_block, "topics": topics}
+    return list(contract.w3.eth.get_logs(request))
+
+
+def claim(market: contracts.Market, claim_id: ClaimId) -> game.Claim:
+    """What a challenger must know of a claim before it opens a game. Raises `NotFoundError` if there is none."""
+    held = market.claim(claim_id)
+    if not held.transitions:
+        raise NotFoundError(f"no claim {claim_id.hex()}", "check the id and the addresses file")
+    params = market.params(held.job)
+    seed, round_, slot = market.context_of(claim_id)
+    return game.Claim(
+        claim_id, held.worker, held.transitions, TraceRoot(held.trace_root), StateRoot(market.state_zero(claim_id)),
+        ProgramRoot(market.program_of(claim_id, 1)), ProgramRoot(market.program_of(claim_id, held.transitions)), seed,
+        round_, slot, TensorRoot(params.dataset_root), params.dataset_rows, params.row_length, params.clock_seconds,
+        params.step_seconds, Wei(params.bond), held.open_games, market.live(claim_id),
+    )  # fmt: skip
+
+
+def decode(entry: LogReceipt) -> moves.Event:
+    """One log entry of the game contract. Raises `NotFoundError` for a log of anything else."""
+    from eth_abi.abi import decode as abi_decode
+
+    event = _events().get(bytes(entry["topics"][0]))
+    if event is None or event["name"] not in _DECODERS:
+        raise NotFoundError("a log entry that is no move of a game", "pass the game contract's logs alone")
+    indexed = [part for part in event["inputs"] if part["indexed"]]
+    values: dict[str, Any] = {
+        part["name"]: abi_decode([artifacts.abi_type(part)], bytes(topic))[0]
+        for part, topic in zip(indexed, entry["topics"][1:], strict=True)
+    }
+    plain = [part for part in event["inputs"] if not part["indexed"]]
+    decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
+    values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
+    return _DECODERS[event["name"]](values)
+
+
+@cache
+def _events() -> dict[bytes, dict[str, Any]]:
+    """The game's events by topic."""
+    entries = artifacts.load("DisputeGame").entries("event").values()
+    return {bytes(keccak(artifacts.signature(entry).encode())): entry for entry in entries}
+
+
+def _nodes(values: Sequence[bytes]) -> moves.Proof:
+    return tuple(Digest(value) for value in values)
+
+
+def _address(value: str) -> Address:
+    from eth_utils.address import to_checksum_address
+
+    return Address(to_checksum_address(value))
+
+
+def _finding(values: Sequence[Any]) -> moves.Finding:
+    wrong, program, t, position, element, chunk, claimed, computed = values
+    return moves.Finding(
+        moves.Wrong(wrong), ProgramRoot(program), t, position, element, chunk, Digest(claimed), Digest(computed)
+    )
+
+
+_DECODERS: dict[str, Callable[[dict[str, Any]], moves.Event]] = {
+    "Opened": lambda v: moves.Opened(
+        ClaimId(v["claim"]), _address(v["challenger"]), _address(v["defender"]), v["nonce"], v["t"]
+    ),
+    "Argued": lambda v: moves.Argued(Step(v["t"]), Digest(v["node"]), v["statement"]),
+    "Defended": lambda v: moves.Defended(Digest(v["graph"]), StateRoot(v["state"]), _nodes(v["children"])),
+    "Revealed": lambda v: moves.Revealed(Digest(v["node"]), _nodes(v["children"])),
+    "Picked": lambda v: moves.Picked(moves.Phase(v["phase"]), v["position"], Digest(v["node"])),
+    "TensorRevealed": lambda v: moves.TensorRevealed(v["op"], Digest(v["tree"]), _nodes(v["children"])),
+    "LeafPosted": lambda v: moves.LeafPosted(v["data"]),
+    "ElementPicked": lambda v: moves.ElementPicked(v["element"], v["claimed"]),
+    "PartialsPosted": lambda v: moves.PartialsPosted(v["words"]),
+    "PartialPicked": lambda v: moves.PartialPicked(v["group"], v["claimed"]),
+    "Convicted": lambda v: moves.Convicted(ClaimId(v["claim"]), _finding(v["finding"])),
+    "Resolved": lambda v: moves.Resolved(ClaimId(v["claim"]), moves.Verdict(v["verdict"]), _address(v["winner"])),
+}

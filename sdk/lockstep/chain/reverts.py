@@ -1,0 +1,45 @@
+"""Reverts read back: the bytes that a failed call returns -> the rule that it broke, with its hint."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from lockstep.chain import artifacts
+from lockstep.protocol.errors import ChainError, FundsError
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.statement import keccak
+
+_STRING = keccak(b"Error(string)")[:4]
+_PANIC = keccak(b"Panic(uint256)")[:4]
+
+
+@cache
+def _errors() -> dict[bytes, dict[str, Any]]:
+    """Every custom error of every contract, by selector."""
+    found: dict[bytes, dict[str, Any]] = {}
+    for name in artifacts.NAMES:
+        for entry in artifacts.load(name).entries("error").values():
+            found[keccak(artifacts.signature(entry).encode())[:4]] = entry
+    return found
+
+
+def decode(data: bytes) -> ChainError | FundsError:
+    """The error that the returned bytes encode. Bytes of no known error become a plain `ChainError`."""
+    from eth_abi.abi import decode as abi_decode
+
+    selector, arguments = data[:4], data[4:]
+    if selector == _STRING:
+        return ChainError(f"reverted: {abi_decode(['string'], arguments)[0]}", "read the contract's message")
+    if selector == _PANIC:
+        code = abi_decode(["uint256"], arguments)[0]
+        return ChainError(f"the contract panicked (0x{code:02x})", "this is a bug in a contract: report it")
+    entry = _errors().get(bytes(selector))
+    if entry is None:
+        shown = f"0x{data.hex()}" if data else "nothing"
+        return ChainError(f"reverted, returning {shown}", "the call ran out of gas, or the address is another contract")
+    types = [artifacts.abi_type(part) for part in entry["inputs"]]
+    values = abi_decode(types, arguments)
+    if entry["name"] == "JobInvalid":
+        return revert("JobInvalid", values[0].rstrip(b"\0").decode())
+    return revert(entry["name"], *values)
