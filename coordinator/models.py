@@ -45,17 +45,10 @@ class Cursor(Base):
     """That block's timestamp: what this coordinator takes for chain time."""
     head: Mapped[int]
     """The chain's head when it was last asked."""
+    reader: Mapped[str] = mapped_column(Text)
+    """The event reader's own cursor: the next block, and hashes that tell whether the chain still has the last ones."""
     checked: Mapped[int]
     """Machine time (Unix seconds) when the chain last answered; for /readyz alone."""
-
-
-class Block(Base):
-    """A block that was indexed: its hash tells whether the chain still has it."""
-
-    __tablename__ = "blocks"
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    hash: Mapped[str] = mapped_column(Hex32)
-    time: Mapped[int]
 
 
 class Event(Base):
@@ -94,7 +87,7 @@ class Job(Base):
     requester: Mapped[str] = mapped_column(Account)
     spec_digest: Mapped[str] = mapped_column(Hex32)
     params: Mapped[dict[str, Any]]
-    """JobParams as the contract returns them; names as in docs/protocol.md."""
+    """JobParams by their Python names (`lockstep.protocol.jobs`)."""
     aggregator: Mapped[str] = mapped_column(Account, index=True)
     state: Mapped[str] = mapped_column(String(16))
     """active, cancelled, done."""

@@ -16,6 +16,7 @@ from coordinator.models import Claim, Event, Game, Job, Node, Round
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
+MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
 PROJECTED = (Node, Job, Round, Claim, Game)
 VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
 WRONGS = ("op", "alias", "padding")
@@ -59,12 +60,12 @@ def _on(contract: str, *names: str) -> Callable[[Projection], Projection]:
 # -- the vault ------------------------------------------------------------------------------------------
 
 
-@_on("vault", "NodeRegistered")
+@_on(VAULT, "NodeRegistered")
 def _node(session: Session, event: Event) -> None:
     session.merge(Node(account=event.args["account"], key=event.args["key"], block=event.block))
 
 
-@_on("vault", "Slashed")
+@_on(VAULT, "Slashed")
 def _slashed(session: Session, event: Event) -> None:
     claim = session.get(Claim, event.args["key"])
     if claim is not None:
@@ -74,31 +75,31 @@ def _slashed(session: Session, event: Event) -> None:
 # -- the market -----------------------------------------------------------------------------------------
 
 
-@_on("market", "JobCreated")
+@_on(MARKET, "JobCreated")
 def _job(session: Session, event: Event) -> None:
     params = event.args["params"]
     session.merge(
         Job(
-            id=event.args["job"], requester=event.args["requester"], spec_digest=event.args["specDigest"],
+            id=event.args["job"], requester=event.args["requester"], spec_digest=event.args["spec_digest"],
             params=params, aggregator=params["aggregator"], state="active", attempt=0, block=event.block,
             time=event.time, paid="0", refunded="0",
         )
     )  # fmt: skip
 
 
-@_on("market", "JobCancelled")
+@_on(MARKET, "JobCancelled")
 def _job_cancelled(session: Session, event: Event) -> None:
     job = session.get_one(Job, event.args["job"])
     job.state, job.refunded = "cancelled", _add(job.refunded, event.args["refunded"])
 
 
-@_on("market", "JobDone")
+@_on(MARKET, "JobDone")
 def _job_done(session: Session, event: Event) -> None:
     job = session.get_one(Job, event.args["job"])
     job.state, job.paid, job.refunded = "done", event.args["paid"], event.args["refunded"]
 
 
-@_on("market", "RoundStarted")
+@_on(MARKET, "RoundStarted")
 def _round(session: Session, event: Event) -> None:
     args = event.args
     session.merge(
@@ -110,7 +111,7 @@ def _round(session: Session, event: Event) -> None:
     )  # fmt: skip
 
 
-@_on("market", "Joined")
+@_on(MARKET, "Joined")
 def _joined(session: Session, event: Event) -> None:
     args = event.args
     attempt = _round_of(session, event).attempt
@@ -124,42 +125,42 @@ def _joined(session: Session, event: Event) -> None:
     )  # fmt: skip
 
 
-@_on("market", "Left")
+@_on(MARKET, "Left")
 def _left(session: Session, event: Event) -> None:
     session.delete(_slot_claim(session, event))
 
 
-@_on("market", "Sealed")
+@_on(MARKET, "Sealed")
 def _sealed(session: Session, event: Event) -> None:
     row = _round_of(session, event)
     row.state, row.seed = "training", event.args["seed"]
 
 
-@_on("market", "Committed")
+@_on(MARKET, "Committed")
 def _committed(session: Session, event: Event) -> None:
     claim = _slot_claim(session, event)
     claim.state, claim.commitment = "committed", event.args["commitment"]
 
 
-@_on("market", "Revealed")
+@_on(MARKET, "Revealed")
 def _revealed(session: Session, event: Event) -> None:
     args = event.args
     claim = session.get_one(Claim, args["claim"])
-    claim.state, claim.trace_root, claim.out, claim.out2 = "revealed", args["traceRoot"], args["out"], args["out2"]
-    claim.trace_cid, claim.payload_cid = args["traceCid"], args["payloadCid"]
+    claim.state, claim.trace_root, claim.out, claim.out2 = "revealed", args["trace_root"], args["out"], args["out2"]
+    claim.trace_cid, claim.payload_cid = args["trace_cid"], args["payload_cid"]
     _round_of(session, event)
 
 
-@_on("market", "Attested")
+@_on(MARKET, "Attested")
 def _attested(session: Session, event: Event) -> None:
     row = _round_of(session, event)
     row.state, row.attested = "attested", event.args["mask"]
 
 
-@_on("market", "Frozen")
+@_on(MARKET, "Frozen")
 def _frozen(session: Session, event: Event) -> None:
     row = _round_of(session, event)
-    row.state, row.merge_in, row.mask = "merging", event.args["mergeIn"], event.args["mask"]
+    row.state, row.merge_in, row.mask = "merging", event.args["merge_in"], event.args["mask"]
     accepted = int(event.args["mask"])
     for claim in _claims_of(session, row):
         if claim.state == "revealed":
@@ -168,7 +169,7 @@ def _frozen(session: Session, event: Event) -> None:
             claim.state = "absent"
 
 
-@_on("market", "Merged")
+@_on(MARKET, "Merged")
 def _merged(session: Session, event: Event) -> None:
     args = event.args
     row = _round_of(session, event)
@@ -178,13 +179,13 @@ def _merged(session: Session, event: Event) -> None:
         Claim(
             id=args["claim"], job=args["job"], round=args["round"], attempt=job.attempt, slot=MERGE_SLOT,
             worker=args["worker"], state="merged", out=args["out"], out2=args["out2"],
-            payload_cid=args["checkpointCid"], paid="0", slashed="0", block=event.block, time=event.time,
+            payload_cid=args["checkpoint_cid"], paid="0", slashed="0", block=event.block, time=event.time,
             commitment=None, trace_root=None, trace_cid=None,
         )
     )  # fmt: skip
 
 
-@_on("market", "RoundFinal")
+@_on(MARKET, "RoundFinal")
 def _round_final(session: Session, event: Event) -> None:
     row = _round_of(session, event)
     row.state = "final"
@@ -193,7 +194,7 @@ def _round_final(session: Session, event: Event) -> None:
             claim.state = "final"
 
 
-@_on("market", "RoundFailed")
+@_on(MARKET, "RoundFailed")
 def _round_failed(session: Session, event: Event) -> None:
     row = _round_of(session, event)
     row.state = "failed"
@@ -204,7 +205,7 @@ def _round_failed(session: Session, event: Event) -> None:
             claim.state = "void"
 
 
-@_on("market", "RoundVoid")
+@_on(MARKET, "RoundVoid")
 def _round_void(session: Session, event: Event) -> None:
     row = _round_of(session, event)
     row.state = "void"
@@ -213,7 +214,7 @@ def _round_void(session: Session, event: Event) -> None:
             claim.state = "void"
 
 
-@_on("market", "Paid")
+@_on(MARKET, "Paid")
 def _paid(session: Session, event: Event) -> None:
     args = event.args
     claims = session.scalars(
@@ -229,7 +230,7 @@ def _paid(session: Session, event: Event) -> None:
     job.paid = _add(job.paid, args["amount"])
 
 
-@_on("market", "Convicted")
+@_on(MARKET, "Convicted")
 def _convicted(session: Session, event: Event) -> None:
     args = event.args
     claim = session.get(Claim, args["claim"])
@@ -243,7 +244,7 @@ def _convicted(session: Session, event: Event) -> None:
 # -- the game -------------------------------------------------------------------------------------------
 
 
-@_on("game", "Opened")
+@_on(GAME, "Opened")
 def _opened(session: Session, event: Event) -> None:
     args = event.args
     session.merge(
@@ -255,7 +256,7 @@ def _opened(session: Session, event: Event) -> None:
     )  # fmt: skip
 
 
-@_on("game", *GAME_MOVES)
+@_on(GAME, *GAME_MOVES)
 def _move(session: Session, event: Event) -> None:
     game = session.get_one(Game, event.args["game"])
     if event.name == "Argued":
@@ -266,17 +267,17 @@ def _move(session: Session, event: Event) -> None:
         game.moves += 1
 
 
-@_on("game", "Convicted")
+@_on(GAME, "Convicted")
 def _proved(session: Session, event: Event) -> None:
-    args = event.args
-    game = session.get_one(Game, args["game"])
+    found = event.args["finding"]
+    game = session.get_one(Game, event.args["game"])
     game.moves += 1
-    game.wrong, game.position = WRONGS[args["wrong"]], args["position"]
-    game.element, game.chunk = args["element"], args["chunk"]
-    game.claimed_bits, game.contract_bits = args["claimedBits"], args["contractBits"]
+    game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], found["position"]
+    game.element, game.chunk = found["element"], found["chunk"]
+    game.claimed_bits, game.contract_bits = found["claimed_bits"], found["contract_bits"]
 
 
-@_on("game", "Resolved")
+@_on(GAME, "Resolved")
 def _resolved(session: Session, event: Event) -> None:
     game = session.get_one(Game, event.args["game"])
     game.verdict, game.closed = VERDICTS[event.args["verdict"]], event.time

@@ -22,13 +22,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("claim", name=op.f("pk_announcements")),
     )
     op.create_table(
-        "blocks",
-        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("hash", sa.String(length=66), nullable=False),
-        sa.Column("time", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("number", name=op.f("pk_blocks")),
-    )
-    op.create_table(
         "claims",
         sa.Column("id", sa.String(length=66), nullable=False),
         sa.Column("job", sa.String(length=66), nullable=False),
@@ -62,6 +55,7 @@ def upgrade() -> None:
         sa.Column("hash", sa.String(length=66), nullable=False),
         sa.Column("time", sa.BigInteger(), nullable=False),
         sa.Column("head", sa.BigInteger(), nullable=False),
+        sa.Column("reader", sa.Text(), nullable=False),
         sa.Column("checked", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_cursor")),
     )
@@ -191,5 +185,4 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_claims_job_round_slot"))
 
     op.drop_table("claims")
-    op.drop_table("blocks")
     op.drop_table("announcements")

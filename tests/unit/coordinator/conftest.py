@@ -49,7 +49,7 @@ def job_row(number: int = 0) -> Job:
     """A job in block 10 + number."""
     return Job(
         id=JOB if number == 0 else f"0x{number:064x}", requester="0x" + "22" * 20, spec_digest="0x" + "33" * 32,
-        params={"slotPrice": "1" + "0" * 30, "aggregator": "0x" + "44" * 20}, aggregator="0x" + "44" * 20,
+        params={"slot_price": "1" + "0" * 30, "aggregator": "0x" + "44" * 20}, aggregator="0x" + "44" * 20,
         state="active", attempt=0, block=10 + number, time=NOW - 100, paid="1" + "0" * 30, refunded="0",
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
         session.add_all(
             [
                 Cursor(
-                    id=1, chain_id=CHAIN_ID, market=MARKET, block=20, hash="0x" + "00" * 32, time=NOW, head=21,
+                    id=1, chain_id=CHAIN_ID, market=MARKET, block=20, hash="0x" + "00" * 32, time=NOW, head=21, reader="",
                     checked=int(time.time()),
                 ),
                 Node(account=WORKER.address, key="0x" + NODE.public.hex(), block=5),

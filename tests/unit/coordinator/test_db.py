@@ -11,8 +11,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from coordinator.db import Database
-from coordinator.models import Base, Block
+from coordinator.models import Base, Lease
 from lockstep.protocol.errors import DoctorError
+
+
+def lease(number: int) -> Lease:
+    """Any row."""
+    return Lease(name=str(number), holder="", until=0)
 
 
 @pytest.fixture
@@ -48,31 +53,31 @@ def test_an_unusable_path_is_a_doctors_error(tmp_path: Path) -> None:
 def test_an_error_rolls_a_session_back(database: Database) -> None:
     def fail_midway() -> None:
         with database.session() as session:
-            session.add(Block(number=1, hash="0x", time=1))
+            session.add(lease(1))
             session.flush()
             raise RuntimeError("midway")
 
     with pytest.raises(RuntimeError):
         fail_midway()
     with database.reading() as session:
-        assert session.get(Block, 1) is None
+        assert session.get(Lease, "1") is None
 
 
 def test_writers_wait_for_each_other_and_readers_for_nobody(database: Database) -> None:
     def write(start: int) -> None:
         for number in range(start, start + 20):
             with database.session() as session:
-                session.add(Block(number=number, hash="0x", time=number))
+                session.add(lease(number))
 
     threads = [threading.Thread(target=write, args=(100 * k,)) for k in range(3)]
     with database.session() as held:
-        held.add(Block(number=9999, hash="0x", time=0))
+        held.add(lease(9999))
         held.flush()
         for thread in threads:
             thread.start()
         with database.reading() as reader:
-            assert reader.get(Block, 9999) is None, "a reader sees what is committed, at once"
+            assert reader.get(Lease, "9999") is None, "a reader sees what is committed, at once"
     for thread in threads:
         thread.join()
     with database.reading() as reader:
-        assert reader.query(Block).count() == 61
+        assert reader.query(Lease).count() == 61

@@ -1,0 +1,175 @@
+"""The chain's events into SQL: each once, in order, with the cursor in the same transaction.
+
+A crash leaves either both or neither; a block that the chain has dropped takes its events with it, and the projections
+are folded anew. Nothing here is needed to go on: `reindex` brings the whole of it back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from coordinator.db import Database
+from coordinator.models import Cursor, Event, Job
+from coordinator.projections import MARKET, apply, rebuild
+from lockstep.chain import artifacts
+from lockstep.chain import events as chain_events
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Market
+from lockstep.chain.events import Batch, EventReader
+from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.types import JobId
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+AMOUNT_BITS = 64
+"""Integers of more bits than this are amounts or masks: decimal strings."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What one step brought."""
+
+    events: tuple[Event, ...]
+    block: int
+    """Everything up to this block is in the index."""
+    time: int
+    """Its timestamp."""
+    behind: int
+    """Blocks that the chain is ahead."""
+
+
+class Indexer:
+    """Follows one deployment."""
+
+    def __init__(self, database: Database, w3: Web3, addresses: Addresses) -> None:
+        self._database = database
+        self._w3 = w3
+        self._addresses = addresses
+        self._market = Market(w3, addresses.market)
+        self._reader = EventReader(w3, addresses)
+
+    def step(self) -> Indexed:
+        """Take in what is new, at most one chunk of blocks."""
+        with self._database.reading() as session:
+            cursor = session.get(Cursor, 1)
+        self._require_own(cursor)
+        start = chain_events.Cursor.loads(cursor.reader) if cursor else self._reader.start()
+        batch = self._reader.poll(start)
+        head = self._w3.eth.get_block("latest")
+        number = batch.cursor.next_block - 1
+        last = head if head["number"] == number else self._w3.eth.get_block(max(number, 0))
+        rows = [self._row(event) for event in batch.events]
+        with self._database.session() as session:
+            # Another indexer took this step in the meantime: its rows are these.
+            if not _unmoved(session, cursor):
+                return Indexed((), number, int(last["timestamp"]), int(head["number"]) - number)
+            _roll_back(session, batch)
+            for row in rows:
+                session.add(row)
+                session.flush()
+                apply(session, row)
+            session.merge(
+                Cursor(
+                    id=1, chain_id=self._addresses.chain_id, market=self._addresses.market, block=number,
+                    hash="0x" + last["hash"].hex(), time=int(last["timestamp"]), head=int(head["number"]),
+                    reader=batch.cursor.dumps(), checked=int(time.time()),
+                )
+            )  # fmt: skip
+        return Indexed(tuple(rows), number, int(last["timestamp"]), int(head["number"]) - number)
+
+    def catch_up(self) -> int:
+        """Step until the index stands at the head; returns the number of events taken in."""
+        taken = 0
+        while True:
+            done = self.step()
+            taken += len(done.events)
+            if done.behind <= 0:
+                return taken
+
+    def reindex(self) -> int:
+        """Drop everything that came from the chain and read it again; returns the number of events."""
+        with self._database.session() as session:
+            session.execute(delete(Event))
+            session.execute(delete(Cursor))
+            rebuild(session)
+        return self.catch_up()
+
+    def _require_own(self, cursor: Cursor | None) -> None:
+        own = (self._addresses.chain_id, self._addresses.market.lower())
+        if cursor is not None and (cursor.chain_id, cursor.market.lower()) != own:
+            raise DoctorError(
+                f"the index is of market {cursor.market} on chain {cursor.chain_id}",
+                hint="give this deployment another --database or --home, or run `lockstep coordinator reindex`",
+            )
+
+    def _row(self, event: chain_events.Event) -> Event:
+        args = jsonable(event.contract, event.name, event.args)
+        # The event names the job alone; its parameters never change, so that any time is right to read them.
+        if (event.contract, event.name) == (MARKET, "JobCreated"):
+            args["params"] = params_json(self._market.params(JobId(event.args["job"])))
+        return Event(
+            block=event.block, log_index=event.index, block_hash="0x" + event.block_hash.hex(),
+            tx="0x" + event.transaction.hex(), time=event.time, contract=event.contract, name=event.name,
+            job=args.get("job"), args=args,
+        )  # fmt: skip
+
+
+def jsonable(contract: str, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """An event's arguments as JSON: bytes as 0x-hex, wide integers as decimal strings."""
+    inputs = artifacts.load(contract).entries("event")[name]["inputs"]
+    return _struct(inputs, args)
+
+
+def params_json(params: JobParams) -> dict[str, Any]:
+    """JobParams as JSON, by their Python names."""
+    amounts = ("slot_price", "merge_price", "slot_stake", "merge_stake", "bond")
+    plain = {k: "0x" + v.hex() if isinstance(v, bytes) else v for k, v in asdict(params).items()}
+    return plain | {name: str(plain[name]) for name in amounts}
+
+
+def jobs_to_look_at(session: Session, aggregator: str) -> list[str]:
+    """Jobs that this aggregator still has to do with, oldest first."""
+    mine = func.lower(Job.aggregator) == aggregator.lower()
+    return list(session.scalars(select(Job.id).where(mine).order_by(Job.block)))
+
+
+def _struct(components: list[dict[str, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {artifacts.snake(c["name"]): _json(c, values[artifacts.snake(c["name"])]) for c in components}
+
+
+def _json(component: dict[str, Any], value: Any) -> Any:
+    kind: str = component["type"]
+    if kind.endswith("[]"):
+        return [_json({**component, "type": kind[:-2]}, item) for item in value]
+    if kind == "tuple":
+        return _struct(component["components"], value)
+    if kind.startswith("bytes"):
+        return "0x" + bytes(value).hex()
+    if kind.startswith("uint") and int(kind[4:]) > AMOUNT_BITS:
+        return str(value)
+    return value
+
+
+def _unmoved(session: Session, before: Cursor | None) -> bool:
+    now = session.get(Cursor, 1)
+    return (now.reader if now else None) == (before.reader if before else None)
+
+
+def _roll_back(session: Session, batch: Batch) -> None:
+    if batch.rolled_back_to is None:
+        return
+    gone = session.scalar(select(func.count()).select_from(Event).where(Event.block > batch.rolled_back_to))
+    session.execute(delete(Event).where(Event.block > batch.rolled_back_to))
+    rebuild(session)
+    log.warning("the chain was reorganised", to_block=batch.rolled_back_to, events_gone=gone)
