@@ -175,7 +175,7 @@ class PlainClaim:
         rows, length = self.data.header.shape
         for t, program in enumerate(self.programs, 1):
             statement = Statement(
-                StateRoot(EMPTY[0]), EMPTY[0], program.ops_root, program.consts_root, _tensor_root(self.data),
+                StateRoot(EMPTY[0]), EMPTY[0], program.ops_root, program.consts_root, tensor_root(self.data),
                 self.seed, rows, length, self.round, self.slot, Step(t), program.header,
             )  # fmt: skip
             lies = t == self.lie_at
@@ -198,7 +198,8 @@ class PlainClaim:
         return self.steps[t - 1]
 
 
-def _tensor_root(held: Contents) -> TensorRoot:
+def tensor_root(held: Contents) -> TensorRoot:
+    """Its tensor root, hashed anew."""
     return merkle.tensor_root(held.header.dtype, held.header.shape, held.data)
 
 
@@ -336,7 +337,7 @@ def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> g
     rows, length = held.data.header.shape
     return game.Claim(
         ClaimId(bytes([7]) * 32), WORKER, len(held.trace), TraceRoot(honest.trace_levels(held.trace)[-1][0]),
-        held.state_zero, programs[0].root, programs[-1].root, held.seed, held.round, held.slot, _tensor_root(held.data),
+        held.state_zero, programs[0].root, programs[-1].root, held.seed, held.round, held.slot, tensor_root(held.data),
         rows, length, CLOCK, Seconds(10), Wei(1),
     )  # fmt: skip
 

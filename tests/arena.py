@@ -1,0 +1,223 @@
+"""Claims and games on a real chain, without services: one job, a slot for each claim, short windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eth_account.signers.local import LocalAccount
+
+from lockstep.chain import games
+from lockstep.chain.contracts import Call, Contracts, revert_data
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Devnet
+from lockstep.protocol import game, honest, merkle, moves
+from lockstep.protocol.jobs import JobParams, Reveal
+from lockstep.protocol.program import Program
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
+from tests.games import Match, Policy
+
+WINDOW = Seconds(600)
+CLOCK = Seconds(120)
+STAKE, PRICE, BOND = Wei(10**18), Wei(10**16), Wei(10**17)
+DEPOSIT = Wei(10**21)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a job of the arena trains: Programs, roots and shapes."""
+
+    step: Program
+    encode: Program
+    dataset_root: TensorRoot
+    rows: int
+    row_length: int
+    genesis: StateRoot
+    zero_carry: StateRoot
+    shared_depth: int
+    payload_depth: int
+    inner_steps: int
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One transaction of a game."""
+
+    call: str
+    gas: int
+
+
+@dataclass
+class Outcome:
+    """A game that was played to its end."""
+
+    game: GameId
+    log: list[moves.Event]
+    spent: list[Spent]
+
+    @property
+    def verdict(self) -> moves.Verdict:
+        return next(e.verdict for e in self.log if isinstance(e, moves.Resolved))
+
+    @property
+    def finding(self) -> moves.Finding | None:
+        return next((e.finding for e in self.log if isinstance(e, moves.Convicted)), None)
+
+    @property
+    def gas(self) -> int:
+        return sum(s.gas for s in self.spent)
+
+    @property
+    def worst(self) -> int:
+        return max(s.gas for s in self.spent)
+
+
+@dataclass
+class Arena:
+    """An Anvil with the contracts, a worker and a challenger who have deposited; every transaction is mined at once."""
+
+    devnet: Devnet
+    contracts: Contracts
+    worker: LocalAccount
+    challenger: LocalAccount
+    spent: list[Spent] = field(default_factory=list)
+    jobs: int = 0
+
+    @staticmethod
+    def start(folder: Path) -> Arena:
+        """Starts the chain in `folder` and deploys; `stop` ends it."""
+        devnet = Devnet(folder)
+        for method, arguments in (
+            ("evm_setIntervalMining", [0]), ("evm_setAutomine", [True]), ("anvil_autoImpersonateAccount", [True]),
+        ):  # fmt: skip
+            devnet.w3.provider.make_request(method, arguments)  # type: ignore[arg-type]
+        deployed = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
+        arena = Arena(devnet, deployed, devnet.account("worker"), devnet.account("challenger"))
+        for account in (arena.worker, arena.challenger):
+            arena.send(deployed.token.call("mint", account.address, 2 * DEPOSIT), account)
+            arena.send(deployed.token.call("approve", deployed.vault.address, 2 * DEPOSIT), account)
+            arena.send(deployed.vault.call("deposit", DEPOSIT), account)
+        return arena
+
+    def stop(self) -> None:
+        """Ends the chain."""
+        self.devnet.stop()
+
+    def send(self, call: Call, sender: LocalAccount | Address) -> Any:
+        """One transaction, mined; a revert raises its rule. Returns the receipt."""
+        w3 = self.devnet.w3
+        address = sender if isinstance(sender, str) else sender.address
+        request: Any = {"from": address, "to": call.to, "data": call.data, "gas": call.gas}
+        self._ask(request)
+        receipt = w3.eth.get_transaction_receipt(w3.eth.send_transaction(request))
+        assert receipt["status"] == 1, call.label
+        self.spent.append(Spent(call.label, receipt["gasUsed"]))
+        return receipt
+
+    def _ask(self, request: Any) -> None:
+        from web3.exceptions import ContractLogicError
+
+        from lockstep.chain import reverts
+
+        try:
+            self.devnet.w3.eth.call(request)
+        except ContractLogicError as failure:
+            raise reverts.decode(revert_data(failure)) from failure
+
+    def now(self) -> Seconds:
+        """Chain time."""
+        return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
+
+    # -- claims
+
+    def claims(
+        self, terms: Terms, slots: int, trace: Callable[[Seed, int], Sequence[StateRoot]], ends: Callable[[int], Any]
+    ) -> list[ClaimId]:
+        """One job with `slots` claims by the worker: `trace(seed, slot)` gives S_1 .. S_T, `ends(slot)` (out, out2)."""
+        market, account = self.contracts.market, self.worker
+        self.jobs += 1
+        params = self._params(terms, slots)
+        escrow = Wei(params.rounds * (slots * PRICE + PRICE))
+        self.send(market.create(params, self.jobs, escrow), account)
+        job = self._last_job()
+        self.send(market.start_round(job, 0), account)
+        for slot in range(slots):
+            self.send(market.join(job, 0, slot), account)
+        self.devnet.mine(2)
+        self.send(market.seal(job, 0), account)
+        made = [market.claim_id_of(job, 0, slot) for slot in range(slots)]
+        seed, _, _ = market.context_of(made[0])
+        opened = []
+        for slot, claim in enumerate(made):
+            levels = honest.trace_levels(trace(seed, slot))
+            out, out2 = ends(slot)
+            proof = tuple(merkle.proof(levels, terms.inner_steps))
+            opened.append(Reveal(levels[-1][0], out, out2, Digest(bytes(32)), proof, "", ""))  # type: ignore[arg-type]
+            self.send(market.commit(job, 0, slot, self._commitment(claim, opened[-1])), account)
+        for slot, revealed in enumerate(opened):
+            self.send(market.reveal(job, 0, slot, revealed), account)
+        return made
+
+    def _commitment(self, claim: ClaimId, opened: Reveal) -> Digest:
+        worker = bytes(12) + bytes.fromhex(self.worker.address[2:])
+        return keccak(claim + worker + opened.trace_root + opened.out + opened.out2 + opened.nonce)
+
+    def _last_job(self) -> JobId:
+        market = self.contracts.market
+        topic = keccak(b"JobCreated(bytes32,address,bytes32)")
+        request: Any = {"address": market.address, "fromBlock": 0, "topics": ["0x" + topic.hex()]}
+        return JobId(bytes(market.w3.eth.get_logs(request)[-1]["topics"][1]))
+
+    def _params(self, terms: Terms, slots: int) -> JobParams:
+        zero = StateRoot(merkle.EMPTY[terms.payload_depth])
+        return JobParams(
+            spec_digest=Digest(bytes(31) + b"\1"), step_program=Digest(terms.step.root),
+            encode_program=Digest(terms.encode.root), merge_program=Digest(terms.step.root),
+            dataset_root=Digest(terms.dataset_root), dataset_rows=terms.rows, row_length=terms.row_length,
+            genesis_shared=terms.genesis, genesis_outer=StateRoot(merkle.EMPTY[terms.shared_depth]),
+            zero_carry=terms.zero_carry, zero_payload=zero, shared_depth=terms.shared_depth,
+            payload_depth=terms.payload_depth, inner_steps=terms.inner_steps, rounds=1, slots=slots, min_slots=1,
+            max_lead=1, max_fail=0, join_seconds=WINDOW, train_seconds=WINDOW, reveal_seconds=WINDOW,
+            attest_seconds=WINDOW, merge_seconds=WINDOW, challenge_seconds=Seconds(20 * WINDOW), clock_seconds=CLOCK,
+            step_seconds=Seconds(10), slot_price=PRICE, merge_price=PRICE, slot_stake=STAKE, merge_stake=STAKE,
+            bond=BOND, aggregator=Address("0x" + "00" * 20),
+        )  # fmt: skip
+
+    # -- games
+
+    def play(self, opening: moves.Open, defender: Policy, challenger: Policy, twin: Match | None = None) -> Outcome:
+        """One game to its end; with a `twin`, the Python game beside it is compared after every move."""
+        contract = self.contracts.game
+        game_id = game.game_id(opening.claim, Address(self.challenger.address), opening.nonce)
+        before = len(self.spent)
+        self.begin(game_id, opening, twin)
+        while True:
+            state = games.read(contract, game_id)
+            log = games.log(contract, game_id)
+            if state.phase == moves.Phase.CLOSED:
+                return Outcome(game_id, log, self.spent[before:])
+            policy = defender if state.defender_moves else challenger
+            move = policy(state, log)
+            if move is None:
+                self.devnet.advance(Seconds(state.deadline - self.now() + 1))
+                move = moves.Resolve()
+            self._step(game_id, move, self.worker if state.defender_moves else self.challenger, twin)
+
+    def begin(self, game_id: GameId, opening: moves.Open, twin: Match | None = None) -> None:
+        """Opens a game and leaves it there."""
+        self._step(game_id, opening, self.challenger, twin)
+
+    def _step(self, game_id: GameId, move: moves.Move, sender: LocalAccount, twin: Match | None) -> None:
+        contract = self.contracts.game
+        receipt = self.send(games.call(contract, move, game_id), sender)
+        if twin is None:
+            return
+        seen = len(twin.log)
+        twin.now = Seconds(self.now() - twin.seconds_per_move)
+        twin.play(move, Address(sender.address))
+        logs = [log for log in receipt["logs"] if log["address"] == contract.address]
+        assert twin.state == games.read(contract, game_id), f"the stored game after {move.call}"
+        assert twin.log[seen:] == [games.decode(log) for log in logs], f"the events of {move.call}"

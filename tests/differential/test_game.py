@@ -1,0 +1,258 @@
+"""The game on a real chain beside its Python twin: after every move the same stored game and the same events."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+
+from lockstep.chain import games as chain_games
+from lockstep.protocol import honest, moves
+from lockstep.protocol.errors import ChainError
+from lockstep.protocol.game import Refused
+from lockstep.protocol.moves import Verdict, Wrong
+from lockstep.protocol.types import Address, ClaimId, Digest, Seed, StateRoot
+from tests import games
+from tests.arena import Arena, Terms
+from tests.games import Lie, Match, PlainClaim
+
+pytestmark = pytest.mark.chain
+
+STEP, ENCODE = games.step_program(), games.encode_program()
+GARBAGE = Digest(b"\xee" * 32)
+
+LIES = (
+    Lie(0, element=412, bits=64),
+    Lie(1, element=599, bits=1 << 31),
+    Lie(2, element=300, bits=1 << 20),
+    Lie(3, element=305, bits=1 << 20),
+    Lie(4, element=640, bits=1 << 20),
+    Lie(5, element=1, chunk=1),
+    Lie(6, element=1, chunk=1, bits=1 << 22),
+    Lie(7),
+    Lie(8, chunk=0),
+    Lie(9, chunk=269),
+    Lie(10, element=6),
+    Lie(11, element=258),
+    Lie(12, element=0),
+    Lie(13),
+)
+TAMPERED = (
+    {STEP.state_block + 2: games.root_of(games.tensor(0, (1,), [1]))},
+    {STEP.state_block + 7: GARBAGE},
+    {len(STEP.ops) + 3: GARBAGE},
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a slot's worker does: a lie in an op, or a tampered G."""
+
+    lie: Lie | None = None
+    tampered: int | None = None
+
+    def claim(self, seed: Seed, slot: int) -> PlainClaim:
+        tampered = {} if self.tampered is None else TAMPERED[self.tampered]
+        return PlainClaim(
+            (STEP, ENCODE), games.start_state(), games.dataset(), seed, 0, slot, lie_at=1, lie=self.lie,
+            tampered=dict(tampered),
+        )  # fmt: skip
+
+
+CASES = (
+    Case(),
+    *(Case(lie=lie) for lie in LIES),
+    *(Case(tampered=i) for i in range(len(TAMPERED))),
+)
+
+
+@dataclass
+class Stage:
+    """A chain with one claim for each case, the same job, another slot each."""
+
+    arena: Arena
+    claims: list[ClaimId]
+    seed: Seed
+    games: int = 0
+
+    @cache  # noqa: B019 - lives as long as the module
+    def held(self, case: int) -> PlainClaim:
+        return CASES[case].claim(self.seed, case)
+
+    @cache  # noqa: B019
+    def truth(self, slot: int) -> PlainClaim:
+        return Case().claim(self.seed, slot)
+
+    def twin(self, case: int) -> Match:
+        """The Python game on the claim as the chain has it."""
+        return Match(chain_games.claim(self.arena.contracts.market, self.claims[case]))
+
+    def nonce(self) -> int:
+        self.games += 1
+        return self.games
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def toy_terms() -> Terms:
+    """The toy Programs as a job: one step, then the encode."""
+    start, data = games.start_state(), games.dataset()
+    step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
+    rows, length = data.header.shape
+    return Terms(
+        STEP, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]), StateRoot(step.prev[1][2]), 1, 1,
+        1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    arena = Arena.start(tmp_path_factory.mktemp("chain"))
+    made: dict[int, PlainClaim] = {}
+
+    def trace(seed: Seed, slot: int) -> tuple[StateRoot, ...]:
+        made[slot] = CASES[slot].claim(seed, slot)
+        return made[slot].trace
+
+    def ends(slot: int) -> tuple[StateRoot, StateRoot]:
+        last = made[slot].steps[-1].graph[1]
+        return StateRoot(last[-2]), StateRoot(last[-1])
+
+    claims = arena.claims(toy_terms(), len(CASES), trace, ends)
+    seed, _, _ = arena.contracts.market.context_of(claims[0])
+    yield Stage(arena, claims, seed)
+    arena.stop()
+
+
+def of_kind(lie: bool) -> list[int]:
+    return [i for i, case in enumerate(CASES) if (case.lie is not None) == lie]
+
+
+@pytest.mark.parametrize("case", of_kind(lie=True), ids=lambda i: str(CASES[i].lie))
+def test_one_flip_is_convicted_on_chain(stage: Stage, case: int) -> None:
+    lie = CASES[case].lie
+    assert lie is not None
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    opening = honest.opening(twin.claim, truth, held.trace, stage.nonce())
+    assert opening is not None
+    outcome = stage.arena.play(opening, games.defends(held), games.challenges(truth), twin)
+    assert outcome.verdict == Verdict.FRAUD
+    found = outcome.finding
+    assert found is not None
+    assert (found.wrong, found.position, found.element, found.chunk) == (Wrong.OP, lie.op, lie.element, lie.chunk or 0)
+    assert not stage.arena.contracts.market.live(stage.claims[case]), "the stake is slashed"
+    assert len(outcome.spent) <= 16, "transactions"
+    assert outcome.gas <= 2_000_000, "gas of the game"
+    assert outcome.worst <= 600_000, f"worst transaction: {max(outcome.spent, key=lambda s: s.gas)}"
+
+
+def test_wrong_alias_is_convicted_on_chain(stage: Stage) -> None:
+    case = CASES.index(Case(tampered=0))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    opening = honest.opening(twin.claim, truth, held.trace, stage.nonce())
+    assert opening is not None
+    outcome = stage.arena.play(opening, games.defends(held), games.challenges(truth), twin)
+    assert outcome.finding is not None
+    assert (outcome.finding.wrong, outcome.finding.position) == (Wrong.ALIAS, 2)
+
+
+def test_entry_that_must_be_empty_is_convicted_on_chain(stage: Stage) -> None:
+    case = CASES.index(Case(tampered=1))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    outcome = stage.arena.play(
+        games.open_at(twin.claim, held, 0, stage.nonce()), games.defends(held), games.challenges(truth), twin
+    )
+    assert outcome.finding is not None
+    assert (outcome.finding.wrong, outcome.finding.position) == (Wrong.ALIAS, 7)
+
+
+def test_garbage_padding_is_convicted_on_chain(stage: Stage) -> None:
+    case = CASES.index(Case(tampered=2))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    outcome = stage.arena.play(
+        games.open_at(twin.claim, held, 1, stage.nonce()), games.defends(held), games.challenges(truth), twin
+    )
+    assert outcome.finding is not None
+    assert outcome.finding.wrong == Wrong.PADDING
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) -> None:
+    """Every move of a random challenger, and what the contract says to the proof that does not convict."""
+    rng = random.Random(seed)
+    held, twin = stage.held(0), stage.twin(0)
+    choose = games.random_challenger(rng, held, concede=0.02)
+    last: list[moves.Move] = []
+
+    def challenger(state: object, log: object) -> moves.Move | None:
+        assert twin.state is not None
+        move = choose(twin.state, twin.log)
+        if isinstance(move, moves.ProveOp | moves.ProveAlias | moves.ProvePadding):
+            last.append(move)
+            return None
+        return move
+
+    opening = games.open_at(twin.claim, held, rng.randrange(3), stage.nonce())
+    if seed % 3:
+        opening = games.open_at(twin.claim, held, seed % 3, opening.nonce)
+    arena = stage.arena
+
+    def refusing(state: object, log: object) -> moves.Move | None:
+        move = challenger(state, log)
+        if last:
+            assert twin.state is not None
+            game_id = chain_games.game.game_id(opening.claim, Address(arena.challenger.address), opening.nonce)
+            with pytest.raises(ChainError, match="EqualBits"):
+                arena.send(chain_games.call(arena.contracts.game, last[-1], game_id), arena.challenger)
+            with pytest.raises(Refused, match="EqualBits"):
+                twin.play(last[-1], Address(arena.challenger.address))
+        return move
+
+    outcome = arena.play(opening, games.defends(held), refusing, twin)
+    assert outcome.verdict == Verdict.REJECTED, "an honest claim is never convicted"
+
+
+def test_silent_defender_loses_by_the_clock_on_chain(stage: Stage) -> None:
+    held, twin = stage.held(0), stage.twin(0)
+    mark = stage.arena.devnet.snapshot()
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    outcome = stage.arena.play(opening, games.silent, games.challenges(held), twin)
+    assert outcome.verdict == Verdict.TIMEOUT
+    stage.arena.devnet.revert(mark)
+
+
+WRONG = {
+    "StatementWrong": lambda m: replace(m, context=m.context + b"\0"),
+    "LengthWrong": lambda m: replace(m, children=m.children[:-1]),
+    "ProofInvalid": lambda m: replace(m, graph=GARBAGE),
+    "AnsweredStale": lambda m: replace(m, answered=GARBAGE),
+}
+
+
+def test_wrong_moves_are_refused_with_the_same_rule(stage: Stage) -> None:
+    held, twin = stage.held(0), stage.twin(0)
+    arena = stage.arena
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    game_id = chain_games.game.game_id(opening.claim, Address(arena.challenger.address), opening.nonce)
+    arena.begin(game_id, opening, twin)
+    assert twin.state is not None
+    good = honest.answer(twin.state, twin.log, held)
+    assert isinstance(good, moves.Defend)
+    wrong: list[tuple[str, moves.Move, object]] = [
+        (rule, change(good), arena.worker) for rule, change in WRONG.items()
+    ]
+    wrong += [
+        ("Unauthorized", good, arena.challenger),
+        ("PhaseWrong", moves.PostLeaf(good.answered, b""), arena.worker),
+        ("ClockRunning", moves.Resolve(), arena.worker),
+        ("GameExists", opening, arena.challenger),
+    ]
+    for rule, move, sender in wrong:
+        with pytest.raises(ChainError, match=rule):
+            arena.send(chain_games.call(arena.contracts.game, move, game_id), sender)  # type: ignore[arg-type]
+        with pytest.raises(Refused, match=rule):
+            twin.play(move, Address(sender.address))  # type: ignore[attr-defined]
