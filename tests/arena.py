@@ -112,7 +112,7 @@ class Arena:
         address = sender if isinstance(sender, str) else sender.address
         request: Any = {"from": address, "to": call.to, "data": call.data, "gas": call.gas}
         self._ask(request)
-        receipt = w3.eth.get_transaction_receipt(w3.eth.send_transaction(request))
+        receipt = w3.eth.wait_for_transaction_receipt(w3.eth.send_transaction(request), poll_latency=0.01)
         assert receipt["status"] == 1, call.label
         self.spent.append(Spent(call.label, receipt["gasUsed"]))
         return receipt

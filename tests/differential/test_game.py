@@ -104,8 +104,8 @@ def toy_terms() -> Terms:
     step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
     rows, length = data.header.shape
     return Terms(
-        STEP, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]), StateRoot(step.prev[1][2]), 1, 1,
-        1,
+        STEP, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]), StateRoot(step.prev[1][2]),
+        1, 1, 1,
     )  # fmt: skip
 
 
