@@ -89,10 +89,14 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
 
 def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
     """Run the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
-    run = merge_run(job, base, payloads, seed, round_)
+    return finish(merge_run(job, base, payloads, seed, round_))
+
+
+def finish(run: ClaimRun) -> Merged:
+    """Run a merge to its end."""
     final = run.advance(1, run.start)
-    checkpoint = checkpoint_of(job, final)
-    out, out2 = job.checkpoint_roots(checkpoint)
+    checkpoint = checkpoint_of(run.job, final)
+    out, out2 = run.job.checkpoint_roots(checkpoint)
     return Merged(run, run.root(1, final), out, out2, checkpoint)
 
 
