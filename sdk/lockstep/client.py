@@ -1,0 +1,337 @@
+"""The SDK's front door: connect to a market, quote a job, submit it, watch it, fetch the model.
+
+net = lockstep.connect(rpc=..., storage=..., deployment=..., account=account)
+quote = net.quote(job)                       # what it costs, what it binds
+handle = net.submit(quote, budget=quote.escrow)
+for event in handle.watch(): ...             # Ctrl-C detaches; the job goes on
+handle.download("out/")
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.events import Event, EventReader
+from lockstep.chain.rpc import connect as connect_rpc
+from lockstep.jobs import Job, Schedule, check_checkpoint, load, subtree_root
+from lockstep.merging import load_checkpoint
+from lockstep.numerics.executor import DTYPES
+from lockstep.numerics.validate import check_schedule
+from lockstep.protocol.claims import job_id
+from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater
+from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, JobStatus
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.presets import DEVNET, Terms
+from lockstep.protocol.program import OPSET, PROFILE, Program
+from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
+from lockstep.storage import ContentStore, Dataset, cid_of, open_store, store_dataset
+from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import Checkpoint, encode_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+
+    from lockstep.chain.outbox import Outbox
+
+PERMIT_SECONDS = 3600
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a requester wants computed: Programs, data, a start, and who may take part."""
+
+    programs: Schedule
+    dataset: Dataset
+    genesis: Checkpoint
+    model: Mapping[str, Any]
+    """config.json of the model."""
+    parameters: tuple[Mapping[str, Any], ...]
+    """{name, offset, shape} of each parameter in the flat tensor."""
+    strategy: Mapping[str, Any]
+    inner_steps: int
+    """H."""
+    rounds: int
+    slots: int
+    min_slots: int
+    shared_depth: int
+    payload_depth: int
+    aggregator: Address = ZERO_ADDRESS
+    """Merges first; the zero address: slot owners alone do."""
+    terms: Terms = DEVNET
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A job priced and bound: nothing is stored or sent yet."""
+
+    job: TrainingJob
+    spec: Spec
+    params: JobParams
+
+    @property
+    def escrow(self) -> Wei:
+        """What the job costs at most."""
+        return self.params.escrow
+
+
+class Network:
+    """One deployment of the market, seen by one account."""
+
+    def __init__(self, w3: Web3, contracts: Contracts, store: ContentStore, account: LocalAccount, home: Path) -> None:
+        self.w3 = w3
+        self.contracts = contracts
+        self.store = store
+        self.account = account
+        self.home = home
+
+    def outbox(self) -> Outbox:
+        """The account's transactions; they survive this process."""
+        from lockstep.chain.outbox import Outbox
+
+        return Outbox(self.home / "outbox.sqlite", self.w3, self.account)
+
+    def quote(self, job: TrainingJob) -> Quote:
+        """Validate a job's Programs and compute everything that it will bind; raises ProgramInvalid."""
+        spec = _spec(job)
+        params = _params(job, spec)
+        check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
+        return Quote(job, spec, params)
+
+    def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
+        """Store the job's parts, escrow its price, open it; returns at once when it is on chain.
+
+        `budget` is a hard cap: raises BudgetExceeded if the escrow is more, FundsError if the account holds less;
+        nothing is stored or sent in either case. A `nonce` given again is the same job.
+        """
+        escrow = quote.escrow
+        # INVARIANT: a requester never escrows more than its budget.
+        if escrow > budget:
+            raise BudgetExceeded(
+                f"the job costs {escrow} wei, the budget is {budget}", hint="fewer rounds or slots, or a larger budget"
+            )
+        owner = Address(self.account.address)
+        market, vault, token = self.contracts.market, self.contracts.vault, self.contracts.token
+        nonce = self.w3.eth.get_transaction_count(self.account.address) if nonce is None else nonce
+        addresses = self.contracts.addresses
+        job = job_id(addresses.chain_id, addresses.market, owner, nonce, quote.params)
+        if market.job(job).status != JobStatus.NONE:
+            return JobHandle(self, job)
+        held = token.balance_of(owner)
+        if held < escrow:
+            raise FundsError(f"{owner} holds {held} wei of the token, the escrow is {escrow}", hint="fund it first")
+        _store_parts(self.store, quote)
+        deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
+        permit = token.sign_permit(self.account, vault.address, escrow, deadline)
+        outbox = self.outbox()
+        try:
+            outbox.send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
+        finally:
+            outbox.close()
+        return JobHandle(self, job)
+
+    def job(self, job: JobId) -> JobHandle:
+        """A job on chain; raises NotFoundError."""
+        if self.contracts.market.job(job).status == JobStatus.NONE:
+            raise NotFoundError(f"no job {job.hex()}", hint="check the id and the deployment")
+        return JobHandle(self, job)
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """A job on chain."""
+
+    net: Network
+    id: JobId
+
+    def status(self) -> dict[str, Any]:
+        """{status, rounds, started, settled, failed, escrow, paid, refunded}; amounts are decimal strings."""
+        job, params = self.net.contracts.market.job(self.id), self.net.contracts.market.params(self.id)
+        return {
+            "job": self.id.hex(),
+            "status": job.status.name.lower(),
+            "rounds": params.rounds,
+            "started": job.started,
+            "settled": job.settled,
+            "failed": job.failed,
+            "escrow": str(job.escrow),
+            "paid": str(job.paid),
+            "refunded": str(job.refunded),
+        }
+
+    def watch(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Event]:
+        """The job's events from its beginning until it is done, as they come."""
+        reader = EventReader(self.net.w3, self.net.contracts.addresses)
+        cursor = reader.start()
+        while True:
+            batch = reader.poll(cursor)
+            cursor = batch.cursor
+            for event in batch.events:
+                if event.args.get("job") == self.id:
+                    yield event
+                    if event.name == "JobDone":
+                        return
+            if not batch.events:
+                time.sleep(poll_seconds)
+
+    def load(self) -> Job:
+        """The job's parts, every root checked."""
+        return load(self.id, self.net.contracts.market.params(self.id), self.net.store)
+
+    def checkpoint(self) -> tuple[Checkpoint, dict[str, Any]]:
+        """The latest merged checkpoint that stands, and where it came from; raises TryLater before the first merge."""
+        job = self.load()
+        market = self.net.contracts.market
+        reader = EventReader(self.net.w3, self.net.contracts.addresses)
+        merged = {}
+        batch = reader.poll(reader.start())
+        while True:
+            for event in batch.events:
+                if event.name == "Merged" and event.args["job"] == self.id:
+                    merged[event.args["round"], event.args["claim"]] = event
+            if not batch.events:
+                break
+            batch = reader.poll(batch.cursor)
+        standing = [e for (r, claim), e in merged.items() if market.claim_id_of(self.id, r) == claim]
+        if not standing:
+            raise TryLater("no round of the job is merged yet", hint="watch it, then download")
+        last = max(standing, key=lambda e: e.args["round"])
+        checkpoint = load_checkpoint(
+            job, self.net.store, Cid(last.args["checkpoint_cid"]), last.args["out"], last.args["out2"]
+        )
+        source = {
+            "round": last.args["round"],
+            "claim": last.args["claim"].hex(),
+            "checkpoint": last.args["checkpoint_cid"],
+            "shared_root": last.args["out"].hex(),
+            "outer_root": last.args["out2"].hex(),
+        }
+        return check_checkpoint(job, checkpoint, last.args["out"], last.args["out2"]), source
+
+    def download(self, out: str | Path) -> Path:
+        """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path."""
+        from lockstep.training.export import save_model
+
+        checkpoint, source = self.checkpoint()
+        job = self.load()
+        folder = Path(out)
+        path: Path = save_model(folder, checkpoint.shared[0], job.spec.parameters, job.spec.model)
+        addresses = self.net.contracts.addresses
+        provenance = {
+            "job": self.id.hex(),
+            "chain_id": addresses.chain_id,
+            "market": addresses.market,
+            "programs": {k: v.root.hex() for k, v in _named(job.programs)},
+            "dataset_root": job.params.dataset_root.hex(),
+            "spec": job.params.spec_digest.hex(),
+            **source,
+        }
+        (folder / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+        return path
+
+
+def connect(
+    *,
+    rpc: str,
+    storage: str,
+    deployment: str | Path | Addresses,
+    account: LocalAccount,
+    home: str | Path,
+) -> Network:
+    """A market by its RPC URL, storage and deployment; raises Unreachable or ChainError if they are not there."""
+    addresses = deployment if isinstance(deployment, Addresses) else Addresses.load(Path(deployment))
+    w3 = connect_rpc(rpc, addresses.chain_id)
+    folder = Path(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Network(w3, Contracts.at(w3, addresses), open_store(storage), account, folder)
+
+
+def _named(programs: Schedule) -> list[tuple[str, Program]]:
+    return [("step", programs.step), ("encode", programs.encode), ("merge", programs.merge)]
+
+
+def _spec(job: TrainingJob) -> Spec:
+    """The spec as it will be stored: CIDs follow from contents, so a throw-away store names them."""
+    with TemporaryDirectory(prefix="lockstep-quote-") as folder:
+        dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
+    return Spec(
+        programs={name: cid_of(encode_program(program)) for name, program in _named(job.programs)},
+        dataset=dataset,
+        genesis=cid_of(encode_checkpoint(job.genesis)),
+        model=job.model,
+        parameters=job.parameters,
+        strategy=job.strategy,
+    )
+
+
+def _store_parts(store: ContentStore, quote: Quote) -> None:
+    job = quote.job
+    for _, program in _named(job.programs):
+        store.put(encode_program(program))
+    store_dataset(store, job.dataset)
+    store.put(encode_checkpoint(job.genesis))
+    store.put(quote.spec.encode(), codec="dag-cbor")
+
+
+def _params(job: TrainingJob, spec: Spec) -> JobParams:
+    step, encode, merge = job.programs.step, job.programs.encode, job.programs.merge
+    quarter = 1 << job.shared_depth
+    outputs = merge.output_layout
+    carry = step.inputs[2 * quarter : 3 * quarter]
+    payload = encode.output_layout[: 1 << job.payload_depth]
+    terms = job.terms
+    return JobParams(
+        spec_digest=spec.digest,
+        step_program=Digest(step.root),
+        encode_program=Digest(encode.root),
+        merge_program=Digest(merge.root),
+        dataset_root=Digest(job.dataset.root),
+        dataset_rows=job.dataset.row_count,
+        row_length=job.dataset.row_tokens,
+        genesis_shared=StateRoot(subtree_root(outputs[:quarter], job.genesis.shared)),
+        genesis_outer=StateRoot(subtree_root(outputs[quarter:], job.genesis.outer)),
+        zero_carry=StateRoot(_zero_root(carry)),
+        zero_payload=StateRoot(_zero_root(payload)),
+        shared_depth=job.shared_depth,
+        payload_depth=job.payload_depth,
+        inner_steps=job.inner_steps,
+        rounds=job.rounds,
+        slots=job.slots,
+        min_slots=job.min_slots,
+        max_lead=terms.max_lead,
+        max_fail=terms.max_fail,
+        join_seconds=terms.join_seconds,
+        train_seconds=terms.train_seconds,
+        reveal_seconds=terms.reveal_seconds,
+        attest_seconds=terms.attest_seconds,
+        merge_seconds=terms.merge_seconds,
+        challenge_seconds=terms.challenge_seconds,
+        clock_seconds=terms.clock_seconds,
+        step_seconds=terms.step_seconds,
+        slot_price=terms.slot_price,
+        merge_price=terms.merge_price,
+        slot_stake=terms.slot_stake,
+        merge_stake=terms.merge_stake,
+        bond=terms.bond,
+        aggregator=job.aggregator,
+        profile=PROFILE,
+        opset=OPSET,
+    )
+
+
+def _zero_root(layout: tuple[TensorHeader | None, ...]) -> bytes:
+    return subtree_root(layout, [np.zeros(h.elements, DTYPES[h.dtype]) for h in layout if h is not None])
