@@ -1,0 +1,636 @@
+"""The job's state machine, pure. Twin of contracts/JobMarket.sol: same names, same order, same sentences.
+
+A verb looks up, requires, computes, writes and pays; a broken rule raises what the contract would revert with and, as
+there, nothing has happened. Time and block come in with each act (`Block`); nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from lockstep.protocol import claims, merkle, states
+from lockstep.protocol.job_rules import check_params
+from lockstep.protocol.jobs import (
+    NO_CLAIM,
+    NO_SEED,
+    ZERO,
+    ZERO_ADDRESS,
+    Claim,
+    ClaimStatus,
+    GameTerms,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Reveal,
+    Round,
+)
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.stakes import Books
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    ClaimId,
+    Digest,
+    JobId,
+    ProgramRoot,
+    Seconds,
+    Seed,
+    StateRoot,
+    TraceRoot,
+    Wei,
+)
+
+SEAL_BLOCKS = 256
+"""The EVM's blockhash knows this many blocks."""
+
+JUDGED = (ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The block that an act is in."""
+
+    number: int
+    time: Seconds
+    hashes: Mapping[int, bytes] = field(default_factory=dict)
+    """Of earlier blocks; `seal` asks for one."""
+
+
+def phase(ro: Round, now: Seconds, *, has_aggregator: bool) -> Phase:
+    """The phase now: what is stored, and what time and completeness make of it."""
+    if ro.phase != Phase.JOINING:
+        return ro.phase
+    if ro.seed == NO_SEED:
+        return Phase.JOINING if ro.seed_block == 0 and now < ro.join_ends else Phase.SEALING
+    if now < ro.commit_ends:
+        return Phase.TRAINING
+    if now < ro.reveal_ends and ro.revealed < ro.committed:
+        return Phase.REVEALING
+    if now < ro.attest_ends and ro.revealed > 0 and not ro.attested and has_aggregator:
+        return Phase.ATTESTING
+    return Phase.FREEZING
+
+
+def turn(p: JobParams, ro: Round, now: Seconds) -> int:
+    """The merge turn now: each lasts merge_seconds."""
+    return ro.turn + (now - ro.merge_opens) // p.merge_seconds
+
+
+def seed_order(p: JobParams, ro: Round) -> list[int]:
+    """The accepted slots in the order of their merge turns 1, 2, ..."""
+    first = int.from_bytes(ro.seed, "big") % p.slots
+    order = [(first + i) % p.slots for i in range(p.slots)]
+    return [s for s in order if ro.mask >> s & 1]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _verb(act: Callable[Concatenate[Market, P], R]) -> Callable[Concatenate[Market, P], R]:
+    """All or nothing, as a transaction."""
+
+    @wraps(act)
+    def whole(self: Market, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        before = copy.deepcopy(self.__dict__)
+        try:
+            return act(self, *args, **kwargs)
+        except Exception:
+            self.__dict__.update(before)
+            raise
+
+    return whole
+
+
+class Market:
+    """All jobs of one market, and its vault's books."""
+
+    def __init__(self, chain_id: int, address: Address, unbond_seconds: Seconds) -> None:
+        self.chain_id = chain_id
+        self.address = address
+        self.books = Books(unbond_seconds)
+        self.jobs: dict[JobId, Job] = {}
+        self.params: dict[JobId, JobParams] = {}
+        self.rounds: dict[tuple[JobId, int], Round] = {}
+        self.claims: dict[ClaimId, Claim] = {}
+        self.barred: set[tuple[JobId, Address]] = set()
+        """Who was convicted of a merge of the job: it merges and attests there no more."""
+
+    # -- the requester
+
+    @_verb
+    def create(self, sender: Address, p: JobParams, nonce: int, escrow: Wei) -> JobId:
+        """Opens a job and takes its escrow."""
+        check_params(p, self.books.unbond_seconds)
+        # INVARIANT: the escrow covers every slot and every merge of every round.
+        if escrow < p.escrow:
+            raise revert("EscrowInsufficient", p.escrow, escrow)
+        job = claims.job_id(self.chain_id, self.address, sender, nonce, p)
+        if job in self.jobs:
+            raise revert("JobExists", job)
+
+        self.params[job] = p
+        self.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=escrow)
+        self.books.escrow(escrow)
+        return job
+
+    @_verb
+    def cancel(self, sender: Address, job: JobId) -> None:
+        """Stops new rounds and refunds all escrow that no round in flight has reserved."""
+        j = self._job(job)
+        if sender != j.requester:
+            raise revert("Unauthorized", sender)
+        if j.status != JobStatus.ACTIVE:
+            raise revert("WrongJobStatus", job)
+        # INVARIANT: what rounds in flight may still pay stays in escrow.
+        reserved = (j.started - j.settled) * self.params[job].round_pay
+        refund = j.escrow - j.paid - reserved
+
+        j.status = JobStatus.CANCELLED
+        self._refund(j, refund)
+
+    # -- anyone
+
+    @_verb
+    def start_round(self, block: Block, job: JobId, r: int) -> None:
+        """Opens the next round for joining."""
+        j, p, ro = self._job(job), self.params.get(job), self._round(job, r)
+        if j.status != JobStatus.ACTIVE or p is None:
+            raise revert("WrongJobStatus", job)
+        # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled.
+        if r != j.started or r >= p.rounds or j.failed > p.max_fail or r - j.settled >= p.max_lead:
+            raise revert("RoundNotStartable", r)
+        base, outer = self._base_of(job, p, r)
+        if ro.phase == Phase.VOID:
+            self._release_all(job, r, ro)
+
+        self.rounds[job, r] = Round(
+            Phase.JOINING, j.attempt, join_ends=Seconds(block.time + p.join_seconds), base=base, outer=outer
+        )
+        j.started = r + 1
+
+    @_verb
+    def seal(self, block: Block, job: JobId, r: int) -> None:
+        """Closes the roster, or draws the seed, or fails the round."""
+        p, ro = self._in_phase(block, job, r, Phase.SEALING)
+        if ro.seed_block == 0:
+            if ro.joined < p.min_slots:
+                return self._fail(job, r, ro)
+            return self._close_roster(block, ro)
+        if block.number <= ro.seed_block:
+            raise revert("TooEarly", ro.seed_block + 1)
+        # INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
+        if block.number > ro.seed_block + SEAL_BLOCKS:
+            return self._fail(job, r, ro)
+
+        ro.seed = claims.seed(block.hashes[ro.seed_block], job, r, ro.attempt)
+        self._set_windows(ro, p, block.time + p.train_seconds, p.reveal_seconds)
+        return None
+
+    @_verb
+    def freeze(self, block: Block, job: JobId, r: int) -> None:
+        """Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers."""
+        p, ro = self._in_phase(block, job, r, Phase.FREEZING)
+        mask, payloads = self._accepted(job, r, p, ro)
+        if mask.bit_count() < p.min_slots:
+            return self._fail(job, r, ro)
+
+        # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
+        mask_root = states.mask_tensor(mask, p.slots)
+        ro.merge_in = states.merge_in(ro.base, ro.outer, payloads, mask_root, p.shared_depth, p.payload_depth)
+        ro.mask = mask
+        ro.accepted = mask.bit_count()
+        ro.phase = Phase.MERGING
+        ro.merge_opens = block.time
+        ro.turn = 0 if self._has_aggregator(job, p) else 1
+
+        for s in range(p.slots):
+            claim, c = self._claim_at(job, r, ro, s)
+            if c.status == ClaimStatus.REVEALED:
+                c.status = ClaimStatus.ACCEPTED if mask >> s & 1 else ClaimStatus.EXCLUDED
+            elif c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
+                self._absent(claim, c, p.slot_price)
+        return None
+
+    @_verb
+    def finalize(self, block: Block, job: JobId, r: int) -> None:
+        """Pays a round that nobody can overturn any more; or fails one that everybody entitled has failed to merge."""
+        j, ro = self._job(job), self._round(job, r)
+        p = self.params.get(job)
+        if p is not None and ro.phase == Phase.MERGING and turn(p, ro, block.time) > ro.accepted:
+            return self._fail(job, r, ro)
+        # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+        if p is None or ro.phase != Phase.LEAD or r != j.settled:
+            raise revert("WrongPhase", job, r)
+        if block.time < ro.merged_at + p.challenge_seconds:
+            raise revert("TooEarly", ro.merged_at + p.challenge_seconds)
+        if ro.open_games:
+            raise revert("GamesOpen", ro.open_games)
+
+        ro.phase = Phase.FINAL
+
+        paid = 0
+        for s in range(p.slots):
+            claim, c = self._claim_at(job, r, ro, s)
+            # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+            if c.status == ClaimStatus.ACCEPTED:
+                paid += self._pay(claim, c, p.slot_price)
+            elif c.status == ClaimStatus.EXCLUDED:
+                self._give_back(claim, c, ClaimStatus.FINAL)
+        paid += self._pay(ro.merge_claim, self.claims[ro.merge_claim], p.merge_price)
+        j.paid = Wei(j.paid + paid)
+        self._settle(job, j)
+        return None
+
+    @_verb
+    def release(self, block: Block, job: JobId, r: int) -> None:
+        """Gives back the stakes of a Void round."""
+        _, ro = self._in_phase(block, job, r, Phase.VOID)
+
+        self._release_all(job, r, ro)
+
+    @_verb
+    def finish(self, job: JobId) -> None:
+        """Refunds what is left once no round is in flight and none can start."""
+        j = self._job(job)
+        if j.status not in (JobStatus.ACTIVE, JobStatus.CANCELLED):
+            raise revert("WrongJobStatus", job)
+        p = self.params[job]
+        startable = j.status == JobStatus.ACTIVE and j.started < p.rounds and j.failed <= p.max_fail
+        if startable or j.settled != j.started:
+            raise revert("JobUnfinished")
+        # INVARIANT: escrow = paid + refunded, exactly.
+        refund = j.escrow - j.paid - j.refunded
+
+        j.status = JobStatus.DONE
+        self._refund(j, refund)
+
+    # -- workers, aggregator
+
+    @_verb
+    def join(self, block: Block, sender: Address, job: JobId, r: int, slot: int) -> None:
+        """Takes a slot; locks its stake."""
+        p, ro = self._in_phase(block, job, r, Phase.JOINING)
+        if slot >= p.slots:
+            raise revert("NoSuchSlot", slot)
+        claim, c = self._claim_at(job, r, ro, slot)
+        if c.worker != ZERO_ADDRESS:
+            raise revert("SlotTaken", slot)
+
+        self.claims[claim] = Claim(job, sender, r, ro.attempt, slot, ClaimStatus.JOINED, p.transitions)
+        ro.joined += 1
+
+        self.books.lock(sender, claim, p.slot_stake)
+        if ro.joined == p.slots:
+            self._close_roster(block, ro)
+
+    @_verb
+    def leave(self, block: Block, sender: Address, job: JobId, r: int, slot: int) -> None:
+        """Gives a slot back while joining."""
+        _, ro = self._in_phase(block, job, r, Phase.JOINING)
+        claim, _ = self._own_claim(sender, job, r, ro, slot)
+
+        del self.claims[claim]
+        ro.joined -= 1
+
+        self.books.unlock(claim)
+
+    @_verb
+    def commit(self, block: Block, sender: Address, job: JobId, r: int, slot: int, commitment: Digest) -> None:
+        """Binds the sender to its claim without showing it."""
+        p, ro = self._in_phase(block, job, r, Phase.TRAINING)
+        _, c = self._own_claim(sender, job, r, ro, slot)
+        # INVARIANT: a commitment is made once: nobody looks at the others' and changes its own.
+        if c.status != ClaimStatus.JOINED:
+            raise revert("AlreadyDone")
+
+        c.status = ClaimStatus.COMMITTED
+        c.commitment = commitment
+        ro.committed += 1
+        if ro.committed == ro.joined:
+            self._set_windows(ro, p, block.time, p.reveal_seconds)
+
+    @_verb
+    def reveal(self, block: Block, sender: Address, job: JobId, r: int, slot: int, opened: Reveal) -> None:
+        """Opens the commitment."""
+        p, ro = self._in_phase(block, job, r, Phase.REVEALING)
+        claim, c = self._own_claim(sender, job, r, ro, slot)
+        if c.status != ClaimStatus.COMMITTED:
+            raise revert("AlreadyDone")
+        # INVARIANT: what is revealed is what was committed, by this worker for this claim.
+        if c.commitment != claims.commitment(claim, sender, opened):
+            raise revert("CommitmentMismatch")
+        # INVARIANT: the outputs are those of the last state of the trace.
+        last = merkle.leaf(merkle.node(opened.out, opened.out2))
+        if len(opened.proof_t) != merkle.ceil_log2(c.transitions) or not merkle.verify(
+            opened.trace_root, last, c.transitions - 1, opened.proof_t
+        ):
+            raise revert("ProofInvalid")
+
+        c.status = ClaimStatus.REVEALED
+        c.claimed_at = block.time
+        c.trace_root, c.out, c.out2 = opened.trace_root, opened.out, opened.out2
+        ro.revealed += 1
+        if ro.revealed == ro.committed:
+            self._set_windows(ro, p, ro.commit_ends, block.time - ro.commit_ends)
+
+    @_verb
+    def attest(self, block: Block, sender: Address, job: JobId, r: int, mask: int) -> None:
+        """The aggregator: bit s says that it fetched and decoded slot s's payload."""
+        p, ro = self._in_phase(block, job, r, Phase.ATTESTING)
+        if sender != p.aggregator:
+            raise revert("Unauthorized", sender)
+
+        ro.attested = True
+        ro.attestation = mask
+
+    @_verb
+    def merge(self, block: Block, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot) -> ClaimId:
+        """Claims the merge; locks its stake."""
+        j = self._job(job)
+        p, ro = self._in_phase(block, job, r, Phase.MERGING)
+        # INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
+        merger = self.merger_of(block, job, r)
+        if sender != merger:
+            raise revert("NotYourTurn", merger)
+        claim = claims.claim_id(job, r, j.attempt, MERGE_SLOT)
+
+        trace = TraceRoot(merkle.leaf(merkle.node(out, out2)))
+        self.claims[claim] = Claim(
+            job, sender, r, j.attempt, MERGE_SLOT, ClaimStatus.ACCEPTED, 1, 0, block.time, ZERO, trace, out, out2
+        )
+        ro.turn = turn(p, ro, block.time)
+        ro.phase = Phase.LEAD
+        ro.merged_at = block.time
+        ro.merge_claim = claim
+
+        self.books.lock(sender, claim, p.merge_stake)
+        return claim
+
+    # -- the game
+
+    @_verb
+    def on_open(self, block: Block, claim: ClaimId) -> GameTerms:
+        """Counts a game in."""
+        if not self.window_open(block, claim):
+            raise revert("WindowClosed", claim)
+        c = self.claims[claim]
+        p = self.params[c.job]
+        before = c.open_games
+
+        c.open_games = before + 1
+        self.rounds[c.job, c.round].open_games += 1
+
+        return GameTerms(c.worker, c.transitions, before, p.clock_seconds, p.step_seconds, p.bond, c.trace_root)
+
+    @_verb
+    def on_convicted(self, block: Block, claim: ClaimId, challenger: Address) -> None:
+        """The claim is wrong: slashes its stake; a merge's later rounds become Void."""
+        if not self.live(claim):
+            raise revert("ClaimClosed", claim)
+        c = self.claims[claim]
+        j, ro = self.jobs[c.job], self.rounds[c.job, c.round]
+
+        c.status = ClaimStatus.CONVICTED
+        ro.open_games -= c.open_games
+        c.open_games = 0
+
+        if c.is_merge:
+            self._rewind(block, c, j, ro)
+        self.books.slash(claim, challenger, j.requester)
+
+    @_verb
+    def on_rejected(self, claim: ClaimId) -> None:
+        """The challenge failed: counts the game out."""
+        if not self.live(claim):
+            raise revert("ClaimClosed", claim)
+        c = self.claims[claim]
+        ro = self.rounds[c.job, c.round]
+
+        c.open_games -= 1
+        ro.open_games -= 1
+        # A failed round kept this stake for its games alone.
+        if ro.phase == Phase.FAILED and c.open_games == 0:
+            self._give_back(claim, c, ClaimStatus.VOID)
+
+    # -- views
+
+    def phase(self, block: Block, job: JobId, r: int) -> Phase:
+        """The round's phase at the block's time."""
+        p = self.params.get(job)
+        if p is None:
+            return Phase.NONE
+        return phase(self._round(job, r), block.time, has_aggregator=self._has_aggregator(job, p))
+
+    def status(self, claim: ClaimId) -> ClaimStatus:
+        """The claim's effective status: VOID once its round is."""
+        c = self.claims.get(claim)
+        if c is None:
+            return ClaimStatus.NONE
+        return ClaimStatus.VOID if self._is_void(claim, c) else c.status
+
+    def merger_of(self, block: Block, job: JobId, r: int) -> Address:
+        """Who may merge now; the zero address if nobody."""
+        p, ro = self.params[job], self._round(job, r)
+        if ro.phase != Phase.MERGING:
+            return ZERO_ADDRESS
+        now, order, merger = turn(p, ro, block.time), seed_order(p, ro), ZERO_ADDRESS
+        if now == 0:
+            merger = p.aggregator
+        elif now <= len(order):
+            _, c = self._claim_at(job, r, ro, order[now - 1])
+            merger = c.worker if c.status != ClaimStatus.CONVICTED else ZERO_ADDRESS
+        return ZERO_ADDRESS if (job, merger) in self.barred else merger
+
+    def live(self, claim: ClaimId) -> bool:
+        """Whether a verdict on the claim still counts."""
+        c = self.claims.get(claim)
+        if c is None or c.status not in JUDGED or self._is_void(claim, c):
+            return False
+        return self.rounds[c.job, c.round].phase != Phase.FINAL
+
+    def window_open(self, block: Block, claim: ClaimId) -> bool:
+        """Whether a game may be opened on the claim now."""
+        if not self.live(claim):
+            return False
+        c = self.claims[claim]
+        if self.rounds[c.job, c.round].phase == Phase.FAILED:
+            return False
+        return block.time < c.claimed_at + self.params[c.job].challenge_seconds
+
+    def program_of(self, claim: ClaimId, t: int) -> ProgramRoot:
+        """The Program of transition t (1..T)."""
+        c = self.claims[claim]
+        p = self.params[c.job]
+        # INVARIANT: a claim has transitions 1..T and no other.
+        if not 0 < t <= c.transitions:
+            raise revert("ProofInvalid")
+        if c.is_merge:
+            return ProgramRoot(p.merge_program)
+        return ProgramRoot(p.encode_program if t == c.transitions else p.step_program)
+
+    def state_zero(self, claim: ClaimId) -> StateRoot:
+        """S_0 of the claim."""
+        if not self.live(claim):
+            raise revert("ClaimClosed", claim)
+        c = self.claims[claim]
+        p, ro = self.params[c.job], self.rounds[c.job, c.round]
+        if c.is_merge:
+            return ro.merge_in
+        return states.slot_zero(ro.base, p.zero_carry, c.round * p.inner_steps, p.shared_depth)
+
+    def context_of(self, claim: ClaimId) -> tuple[Seed, int, int]:
+        """(seed, round, slot)."""
+        c = self.claims[claim]
+        return self.rounds[c.job, c.round].seed, c.round, c.slot
+
+    # -- inside: jobs and rounds
+
+    def _job(self, job: JobId) -> Job:
+        return self.jobs.get(job, Job(ZERO_ADDRESS, JobStatus.NONE))
+
+    def _round(self, job: JobId, r: int) -> Round:
+        return self.rounds.get((job, r), Round())
+
+    def _refund(self, j: Job, amount: int) -> None:
+        j.refunded = Wei(j.refunded + amount)
+
+        self.books.credit(j.requester, Wei(amount))
+
+    def _base_of(self, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, StateRoot]:
+        """Raises unless round r - 1 is merged, final or failed."""
+        if r == 0:
+            return p.genesis_shared, p.genesis_outer
+        previous = self._round(job, r - 1)
+        if previous.phase == Phase.FAILED:
+            return previous.base, previous.outer
+        if previous.phase not in (Phase.LEAD, Phase.FINAL):
+            raise revert("RoundNotStartable", r)
+        c = self.claims[previous.merge_claim]
+        return c.out, c.out2
+
+    def _has_aggregator(self, job: JobId, p: JobParams) -> bool:
+        return p.aggregator != ZERO_ADDRESS and (job, p.aggregator) not in self.barred
+
+    def _in_phase(self, block: Block, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Round]:
+        # INVARIANT: every act has its phase; what comes before or after it is refused.
+        if self.phase(block, job, r) != wanted:
+            raise revert("WrongPhase", job, r)
+        return self.params[job], self.rounds[job, r]
+
+    def _close_roster(self, block: Block, ro: Round) -> None:
+        # INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
+        ro.seed_block = block.number + 1
+
+    def _set_windows(self, ro: Round, p: JobParams, commit_ends: int, reveal_seconds: int) -> None:
+        """Committing ends at `commit_ends`, revealing `reveal_seconds` later, attesting after that."""
+        ro.commit_ends = Seconds(commit_ends)
+        ro.reveal_ends = Seconds(commit_ends + reveal_seconds)
+        ro.attest_ends = Seconds(commit_ends + reveal_seconds + p.attest_seconds)
+
+    def _accepted(self, job: JobId, r: int, p: JobParams, ro: Round) -> tuple[int, list[bytes]]:
+        """Accepted = revealed, attested and not convicted; the payload of any other slot is the zero payload."""
+        attestation = ro.attestation if ro.attested else ~0
+        payloads: list[bytes] = [p.zero_payload] * p.slots
+        mask = 0
+        for s in range(p.slots):
+            _, c = self._claim_at(job, r, ro, s)
+            if attestation >> s & 1 and c.status == ClaimStatus.REVEALED:
+                payloads[s] = c.out
+                mask |= 1 << s
+        return mask, states.padded_payloads(payloads, p.payload_depth)
+
+    def _fail(self, job: JobId, r: int, ro: Round) -> None:
+        """The checkpoint carries over. Nobody is paid, stakes return; one with open games when they are over."""
+        j, p = self.jobs[job], self.params[job]
+        is_sealed = ro.seed != NO_SEED
+
+        ro.phase = Phase.FAILED
+        j.failed += 1
+
+        for s in range(p.slots):
+            claim, c = self._claim_at(job, r, ro, s)
+            silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+            if silent and is_sealed:
+                self._absent(claim, c, p.slot_price)
+            elif _holds_stake(c.status) and c.open_games == 0:
+                self._give_back(claim, c, ClaimStatus.VOID)
+        self._settle(job, j)
+
+    def _settle(self, job: JobId, j: Job) -> None:
+        """Moves past every leading round that can no more be voided."""
+        while j.settled < j.started and self._round(job, j.settled).phase in (Phase.FINAL, Phase.FAILED):
+            j.settled += 1
+
+    def _rewind(self, block: Block, c: Claim, j: Job, ro: Round) -> None:
+        """A convicted merge: what was built on it is void without fault, and the round merges again."""
+        for k in range(c.round + 1, j.started):
+            later = self.rounds[c.job, k]
+            if later.phase == Phase.FAILED:
+                j.failed -= 1
+            later.phase = Phase.VOID
+        # INVARIANT: no two claims share an id: what is claimed after a rewind carries a higher attempt.
+        j.attempt += 1
+        j.started = c.round + 1
+        self.barred.add((c.job, c.worker))
+        ro.phase = Phase.MERGING
+        ro.merge_claim = NO_CLAIM
+        ro.turn += 1
+        ro.merge_opens = block.time
+
+    # -- inside: claims and stakes
+
+    def _claim_at(self, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
+        """The claim of a slot in the round's current attempt."""
+        claim = claims.claim_id(job, r, ro.attempt, slot)
+        return claim, self.claims.get(claim, Claim())
+
+    def _own_claim(self, sender: Address, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
+        claim, c = self._claim_at(job, r, ro, slot)
+        if c.worker != sender:
+            raise revert("NotSlotOwner", slot)
+        return claim, c
+
+    def _is_void(self, claim: ClaimId, c: Claim) -> bool:
+        """A round is Void as a whole; a claim also is when its round was started or merged again."""
+        if c.status in (ClaimStatus.CONVICTED, ClaimStatus.ABSENT):
+            return False
+        ro = self.rounds[c.job, c.round]
+        standing = ro.merge_claim == claim if c.is_merge else ro.attempt == c.attempt
+        return not standing or ro.phase == Phase.VOID
+
+    def _absent(self, claim: ClaimId, c: Claim, fine: Wei) -> None:
+        """No reveal: the slot's price of the stake is burned."""
+        c.status = ClaimStatus.ABSENT
+
+        self.books.slash_liveness(claim, fine)
+
+    def _give_back(self, claim: ClaimId, c: Claim, status: ClaimStatus) -> None:
+        c.status = status
+
+        self.books.unlock(claim)
+
+    def _release_all(self, job: JobId, r: int, ro: Round) -> None:
+        """Gives back every stake that a Void round still holds."""
+        for s in range(self.params[job].slots):
+            claim, c = self._claim_at(job, r, ro, s)
+            if _holds_stake(c.status):
+                self._give_back(claim, c, ClaimStatus.VOID)
+        merge = self.claims.get(ro.merge_claim)
+        if merge is not None and _holds_stake(merge.status):
+            self._give_back(ro.merge_claim, merge, ClaimStatus.VOID)
+
+    def _pay(self, claim: ClaimId, c: Claim, amount: Wei) -> Wei:
+        self._give_back(claim, c, ClaimStatus.FINAL)
+
+        self.books.credit(c.worker, amount)
+        return amount
+
+
+def _holds_stake(status: ClaimStatus) -> bool:
+    return ClaimStatus.JOINED <= status <= ClaimStatus.EXCLUDED

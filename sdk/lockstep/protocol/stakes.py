@@ -1,0 +1,169 @@
+"""The vault's books, pure. Twin of contracts/StakeVault.sol: same names, same order, same sentences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import Address, Seconds, Wei
+
+BURN = Address("0x000000000000000000000000000000000000dEaD")
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Stake or a bond held under one key."""
+
+    account: Address
+    amount: Wei
+    by_game: bool
+
+
+@dataclass(frozen=True)
+class Unbond:
+    """Stake on its way out."""
+
+    amount: Wei
+    available_at: Seconds
+
+
+@dataclass
+class Books:
+    """Every balance of one vault. free + locked + unbonding + credits + escrow = the tokens it holds."""
+
+    unbond_seconds: Seconds
+    free: defaultdict[Address, int] = field(default_factory=lambda: defaultdict(int))
+    credits: defaultdict[Address, int] = field(default_factory=lambda: defaultdict(int))
+    unbonding: dict[Address, Unbond] = field(default_factory=dict)
+    locks: dict[bytes, Lock] = field(default_factory=dict)
+    total_escrow: int = 0
+    tokens: int = 0
+    """What the token would say that the vault holds."""
+
+    # -- anyone, for themselves
+
+    def deposit(self, sender: Address, amount: Wei) -> None:
+        """Tokens become free stake."""
+        self.free[sender] += amount
+        self.tokens += amount
+
+    def request_unbond(self, sender: Address, amount: Wei, now: Seconds) -> None:
+        """Moves free stake to unbonding; a further request restarts the delay for all of it."""
+        available = self.free[sender]
+        # INVARIANT: stake leaves only from what no claim and no game has locked.
+        if amount > available:
+            raise revert("StakeTooLow", sender, amount, available)
+        before = self.unbonding.get(sender, Unbond(Wei(0), Seconds(0)))
+
+        self.free[sender] = available - amount
+        self.unbonding[sender] = Unbond(Wei(before.amount + amount), Seconds(now + self.unbond_seconds))
+
+    def withdraw_unbonded(self, sender: Address, now: Seconds) -> Wei:
+        """Pays the unbonding stake out, once the delay has passed."""
+        unbond = self.unbonding.get(sender)
+        if unbond is None or unbond.amount == 0:
+            raise revert("NothingDue")
+        # INVARIANT: unbonding outlasts every challenge window and both clocks.
+        if now < unbond.available_at:
+            raise revert("Unbonding", unbond.available_at)
+
+        del self.unbonding[sender]
+        self.tokens -= unbond.amount
+        return unbond.amount
+
+    def withdraw(self, sender: Address) -> Wei:
+        """Pays the sender's credits out; for BURN, anybody pushes them."""
+        amount = self.credits[sender]
+        if amount == 0:
+            raise revert("NothingDue")
+
+        self.credits[sender] = 0
+        self.tokens -= amount
+        return Wei(amount)
+
+    # -- the market and the game
+
+    def lock(self, account: Address, key: bytes, amount: Wei, *, by_game: bool = False) -> None:
+        """Locks free stake of `account` under an unused key."""
+        # INVARIANT: one lock backs one claim or one game, never two.
+        if key in self.locks:
+            raise revert("AlreadyLocked", key)
+        available = self.free[account]
+        if amount > available:
+            raise revert("StakeTooLow", account, amount, available)
+
+        self.free[account] = available - amount
+        self.locks[key] = Lock(account, amount, by_game)
+
+    def unlock(self, key: bytes, *, by_game: bool = False) -> None:
+        """Gives a lock back to its account's free stake."""
+        taken = self._take(key, by_game)
+
+        self.free[taken.account] += taken.amount
+
+    def take_bond(self, key: bytes, defender: Address) -> None:
+        """A lost challenge: 60 % (rounded down) to the defender, the rest is burned."""
+        taken = self._take(key, by_game=True)
+        to_defender = taken.amount * 60 // 100
+
+        self.credits[defender] += to_defender
+        self.credits[BURN] += taken.amount - to_defender
+
+    def slash(self, key: bytes, challenger: Address, requester: Address) -> None:
+        """A convicted claim: 30 % to the challenger, 20 % to the requester (rounded down), the rest is burned."""
+        taken = self._take(key, by_game=False)
+        to_challenger = taken.amount * 30 // 100
+        to_requester = taken.amount * 20 // 100
+        # INVARIANT: slashed = burned + to the challenger + to the requester; what division leaves is burned.
+        burned = taken.amount - to_challenger - to_requester
+
+        self.credits[challenger] += to_challenger
+        self.credits[requester] += to_requester
+        self.credits[BURN] += burned
+
+    def slash_liveness(self, key: bytes, amount: Wei) -> None:
+        """No reveal: `amount` of the lock is burned, the rest is free again."""
+        taken = self._take(key, by_game=False)
+        if amount > taken.amount:
+            raise revert("StakeTooLow", taken.account, amount, taken.amount)
+
+        self.credits[BURN] += amount
+        self.free[taken.account] += taken.amount - amount
+
+    def escrow(self, amount: Wei) -> None:
+        """A job's escrow comes in from its requester."""
+        self.total_escrow += amount
+        self.tokens += amount
+
+    def credit(self, account: Address, amount: Wei) -> None:
+        """Turns escrow into a credit of `account`."""
+        # INVARIANT: pay and refunds together never exceed the escrow.
+        if amount > self.total_escrow:
+            raise revert("EscrowTooLow", amount, self.total_escrow)
+
+        self.total_escrow -= amount
+        self.credits[account] += amount
+
+    # -- views
+
+    @property
+    def owed(self) -> int:
+        """Everything that the vault must be able to pay: equals `tokens`."""
+        locked = sum(lock.amount for lock in self.locks.values())
+        unbonding = sum(unbond.amount for unbond in self.unbonding.values())
+        return sum(self.free.values()) + locked + unbonding + sum(self.credits.values()) + self.total_escrow
+
+    # -- inside
+
+    def _take(self, key: bytes, by_game: bool) -> Lock:
+        """Removes the lock of `key` and returns it; the caller of this says where its amount goes."""
+        taken = self.locks.get(key)
+        if taken is None:
+            raise revert("NotLocked", key)
+        # INVARIANT: the contract that locked is the one that unlocks or takes.
+        if taken.by_game != by_game:
+            raise revert("WrongKeeper", key)
+
+        del self.locks[key]
+        return taken
