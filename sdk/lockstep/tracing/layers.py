@@ -1,4 +1,4 @@
-"""Rules: the layers whose kernels torch would choose itself - norms, softmax, losses, embedding - and their gradients."""
+"""Rules: layers whose kernels torch would choose itself - norms, softmax, losses, embedding - and their gradients."""
 
 from __future__ import annotations
 
@@ -60,39 +60,6 @@ def layer_norm_backward(
     grad_weight = low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape) if wanted[1] else empty
     grad_bias = low.graph.reshape(total(low, grad, outer), shape) if wanted[2] else empty
     return low.f(Op.FMUL, rest, rstd), grad_weight, grad_bias
-
-
-@rule("_fused_rms_norm")
-def rms_norm(low: Lowering, x: Node, shape: Sequence[int], weight: Node | None, eps: float | None) -> tuple[Node, Node]:
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4)."""
-    axes = _last(x, shape)
-    square = average(low, low.f(Op.FMUL, x, x), axes)
-    rstd = low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FADD, square, 2.0**-23 if eps is None else eps)))
-    y = low.f(Op.FMUL, x, rstd)
-    return y if weight is None else low.f(Op.FMUL, y, weight), rstd
-
-
-@rule("_fused_rms_norm_backward")
-def rms_norm_backward(
-    low: Lowering,
-    grad: Node,
-    x: Node,
-    shape: Sequence[int],
-    rstd: Node,
-    weight: Node | None,
-    wanted: Sequence[bool],
-) -> tuple[Node, Any]:
-    """Gradients of x and weight."""
-    axes = _last(x, shape)
-    outer = tuple(range(len(x.shape) - len(shape)))
-    normed = low.f(Op.FMUL, x, rstd)
-    scaled = normed if weight is None else low.f(Op.FMUL, normed, weight)
-    inner = grad if weight is None else low.f(Op.FMUL, grad, weight)
-    along = average(low, low.f(Op.FMUL, grad, scaled), axes)
-    grad_x = low.f(Op.FMUL, low.f(Op.FSUB, inner, low.f(Op.FMUL, normed, along)), rstd)
-    if not wanted[1]:
-        return grad_x, Unlowered("a gradient that was not asked for")
-    return grad_x, low.graph.reshape(total(low, low.f(Op.FMUL, grad, normed), outer), shape)
 
 
 # --- softmax -----------------------------------------------------------------------------------------------

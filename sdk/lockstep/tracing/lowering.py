@@ -99,7 +99,7 @@ class Lowering:
 
     def rounded(self, x: Node) -> Node:
         """To the nearest integer, ties to even; what has no fraction or is not finite stays."""
-        near = self.f(Op.I2F, self.graph.apply(Op.F2I, x, dtype=I32))
+        near = self.cast(self.graph.apply(Op.F2I, x, dtype=I32), F32)
         result = self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
         self._integral[result.index] = x
         return result
@@ -177,7 +177,10 @@ class Lowering:
         if tensor.dtype not in _DTYPES:
             hint = _REFUSED.get(tensor.dtype, "a Program knows float32, int32 and bool")
             raise self.error(node, f"its result is {tensor.dtype}", hint)
-        if tensor.numel() == 0 or any(d == 0 for d in tensor.shape):
+        if not all(isinstance(d, int) for d in tensor.shape):
+            hint = "no nonzero or boolean-mask indexing: use torch.where"
+            raise self.error(node, "its shape depends on data", hint)
+        if 0 in tensor.shape:
             raise self.error(node, f"its result is empty: {tuple(tensor.shape)}", "a Program has no empty tensors")
         return _DTYPES[tensor.dtype]
 

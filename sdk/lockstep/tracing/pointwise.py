@@ -54,7 +54,7 @@ def div(low: Lowering, a: Number, b: Number) -> Node:
     return low.f(Op.FDIV, a, b)
 
 
-@rule("div.Tensor_mode", "div.Scalar_mode")
+@rule("div.Tensor_mode")
 def div_mode(low: Lowering, a: Number, b: Number, rounding_mode: str | None = None) -> Node:
     """a / b, rounded down or towards zero."""
     if low.dtype == I32:
@@ -375,7 +375,7 @@ def clamp_max(low: Lowering, x: Node, upper: Number) -> Node:
     return clamp(low, x, None, upper)
 
 
-@rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
+@rule("where.self")
 def where(low: Lowering, condition: Node, a: Number, b: Number) -> Node:
     """a where the condition holds, else b."""
     return low.select(condition, a, b, low.dtype)
@@ -411,14 +411,14 @@ def _bitwise(op: Op, logical: bool) -> Any:
 for _name, _op in {"and": Op.IAND, "or": Op.IOR, "xor": Op.IXOR}.items():
     rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Scalar")(_bitwise(_op, logical=False))
     rule(f"logical_{_name}")(_bitwise(_op, logical=True))
-for _name, _op in {"left_shift": Op.ISHL, "right_shift": Op.ISHR}.items():
-    rule(f"bitwise_{_name}.Tensor", f"bitwise_{_name}.Tensor_Scalar")(_bitwise(_op, logical=False))
+for _name, _op in {"lshift": Op.ISHL, "rshift": Op.ISHR}.items():
+    rule(f"__{_name}__.Tensor", f"__{_name}__.Scalar")(_bitwise(_op, logical=False))
 
 
 # --- copies and casts --------------------------------------------------------------------------------------
 
 
-@rule("_to_copy", "to.dtype")
+@rule("_to_copy")
 def to_copy(low: Lowering, x: Node, *_args: Any, **_kwargs: Any) -> Node:
     """Another dtype."""
     return low.cast(x, low.dtype)
@@ -430,7 +430,7 @@ def view_dtype(low: Lowering, x: Node, _dtype: Any) -> Node:
     return low.graph.bitcast(x, low.dtype)
 
 
-@rule("clone", "detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous", "_conj", "positive")
+@rule("clone", "detach", "alias", "lift_fresh_copy")
 def same(low: Lowering, x: Node, **_kwargs: Any) -> Node:
     """The same values."""
     return x

@@ -207,7 +207,7 @@ def index_tensor(low: Lowering, x: Node, indices: Sequence[Node | None]) -> Node
     return take(low, x, _wrapped(low, indices[0], x.shape[0]))
 
 
-@rule("index_put", "_unsafe_index_put")
+@rule("index_put")
 def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     """x with values added at rows of the first axis."""
     if not accumulate or indices[0] is None or any(i is not None for i in indices[1:]):

@@ -348,7 +348,7 @@ class Schedule:
             return Alias(Alias.STATE_KIND, node.attrs[0])
         val = self._views.normal(self._val(node))
         if len(val.axes) > len(node.shape):
-            val = self._fix(node)
+            val = self._materialise(val, node, range(len(node.shape)))
         body = _expr(val)
         if isinstance(body, Leaf) and body.tag == Tag.OP and body.offset == 0:
             whole = node.shape if val.axes else ()

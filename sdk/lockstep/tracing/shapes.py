@@ -11,7 +11,7 @@ from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.lowering import RULES, Lowering, rule
 
 
-@rule("view", "_unsafe_view", "reshape")
+@rule("view", "_unsafe_view")
 def reshape(low: Lowering, x: Node, _shape: Sequence[int]) -> Node:
     """The same sequence, another shape."""
     return low.graph.reshape(x, low.shape)
@@ -175,6 +175,14 @@ def slice_scatter(
     return low.graph.concat(parts, dim)
 
 
+@rule("select_scatter")
+def select_scatter(low: Lowering, x: Node, part: Node, dim: int, index: int) -> Node:
+    """x with one coordinate of an axis replaced."""
+    dim = dim % len(x.shape)
+    one = low.graph.reshape(part, (*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+    return slice_scatter(low, x, one, dim, index % x.shape[dim])
+
+
 @rule("tril")
 def tril(low: Lowering, x: Node, diagonal: int = 0) -> Node:
     """Zero above the diagonal."""
@@ -235,7 +243,7 @@ def arange(low: Lowering, *args: Any, **_kwargs: Any) -> Node:
     """start, start + step, ..."""
     start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) == 3 else 1)
     if low.dtype == F32 and (start != int(start) or step != int(step)):
-        counted = low.f(Op.I2F, low.graph.iota(low.shape, 0))
+        counted = low.cast(low.graph.iota(low.shape, 0), F32)
         return low.f(Op.FADD, float(start), low.f(Op.FMUL, counted, float(step)))
     return low.cast(low.graph.iota(low.shape, 0, int(start), int(step)), low.dtype)
 

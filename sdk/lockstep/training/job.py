@@ -3,7 +3,7 @@
 State layouts are those of docs/protocol.md section 3 with shared depth 1 and payload depth 0:
 
     slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload, -]
-    merge   [parameters, -, momentum, -] lifted, [payloads ...] [mask, ...] -> [parameters, -, momentum, -]
+    merge   [parameters, -, momentum, -] lifted, [payloads ...], [mask] lifted -> [parameters, -, momentum, -]
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def build_programs(
 
     Raises LoweringError if the model uses what cannot become a Program.
     """
-    if rounds < 1 or slots < 1:
-        raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one of each")
+    # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
+    if rounds < 1 or slots < 2:
+        raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one round and two slots")
     layout = layout_of(model)
     flat, scalar = torch.zeros(layout.size), torch.zeros((), dtype=torch.int32)
     table = spec.inner.table(rounds * spec.inner_steps, spec.inner_steps)
@@ -71,15 +72,14 @@ def build_programs(
     def encode(live: Tensor, _1: None, anchor: Tensor, *_rest: Tensor | None) -> list:
         return [diloco.encode(spec, anchor, live), None]
 
-    half = 1 << max(ceil_log2(slots) + PAYLOAD_DEPTH, SHARED_DEPTH)
-    width = max(half, 1 << (SHARED_DEPTH + 1))
+    half = 1 << (ceil_log2(slots) + PAYLOAD_DEPTH)
 
     def merge(*state: Tensor) -> list:
-        payloads, mask = state[width : width + slots], state[width + half]
+        payloads, mask = state[2 * half : 2 * half + slots], state[3 * half]
         base, momentum = diloco.merge(spec, state[0], state[2], payloads, mask)
         return [base, None, momentum, None]
 
-    shared = [flat, None, flat, None] + [None] * (width - 4)
+    shared = [flat, None, flat, None] + [None] * (2 * half - 4)
     received = [flat] * slots + [None] * (half - slots) + [torch.zeros(slots)]
     slot_state = [flat, None, flat, None, flat, flat, scalar, None]
     return Programs(trace(step, *slot_state), trace(encode, *slot_state), trace(merge, *shared, *received), layout)

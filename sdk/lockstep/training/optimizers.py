@@ -30,6 +30,8 @@ class AdamW:
     """The largest global norm of a gradient (Pascanu 2013, algorithm 1)."""
     warmup: int = 10
     """Steps of linear warm-up over the whole job."""
+    restart_warmup: int = 0
+    """Steps of linear warm-up after each restart of the moments, which know little of the gradient then."""
     final_fraction: float = 0.1
     """Of the learning rate, at the last step."""
 
@@ -48,7 +50,8 @@ class AdamW:
         """f32 [steps, 3]: what step c multiplies parameters by, moves them by, and scales sqrt(v) by."""
         rows = []
         for step in range(steps):
-            rate, since = self.rate(step, steps), step % restart + 1
+            since = step % restart + 1
+            rate = self.rate(step, steps) * min(1.0, since / (self.restart_warmup + 1))
             rows.append(
                 [
                     1 - rate * self.weight_decay,
