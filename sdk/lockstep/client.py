@@ -173,6 +173,14 @@ class JobHandle:
             "refunded": str(job.refunded),
         }
 
+    def cancel(self) -> None:
+        """Stop new rounds; refunds what no round in flight has reserved."""
+        outbox = self.net.outbox()
+        try:
+            outbox.send(self.net.contracts.market.cancel(self.id), f"cancel/{self.id.hex()}")
+        finally:
+            outbox.close()
+
     def watch(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Event]:
         """The job's events from its beginning until it is done, as they come."""
         reader = EventReader(self.net.w3, self.net.contracts.addresses)

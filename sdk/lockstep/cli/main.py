@@ -14,8 +14,10 @@ from importlib.metadata import entry_points
 import click
 import typer
 
-from lockstep.cli import demo, key, replay, storage, train
+from lockstep.cli import key, storage, train
+from lockstep.cli.demo import demo
 from lockstep.cli.output import fail
+from lockstep.cli.replay import replay
 from lockstep.protocol.errors import LockstepError, UsageError
 
 
@@ -28,8 +30,8 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    app.command("demo")(demo.demo)
-    app.command("replay")(replay.replay)
+    app.command("demo")(demo)
+    app.command("replay")(replay)
     app.add_typer(train.app, name="train")
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")

@@ -33,23 +33,26 @@ class Party:
     cheat: str | None = None
 
 
-def stake_of(vault: Vault, account: Address, locked: Mapping[Address, Wei]) -> Wei:
-    """Free, locked and unbonding stake of an account."""
-    return Wei(vault.free(account) + vault.unbonding(account)[0] + locked.get(account, 0))
+def deposited(events: Sequence[Event], account: Address) -> Wei:
+    """What an account staked."""
+    return Wei(sum(e.args["amount"] for e in events if e.name == "Deposited" and e.args["account"] == account))
 
 
-def locked_stakes(events: Sequence[Event]) -> dict[Address, Wei]:
-    """Stake and bonds under locks that nothing has ended, by account."""
-    open_locks: dict[bytes, tuple[Address, int]] = {}
+def stake_of(vault: Vault, events: Sequence[Event], account: Address) -> Wei:
+    """What is left of an account's stake: free, locked, unbonding, or paid out again."""
+    paid_out = sum(e.args["amount"] for e in events if e.name == "Unbonded" and e.args["account"] == account)
+    return Wei(vault.free(account) + vault.unbonding(account)[0] + _locked(events, account) + paid_out)
+
+
+def _locked(events: Sequence[Event], account: Address) -> int:
+    """Stake and bonds under locks that nothing has ended."""
+    open_locks: dict[bytes, int] = {}
     for event in events:
-        if event.name == "Locked":
-            open_locks[event.args["key"]] = (event.args["account"], event.args["amount"])
+        if event.name == "Locked" and event.args["account"] == account:
+            open_locks[event.args["key"]] = event.args["amount"]
         elif event.name in ("Unlocked", "Slashed", "BondTaken"):
             open_locks.pop(event.args["key"], None)
-    out: dict[Address, Wei] = {}
-    for account, amount in open_locks.values():
-        out[account] = Wei(out.get(account, 0) + amount)
-    return out
+    return sum(open_locks.values())
 
 
 def money(events: Sequence[Event]) -> dict[str, str]:
@@ -90,12 +93,10 @@ def earned(events: Sequence[Event], account: Address) -> Wei:
 
 def received_from_slash(events: Sequence[Event], account: Address, requester: Address) -> Wei:
     """What slashes and lost bonds gave an account."""
-    winners = {e.args["key"] if "key" in e.args else e.args["claim"]: e for e in events if e.name == "Convicted"}
     total = 0
     for event in events:
         if event.name == "Slashed":
-            conviction = winners.get(event.args["key"])
-            if conviction is not None and _challenger(events, event.args["key"]) == account:
+            if _challenger(events, event.args["key"]) == account:
                 total += event.args["to_challenger"]
             if requester == account:
                 total += event.args["to_requester"]

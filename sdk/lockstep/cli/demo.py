@@ -1,0 +1,57 @@
+"""`lockstep demo`: a whole market on this machine, and one liar in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.cli.options import Json
+from lockstep.cli.output import emit, say
+
+CHEAT_HELP = (
+    "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, lying-aggregator, silent, false-challenge; "
+    "none for an honest market."
+)
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Fixes keys, the first weights and the place of the lie.")] = 0,
+    workers: Annotated[int, typer.Option(help="Workers, one slot each.")] = 3,
+    cheat: Annotated[str, typer.Option(help=CHEAT_HELP)] = "one-ulp",
+    out: Annotated[Path | None, typer.Option(help="A new folder for everything that the demo writes.")] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the job's page.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small GPT with three workers on a local chain, catch the one that lies, settle."""
+    from lockstep.demo.run import Options, run
+
+    data = run(Options(seed=seed, workers=workers, cheat=cheat, folder=out), say)
+    if browser:
+        typer.launch(Path(data["model_path"]).parent.as_uri())
+    emit(data, as_json, text=_summary(data))
+
+
+def _summary(data: dict[str, Any]) -> str:
+    lines = [f"job {data['job']}: {data['rounds']} rounds in {data['seconds']} s"]
+    lines.append(
+        f"held-out loss, nats per token: {data['loss_first']:.3f} at first, {data['loss_last']:.3f} at last, "
+        f"{data['baseline_loss']:.3f} for one machine in plain PyTorch"
+    )
+    for game in data["games"]:
+        op = game["op"] or {"index": "-", "kind": "-", "name": "-"}
+        lines.append(
+            f"game: {game['verdict']}, {game['program']} program, step {game['step']}, op {op['index']} "
+            f"({op['name']}), element {game['element']}, chunk {game['chunk']}: claimed {game['claimed_bits']}, "
+            f"the contract computed {game['contract_bits']}; {game['transactions']} transactions, "
+            f"{game['gas_total']:,} gas"
+        )
+    lines.append(f"escrow {data['escrow_in']} = paid {data['paid_out']} + refunded {data['refunded']}")
+    lines.append(
+        f"slashed {data['slashed']} = burned {data['burned']} + challenger {data['to_challenger']} "
+        f"+ requester {data['to_requester']}"
+    )
+    lines.append(f"model: {data['model_path']}")
+    lines.append(f"sample: {data['sample']!r}")
+    return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""`lockstep train`: describe a job, know its price, run it, fetch the model."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.cli.key import KEYSTORE
+from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage
+from lockstep.cli.output import emit, event, say
+from lockstep.protocol.errors import UsageError
+from lockstep.settings import resolve
+
+if TYPE_CHECKING:
+    from lockstep.client import JobHandle, Network, TrainingJob
+    from lockstep.protocol.types import JobId
+
+app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
+
+TEMPLATE = """# A training job: a small GPT on a folder of text, DiLoCo over a few rounds.
+texts = "texts"            # folder of *.txt, UTF-8; one file is a document
+seed = 0                   # of the first weights
+rounds = 6
+slots = 3
+min_slots = 2
+terms = "devnet"           # or "mainnet"
+aggregator = ""            # address that merges first; empty: slot owners alone
+
+[model]                    # lockstep.training.models.GPTConfig
+layers = 4
+heads = 4
+width = 128
+context = 64
+
+[batch]
+rows = 8
+
+[strategy]                 # lockstep.training.strategies.diloco.Spec
+inner_steps = 20
+payload = "int8-block"     # or "f32"
+"""
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, 64 hex digits.")]
+
+
+@app.command("init")
+def init(path: JobFile = Path("job.toml"), as_json: Json = False) -> None:
+    """Write a job description to start from."""
+    if path.exists():
+        raise UsageError(f"{path} exists", hint="choose another name, or edit it")
+    path.write_text(TEMPLATE)
+    emit({"path": str(path)}, as_json, text=f"{path}: edit it, then `lockstep train quote {path}`")
+
+
+@app.command("quote")
+def quote(
+    path: JobFile,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Trace the job and say what it costs; nothing is stored or sent."""
+    net = _network(rpc, storage, deployment, home, password_file)
+    quoted = net.quote(_read(path))
+    params = quoted.params
+    data = {
+        "escrow": str(quoted.escrow),
+        "rounds": params.rounds,
+        "slots": params.slots,
+        "inner_steps": params.inner_steps,
+        "program_ops": {k: len(getattr(quoted.job.programs, k).ops) for k in ("step", "encode", "merge")},
+        "spec": params.spec_digest.hex(),
+    }
+    emit(data, as_json, text=f"{quoted.escrow} wei for {params.rounds} rounds of {params.slots} slots")
+
+
+@app.command("run")
+def run(
+    path: JobFile,
+    budget: Annotated[int, typer.Option(help="Hard cap of the escrow, in the token's smallest unit.")],
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Store the job's parts, escrow its price, open it."""
+    net = _network(rpc, storage, deployment, home, password_file)
+    handle = net.submit(net.quote(_read(path)), budget=_wei(budget))
+    emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
+
+
+@app.command("status")
+def status(
+    job: JobArgument,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """How far a job is."""
+    emit(_handle(job, rpc, storage, deployment, home, password_file).status(), as_json)
+
+
+@app.command("watch")
+def watch(
+    job: JobArgument,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """A job's events until it is done; Ctrl-C detaches, the job goes on."""
+    for seen in _handle(job, rpc, storage, deployment, home, password_file).watch():
+        fields = {k: v.hex() if isinstance(v, bytes) else v for k, v in seen.args.items()}
+        if as_json:
+            event(seen.name, block=seen.block, chain_time=seen.time, **fields)
+        else:
+            say(f"{seen.time} {seen.name} round {fields.get('round', '-')}")
+
+
+@app.command("pull")
+def pull(
+    job: JobArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")],
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Write the latest merged model: model.safetensors, config.json, provenance.json."""
+    path = _handle(job, rpc, storage, deployment, home, password_file).download(out)
+    emit({"model_path": str(path)}, as_json, text=str(path))
+
+
+@app.command("cancel")
+def cancel(
+    job: JobArgument,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Stop new rounds; what no round in flight has reserved comes back."""
+    handle = _handle(job, rpc, storage, deployment, home, password_file)
+    handle.cancel()
+    emit(handle.status(), as_json)
+
+
+def _network(
+    rpc: str | None, storage: str | None, deployment: str | None, home: str | None, password_file: str | None
+) -> Network:
+    from lockstep.chain.keys import load_account
+    from lockstep.client import connect
+
+    s = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    account = load_account(s.home_dir / KEYSTORE, s.password())
+    return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_dir)
+
+
+def _handle(
+    job: str,
+    rpc: str | None,
+    storage: str | None,
+    deployment: str | None,
+    home: str | None,
+    password_file: str | None,
+) -> JobHandle:
+    return _network(rpc, storage, deployment, home, password_file).job(_job_id(job))
+
+
+def _job_id(text: str) -> JobId:
+    from lockstep.protocol.types import JobId
+
+    try:
+        value = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise UsageError(f"{text!r} is not a job id", hint="64 hex digits, as `train run` printed them")
+    return JobId(value)
+
+
+def _wei(amount: int) -> Any:
+    if amount < 1:
+        raise UsageError(f"a budget of {amount}", hint="a positive amount of the token's smallest unit")
+    return amount
+
+
+def _read(path: Path) -> TrainingJob:
+    try:
+        described = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}", hint="mend the line that it names") from error
+    from lockstep.training.describe import job_of
+
+    return job_of(described, path.parent)

@@ -1,0 +1,287 @@
+"""The demo's course: submit, watch, let the clocks run, settle, download, weigh.
+
+Chain time is moved forward only while no game is open and every open claim was audited; nothing else here touches the
+outcome. Who lies is known to the liar's environment alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.chain.devnet import Devnet
+from lockstep.chain.events import Cursor, Event, EventReader
+from lockstep.client import JobHandle, Network, TrainingJob
+from lockstep.demo import report
+from lockstep.demo.processes import Group, Process
+from lockstep.demo.world import World, build
+from lockstep.protocol.errors import Mismatch, TryLater, UsageError
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.types import Address, Seconds, Wei
+
+if TYPE_CHECKING:
+    from lockstep.training.demo import DemoJob
+
+WORKER_CHEATS = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "silent")
+COORDINATOR_CHEATS = ("lying-aggregator",)
+CHALLENGER_CHEATS = ("false-challenge",)
+CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
+
+LIMIT_SECONDS = 900.0
+"""Of this machine's time: a demo that takes longer has got stuck."""
+POLL_SECONDS = 0.3
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    seed: int = 0
+    workers: int = 3
+    cheat: str = "one-ulp"
+    folder: Path | None = None
+    """Where everything is written; default: a new temporary folder."""
+
+    def __post_init__(self) -> None:
+        if self.cheat not in CHEATS:
+            raise UsageError(f"no cheat is called {self.cheat!r}", hint=f"one of {', '.join(CHEATS)}")
+        if not 2 <= self.workers <= 16:
+            raise UsageError(f"{self.workers} workers", hint="2 to 16")
+        if self.folder is not None and self.folder.exists() and any(self.folder.iterdir()):
+            raise UsageError(f"{self.folder} is not empty", hint="name a new folder")
+
+
+def run(options: Options, say: Say) -> dict[str, Any]:
+    """Run the demo; returns `data` of its envelope. Raises LockstepError if anything ends otherwise than it must."""
+    begun = time.monotonic()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="lockstep-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    say(f"everything is written to {folder}")
+    with Devnet(folder / "chain", seed=options.seed) as devnet, Group(folder / "logs", _narrator(say)) as group:
+        names = ["requester", "coordinator", "verifier", *(f"worker-{i}" for i in range(options.workers))]
+        names += ["challenger"] if options.cheat in CHALLENGER_CHEATS else []
+        world = build(folder, group, options.seed, devnet, names)
+        say(f"chain {devnet.url}, storage {world.storage_url}")
+        processes = _start(world, options)
+        from lockstep.training.demo import demo_job
+
+        demo = demo_job(options.seed, slots=options.workers)
+        requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
+        job = demo.job(aggregator=Address(world.account("coordinator").address))
+        ops = {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")}
+        say(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}")
+        handle = requester.submit(requester.quote(job), budget=Wei(job_price(job)))
+        say(f"job {handle.id.hex()[:16]} is escrowed")
+        course = _Course(world, handle, processes, say)
+        course.follow(begun)
+        say("the job is done; downloading and evaluating")
+        data = _weigh(world, handle, demo, course, options)
+    data["seconds"] = round(time.monotonic() - begun, 1)
+    return data
+
+
+def job_price(job: TrainingJob) -> int:
+    """The hard cap that the demo's requester sets: exactly what the rounds cost."""
+    terms = job.terms
+    return job.rounds * (job.slots * terms.slot_price + terms.merge_price)
+
+
+def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
+    told = {"challenged", "won", "lost", "slashed", "merged", "defending", "lie", "audited", "moved"}
+
+    def narrate(name: str, event: dict[str, Any]) -> None:
+        kind = event.get("event")
+        if kind in told and not (kind == "audited" and event.get("verdict") == "match"):
+            detail = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("event", "time") and v is not None)
+            say(f"  {name}: {kind} {detail}"[:160])
+
+    return narrate
+
+
+def _start(world: World, options: Options) -> list[Process]:
+    """Coordinator, workers, verifier; the verifier's argv and environment are the same for every cheat."""
+    liar = {"LOCKSTEP_CHEAT": options.cheat, "LOCKSTEP_CHEAT_SEED": str(options.seed)}
+    aggregates = options.cheat in COORDINATOR_CHEATS
+    coordinator = world.join(
+        "coordinator", "coordinator", ["coordinator", "up", "--port", "0"], liar if aggregates else None
+    )
+    url = coordinator.wait_for("ready", 60.0)["url"]
+    processes = [coordinator]
+    for i in range(options.workers):
+        lies = options.cheat in WORKER_CHEATS and i == options.seed % options.workers
+        arguments = ["worker", "up", "--once", "--coordinator", url]
+        processes.append(world.join(f"worker-{i}", "worker", arguments, liar if lies else None))
+    processes.append(world.join("verifier", "verifier", ["verifier", "up"]))
+    if options.cheat in CHALLENGER_CHEATS:
+        processes.append(world.join("challenger", "challenger", ["verifier", "up"], liar))
+    for process in processes[1:]:
+        process.wait_for("ready", 60.0)
+    return processes
+
+
+class _Course:
+    """Follows a job to its end."""
+
+    def __init__(self, world: World, handle: JobHandle, processes: list[Process], say: Say) -> None:
+        self.world = world
+        self.handle = handle
+        self.processes = processes
+        self.say = say
+        self.events: list[Event] = []
+        self._reader = EventReader(world.devnet.w3, world.contracts.addresses)
+        self._cursor: Cursor = self._reader.start()
+
+    def poll(self) -> list[Event]:
+        """What is new on the chain."""
+        batch = self._reader.poll(self._cursor)
+        self._cursor = batch.cursor
+        self.events += batch.events
+        return list(batch.events)
+
+    def follow(self, begun: float) -> None:
+        """Until JobDone; raises LockstepError if a process fails, TryLater if it takes too long."""
+        while time.monotonic() - begun < LIMIT_SECONDS:
+            for event in self.poll():
+                self._tell(event)
+                if event.name == "JobDone":
+                    return
+            self.world.group.check()
+            # INVARIANT: time moves only while no game is open and every open claim was audited.
+            if self.quiet() and self._waits_for_time():
+                self._advance()
+            time.sleep(POLL_SECONDS)
+        raise TryLater(f"the job is not done after {LIMIT_SECONDS:.0f} s", hint=f"see the logs in {self.world.folder}")
+
+    def quiet(self) -> bool:
+        """No game is open, and every claim that can be challenged was audited."""
+        opened = {e.args["game"] for e in self.events if e.name == "Opened"}
+        resolved = {e.args["game"] for e in self.events if e.name == "Resolved"}
+        claims = {e.args["claim"].hex() for e in self.events if e.name in ("Revealed", "Merged")}
+        verifier = next(p for p in self.processes if p.name == "verifier")
+        audited = {str(e["claim"]).removeprefix("0x") for e in verifier.named("audited")}
+        return opened == resolved and claims <= audited
+
+    def _waits_for_time(self) -> bool:
+        """Every round of the job stands at its end, waiting for the challenge window."""
+        market, job = self.world.contracts.market, self.handle.id
+        params, books = market.params(job), market.job(job)
+        if books.started < params.rounds:
+            return False
+        phases = [market.phase(job, r) for r in range(books.settled, books.started)]
+        return bool(phases) and all(p in (Phase.LEAD, Phase.FINAL, Phase.FAILED) for p in phases)
+
+    def _advance(self) -> None:
+        market, job = self.world.contracts.market, self.handle.id
+        params, books = market.params(job), market.job(job)
+        now = self.world.devnet.w3.eth.get_block("latest")["timestamp"]
+        merged = [market.round(job, r).merged_at for r in range(books.settled, books.started)]
+        ahead = max(merged, default=now) + params.challenge_seconds + 1 - now
+        if ahead > 0:
+            self.say(f"all claims are audited, no game is open: chain time moves on by {ahead} s")
+            self.world.devnet.advance(Seconds(ahead))
+
+    def _tell(self, event: Event) -> None:
+        round_ = event.args.get("round")
+        texts = {
+            "RoundStarted": f"round {round_} starts",
+            "Sealed": f"round {round_}: the seed is drawn, workers train",
+            "Frozen": f"round {round_}: payloads accepted, mask {event.args.get('mask', 0):b}",
+            "Merged": f"round {round_}: merged",
+            "RoundFinal": f"round {round_} is final",
+            "RoundFailed": f"round {round_} failed",
+            "RoundVoid": f"round {round_} is void",
+            "Slashed": f"slashed: {event.args.get('account')} loses {event.args.get('amount')}",
+        }
+        if event.name in texts:
+            self.say(texts[event.name])
+        if event.name == "Convicted" and event.contract == "DisputeGame":
+            found = event.args["finding"]
+            self.say(
+                f"the contract computed {found['contract_bits'][-4:].hex()}, claimed was "
+                f"{found['claimed_bits'][-4:].hex()}: fraud at step {found['t']}, position {found['position']}, "
+                f"element {found['element']}, chunk {found['chunk']}"
+            )
+
+
+def _weigh(
+    world: World,
+    handle: JobHandle,
+    demo: DemoJob,
+    course: _Course,
+    options: Options,
+) -> dict[str, Any]:
+    course.poll()
+    events = [e for e in course.events if e.contract != "TestToken"]
+    model_path = handle.download(world.folder / "model")
+    job = handle.load()
+    checkpoint, _ = handle.checkpoint()
+    totals = report.money(events)
+    games = report.game_reports(world.contracts, events, job)
+    requester = Address(world.account("requester").address)
+    parties = [
+        {
+            "role": party.role,
+            "address": party.address,
+            "cheat": party.cheat,
+            "stake_before": str(report.deposited(events, party.address)),
+            "stake_after": str(report.stake_of(world.contracts.vault, events, party.address)),
+            "earned": str(report.earned(events, party.address)),
+            "received_from_slash": str(report.received_from_slash(events, party.address, requester)),
+        }
+        for party in [report.Party("requester", requester), *world.parties]
+    ]
+    return {
+        "job": handle.id.hex(),
+        "rounds": handle.status()["settled"],
+        "program_ops": {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")},
+        "loss_first": demo.evaluate(job.genesis.shared[0]),
+        "loss_last": demo.evaluate(checkpoint.shared[0]),
+        "baseline_loss": demo.baseline_loss(),
+        "parties": parties,
+        "games": games,
+        **_expectation(course, games, options, totals),
+        **totals,
+        "model_path": str(model_path),
+        "sample": demo.sample(checkpoint.shared[0]),
+    }
+
+
+def _expectation(
+    course: _Course, games: list[dict[str, Any]], options: Options, totals: dict[str, str]
+) -> dict[str, Any]:
+    """What the liar said beforehand, held against what the court found; raises Mismatch if they differ."""
+    if not report.adds_up(totals):
+        raise Mismatch(f"the money does not add up: {totals}", hint="this is a bug: report it")
+    lies = [e for p in course.processes for e in p.named("lie")]
+    if options.cheat == "none":
+        if games or int(totals["slashed"]):
+            raise Mismatch("an honest market had a game", hint="this is a bug: report it")
+        return {"expectation": None}
+    if not lies or not games:
+        raise Mismatch(f"{options.cheat}: {len(lies)} lies, {len(games)} games", hint="see the logs of the run")
+    expected = lies[0]["expectation"]
+    differing = [why for game in games if (why := difference(expected, game))]
+    if differing:
+        raise Mismatch(f"a game did not end where it must: {differing}", hint="this is a bug: report it")
+    return {"expectation": expected}
+
+
+def difference(expected: dict[str, Any], game: dict[str, Any]) -> str | None:
+    """How a game's end differs from what was declared, None if it does not."""
+    found = {
+        "verdict": game["verdict"],
+        "program": game["program"],
+        "step": game["step"],
+        "op_index": (game["op"] or {}).get("index"),
+        "op_kind": (game["op"] or {}).get("kind"),
+        "element": game["element"],
+        "chunk": game["chunk"],
+    }
+    wrong = {k: (v, found[k]) for k, v in expected.items() if k in found and v is not None and v != found[k]}
+    return f"{wrong}" if wrong else None

@@ -1,0 +1,100 @@
+"""A market set up from nothing: chain, contracts, storage, keys, tokens, processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Devnet, key_of
+from lockstep.chain.keys import create_account, create_node_key
+from lockstep.chain.outbox import Outbox
+from lockstep.cli.key import KEYSTORE, NODE_KEY
+from lockstep.demo.processes import Group, Process
+from lockstep.demo.report import Party
+from lockstep.protocol.presets import TOKEN
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.storage import ContentStore, open_store
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+
+READY_SECONDS = 60.0
+WALLET = Wei(1_000 * TOKEN)
+"""What every party starts with."""
+
+UNBOND_SECONDS = Seconds(3600)
+KEYSTORE_WORK = 2
+"""Scrypt work of the demo's keystores: their keys follow from a public seed."""
+
+
+@dataclass
+class World:
+    """One running market."""
+
+    folder: Path
+    devnet: Devnet
+    contracts: Contracts
+    store: ContentStore
+    storage_url: str
+    group: Group
+    seed: int
+    parties: list[Party] = field(default_factory=list)
+
+    def account(self, name: str) -> LocalAccount:
+        """The funded account of a party."""
+        return self.devnet.account(name)
+
+    def home(self, name: str) -> Path:
+        """A party's own directory."""
+        return self.folder / name
+
+    def join(self, name: str, role: str, arguments: list[str], env: Mapping[str, str] | None = None) -> Process:
+        """Start a party's process with its own key and home; a cheat stands in its environment alone."""
+        cheat = (env or {}).get("LOCKSTEP_CHEAT")
+        self.parties.append(Party(role, Address(self.account(name).address), cheat))
+        common = [
+            "--rpc", self.devnet.url, "--storage", self.storage_url,
+            "--deployment", str(self.folder / "deployment.json"),
+            "--home", str(self.home(name)), "--password-file", str(self.home(name) / "password"),
+        ]  # fmt: skip
+        return self.group.start(name, [*arguments, *common], env)
+
+
+def build(folder: Path, group: Group, seed: int, devnet: Devnet, names: list[str]) -> World:
+    """Deploy, serve storage, make every party's keys, give everybody tokens."""
+    deployer = devnet.account("deployer")
+    storage = group.start("storage", ["storage", "serve", "--home", str(folder / "storage"), "--port", "0"])
+    addresses = deploy(devnet.w3, deployer, unbond_seconds=UNBOND_SECONDS)
+    addresses.save(folder / "deployment.json")
+    contracts = Contracts.at(devnet.w3, addresses)
+    accounts = {name: devnet.account(name) for name in names}
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: _make_home(folder / name, seed, name), names))
+    outbox = Outbox(folder / "deployer.sqlite", devnet.w3, deployer)
+    try:
+        mints = [
+            (f"mint/{name}", contracts.token.mint(Address(account.address), WALLET))
+            for name, account in accounts.items()
+        ]
+        outbox.send_all(mints)
+    finally:
+        outbox.close()
+    url = storage.wait_for("ready", READY_SECONDS)["multiaddr"]
+    return World(folder, devnet, contracts, open_store(url), url, group, seed)
+
+
+def _make_home(home: Path, seed: int, name: str) -> None:
+    home.mkdir(parents=True, mode=0o700)
+    password = keccak(f"lockstep devnet password {seed} {name}".encode()).hex()
+    descriptor = os.open(home / "password", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(password)
+    create_account(home / KEYSTORE, password, key_of(seed, name), work=KEYSTORE_WORK)
+    create_node_key(home / NODE_KEY, keccak(b"node" + key_of(seed, name)))
