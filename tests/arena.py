@@ -32,14 +32,33 @@ class Terms:
 
     step: Program
     encode: Program
+    merge: Program
     dataset_root: TensorRoot
     rows: int
     row_length: int
     genesis: StateRoot
+    outer: StateRoot
     zero_carry: StateRoot
     shared_depth: int
     payload_depth: int
     inner_steps: int
+
+
+def params_of(terms: Terms, slots: int) -> JobParams:
+    """One round, long windows, short clocks, nobody but the slot owners to merge."""
+    zero = StateRoot(merkle.EMPTY[terms.payload_depth])
+    return JobParams(
+        spec_digest=Digest(bytes(31) + b"\1"), step_program=Digest(terms.step.root),
+        encode_program=Digest(terms.encode.root), merge_program=Digest(terms.merge.root),
+        dataset_root=Digest(terms.dataset_root), dataset_rows=terms.rows, row_length=terms.row_length,
+        genesis_shared=terms.genesis, genesis_outer=terms.outer,
+        zero_carry=terms.zero_carry, zero_payload=zero, shared_depth=terms.shared_depth,
+        payload_depth=terms.payload_depth, inner_steps=terms.inner_steps, rounds=1, slots=slots, min_slots=1,
+        max_lead=1, max_fail=0, join_seconds=WINDOW, train_seconds=WINDOW, reveal_seconds=WINDOW,
+        attest_seconds=WINDOW, merge_seconds=WINDOW, challenge_seconds=Seconds(20 * WINDOW), clock_seconds=CLOCK,
+        step_seconds=Seconds(10), slot_price=PRICE, merge_price=PRICE, slot_stake=STAKE, merge_stake=STAKE,
+        bond=BOND, aggregator=Address("0x" + "00" * 20),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,10 +158,10 @@ class Arena:
         """One job with `slots` claims by the worker: `trace(seed, slot)` gives S_1 .. S_T, `ends(slot)` (out, out2)."""
         market, account = self.contracts.market, self.worker
         self.jobs += 1
-        params = self._params(terms, slots)
+        params = params_of(terms, slots)
         escrow = Wei(params.rounds * (slots * PRICE + PRICE))
         self.send(market.create(params, self.jobs, escrow), account)
-        job = self._last_job()
+        job = self.last_job()
         self.send(market.start_round(job, 0), account)
         for slot in range(slots):
             self.send(market.join(job, 0, slot), account)
@@ -165,26 +184,19 @@ class Arena:
         worker = bytes(12) + bytes.fromhex(self.worker.address[2:])
         return keccak(claim + worker + opened.trace_root + opened.out + opened.out2 + opened.nonce)
 
-    def _last_job(self) -> JobId:
+    def merge(self, job: JobId, out: StateRoot, out2: StateRoot) -> ClaimId:
+        """Freezes round 0 and has the worker merge it."""
+        market = self.contracts.market
+        self.send(market.freeze(job, 0), self.worker)
+        self.send(market.merge(job, 0, out, out2, ""), self.worker)
+        return market.claim_id_of(job, 0)
+
+    def last_job(self) -> JobId:
+        """The job created last."""
         market = self.contracts.market
         topic = keccak(b"JobCreated(bytes32,address,bytes32)")
         request: Any = {"address": market.address, "fromBlock": 0, "topics": ["0x" + topic.hex()]}
         return JobId(bytes(market.w3.eth.get_logs(request)[-1]["topics"][1]))
-
-    def _params(self, terms: Terms, slots: int) -> JobParams:
-        zero = StateRoot(merkle.EMPTY[terms.payload_depth])
-        return JobParams(
-            spec_digest=Digest(bytes(31) + b"\1"), step_program=Digest(terms.step.root),
-            encode_program=Digest(terms.encode.root), merge_program=Digest(terms.step.root),
-            dataset_root=Digest(terms.dataset_root), dataset_rows=terms.rows, row_length=terms.row_length,
-            genesis_shared=terms.genesis, genesis_outer=StateRoot(merkle.EMPTY[terms.shared_depth]),
-            zero_carry=terms.zero_carry, zero_payload=zero, shared_depth=terms.shared_depth,
-            payload_depth=terms.payload_depth, inner_steps=terms.inner_steps, rounds=1, slots=slots, min_slots=1,
-            max_lead=1, max_fail=0, join_seconds=WINDOW, train_seconds=WINDOW, reveal_seconds=WINDOW,
-            attest_seconds=WINDOW, merge_seconds=WINDOW, challenge_seconds=Seconds(20 * WINDOW), clock_seconds=CLOCK,
-            step_seconds=Seconds(10), slot_price=PRICE, merge_price=PRICE, slot_stake=STAKE, merge_stake=STAKE,
-            bond=BOND, aggregator=Address("0x" + "00" * 20),
-        )  # fmt: skip
 
     # -- games
 

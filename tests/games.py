@@ -441,12 +441,12 @@ def _any_proof(rng: random.Random, state: game.Game, log: honest.Log, held: Plai
     return moves.ProveOp(state.node, descriptor, proof, chunk, words, opened, log.statement.encode())
 
 
-def open_at(claim: game.Claim, held: PlainClaim, t: int, nonce: int = 0) -> moves.Open:
+def open_at(claim: game.Claim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:
     """A game on transition t (0: on the trace), whether it is wrong or not; `held` has the claim's trace."""
     if t == 0:
         return moves.Open(claim.id, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
     tree = honest.trace_levels(held.trace)
-    program = held.programs[t - 1]
+    program = held.step(t).program
     prev = held.trace[t - 2] if t > 1 else held.state_zero
     proof = tuple(merkle.proof(tree, t - 2)) if t > 1 else ()
     transition = moves.Transition(prev, proof, program.header, program.ops_root, program.consts_root)

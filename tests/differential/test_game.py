@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from lockstep.chain import games as chain_games
-from lockstep.protocol import honest, moves
+from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.game import Refused
 from lockstep.protocol.moves import Verdict, Wrong
@@ -22,6 +22,7 @@ from tests.games import Lie, Match, PlainClaim
 pytestmark = pytest.mark.chain
 
 STEP, ENCODE = games.step_program(), games.encode_program()
+NO_OUTER = StateRoot(merkle.EMPTY[1])
 GARBAGE = Digest(b"\xee" * 32)
 
 LIES = (
@@ -104,8 +105,8 @@ def toy_terms() -> Terms:
     step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
     rows, length = data.header.shape
     return Terms(
-        STEP, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]), StateRoot(step.prev[1][2]),
-        1, 1, 1,
+        STEP, ENCODE, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]), NO_OUTER,
+        StateRoot(step.prev[1][2]), 1, 1, 1,
     )  # fmt: skip
 
 

@@ -1,0 +1,341 @@
+"""Gas and transactions of direct games: one flip in every op kind of the three Programs of a GPT job, on Anvil.
+
+    python benchmarks/dispute.py [--json] [--layers 4 --width 128 --context 64 --rows 8]
+
+No services: the worker's G_t has one wrong word, the challenger replays. Of each kind (and fold mode) the op that is
+dearest to prove is taken. Receipts, hardfork Prague, so that EIP-7623's calldata floor is counted in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+# Run from a checkout: the arena is part of the tests.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from lockstep.chain import games as chain_games
+from lockstep.chain.devnet import HARDFORK
+from lockstep.jobs import ClaimRun, Job, Schedule, checkpoint_of, merge_run, payload_of, slot_run
+from lockstep.numerics import reference
+from lockstep.numerics.trace import Contents, StepTrace, tensor_root
+from lockstep.protocol import merkle, moves
+from lockstep.protocol.openings import Levels, Tensor
+from lockstep.protocol.program import CHUNK, Fold, Kind, Op, Program, Tag
+from lockstep.protocol.types import ClaimId, Digest, JobId, Seed, StateRoot
+from lockstep.storage.payload import Checkpoint
+from tests import games
+from tests.arena import Arena, Outcome, Terms, params_of
+
+MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 2_000_000, 600_000
+SLOTS, INNER_STEPS, ROWS = 2, 1, 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One game."""
+
+    program: str
+    op: int
+    kind: str
+    name: str
+    elements: int
+    terms: int
+    element: int
+    chunk: int
+    convicted: bool
+    exactly: bool
+    """Whether the finding names the op, element and chunk that were flipped, with the bits of both sides."""
+    transactions: int
+    gas_total: int
+    gas_max: int
+    gas: dict[str, list[int]]
+    """By call."""
+
+
+@dataclass
+class FlippedStep:
+    """An honest step with one wrong word in one op's output; a fold's wrong word comes of one wrong chunk."""
+
+    honest: StepTrace
+    op: int
+    element: int
+    chunk: int
+    bits: int = 1
+
+    @property
+    def program(self) -> Program:
+        return self.honest.program
+
+    @property
+    def prev(self) -> Levels:
+        return self.honest.prev
+
+    @cached_property
+    def graph(self) -> Levels:
+        leaves = [merkle.node_at(self.honest.graph, 0, i) for i in range(1 << self.program.depth)]
+        leaves[self.op] = Digest(tensor_root(self._flipped.array))
+        return merkle.levels(leaves)
+
+    @cached_property
+    def _flipped(self) -> Contents:
+        array = self.honest.outputs[self.op].copy()
+        array.reshape(-1).view(np.uint32)[self.element] = self.word
+        return Contents(array)
+
+    @cached_property
+    def word(self) -> int:
+        """What is claimed of the element."""
+        described = self.program.ops[self.op]
+        if described.chunks <= 1:
+            return int(self.honest.output(self.op).words[self.element]) ^ self.bits
+        return reference.combine(described.mode, self.partials(self.op, self.element, None))
+
+    def output(self, op: int) -> Tensor:
+        return self._flipped if op == self.op else self.honest.output(op)
+
+    def state(self, entry: int) -> Tensor:
+        return self.honest.state(entry)
+
+    def dataset(self) -> Tensor:
+        return self.honest.dataset()
+
+    def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
+        words = self.honest.partials(op, element, group)
+        if (op, element) != (self.op, self.element):
+            return words
+        if self.program.ops[op].chunks <= CHUNK:
+            words[self.chunk] ^= self.bits
+        elif group is None:
+            low = self.partials(op, element, self.chunk // CHUNK)
+            words[self.chunk // CHUNK] = reference.combine(self.program.ops[op].mode, low)
+        elif group == self.chunk // CHUNK:
+            words[self.chunk % CHUNK] ^= self.bits
+        return words
+
+
+@dataclass
+class Held:
+    """A claim whose one step of interest is given; the others are honest."""
+
+    run: ClaimRun
+    trace: Sequence[StateRoot]
+    state_zero: StateRoot
+    flipped: dict[int, FlippedStep] = field(default_factory=dict)
+    _steps: dict[int, StepTrace] = field(default_factory=dict)
+
+    @staticmethod
+    def of(run: ClaimRun) -> Held:
+        return Held(run, [root for _, _, root in run.states()], run.root(0, run.start))
+
+    def step(self, t: int) -> Any:
+        return self.flipped.get(t) or self.honest(t)
+
+    def honest(self, t: int) -> StepTrace:
+        if t not in self._steps:
+            self._steps[t] = self.run.materialise(t, self.run.state_before(t))
+        return self._steps[t]
+
+
+def dearest(program: Program) -> Iterator[int]:
+    """For each kind (and fold mode) of op in a Program, the index of the op that takes most to prove."""
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for i, op in enumerate(program.ops):
+        kinds.setdefault((op.kind, op.mode), []).append(i)
+    for _, indices in sorted(kinds.items()):
+        yield max(indices, key=lambda i: _price(program.ops[i]))
+
+
+def _price(op: Op) -> tuple[int, int, int, int]:
+    opened = sum(v.tag < Tag.IOTA for v in op.views)
+    return min(op.k_terms, CHUNK), opened, len(op.instrs) + op.k_terms, op.header.elements
+
+
+def kind_of(op: Op) -> str:
+    """ "map", "fold dot", ..."""
+    return f"fold {Fold(op.mode).name.lower()}" if op.kind == Kind.FOLD else Kind(op.kind).name.lower()
+
+
+def flip(honest: StepTrace, op: int) -> FlippedStep:
+    """A wrong word in the middle of an op's output: the lowest bit that its fold does not round away."""
+    described = honest.program.ops[op]
+    chunk = max(described.chunks - 2, 0)
+    middle = described.header.elements // 2
+    for bits in (1 << i for i in range(31)):
+        flipped = FlippedStep(honest, op, middle, chunk, bits)
+        if flipped.word != int(honest.output(op).words[middle]):
+            return flipped
+    raise AssertionError(f"no flip of op {op} shows")
+
+
+def play(arena: Arena, name: str, claim: ClaimId, held: Held, t: int, op: int) -> Row:
+    """One game on a claim, after which the chain is as before."""
+    mark = arena.devnet.snapshot()
+    flipped = flip(held.honest(t), op)
+    liar = Held(held.run, held.trace, held.state_zero, {t: flipped}, held._steps)
+    known = chain_games.claim(arena.contracts.market, claim)
+    opening = games.open_at(known, held, t)
+    outcome = arena.play(opening, games.defends(liar), games.challenges(held))
+    arena.devnet.revert(mark)
+    return _row(name, flipped, outcome)
+
+
+def _row(name: str, flipped: FlippedStep, outcome: Outcome) -> Row:
+    op = flipped.program.ops[flipped.op]
+    found = outcome.finding
+    exactly = found is not None and (
+        (found.wrong, found.position, found.element, found.chunk, found.program)
+        == (moves.Wrong.OP, flipped.op, flipped.element, flipped.chunk, flipped.program.root)
+    )
+    gas: dict[str, list[int]] = {}
+    for spent in outcome.spent:
+        gas.setdefault(spent.call.split(".")[1], []).append(spent.gas)
+    return Row(
+        name, flipped.op, kind_of(op), flipped.program.name_of(flipped.op), op.header.elements, op.k_terms,
+        flipped.element, flipped.chunk, outcome.verdict == moves.Verdict.FRAUD, exactly, len(outcome.spent),
+        outcome.gas, outcome.worst, gas,
+    )  # fmt: skip
+
+
+# -- the job -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The GPT that is trained."""
+
+    layers: int = 4
+    width: int = 128
+    context: int = 64
+    rows: int = 8
+
+
+def job_of(shape: Shape) -> Job:
+    """A GPT job with its three Programs, random tokens and random parameters."""
+    import torch
+
+    from lockstep.training.job import Batch, build_programs
+    from lockstep.training.models.gpt import GPT, GPTConfig
+    from lockstep.training.parameters import initial_parameters
+    from lockstep.training.strategies import diloco
+
+    config = GPTConfig(context=shape.context, layers=shape.layers, width=shape.width)
+    model = GPT(config)
+
+    def loss(called: Any, rows: torch.Tensor) -> torch.Tensor:
+        logits = called(rows[:, :-1])
+        return torch.nn.functional.cross_entropy(logits.reshape(-1, config.vocabulary), rows[:, 1:].reshape(-1))
+
+    batch = Batch(rows=shape.rows, row_length=shape.context + 1)
+    spec = diloco.Spec(inner_steps=INNER_STEPS)
+    built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=SLOTS)
+    flat = initial_parameters(model, 0)
+    dataset = np.random.default_rng(0).integers(0, config.vocabulary, (ROWS, shape.context + 1), dtype=np.int32)
+    genesis = Checkpoint((flat,), (np.zeros_like(flat),))
+    schedule = Schedule(built.step, built.encode, built.merge)
+    # A game reads nothing of the spec, and roots follow from the parts: the parameters are made last.
+    unplaced: Any = None
+    job = Job(JobId(bytes(32)), _shapes(), unplaced, schedule, dataset, genesis)
+    return Job(JobId(bytes(32)), params_of(terms_of(job), SLOTS), unplaced, schedule, dataset, genesis)
+
+
+def _shapes() -> Any:
+    from types import SimpleNamespace
+
+    return SimpleNamespace(shared_depth=1, payload_depth=0, slots=SLOTS, inner_steps=INNER_STEPS)
+
+
+def terms_of(job: Job) -> Terms:
+    """What the market must know of the job."""
+    shared, outer = job.checkpoint_roots(job.genesis)
+    start = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
+    zero_carry = start.materialise(1, start.start).prev[1][2]
+    rows, length = job.dataset.shape
+    programs = job.programs
+    return Terms(
+        programs.step, programs.encode, programs.merge, tensor_root(job.dataset), rows, length, StateRoot(shared),
+        StateRoot(outer), StateRoot(zero_carry), 1, 0, INNER_STEPS,
+    )  # fmt: skip
+
+
+def run(shape: Shape, arena: Arena) -> Iterator[Row]:
+    """One game for each kind of op of each Program."""
+    job = job_of(shape)
+    runs: dict[int, ClaimRun] = {}
+    ends: dict[int, Any] = {}
+
+    def trace(seed: Seed, slot: int) -> Sequence[StateRoot]:
+        runs[slot] = slot_run(job, job.genesis, seed, 0, slot)
+        roots = []
+        for _, state, root in runs[slot].states():
+            roots.append(root)
+            ends[slot] = state
+        return roots
+
+    def out(slot: int) -> tuple[StateRoot, StateRoot]:
+        return StateRoot(job.payload_root(payload_of(job, ends[slot]))), StateRoot(merkle.EMPTY[0])
+
+    claims = arena.claims(terms_of(job), SLOTS, trace, out)
+    held = Held.of(runs[0])
+    for name, t in (("step", 1), ("encode", 2)):
+        for op in dearest(held.honest(t).program):
+            yield play(arena, name, claims[0], held, t, op)
+
+    merging = merge_run(job, job.genesis, [payload_of(job, ends[s]) for s in range(SLOTS)], runs[0].seed, 0)
+    final = next(state for _, state, _ in merging.states())
+    shared, outer = job.checkpoint_roots(checkpoint_of(job, final))
+    merged = arena.merge(arena.last_job(), StateRoot(shared), StateRoot(outer))
+    held = Held.of(merging)
+    for op in dearest(held.honest(1).program):
+        yield play(arena, "merge", merged, held, 1, op)
+
+
+def main() -> None:
+    """Prints the table, or with --json one line. Exit 1 if a flip is not convicted or a limit is passed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    for name, default in asdict(Shape()).items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = vars(parser.parse_args())
+    as_json = given.pop("json")
+    with tempfile.TemporaryDirectory() as folder:
+        arena = Arena.start(Path(folder))
+        try:
+            rows = []
+            for row in run(Shape(**given), arena):
+                rows.append(row)
+                if not as_json:
+                    _print(row)
+        finally:
+            arena.stop()
+    if as_json:
+        print(json.dumps({"hardfork": HARDFORK, "games": [asdict(row) for row in rows]}))
+    failed = [row for row in rows if not row.exactly or not within(row)]
+    if failed:
+        sys.exit(f"{len(failed)} games failed or passed a limit")
+
+
+def within(row: Row) -> bool:
+    """Whether a game keeps the issue's limits."""
+    return row.transactions <= MAX_TRANSACTIONS and row.gas_total <= MAX_GAS and row.gas_max <= MAX_TRANSACTION_GAS
+
+
+def _print(row: Row) -> None:
+    place = f"{row.program} op {row.op} {row.kind}"
+    shape = f"{row.elements} elements" + (f" of {row.terms} terms" if row.terms else "")
+    verdict = "convicted exactly" if row.exactly else "NOT CONVICTED THERE"
+    spent = f"{row.transactions:3} tx {row.gas_total:9,} gas, worst {row.gas_max:8,}"
+    print(f"{place:28} {shape:34} {spent}  {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
