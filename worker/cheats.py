@@ -9,22 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from lockstep.jobs import ClaimRun, Schedule, State
 from lockstep.numerics import scalar
+from lockstep.numerics.executor import to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
-from lockstep.protocol import merkle
+from lockstep.numerics.trace import StepTrace, materialise
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.openings import Levels, MaterialisedStep, Tensor
 from lockstep.protocol.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.settings import DEVNET_CHAIN_ID
 
-TEN, HALF_AGAIN = 0x41200000, 0x3FC00000
-"""10.0 and 1.5 as binary32 words."""
+Lies = Mapping[tuple[int, int], tuple[int, ...]]
+"""Partials that combine to a lie, by (op, element)."""
+
+TEN = 0x41200000
+"""10.0 as a binary32 word."""
 
 NUDGES = (1, -1)
 """How a one-ulp lie moves a word: the first way that S_t does not round away."""
@@ -56,11 +60,7 @@ class Forgery:
 
     program: Program
     hidden: int | None = None
-    """An op of `program` that the honest one lacks, or None: its place is taken by the one after it."""
-
-    def place(self, op: int) -> int:
-        """Where the honest op's (lying) output is computed."""
-        return op if self.hidden is None or op < self.hidden else op + 1
+    """An op of `program` that the honest one lacks, if any: the one after it stands in its place."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LyingRun(ClaimRun):
     """A claim's computation with a lie in it."""
 
     cheat: Cheat | None = None
-    _nudged: dict[int, tuple[Forgery, tuple[int, ...]] | None] = field(default_factory=dict, repr=False, compare=False)
+    _nudged: dict[int, tuple[Forgery | None, Lies]] = field(default_factory=dict, repr=False, compare=False)
 
     def advance(self, t: int, state: State) -> State:
         """The tensors of S_t from those of S_{t-1}, as the liar has them."""
@@ -105,90 +105,60 @@ class LyingRun(ClaimRun):
             return super().advance(t, state)
         return list(self.job.executable(forgery.program).run(state, self.context(t), self.job.dataset))
 
-    def materialise(self, t: int, state: State) -> MaterialisedStep:
+    def materialise(self, t: int, state: State) -> StepTrace:
         """What the liar shows of transition t."""
-        forgery, partials = self._forgery(t, state)
+        forgery, lies = self._forgery(t, state)
         if forgery is None:
             return super().materialise(t, state)
-        inner = ClaimRun.materialise(replace(self, job=self._forged_job(t, forgery)), t, state)
-        return LyingStep(self.program(t), forgery, inner, self.cheat.nudge if self.cheat else None, partials)
+        step = materialise(self.job.executable(forgery.program), state, self.context(t), self.job.dataset)
+        outputs = tuple(a for i, a in enumerate(step.outputs) if i != forgery.hidden)
+        return LyingStep(self.program(t), step.before, outputs, step.next, step.context, step.rows, lies=lies)
 
-    def _forged_job(self, t: int, forgery: Forgery) -> Any:
-        name = self.job.programs.name_of(self.slot, t, self.job.params.inner_steps)
-        return replace(self.job, programs=replace(self.job.programs, **{name: forgery.program}))
+    @property
+    def lied(self) -> bool:
+        """Whether the run, as far as it was computed, differs from the honest one."""
+        assert self.cheat is not None, "a lying run has a lie"
+        return self.cheat.nudge is None or any(forgery is not None for forgery, _ in self._nudged.values())
 
-    def _forgery(self, t: int, state: State) -> tuple[Forgery | None, tuple[int, ...]]:
+    def _forgery(self, t: int, state: State) -> tuple[Forgery | None, Lies]:
         assert self.cheat is not None, "a lying run has a lie"
         nudge = self.cheat.nudge
         if nudge is None or t != nudge.t:
-            return self.cheat.forgeries.get(t), ()
+            return self.cheat.forgeries.get(t), {}
         if t not in self._nudged:
-            self._nudged[t] = next(self._nudges(nudge, state), None)
-        return self._nudged[t] or (None, ())
+            self._nudged[t] = next(self._nudges(nudge, state), (None, {}))
+        return self._nudged[t]
 
-    def _nudges(self, nudge: Nudge, state: State) -> Iterator[tuple[Forgery, tuple[int, ...]]]:
+    def _nudges(self, nudge: Nudge, state: State) -> Iterator[tuple[Forgery, Lies]]:
         """Lies about one word that S_t shows; none if every one is rounded away (the claim is then honest)."""
         honest = super().materialise(nudge.t, state)
-        output = honest.output(nudge.op).leaf(nudge.element // CHUNK)
-        at = 4 * (nudge.element % CHUNK)
-        word = int.from_bytes(output[at : at + 4], "little")
-        up = honest.program.depth - honest.program.s_out
-        truth = merkle.node_at(honest.graph, honest.program.s_out, (1 << up) - 1)
+        word = int(honest.output(nudge.op).words[nudge.element])
         for off in NUDGES:
             lie = (word + off) & scalar.MASK
-            partials: tuple[int, ...] | None = ()
+            lies: Lies = {}
             if nudge.chunk is not None:
                 mode = honest.program.ops[nudge.op].mode
-                partials = wrong_partials(mode, honest.partials(nudge.op, nudge.element, None), nudge.chunk, lie)
-            if scalar.is_nan(word) or scalar.is_nan(lie) or partials is None:
+                partials = wrong_partials(mode, honest.partials(nudge.op, nudge.element), nudge.chunk, lie)
+                if partials is None:
+                    continue
+                lies = {(nudge.op, nudge.element): partials}
+            if scalar.is_nan(word) or scalar.is_nan(lie):
                 continue
             forgery = _nudged(honest.program, nudge, off)
             lying = list(self.job.executable(forgery.program).run(state, self.context(nudge.t), self.job.dataset))
-            if self.root(nudge.t, lying) != truth:
-                yield forgery, partials
+            if self.root(nudge.t, lying) != honest.root:
+                yield forgery, lies
 
 
-class LyingStep:
-    """A transition as the liar shows it: the honest Program's tree over the forged Program's tensors."""
+@dataclass(frozen=True)
+class LyingStep(StepTrace):
+    """A transition as the liar shows it: the honest Program over the forged Program's tensors."""
 
-    def __init__(
-        self, program: Program, forgery: Forgery, inner: MaterialisedStep, nudge: Nudge | None, partials: Sequence[int]
-    ) -> None:
-        self.program = program
-        self.prev: Levels = inner.prev
-        self._forgery = forgery
-        self._inner = inner
-        self._nudge = nudge
-        self._partials = tuple(partials)
+    lies: Lies = field(default_factory=dict)
 
-    @cached_property
-    def graph(self) -> Levels:
-        """Levels over the 2^D leaves: a lying root where the lie is, and where it leads to."""
-        inner, n = self._inner, len(self.program.ops)
-        leaves = [merkle.node_at(inner.graph, 0, self._forgery.place(i)) for i in range(n)]
-        leaves += [merkle.EMPTY[0]] * (self.program.state_block - n)
-        block = inner.program.state_block
-        leaves += [merkle.node_at(inner.graph, 0, block + k) for k in range(1 << self.program.s_out)]
-        return merkle.levels(leaves, self.program.depth)
-
-    def output(self, op: int) -> Tensor:
-        """The claimed output of an op."""
-        return self._inner.output(self._forgery.place(op))
-
-    def state(self, entry: int) -> Tensor:
-        """A tensor of S_{t-1}."""
-        return self._inner.state(entry)
-
-    def dataset(self) -> Tensor:
-        """The job's dataset."""
-        return self._inner.dataset()
-
-    def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
-        """One level of a fold; of the lie: the words that combine to it."""
-        if self._partials and self._nudge is not None and (op, element) == (self._nudge.op, self._nudge.element):
-            return self._partials
-        hidden = self._forgery.hidden
-        return self._inner.partials(op if op == hidden else self._forgery.place(op), element, group)
+    def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
+        """One level of a fold; of a lie, the words that combine to it."""
+        return list(self.lies.get((op, element), ())) or super().partials(op, element, group)
 
 
 # -- the lies ----------------------------------------------------------------------------------------------------------
@@ -231,7 +201,7 @@ def wrong_lr(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     table = learning_rate(step, params)
     reader = _first(step, lambda op: any(v.tag == Tag.CONST and v.index == table for v in op.views), "reads no table")
     consts = list(step.consts)
-    consts[table] = _scaled(consts[table], HALF_AGAIN)
+    consts[table] = _faster(consts[table])
     forgery = Forgery(replace(step, consts=tuple(consts)))
     steps = dict.fromkeys(range(1, params.inner_steps + 1), forgery)
     return Cheat("wrong-lr", _expect("step", step, 1, reader), steps)
@@ -445,9 +415,14 @@ def _counted(ops: Sequence[Op]) -> tuple[Op, ...]:
     return tuple(counted)
 
 
-def _scaled(const: Const, factor: int) -> Const:
-    words = (int.from_bytes(const.data[i : i + 4], "little") for i in range(0, len(const.data), 4))
-    return Const(const.header, b"".join(scalar.fmul(w, factor).to_bytes(4, "little") for w in words))
+def _faster(table: Const) -> Const:
+    """The table with its rates half as large again: of several columns the smallest, for decays and corrections are
+    near one and rates are not."""
+    values = to_array(table.header, table.data).copy()
+    columns = values.reshape(values.shape[0], -1) if values.ndim else values.reshape(1, 1)
+    rates = int(np.abs(columns).mean(axis=0).argmin())
+    columns[:, rates] *= np.float32(1.5)
+    return Const(table.header, to_bytes(values))
 
 
 def _rank_of_word(word: int) -> int:

@@ -17,9 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.jobs import ClaimRun, State
+from lockstep.jobs import ClaimRun, State, trace_root
+from lockstep.merging import Payload
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.program import Alias, Program
-from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, JobId, Seed, StateRoot
+from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
 
 PROGRESS, MATERIAL = "progress", "material.json"
 
@@ -37,18 +40,36 @@ class Material:
     seed: Seed
     base: Cid
     """Of the checkpoint that the round starts from."""
-    payloads: tuple[Cid | None, ...]
+    payloads: tuple[Payload | None, ...]
     """Of a merge: its payloads in slot order, None = not accepted. Of a slot: empty."""
     roots: tuple[StateRoot, ...]
     """S_1..S_T."""
+    out: Digest
+    out2: Digest
     trace_cid: Cid
     payload_cid: Cid
     """Of a merge: the checkpoint's."""
+
+    def __post_init__(self) -> None:
+        # INVARIANT: the two outputs are the halves of the last state.
+        if merkle.node(self.out, self.out2) != self.roots[-1]:
+            raise Mismatch("a claim's outputs do not add up to its last state", hint="compute the claim again")
 
     @property
     def is_merge(self) -> bool:
         """Whether this is a merge's claim."""
         return self.slot == MERGE_SLOT
+
+    @property
+    def trace_root(self) -> TraceRoot:
+        """What is committed."""
+        return TraceRoot(trace_root(self.roots))
+
+    @property
+    def proof_t(self) -> tuple[Digest, ...]:
+        """node(out, out2) is the last leaf of the trace: siblings upward."""
+        tree = merkle.levels([merkle.leaf(r) for r in self.roots])
+        return tuple(merkle.proof(tree, len(self.roots) - 1))
 
     def to_json(self) -> str:
         """One line, bytes as hex."""
@@ -60,8 +81,10 @@ class Material:
         f: dict[str, Any] = json.loads(text)
         return Material(
             ClaimId(bytes.fromhex(f["claim"])), JobId(bytes.fromhex(f["job"])), f["round"], f["attempt"], f["slot"],
-            Seed(bytes.fromhex(f["seed"])), Cid(f["base"]), tuple(f["payloads"]),
-            tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]), Cid(f["trace_cid"]), Cid(f["payload_cid"]),
+            Seed(bytes.fromhex(f["seed"])), Cid(f["base"]),
+            tuple(p and Payload(Cid(p["cid"]), Digest(bytes.fromhex(p["out"]))) for p in f["payloads"]),
+            tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]), Digest(bytes.fromhex(f["out"])),
+            Digest(bytes.fromhex(f["out2"])), Cid(f["trace_cid"]), Cid(f["payload_cid"]),
         )  # fmt: skip
 
 
@@ -80,7 +103,7 @@ class WorkFolder:
         line = json.dumps(head).encode() + b"\n"
         # No fsync: this guards against a killed process, whose writes the system keeps. After a power cut the root
         # below tells, and the claim starts again from S_0.
-        _replace(self._folder() / PROGRESS, [line, *(memoryview(_words(state[k])) for k in changed)], sync=False)
+        _replace(self._folder() / PROGRESS, [line, *(_words(state[k]) for k in changed)], sync=False)
 
     def resume(self, run: ClaimRun) -> tuple[State, list[StateRoot]]:
         """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe."""
@@ -156,9 +179,9 @@ def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: bytes) -> Sta
     return state
 
 
-def _words(tensor: np.ndarray | None) -> np.ndarray:
+def _words(tensor: np.ndarray | None) -> memoryview:
     assert tensor is not None, "changed entries hold tensors"
-    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
 
 
 def _replace(path: Path, parts: Sequence[bytes | memoryview], *, sync: bool) -> None:

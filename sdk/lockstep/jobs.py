@@ -22,7 +22,7 @@ from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Digest, JobId, Seed, StateRoot
 from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import MAX_PROGRAM_BYTES, MAX_SPEC_BYTES, Spec, decode_program
+from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_program
 from lockstep.storage.dataset import load_dataset
 from lockstep.storage.payload import Checkpoint, decode_checkpoint
 
@@ -205,7 +205,7 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
 
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended.
     """
-    spec = Spec.decode(store.get(cid_of_digest(params.spec_digest), max_bytes=MAX_SPEC_BYTES), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
     roots = {"step": params.step_program, "encode": params.encode_program, "merge": params.merge_program}
     if set(spec.programs) != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")

@@ -1,0 +1,134 @@
+"""A job as its parties run it: states, roots, and a loading that refuses what the chain does not name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep import jobs
+from lockstep.jobs import Job, check_checkpoint, merge_run, payload_of, slot_run, trace_root
+from lockstep.numerics.trace import layout_root, tensor_root
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import BlobMissing, Mismatch, ProgramInvalid
+from lockstep.protocol.program import I32
+from lockstep.protocol.types import MERGE_SLOT
+from lockstep.storage import ContentStore
+from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import Checkpoint
+from tests import toyjob
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ContentStore:
+    return DirectoryStore(tmp_path)
+
+
+@pytest.fixture
+def job(store: ContentStore) -> Job:
+    return toyjob.load(store)
+
+
+def test_slot_state_is_what_the_contract_computes(job: Job) -> None:
+    """docs/protocol.md section 3: S_0 = node(node(base, base), node(zero carry, clock lifted))."""
+    for round_ in range(3):
+        run = slot_run(job, job.genesis, toyjob.SEED, round_, 2)
+        base, _ = job.checkpoint_roots(job.genesis)
+        clock = merkle.lift(merkle.scalar_root(I32, round_ * toyjob.STEPS), 0, 1)
+        expected = merkle.node(merkle.node(base, base), merkle.node(job.params.zero_carry, clock))
+        assert run.root(0, run.start) == expected, round_
+
+
+def test_merge_state_is_what_the_contract_computes(job: Job) -> None:
+    """merge_in = node(lift(node(base, outer)), node(payloads, lift(mask)))."""
+    payload = (np.arange(toyjob.SIZE, dtype=np.float32),)
+    run = merge_run(job, job.genesis, [payload, None, payload], toyjob.SEED, 0)
+    base, outer = job.checkpoint_roots(job.genesis)
+    leaf, absent = tensor_root(payload[0]), job.params.zero_payload
+    payloads = merkle.tree([leaf, absent, leaf, merkle.EMPTY[0]])
+    mask = tensor_root(np.array([1, 0, 1], np.float32))
+    left = merkle.lift(merkle.node(base, outer), 2, 3)
+    assert run.root(0, run.start) == merkle.node(left, merkle.node(payloads, merkle.lift(mask, 0, 2)))
+    assert run.transitions == 1
+    assert run.slot == MERGE_SLOT
+
+
+def test_the_last_state_is_the_node_of_both_outputs(job: Job) -> None:
+    run = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
+    *_, (t, final, root) = run.states()
+    assert t == run.transitions == toyjob.STEPS + 1
+    assert root == merkle.node(job.payload_root(payload_of(job, final)), merkle.EMPTY[0]), "carry is off: out2 = Z_p"
+
+
+def test_slots_rounds_and_seeds_draw_other_data(job: Job) -> None:
+    runs = [(toyjob.SEED, 0, 0), (toyjob.SEED, 0, 1), (toyjob.SEED, 1, 0), (b"\x01" * 32, 0, 0)]
+    roots = {trace_root([r for _, _, r in slot_run(job, job.genesis, *key).states()]) for key in runs}
+    assert len(roots) == len(runs)
+
+
+def test_states_can_be_taken_up_anywhere(job: Job) -> None:
+    run = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
+    whole = list(run.states())
+    for after in (1, 4):
+        rest = list(run.states(after, whole[after - 1][1]))
+        assert [r for _, _, r in rest] == [r for _, _, r in whole[after:]]
+    assert run.root(3, run.state_before(4)) == whole[2][2]
+
+
+def test_threads_change_no_bit(store: ContentStore) -> None:
+    roots = [
+        trace_root([r for _, _, r in slot_run(j, j.genesis, toyjob.SEED, 0, 1).states()])
+        for j in (toyjob.load(store, threads=1), toyjob.load(store, threads=2))
+    ]
+    assert roots[0] == roots[1]
+
+
+def test_a_checkpoint_of_other_roots_is_refused(job: Job) -> None:
+    shared, outer = job.checkpoint_roots(job.genesis)
+    assert check_checkpoint(job, job.genesis, shared, outer) is job.genesis
+    with pytest.raises(Mismatch):
+        check_checkpoint(job, job.genesis, outer, shared)
+    with pytest.raises(Mismatch):
+        check_checkpoint(job, Checkpoint(job.genesis.shared, ()), shared, outer)
+
+
+@pytest.mark.parametrize("part", ["step_program", "encode_program", "merge_program", "dataset_root", "genesis_shared"])
+def test_loading_refuses_what_the_chain_does_not_name(part: str, store: ContentStore) -> None:
+    params = toyjob.publish(store)
+    with pytest.raises(Mismatch):
+        jobs.load(toyjob.ID, replace(params, **{part: b"\x01" * 32}), store)
+
+
+def test_loading_refuses_other_shapes(store: ContentStore) -> None:
+    params = toyjob.publish(store)
+    with pytest.raises((Mismatch, ProgramInvalid)):
+        jobs.load(toyjob.ID, replace(params, row_length=toyjob.TERMS + 1), store)
+    with pytest.raises(Mismatch):
+        jobs.load(toyjob.ID, replace(params, dataset_rows=toyjob.ROWS + 1), store)
+    with pytest.raises(ProgramInvalid):
+        jobs.load(toyjob.ID, replace(params, slots=2), store)
+
+
+def test_loading_says_that_the_spec_is_missing(store: ContentStore) -> None:
+    params = toyjob.publish(store)
+    with pytest.raises(BlobMissing):
+        jobs.load(toyjob.ID, replace(params, spec_digest=b"\x02" * 32), store)
+
+
+def test_loading_refuses_a_spec_without_a_merge(store: ContentStore) -> None:
+    params = toyjob.publish(store)
+    cid = store.put(encode_program(toyjob.encode_program_of()))
+    spec = Spec({"step": cid, "encode": cid}, cid, cid, {}, (), {})
+    store.put(spec.encode(), codec="dag-cbor")
+    with pytest.raises(ProgramInvalid):
+        jobs.load(toyjob.ID, replace(params, spec_digest=spec.digest), store)
+
+
+def test_a_subtree_needs_every_tensor(job: Job) -> None:
+    header = job.programs.step.inputs[0]
+    vector = np.zeros(toyjob.SIZE, np.float32)
+    assert jobs.subtree_root([header, None], [vector]) == layout_root([header, None], [vector, None])
+    for wrong in ([], [np.zeros(toyjob.SIZE + 1, np.float32)]):
+        with pytest.raises(Mismatch):
+            jobs.subtree_root([header, None], wrong)

@@ -1,0 +1,108 @@
+"""Merging: payloads are checked, absent ones count nothing, lost checkpoints are computed again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep.jobs import Job, Tensors, payload_of, slot_run
+from lockstep.merging import (
+    Merged,
+    Payload,
+    RoundRecord,
+    base_checkpoint,
+    fetch_payload,
+    load_checkpoint,
+    merge_round,
+    payload_bytes,
+    store_checkpoint,
+)
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid
+from lockstep.protocol.types import Cid, Digest
+from lockstep.storage import ContentStore, cid_of
+from lockstep.storage.directory import DirectoryStore
+from tests import toyjob
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ContentStore:
+    return DirectoryStore(tmp_path)
+
+
+@pytest.fixture
+def job(store: ContentStore) -> Job:
+    return toyjob.load(store)
+
+
+def trained(job: Job, slot: int) -> Tensors:
+    *_, (_, final, _) = slot_run(job, job.genesis, toyjob.SEED, 0, slot).states()
+    return payload_of(job, final)
+
+
+def stored(job: Job, store: ContentStore, payload: Tensors) -> Payload:
+    return Payload(store.put(payload_bytes(payload)), job.payload_root(payload))
+
+
+def record(job: Job, store: ContentStore, merged: Merged, payloads: list[Payload | None]) -> RoundRecord:
+    return RoundRecord(
+        0, toyjob.SEED, tuple(payloads), store_checkpoint(store, merged.checkpoint), merged.out, merged.out2
+    )
+
+
+def test_a_merge_commits_to_its_checkpoint(job: Job) -> None:
+    merged = merge_round(job, job.genesis, [trained(job, 0), None, trained(job, 2)], toyjob.SEED, 0)
+    assert merged.root == merkle.node(merged.out, merged.out2)
+    assert job.checkpoint_roots(merged.checkpoint) == (merged.out, merged.out2)
+
+
+def test_an_absent_payload_is_not_averaged_in(job: Job) -> None:
+    payloads = [trained(job, 0), None, trained(job, 2)]
+    merged = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
+    mean = np.mean([p[0].astype(np.float64) for p in payloads if p is not None], axis=0)
+    np.testing.assert_allclose(job.genesis.shared[0] - 0.7 * mean, merged.checkpoint.shared[0], rtol=1e-5)
+
+
+def test_payloads_survive_storage_and_are_checked(job: Job, store: ContentStore) -> None:
+    payload = trained(job, 1)
+    named = stored(job, store, payload)
+    fetched = fetch_payload(job, store, named)
+    assert [a.tobytes() for a in fetched] == [a.tobytes() for a in payload]
+    with pytest.raises(PayloadInvalid):
+        fetch_payload(job, store, replace(named, out=Digest(b"\x01" * 32)))
+    with pytest.raises(PayloadInvalid):
+        fetch_payload(job, store, Payload(store.put(b"short"), named.out))
+    with pytest.raises(BlobMissing):
+        fetch_payload(job, store, Payload(cid_of(b"nowhere"), named.out))
+
+
+def test_a_base_is_fetched_or_computed_again(job: Job, store: ContentStore) -> None:
+    named = [stored(job, store, trained(job, s)) for s in range(2)]
+    merged = merge_round(job, job.genesis, [*(fetch_payload(job, store, n) for n in named), None], toyjob.SEED, 0)
+    entry = record(job, store, merged, [*named, None])
+    for cid in (entry.checkpoint, cid_of(b"lost"), store.put(b"garbage")):
+        base = base_checkpoint(job, store, [replace(entry, checkpoint=cid)])
+        assert job.checkpoint_roots(base) == (merged.out, merged.out2), cid
+    failed = RoundRecord(1, toyjob.SEED, (None, None, None), None, Digest(bytes(32)), Digest(bytes(32)))
+    assert job.checkpoint_roots(base_checkpoint(job, store, [entry, failed])) == (merged.out, merged.out2)
+    assert base_checkpoint(job, store, []) is job.genesis
+
+
+def test_a_base_that_nobody_holds_and_payloads_do_not_give_is_refused(job: Job, store: ContentStore) -> None:
+    named = stored(job, store, trained(job, 0))
+    merged = merge_round(job, job.genesis, [fetch_payload(job, store, named), None, None], toyjob.SEED, 0)
+    entry = record(job, store, merged, [named, None, None])
+    with pytest.raises(Mismatch):
+        base_checkpoint(job, store, [replace(entry, checkpoint=cid_of(b"lost"), out=Digest(b"\x01" * 32))])
+    lost = replace(entry, checkpoint=cid_of(b"lost"), payloads=(Payload(cid_of(b"gone"), named.out), None, None))
+    with pytest.raises(BlobMissing):
+        base_checkpoint(job, store, [lost])
+
+
+def test_a_checkpoint_is_checked_against_the_chain(job: Job, store: ContentStore) -> None:
+    cid = store_checkpoint(store, job.genesis)
+    roots = job.checkpoint_roots(job.genesis)
+    assert job.checkpoint_roots(load_checkpoint(job, store, cid, *roots)) == roots
+    with pytest.raises(Mismatch):
+        load_checkpoint(job, store, Cid(cid), roots[1], roots[1])

@@ -1,0 +1,178 @@
+"""Lies: each begins exactly where it was declared, is consistent after that, and loses the game there."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.disputes import HeldClaim
+from lockstep.jobs import ClaimRun, Job, trace_root
+from lockstep.numerics import scalar
+from lockstep.numerics.trace import tensor_root
+from lockstep.protocol import game, honest, merkle, moves
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.program import Fold, Instr
+from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, TensorRoot, TraceRoot, Wei
+from lockstep.settings import DEVNET_CHAIN_ID
+from tests import games, toyjob
+from worker.cheats import CHEATS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
+
+SEEDS = range(4)
+EVERY_LIE = [(name, seed) for name in CHEATS for seed in SEEDS]
+
+
+def lie_of(name: str, seed: int, job: Job) -> Cheat:
+    return cheat_of(name, job.programs, job.params, seed, DEVNET_CHAIN_ID)
+
+
+def claim_of(run: ClaimRun, held: HeldClaim) -> game.Claim:
+    """What the market would say of the claim."""
+    params = run.job.params
+    return game.Claim(
+        ClaimId(b"claim".ljust(32)), games.WORKER, run.transitions, TraceRoot(trace_root(held.trace)), held.state_zero,
+        ProgramRoot(params.step_program), ProgramRoot(params.encode_program), run.seed, run.round, run.slot,
+        TensorRoot(params.dataset_root), params.dataset_rows, params.row_length, Seconds(120), Seconds(10), Wei(1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "seed"), EVERY_LIE)
+def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
+    name: str, seed: int, honest_run: ClaimRun, toy: Job
+) -> None:
+    cheat = lie_of(name, seed, toy)
+    expected, lying = cheat.expectation, cheat.run(honest_run)
+    truth, lies = HeldClaim.of(honest_run), HeldClaim.of(lying)
+    differing = [t for t, (a, b) in enumerate(zip(truth.trace, lies.trace, strict=True), 1) if a != b]
+    assert differing[0] == expected.step, "the first step that differs"
+    honest_step, lying_step = truth.step(expected.step), lies.step(expected.step)
+    ops = [i for i, (a, b) in enumerate(zip(honest_step.outputs, lying_step.outputs, strict=True)) if not same(a, b)]
+    assert ops[0] == expected.op_index, "the first op that differs"
+    assert honest_step.program.ops[ops[0]].kind.name.lower() == expected.op_kind
+    assert honest_step.program.name_of(ops[0]) == expected.op_name
+    if expected.element is not None:
+        a, b = (s.output(ops[0]).words.astype(np.int64) for s in (honest_step, lying_step))
+        assert np.flatnonzero(a != b).tolist() == [expected.element], "one element alone"
+        assert abs(int(a[expected.element]) - int(b[expected.element])) == 1, "by one ulp"
+    assert lying_step.root == lies.trace[expected.step - 1], "what is shown is what was claimed"
+    assert lying_step.program is honest_run.program(expected.step), "the honest Program is what is defended"
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return tensor_root(a) == tensor_root(b)
+
+
+@pytest.mark.parametrize(("name", "seed"), EVERY_LIE)
+def test_the_game_ends_exactly_where_the_lie_was_declared(name: str, seed: int, honest_run: ClaimRun, toy: Job) -> None:
+    cheat = lie_of(name, seed, toy)
+    truth, lies = HeldClaim.of(honest_run), HeldClaim.of(cheat.run(honest_run))
+    claim = claim_of(honest_run, lies)
+    opening = honest.opening(claim, truth, lies.trace, 0)
+    assert opening is not None, "the lie shows in the trace"
+    match = games.Match(claim)
+    ended = match.run(opening, games.defends(lies), games.challenges(truth))
+    finding = match.finding
+    assert ended.verdict == moves.Verdict.FRAUD
+    assert finding is not None
+    expected = cheat.expectation
+    program = getattr(toy.programs, expected.program)
+    assert (finding.program, finding.t, finding.position) == (program.root, expected.step, expected.op_index)
+    assert finding.wrong == moves.Wrong.OP
+    if expected.element is not None:
+        assert finding.element == expected.element
+    if expected.chunk is not None:
+        assert finding.chunk == expected.chunk > 0
+
+
+def test_a_liar_that_is_silent_loses_by_the_clock(honest_run: ClaimRun, toy: Job) -> None:
+    cheat = lie_of("silent", 0, toy)
+    assert cheat.silent, "it makes no move"
+    truth, lies = HeldClaim.of(honest_run), HeldClaim.of(cheat.run(honest_run))
+    claim = claim_of(honest_run, lies)
+    opening = honest.opening(claim, truth, lies.trace, 0)
+    assert opening is not None
+    assert games.Match(claim).run(opening, games.silent, games.challenges(truth)).verdict == moves.Verdict.TIMEOUT
+
+
+def test_an_honest_claim_opens_no_game(honest_run: ClaimRun) -> None:
+    truth = HeldClaim.of(honest_run)
+    assert honest.opening(claim_of(honest_run, truth), truth, truth.trace, 0) is None
+
+
+def test_some_lie_about_a_sum_sits_in_a_later_chunk(toy: Job) -> None:
+    chunks = [lie_of("one-ulp", seed, toy).expectation.chunk for seed in SEEDS]
+    assert all(c is not None and c > 0 for c in chunks), chunks
+
+
+def test_the_same_seed_lies_in_the_same_place(toy: Job) -> None:
+    for name in CHEATS:
+        assert lie_of(name, 3, toy).expectation == lie_of(name, 3, toy).expectation, name
+
+
+@pytest.mark.parametrize("chain", [1, 11155111, 31338])
+def test_cheats_refuse_every_chain_but_a_devnet(chain: int, toy: Job) -> None:
+    for name in CHEATS:
+        with pytest.raises(UsageError):
+            cheat_of(name, toy.programs, toy.params, 0, chain)
+
+
+def test_an_unknown_cheat_is_a_usage_error(toy: Job) -> None:
+    with pytest.raises(UsageError) as error:
+        lie_of("kindness", 0, toy)
+    assert "one-ulp" in error.value.hint, "the hint lists what there is"
+
+
+def test_a_lie_that_rounding_swallows_is_not_told(honest_run: ClaimRun, toy: Job) -> None:
+    cheat = lie_of("one-ulp", 0, toy)
+    run = cheat.run(honest_run)
+    assert isinstance(run, LyingRun)
+    assert not run.lied, "nothing is computed yet"
+    HeldClaim.of(run)
+    assert run.lied
+
+
+words = st.integers(0, 0xFFFFFFFF).filter(lambda w: not scalar.is_nan(w))
+
+
+@given(st.lists(words, min_size=2, max_size=6), st.data())
+def test_wrong_partials_combine_to_the_lie_and_differ_in_one_chunk(partials: list[int], data: st.DataObject) -> None:
+    chunk = data.draw(st.integers(1, len(partials) - 1))
+    total = combine(partials)
+    lie = (total + data.draw(st.sampled_from([1, -1]))) & scalar.MASK
+    found = wrong_partials(Fold.SUM, partials, chunk, lie)
+    if found is None:
+        return
+    assert combine(found) == lie
+    assert [i for i, (a, b) in enumerate(zip(found, partials, strict=True)) if a != b] == [chunk]
+
+
+@given(st.lists(st.floats(0.5, 1, width=32), min_size=2, max_size=6), st.sampled_from([1, -1]))
+def test_sums_of_like_terms_can_always_be_off_by_one_ulp(values: list[float], off: int) -> None:
+    partials = [struct.unpack("<I", struct.pack("<f", v))[0] for v in values]
+    lie = combine(partials) + off
+    assert wrong_partials(Fold.DOT, partials, len(partials) - 1, lie) is not None
+
+
+def combine(partials: list[int] | tuple[int, ...]) -> int:
+    acc = 0
+    for word in partials:
+        acc = scalar.fadd(acc, word)
+    return acc
+
+
+def test_an_inserted_copy_changes_no_state(honest_run: ClaimRun, toy: Job) -> None:
+    program = toy.programs.step
+    for at in range(len(program.ops)):
+        tapped = inserted(program, at, (Instr(scalar.Op.MOV, 0),))
+        out = toy.executable(tapped).run(honest_run.start, honest_run.context(1), toy.dataset)
+        assert honest_run.root(1, list(out)) == honest_run.root(1, honest_run.advance(1, honest_run.start)), at
+
+
+def test_nothing_that_is_shown_of_an_honest_step_is_changed(honest_run: ClaimRun, toy: Job) -> None:
+    cheat = lie_of("other-data", 0, toy)
+    lying, truth = cheat.run(honest_run), honest_run
+    state = truth.advance(1, truth.start)
+    graphs = [Digest(merkle.node_at(run.materialise(2, state).graph, -1, 0)) for run in (lying, truth)]
+    assert graphs[0] == graphs[1], "step 2 of the same state is honest"
+    assert toyjob.STEPS > 1

@@ -1,0 +1,172 @@
+"""Work in progress: a killed worker loses at most one step, and ends with the same bits."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lockstep.jobs import ClaimRun, Job, trace_root
+from lockstep.numerics.trace import StepTrace
+from lockstep.protocol.errors import DoctorError, Mismatch
+from lockstep.protocol.types import Cid, ClaimId
+from lockstep.storage import ContentStore
+from lockstep.storage.directory import DirectoryStore
+from worker.cheats import cheat_of
+from worker.claiming import Place, Stopped, check_step, compute, train
+from worker.progress import MATERIAL, PROGRESS, Material, WorkFolder, materials
+
+CLAIM = ClaimId(b"\xaa" * 32)
+PLACE = Place(CLAIM, 0, Cid("bafybase"))
+
+
+def folder(home: Path) -> WorkFolder:
+    return WorkFolder(home, CLAIM)
+
+
+def stop_after(run: ClaimRun, work: WorkFolder, steps: int) -> None:
+    """Do some steps as a worker does, and leave."""
+    state, roots, _ = *work.resume(run), 0
+    for t in range(len(roots) + 1, steps + 1):
+        state = run.advance(t, state)
+        roots.append(run.root(t, state))
+        work.save_step(run, state, roots)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 5, 6])
+def test_a_claim_resumed_anywhere_has_the_same_trace(steps: int, honest_run: ClaimRun, tmp_path: Path) -> None:
+    whole = [root for _, _, root in honest_run.states()]
+    stop_after(honest_run, folder(tmp_path), steps)
+    _, roots, resumed = train(honest_run, folder(tmp_path), threading.Event(), None)
+    assert resumed == steps, "what was done is not done again"
+    assert roots == whole
+
+
+def test_torn_or_foreign_progress_is_not_believed(honest_run: ClaimRun, tmp_path: Path) -> None:
+    stop_after(honest_run, folder(tmp_path), 3)
+    path = folder(tmp_path).path / PROGRESS
+    data = path.read_bytes()
+    flipped = data[:-1] + bytes([data[-1] ^ 1])
+    for damaged in (data[:-1], data + b"\0", flipped, b"", b"{}\n", data.split(b"\n", 1)[0]):
+        path.write_bytes(damaged)
+        assert folder(tmp_path).resume(honest_run) == (honest_run.start, []), damaged[:20]
+    path.write_bytes(data)
+    state, roots = folder(tmp_path).resume(honest_run)
+    assert len(roots) == 3
+    assert honest_run.root(3, state) == roots[-1]
+
+
+def test_stopping_raises_between_steps_and_keeps_them(honest_run: ClaimRun, tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop_after(honest_run, folder(tmp_path), 2)
+    stop.set()
+    with pytest.raises(Stopped):
+        train(honest_run, folder(tmp_path), stop, None)
+    assert len(folder(tmp_path).resume(honest_run)[1]) == 2
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, ".")
+from pathlib import Path
+from lockstep.jobs import slot_run
+from lockstep.storage.directory import DirectoryStore
+from tests import toyjob
+from worker.progress import WorkFolder
+job = toyjob.load(DirectoryStore(Path(sys.argv[1]) / "store"))
+run = slot_run(job, job.genesis, toyjob.SEED, 0, 1)
+work = WorkFolder(Path(sys.argv[1]), bytes.fromhex("aa" * 32))
+roots = []
+for t, state, root in run.states():
+    roots.append(root)
+    work.save_step(run, state, roots)
+    print(t, flush=True)
+    time.sleep(0.05)
+"""
+
+
+def test_a_worker_killed_in_any_moment_goes_on_with_the_same_bits(
+    honest_run: ClaimRun, tmp_path: Path, repository: Path
+) -> None:
+    """kill -9 after the third step was printed: the next process has at least three, and the same trace root."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=repository) as child:
+        assert child.stdout is not None
+        done = 0
+        while done < 3:
+            done = int(child.stdout.readline())
+        time.sleep(0.01)
+        os.kill(child.pid, signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    _, roots, resumed = train(honest_run, folder(tmp_path), threading.Event(), None)
+    assert resumed >= 3, "at most the step in work was lost"
+    assert trace_root(roots) == trace_root([root for _, _, root in honest_run.states()])
+
+
+def test_material_is_on_disk_when_the_claim_is_ready_and_says_it_all(
+    honest_run: ClaimRun, toy_store: ContentStore, toy: Job, tmp_path: Path
+) -> None:
+    done = compute(honest_run, PLACE, folder(tmp_path), toy_store, threading.Event(), Random(0))
+    assert folder(tmp_path).material() == done.material
+    assert materials(tmp_path) == [done.material]
+    assert not (folder(tmp_path).path / PROGRESS).exists(), "tensors are not kept: the material computes them again"
+    material = done.material
+    assert toy_store.get(material.trace_cid, max_bytes=1000) == b"".join(material.roots)
+    assert material.trace_root == trace_root([root for _, _, root in honest_run.states()])
+    again = compute(honest_run, PLACE, folder(tmp_path), toy_store, threading.Event(), Random(0))
+    assert again.material == material, "a claim is computed once"
+    folder(tmp_path).remove()
+    assert materials(tmp_path) == []
+
+
+def test_material_that_does_not_add_up_is_refused(
+    honest_run: ClaimRun, toy_store: ContentStore, tmp_path: Path
+) -> None:
+    material = compute(honest_run, PLACE, folder(tmp_path), toy_store, threading.Event(), None).material
+    path = folder(tmp_path).path / MATERIAL
+    path.write_text(material.to_json().replace(material.out.hex(), "00" * 32))
+    with pytest.raises(Mismatch):
+        folder(tmp_path).material()
+    assert Material.from_json(material.to_json()) == material
+
+
+def test_the_self_check_passes_every_honest_step(honest_run: ClaimRun) -> None:
+    state = honest_run.start
+    for t in range(1, honest_run.transitions + 1):
+        step = honest_run.materialise(t, state)
+        check_step(step, t, step.root, Random(t))
+        state = honest_run.advance(t, state)
+
+
+def test_the_self_check_stops_a_machine_that_computes_other_bits(honest_run: ClaimRun, toy: Job) -> None:
+    honest_step = honest_run.materialise(1, honest_run.start)
+    wrong = cheat_of("other-data", toy.programs, toy.params, 0, 31337).run(honest_run).materialise(1, honest_run.start)
+    assert isinstance(wrong, StepTrace)
+    with pytest.raises(DoctorError):
+        check_step(wrong, 1, honest_step.root, Random(0))
+    found = 0
+    for seed in range(8):
+        try:
+            check_step(wrong, 1, wrong.root, Random(seed))
+        except DoctorError:
+            found += 1
+    assert found > 0, "wrong words of a consistent step are found by chance, not always"
+
+
+def test_progress_belongs_to_one_seed(honest_run: ClaimRun, tmp_path: Path, toy: Job) -> None:
+    from dataclasses import replace
+
+    stop_after(honest_run, folder(tmp_path), 2)
+    other = replace(honest_run, seed=b"\x01" * 32)
+    assert folder(tmp_path).resume(other)[1] == []
+
+
+def test_a_store_can_be_anywhere(honest_run: ClaimRun, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "elsewhere")
+    done = compute(honest_run, PLACE, folder(tmp_path), store, threading.Event(), None)
+    assert store.has(done.material.payload_cid)

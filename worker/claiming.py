@@ -1,0 +1,137 @@
+"""Computing a claim: train its steps, check one of them, store what it commits to.
+
+Runs beside the loop that talks to the chain; knows no chain. Killed in a step, it goes on from the one before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from lockstep.jobs import ClaimRun, State, payload_of
+from lockstep.merging import payload_bytes
+from lockstep.numerics import reference
+from lockstep.numerics.trace import StepTrace, layout_root
+from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.program import CHUNK, Kind
+from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot
+from worker.progress import Material, WorkFolder
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+CHECKED_WORDS = 24
+"""Words of one step that are computed once more in Python integers before every claim."""
+
+CHECKED_TERMS = 1 << 12
+"""Folds of more terms are checked by one chunk."""
+
+
+class Stopped(Exception):
+    """The worker was asked to stop; what was computed is on disk."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A claim ready to be committed."""
+
+    material: Material
+    seconds: float
+    """Computing time in this process."""
+    resumed_from: int
+    """Steps that an earlier process had done."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which claim, by the names that its material carries."""
+
+    claim: ClaimId
+    attempt: int
+    base: Cid
+
+
+def train(
+    run: ClaimRun, folder: WorkFolder, stop: threading.Event, check: Random | None
+) -> tuple[State, list[StateRoot], int]:
+    """(tensors of S_T, S_1..S_T, steps found on disk). Raises Stopped between two steps once `stop` is set.
+
+    `check` draws the step that is checked against the reference arithmetic; None checks nothing (a lie would fail).
+    """
+    state, roots = folder.resume(run)
+    resumed = len(roots)
+    checked = check.randint(resumed + 1, run.transitions) if check and resumed < run.transitions else 0
+    for t in range(resumed + 1, run.transitions + 1):
+        if stop.is_set():
+            raise Stopped
+        before, state = state, run.advance(t, state)
+        roots.append(run.root(t, state))
+        folder.save_step(run, state, roots)
+        if t == checked and check is not None:
+            check_step(run.materialise(t, before), t, roots[-1], check)
+    return state, roots, resumed
+
+
+def settle(run: ClaimRun, place: Place, final: State, roots: Sequence[StateRoot], store: ContentStore) -> Material:
+    """Store payload and trace; the claim's inputs and outputs by name."""
+    layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.payload_depth
+    out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
+    payload_cid = store.put(payload_bytes(payload_of(run.job, final)))
+    trace_cid = store.put(b"".join(roots))
+    return Material(
+        place.claim, run.job.id, run.round, place.attempt, run.slot, run.seed, place.base, (), tuple(roots), out, out2,
+        trace_cid, payload_cid,
+    )  # fmt: skip
+
+
+def compute(
+    run: ClaimRun,
+    place: Place,
+    folder: WorkFolder,
+    store: ContentStore,
+    stop: threading.Event,
+    check: Random | None,
+) -> Trained:
+    """The whole claim, from whatever is on disk. Its material is on disk when this returns."""
+    started = time.monotonic()
+    material, resumed = folder.material(), 0
+    if material is None:
+        final, roots, resumed = train(run, folder, stop, check)
+        material = settle(run, place, final, roots, store)
+        folder.save_material(material)
+    folder.drop_progress()
+    return Trained(material, time.monotonic() - started, resumed)
+
+
+def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None:
+    """Compare a step with its materialised form, and some of its words with the reference arithmetic.
+
+    Raises DoctorError: a claim of this machine would lose its stake.
+    """
+    program, operands = step.program, step.operands()
+    # INVARIANT: what would be shown in a game is what is claimed.
+    if step.root != root:
+        raise _unfit(f"step {t} gives another state when its tensors are kept")
+    for _ in range(CHECKED_WORDS):
+        index = random.randrange(len(program.ops))
+        op = program.ops[index]
+        element = random.randrange(op.header.elements)
+        if op.kind == Kind.FOLD and op.k_terms > CHECKED_TERMS:
+            group = random.randrange(-(-op.chunks // CHUNK)) if op.chunks > CHUNK else None
+            words = step.partials(index, element, group)
+            j = random.randrange(len(words))
+            expected, got = reference.chunk(op, element, CHUNK * (group or 0) + j, operands), words[j]
+        else:
+            expected, got = reference.element(op, element, operands), int(step.output(index).words[element])
+        if expected != got:
+            raise _unfit(f"op {index} ({program.name_of(index)}), element {element} of step {t} is not what it must be")
+
+
+def _unfit(what: str) -> DoctorError:
+    return DoctorError(
+        f"self-check: {what}", hint="this machine or build computes other bits than the profile: do not claim with it"
+    )
