@@ -38,5 +38,8 @@ def configure(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)
+    # kombu warns that the filesystem has no host name.
+    logging.getLogger("kombu.connection").setLevel(logging.ERROR)
     for noisy in ("celery", "kombu", "alembic", "httpx2", "web3", "urllib3", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -189,11 +189,8 @@ class Payload(Base):
 
     __tablename__ = "payloads"
     claim: Mapped[str] = mapped_column(Hex32, primary_key=True)
-    cid: Mapped[str] = mapped_column(Text)
-    decoded: Mapped[bool]
-    """Fetched, well-formed, and its subtree root is the claim's `out`."""
-    final: Mapped[bool]
-    """False: unreachable or not there yet, ask again."""
+    report: Mapped[str] = mapped_column(String(16))
+    """`decide.Report`."""
     reason: Mapped[str] = mapped_column(Text, default="")
 
 

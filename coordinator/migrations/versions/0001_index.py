@@ -135,9 +135,7 @@ def upgrade() -> None:
     op.create_table(
         "payloads",
         sa.Column("claim", sa.String(length=66), nullable=False),
-        sa.Column("cid", sa.Text(), nullable=False),
-        sa.Column("decoded", sa.Boolean(), nullable=False),
-        sa.Column("final", sa.Boolean(), nullable=False),
+        sa.Column("report", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("claim", name=op.f("pk_payloads")),
     )

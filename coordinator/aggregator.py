@@ -1,0 +1,143 @@
+"""The aggregator's work on one job: payloads judged, merges computed, claims kept so that they can be defended.
+
+I/O and arithmetic, no decisions: `decide` says what, this module does it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dag_cbor
+
+from coordinator.cheats import Cheat
+from coordinator.decide import Report
+from coordinator.guard import Guard
+from lockstep import jobs, merging
+from lockstep.disputes import HeldClaim
+from lockstep.jobs import ClaimRun, Job, Tensors
+from lockstep.merging import Merged, RoundRecord
+from lockstep.protocol.errors import BlobCorrupt, BlobMissing, LockstepError, Mismatch, Unreachable
+from lockstep.protocol.jobs import Round
+from lockstep.protocol.types import Cid, ClaimId, StateRoot
+from lockstep.storage import ContentStore
+from lockstep.storage.payload import Checkpoint, decode_checkpoint, decode_payload, encode_checkpoint
+from lockstep.storage.store import write_atomically
+
+KEPT_ROUNDS = 2
+"""Rounds whose decoded payloads are kept in memory between judging and merging."""
+
+KEPT_CLAIMS = 2
+"""Merge claims whose computation is kept in memory."""
+
+
+class Aggregator:
+    """One job, loaded and checked, with what was fetched for it."""
+
+    def __init__(self, job: Job, store: ContentStore, guard: Guard, archive: Path, cheat: Cheat | None = None) -> None:
+        """`archive`: a folder for the material of merge claims."""
+        self.job = job
+        self._store = store
+        self._guard = guard
+        self._archive = archive
+        self._cheat = cheat
+        self._payloads: OrderedDict[tuple[Cid, bytes], Tensors] = OrderedDict()
+        self._held: OrderedDict[ClaimId, HeldClaim] = OrderedDict()
+        archive.mkdir(parents=True, exist_ok=True)
+
+    def judge(self, ref: merging.Payload) -> tuple[Report, str]:
+        """Fetch and decode a revealed payload: (report, reason)."""
+        try:
+            self._payload(ref)
+        except Unreachable as error:
+            return Report.UNREACHABLE, error.message
+        except (BlobMissing, BlobCorrupt) as error:
+            return Report.MISSING, error.message
+        except LockstepError as error:
+            # What the CID names is there and is not what was claimed; a CID's content never changes.
+            return Report.REFUSED, error.message
+        return Report.DECODED, ""
+
+    def merge(
+        self,
+        claim: ClaimId,
+        number: int,
+        stored: Round,
+        before: Sequence[RoundRecord],
+        accepted: Sequence[merging.Payload | None],
+    ) -> tuple[StateRoot, StateRoot, Cid]:
+        """(out, out2, checkpoint's CID) of a round's merge, bound and archived before anybody may learn of it.
+
+        Raises the store's errors, Mismatch if the inputs are not those that the contract froze, GuardRefused.
+        """
+        base = merging.base_checkpoint(self.job, self._store, before)
+        payloads = [None if ref is None else self._payload(ref) for ref in accepted]
+        run = self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
+        # INVARIANT: what is merged is what the contract froze.
+        if run.root(0, run.start) != stored.merge_in:
+            raise Mismatch(
+                f"round {number}: the fetched inputs do not hash to mergeIn", hint="run `lockstep coordinator reindex`"
+            )
+        merged = merging.finish(run)
+        self._guard.bind_merge(claim, merged.out, merged.out2)
+        self._keep(claim, merged)
+        write_atomically(self._start_file(claim), [_start_bytes(base, payloads)])
+        cid = merging.store_checkpoint(self._store, merged.checkpoint)
+        return StateRoot(merged.out), StateRoot(merged.out2), cid
+
+    def held(
+        self, claim: ClaimId, number: int, stored: Round, before: Sequence[RoundRecord],
+        accepted: Sequence[merging.Payload | None],
+    ) -> HeldClaim:  # fmt: skip
+        """A merge claim of ours as it was computed, to defend it; computed again if this process did not make it."""
+        if claim not in self._held:
+            run = self._archived_run(claim, number, stored)
+            if run is None or run.root(0, run.start) != stored.merge_in:
+                base = merging.base_checkpoint(self.job, self._store, before)
+                payloads = [None if ref is None else self._payload(ref) for ref in accepted]
+                run = self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
+            self._keep(claim, merging.finish(run))
+        return self._held[claim]
+
+    def forget(self, claim: ClaimId) -> None:
+        """Drop the archive of a claim that can no longer be challenged."""
+        self._held.pop(claim, None)
+        self._start_file(claim).unlink(missing_ok=True)
+
+    def _run(self, honest: ClaimRun) -> ClaimRun:
+        return honest if self._cheat is None else self._cheat.run(honest)
+
+    def _keep(self, claim: ClaimId, merged: Merged) -> None:
+        self._held[claim] = HeldClaim(merged.run, [merged.root])
+        while len(self._held) > KEPT_CLAIMS:
+            self._held.popitem(last=False)
+
+    def _payload(self, ref: merging.Payload) -> Tensors:
+        key = (ref.cid, bytes(ref.out))
+        if key not in self._payloads:
+            self._payloads[key] = merging.fetch_payload(self.job, self._store, ref)
+            while len(self._payloads) > KEPT_ROUNDS * self.job.params.slots:
+                self._payloads.popitem(last=False)
+        return self._payloads[key]
+
+    def _start_file(self, claim: ClaimId) -> Path:
+        return self._archive / f"{claim.hex()}.start"
+
+    def _archived_run(self, claim: ClaimId, number: int, stored: Round) -> ClaimRun | None:
+        """From the archive; None if it is lost or damaged: public data gives it again."""
+        try:
+            fields: Any = dag_cbor.decode(self._start_file(claim).read_bytes())
+            headers = self.job.programs.encode.output_layout[: 1 << self.job.params.payload_depth]
+            payloads = [None if data is None else decode_payload(data, headers) for data in fields["payloads"]]
+            base = decode_checkpoint(fields["base"])
+            return self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
+        except (FileNotFoundError, LockstepError, ValueError, TypeError, KeyError):
+            return None
+
+
+def _start_bytes(base: Checkpoint, payloads: Sequence[Tensors | None]) -> bytes:
+    """S_0 of a merge as a file."""
+    wire: list[Any] = [None if tensors is None else merging.payload_bytes(tensors) for tensors in payloads]
+    return dag_cbor.encode({"base": encode_checkpoint(base), "payloads": wire})

@@ -1,0 +1,263 @@
+"""What the coordinator does next: pure functions of what chain and storage say.
+
+Every action in a decision is valid on the state it was decided from; none relies on another of the same decision. So a
+process may die between any two of them: the next look decides again from what the chain then says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstep.protocol.jobs import Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.types import Address, Seconds, Wei
+
+
+class Report(Enum):
+    """What fetching and decoding a revealed payload gave."""
+
+    DECODED = "decoded"
+    """Here, well-formed, and its subtree root is the claim's `out`."""
+    REFUSED = "refused"
+    """Here, and not what was claimed: for good."""
+    MISSING = "missing"
+    """The store answered that it does not hold it; it may yet come."""
+    UNREACHABLE = "unreachable"
+    """Nobody answered: this says nothing about the payload."""
+    UNKNOWN = "unknown"
+    """Not asked yet."""
+
+
+FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """A round as chain and storage tell it at the head."""
+
+    number: int
+    phase: Phase
+    """What time and completeness make of the stored phase."""
+    stored: Round
+    reports: tuple[tuple[int, Report], ...] = ()
+    """(slot, report) of every revealed claim, in slot order."""
+    merger: Address | None = None
+    """Who may merge now."""
+    turns_over: bool = False
+    """Every merge turn has passed."""
+    mine: bool = False
+    """This coordinator's stake is locked in the round's merge."""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job as chain and storage tell it at the head."""
+
+    params: JobParams
+    job: Job
+    barred: bool
+    """The aggregator was convicted of a merge of this job."""
+    views: tuple[RoundView, ...]
+    """Rounds settled - 1 .. started - 1 and voided ones beyond, in order."""
+
+    def round(self, number: int) -> RoundView | None:
+        """The view of a round, if it is among `views`."""
+        return next((v for v in self.views if v.number == number), None)
+
+
+@dataclass(frozen=True)
+class World:
+    """The rest: who decides, when, with what money."""
+
+    me: Address
+    now: Seconds
+    """The head's timestamp."""
+    block: int
+    """The head's number; a transaction sent now lands in a later block."""
+    free: Wei
+    """Free stake in the vault."""
+    balance: Wei
+    """Tokens in the account."""
+    credits: Wei
+    """Earned, not yet withdrawn."""
+
+
+@dataclass(frozen=True)
+class Deposit:
+    """Stake more."""
+
+    amount: Wei
+
+
+@dataclass(frozen=True)
+class StartRound:
+    """Begin the next round."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Close the roster, or draw the seed."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Attest:
+    """Say which payloads were fetched and decoded."""
+
+    round: int
+    mask: int
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """Fix the accepted claims and what is merged."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Run the merge Program and claim its outputs."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Finalize:
+    """Pay a round that nobody can overturn, or fail one that nobody merged."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """Take back the stake that a void round holds."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Close the job: the rest goes back to the requester."""
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """Pay this account's credits out."""
+
+
+Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Finalize | Release | Finish | Withdraw
+
+
+def decide(seen: JobView, world: World) -> tuple[Action, ...]:
+    """Everything that is due now, most urgent first."""
+    if seen.params.aggregator != world.me:
+        return ()
+    if seen.job.status == JobStatus.DONE:
+        return (Withdraw(),) if world.credits > 0 else ()
+    deposit = stake_due(seen, world)
+    actions: list[Action] = [Deposit(deposit)] if deposit else []
+    for view in seen.views:
+        actions += _round_actions(seen, view, world)
+    if start_due(seen):
+        actions.append(StartRound(seen.job.started))
+    if finish_due(seen):
+        actions.append(Finish())
+    return tuple(actions)
+
+
+def wanted_payloads(seen: JobView, world: World) -> tuple[tuple[int, int], ...]:
+    """(round, slot) of revealed claims whose payload is still to be fetched and judged."""
+    if seen.params.aggregator != world.me or seen.barred:
+        return ()
+    return tuple(
+        (view.number, slot)
+        for view in seen.views
+        if view.phase in (Phase.REVEALING, Phase.ATTESTING)
+        for slot, report in view.reports
+        if report not in FINAL_REPORTS
+    )
+
+
+def attestation(view: RoundView, now: Seconds, margin: Seconds) -> int | None:
+    """The mask to attest, or None to wait for payloads that may yet come.
+
+    Waiting ends `margin` seconds before the window does. What is then missing stays out; what could not be asked for
+    stays in: unreachable is never missing, and the merge's own fallback is the next merger.
+    """
+    # INVARIANT: a mask speaks of every revealed claim; an index that lags says nothing, and nothing means all of them.
+    if len(view.reports) < view.stored.revealed:
+        return None
+    waiting = any(report not in FINAL_REPORTS for _, report in view.reports)
+    if waiting and now < view.stored.attest_ends - margin:
+        return None
+    kept = (Report.DECODED, Report.UNREACHABLE, Report.UNKNOWN)
+    return sum(1 << slot for slot, report in view.reports if report in kept)
+
+
+def stake_due(seen: JobView, world: World) -> Wei:
+    """Stake to deposit so that every unsettled round that may be ahead can be merged; bounded by the balance."""
+    if seen.barred or seen.job.status != JobStatus.ACTIVE:
+        return Wei(0)
+    ahead = min(seen.params.max_lead, seen.params.rounds - seen.job.settled)
+    locked = sum(view.mine and view.phase == Phase.LEAD for view in seen.views)
+    needed = seen.params.merge_stake * max(0, ahead - locked)
+    return Wei(max(0, min(needed - world.free, world.balance)))
+
+
+def start_due(seen: JobView) -> bool:
+    """Whether the next round can start, and somebody is there to join it.
+
+    After a failed round, and before the first, a worker that is there starts it: a round without workers only fails.
+    """
+    previous = seen.round(seen.job.started - 1)
+    return (
+        startable(seen)
+        and seen.job.started - seen.job.settled < seen.params.max_lead
+        and previous is not None
+        and previous.phase in (Phase.LEAD, Phase.FINAL)
+    )
+
+
+def startable(seen: JobView) -> bool:
+    """Whether the job has rounds to come."""
+    job, params = seen.job, seen.params
+    return job.status == JobStatus.ACTIVE and job.started < params.rounds and job.failed <= params.max_fail
+
+
+def finish_due(seen: JobView) -> bool:
+    """Whether no round is in flight and none can start."""
+    live = seen.job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED)
+    return live and not startable(seen) and seen.job.settled == seen.job.started
+
+
+def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Action]:
+    params, stored = seen.params, view.stored
+    match view.phase:
+        case Phase.SEALING:
+            # INVARIANT: the seed is the hash of a block that is already there when it is drawn.
+            if stored.seed_block == 0 or world.block >= stored.seed_block:
+                yield Seal(view.number)
+        case Phase.ATTESTING:
+            mask = attestation(view, world.now, Seconds(max(2, params.attest_seconds // 4)))
+            if mask is not None:
+                yield Attest(view.number, mask)
+        case Phase.FREEZING:
+            yield Freeze(view.number)
+        case Phase.MERGING:
+            if view.turns_over:
+                yield Finalize(view.number)
+            elif view.merger == world.me and world.free >= params.merge_stake:
+                yield Merge(view.number)
+        case Phase.LEAD:
+            # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+            over = world.now >= stored.merged_at + params.challenge_seconds
+            if over and stored.open_games == 0 and view.number == seen.job.settled:
+                yield Finalize(view.number)
+        case Phase.VOID:
+            if view.mine and not startable(seen):
+                yield Release(view.number)

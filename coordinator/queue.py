@@ -1,0 +1,163 @@
+"""The queue: Celery tasks that are short, idempotent pokes ("look at job J").
+
+A lost or repeated message changes nothing: beat pokes again every second, and a task acts only while it holds the row
+that is the lock. `python -m coordinator.queue worker|beat` are the child processes of `lockstep coordinator up`; they
+end when their standard input does, so that no child outlives a parent that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+import structlog
+from celery import Celery
+from celery.signals import setup_logging, worker_shutdown
+from kombu.exceptions import OperationalError
+
+from coordinator.settings import CoordinatorSettings, resolve_coordinator
+from lockstep.protocol.errors import LockstepError
+
+if TYPE_CHECKING:
+    from coordinator.service import Service
+
+log = structlog.get_logger(__name__)
+
+QUEUE = "coordinator"
+LOOK = "coordinator.look"
+STALE_POKES = 5
+"""A poke older than this many periods is dropped: a newer one waits behind it."""
+
+
+def build(settings: CoordinatorSettings) -> Celery:
+    """The Celery application on the settings' broker, with its schedule; tasks are registered below."""
+    app = Celery(QUEUE)
+    app.conf.update(
+        broker_url=settings.broker or "filesystem://",
+        task_default_queue=QUEUE,
+        task_ignore_result=True,
+        task_always_eager=False,
+        broker_connection_retry_on_startup=True,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_redirect_stdouts=False,
+        worker_hijack_root_logger=False,
+        worker_prefetch_multiplier=1,
+        beat_scheduler="celery.beat:Scheduler",  # nothing of a schedule needs to outlive its process
+        beat_max_loop_interval=settings.poll_seconds,
+        beat_schedule={
+            "index": {
+                "task": "coordinator.index",
+                "schedule": settings.poll_seconds,
+                "options": {"expires": STALE_POKES * settings.poll_seconds},
+            }
+        },
+    )
+    if not settings.broker:
+        folder, control = settings.home / "queue", settings.home / "queue-control"
+        for path in (folder, control):
+            path.mkdir(parents=True, exist_ok=True)
+        app.conf.broker_transport_options = {
+            "data_folder_in": str(folder),
+            "data_folder_out": str(folder),
+            "control_folder": str(control),
+            "polling_interval": min(0.2, settings.poll_seconds),
+        }
+
+    poke = poker(settings, app)
+
+    @app.task(name="coordinator.index")
+    def index() -> None:
+        """Read new blocks, then poke every job that is not over."""
+        with _no_trace():
+            for job in _service().index():
+                poke(job)
+
+    @app.task(name=LOOK)
+    def look(job: str) -> None:
+        """Do what is due for one job."""
+        with _no_trace():
+            _service().look(job)
+
+    return app
+
+
+def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:
+    """A function that asks the worker to look at a job; a broker that is down costs a second, not the request."""
+    queue = build(settings) if app is None else app
+    expires = STALE_POKES * settings.poll_seconds
+
+    def poke(job: str) -> None:
+        try:
+            queue.send_task(LOOK, (job,), expires=expires, retry=False)
+        except (OperationalError, OSError) as error:
+            log.warning("a poke was lost", job=job, why=str(error))
+
+    return poke
+
+
+@contextmanager
+def _no_trace() -> Iterator[None]:
+    """Known failures are told in one line: the next poke tries again."""
+    try:
+        yield
+    except LockstepError as error:
+        log.warning("try again", code=error.code, why=error.message, hint=error.hint)
+
+
+@cache
+def _service() -> Service:
+    """This process's service: the chain, the store and the index open once."""
+    from coordinator.service import Service
+
+    service = Service.open(resolve_coordinator())
+    worker_shutdown.connect(lambda **_: service.close(), weak=False)
+    return service
+
+
+def end_with_parent() -> None:
+    """Exit at once when standard input closes: the parent holds its other end for as long as it lives."""
+
+    def wait() -> None:
+        # readinto on the raw descriptor: buffered input would hold a lock that the interpreter's exit needs.
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
+
+
+def keep_stdout_for_events() -> None:
+    """Let `print` alone reach standard output: Celery writes to the descriptor itself when it shuts down."""
+    events = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(events, "w", buffering=1)
+
+
+def main(argv: list[str]) -> None:
+    """Run `worker` or `beat` until told to stop."""
+    from coordinator.logs import configure
+
+    keep_stdout_for_events()
+    configure()
+    end_with_parent()
+    settings = resolve_coordinator()
+    app = build(settings)
+    # Our own logging stands: Celery would else put its handlers over it.
+    setup_logging.connect(lambda **_: None, weak=False)
+    if argv == ["worker"]:
+        options = ["--pool=solo", "--concurrency=1", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        app.start(["--quiet", "worker", f"--queues={QUEUE}", *options])
+    elif argv == ["beat"]:
+        app.start(["--quiet", "beat", "--pidfile="])
+    else:
+        raise SystemExit("usage: python -m coordinator.queue worker|beat")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

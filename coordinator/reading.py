@@ -1,0 +1,181 @@
+"""What the chain and the index say, as the values that `decide` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from coordinator.decide import JobView, Report, RoundView, World
+from coordinator.models import Claim, Game, Job, Payload
+from coordinator.models import Round as RoundRow
+from lockstep.chain.contracts import Contracts
+from lockstep.merging import Payload as PayloadRef
+from lockstep.merging import RoundRecord
+from lockstep.protocol.jobs import NO_CLAIM, JobParams, Phase, Round
+from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seconds, Seed
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+REPORTED = (Phase.REVEALING, Phase.ATTESTING)
+
+
+def hex32(value: bytes) -> str:
+    """A root or an id as the index spells it."""
+    return "0x" + value.hex()
+
+
+def unhex(text: str) -> bytes:
+    """The bytes of a root or an id of the index."""
+    return bytes.fromhex(text.removeprefix("0x"))
+
+
+def read_world(w3: Web3, contracts: Contracts, me: Address) -> World:
+    """Time and money at the head."""
+    head = w3.eth.get_block("latest")
+    return World(
+        me=me,
+        now=Seconds(head["timestamp"]),
+        block=int(head["number"]),
+        free=contracts.vault.free(me),
+        balance=contracts.token.balance_of(me),
+        credits=contracts.vault.credits(me),
+    )
+
+
+def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: World) -> JobView:
+    """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
+    job = contracts.market.job(job_id)
+    views = [
+        _round(contracts, session, job_id, params, number, world)
+        for number in range(max(0, job.settled - 1), job.started)
+    ]
+    for number in range(job.started, min(job.started + params.max_lead, params.rounds)):
+        view = _round(contracts, session, job_id, params, number, world)
+        if view.phase != Phase.VOID:
+            break
+        views.append(view)
+    return JobView(params, job, contracts.market.barred(job_id, params.aggregator), tuple(views))
+
+
+def merge_turn(params: JobParams, stored: Round, now: Seconds) -> int:
+    """The merge turn at `now`: 0 is the aggregator's, k the k-th accepted slot's; each lasts merge_seconds."""
+    return stored.turn + max(0, now - stored.merge_opens) // params.merge_seconds
+
+
+def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
+    """The rounds before one, as the index has them: enough to compute its base checkpoint again.
+
+    A round's record is of its present attempt: every round before one that merges is merged or failed.
+    """
+    rows = session.scalars(
+        select(RoundRow).where(RoundRow.job == job, RoundRow.number < before).order_by(RoundRow.number)
+    ).all()
+    return tuple(_record(session, row) for row in rows)
+
+
+def payload_refs(
+    session: Session, job: str, number: int, attempt: int, mask: int, slots: int
+) -> list[PayloadRef | None]:
+    """Where the accepted payloads of a round are, in slot order."""
+    claims = {
+        c.slot: c
+        for c in session.scalars(select(Claim).where(Claim.job == job, Claim.round == number, Claim.attempt == attempt))
+        if c.slot != MERGE_SLOT
+    }
+    return [_payload(claims[slot]) if mask >> slot & 1 else None for slot in range(slots)]
+
+
+def revealed(session: Session, job: str, number: int, attempt: int) -> list[Claim]:
+    """The revealed slot claims of a round, in slot order, convicted ones among them."""
+    claims = session.scalars(
+        select(Claim)
+        .where(Claim.job == job, Claim.round == number, Claim.attempt == attempt, Claim.slot != MERGE_SLOT)
+        .where(Claim.payload_cid.is_not(None))
+        .order_by(Claim.slot)
+    )
+    return list(claims)
+
+
+def merge_inputs(
+    session: Session, job: str, number: int, stored: Round, params: JobParams
+) -> tuple[tuple[RoundRecord, ...], list[PayloadRef | None]]:
+    """What a round's merge is computed from: the rounds before it, and its accepted payloads."""
+    accepted = payload_refs(session, job, number, stored.attempt, stored.mask, params.slots)
+    return records(session, job, number), accepted
+
+
+def merges_of(session: Session, job: str | None, args: Mapping[str, Any]) -> list[Claim]:
+    """Every merge claim of the round that an event names."""
+    found = select(Claim).where(Claim.job == job, Claim.round == args["round"], Claim.slot == MERGE_SLOT)
+    return list(session.scalars(found))
+
+
+def my_open_games(session: Session, job: str, me: Address) -> list[tuple[Game, Claim]]:
+    """Games open on merges that this account made."""
+    found = session.execute(
+        select(Game, Claim)
+        .join(Claim, Claim.id == Game.claim)
+        .where(Game.verdict.is_(None), Claim.job == job, Claim.slot == MERGE_SLOT, Claim.worker == me)
+        .order_by(Game.block, Game.id)
+    )
+    return [(game, claim) for game, claim in found]
+
+
+def _round(
+    contracts: Contracts, session: Session, job_id: JobId, params: JobParams, number: int, world: World
+) -> RoundView:
+    market = contracts.market
+    stored, phase = market.round(job_id, number), market.phase(job_id, number)
+    reports: tuple[tuple[int, Report], ...] = ()
+    if phase in REPORTED:
+        reports = _reports(session, revealed(session, hex32(job_id), number, stored.attempt))
+    mine = False
+    if phase in (Phase.LEAD, Phase.VOID) and stored.merge_claim != NO_CLAIM:
+        lock = contracts.vault.lock_of(stored.merge_claim)
+        mine = lock is not None and lock.account == world.me
+    merging = phase == Phase.MERGING
+    return RoundView(
+        number=number,
+        phase=phase,
+        stored=stored,
+        reports=reports,
+        merger=market.merger_of(job_id, number) if merging else None,
+        turns_over=merging and merge_turn(params, stored, world.now) > stored.mask.bit_count(),
+        mine=mine,
+    )
+
+
+def _reports(session: Session, claims: list[Claim]) -> tuple[tuple[int, Report], ...]:
+    known: Mapping[str, Payload] = {
+        p.claim: p for p in session.scalars(select(Payload).where(Payload.claim.in_([c.id for c in claims])))
+    }
+    return tuple((c.slot, Report(known[c.id].report) if c.id in known else Report.UNKNOWN) for c in claims)
+
+
+def _record(session: Session, row: RoundRow) -> RoundRecord:
+    params = session.get_one(Job, row.job).params
+    merge = session.scalars(
+        select(Claim).where(
+            Claim.job == row.job,
+            Claim.round == row.number,
+            Claim.slot == MERGE_SLOT,
+            Claim.state.in_(("merged", "final")),
+        )
+    ).first()
+    mask = int(row.mask or 0) if merge is not None else 0
+    return RoundRecord(
+        number=row.number,
+        seed=Seed(unhex(row.seed or "00" * 32)),
+        payloads=tuple(payload_refs(session, row.job, row.number, row.attempt, mask, int(params["slots"]))),
+        checkpoint=Cid(merge.payload_cid) if merge is not None and merge.payload_cid else None,
+        out=Digest(unhex(merge.out or "")) if merge is not None else Digest(b""),
+        out2=Digest(unhex(merge.out2 or "")) if merge is not None else Digest(b""),
+    )
+
+
+def _payload(claim: Claim) -> PayloadRef:
+    return PayloadRef(Cid(claim.payload_cid or ""), Digest(unhex(claim.out or "")))

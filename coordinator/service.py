@@ -1,0 +1,310 @@
+"""The coordinator at work: read chain and storage -> decide (pure) -> act, one job at a time.
+
+Everything is decided from what the chain says at that moment, so this may be killed at any line: the next look goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+
+import structlog
+
+from coordinator import cheats, leases, reading
+from coordinator.aggregator import Aggregator
+from coordinator.decide import (
+    Action,
+    Attest,
+    Deposit,
+    Finalize,
+    Finish,
+    Freeze,
+    JobView,
+    Merge,
+    Release,
+    Seal,
+    StartRound,
+    Withdraw,
+    World,
+    decide,
+    wanted_payloads,
+)
+from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
+from coordinator.models import Claim, Event, Job, Payload
+from coordinator.parts import Parts
+from coordinator.projections import MARKET
+from coordinator.settings import CoordinatorSettings
+from lockstep import jobs
+from lockstep.chain.contracts import Call
+from lockstep.chain.outbox import Outbox
+from lockstep.cli.output import event
+from lockstep.disputes import Seat, Side, Table
+from lockstep.merging import Payload as PayloadRef
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.errors import ChainError, FundsError, ProgramInvalid, TryLater
+from lockstep.protocol.jobs import JobParams, JobStatus
+from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, GameId, JobId, Seconds
+
+LOOKS = 12
+"""Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""
+
+CATCH_UP_STEPS = 50
+MINED_SECONDS = 30.0
+"""How long a task waits for a transaction; what is not mined then is waited for again by the next task."""
+
+PERMIT_SECONDS = 3600
+TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
+"""Events of the market about one's own jobs that a watcher may rely on."""
+
+log = structlog.get_logger(__name__)
+
+
+class Service:
+    """One coordinator's worker."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._indexer = Indexer(parts.database, parts.w3, parts.addresses)
+        self._outbox = Outbox(parts.settings.home / "outbox.sqlite", parts.w3, parts.account)
+        self._table = Table(parts.contracts.game, parts.addresses.block)
+        self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._params: dict[JobId, JobParams] = {}
+        self._aggregators: dict[JobId, Aggregator] = {}
+        self._refused: set[JobId] = set()
+        self._closed: set[str] = set()
+        self._cheat = cheats.named(os.environ, parts.addresses.chain_id)
+
+    @staticmethod
+    def open(settings: CoordinatorSettings) -> Service:
+        """Open the parts, wait for what was sent before, drop the leases of whoever worked here before."""
+        parts = Parts.open(settings)
+        parts.database.check()
+        leases.clear(parts.database)
+        service = Service(parts)
+        service.settle()
+        return service
+
+    def settle(self) -> None:
+        """Wait until every transaction that an earlier process sent is mined: decisions read the chain alone."""
+        for key in self._outbox.recover():
+            try:
+                self._outbox.wait(key, MINED_SECONDS)
+            except (ChainError, FundsError, TryLater) as error:
+                log.info("an earlier transaction did nothing", key=key, why=error.message)
+
+    def index(self) -> list[str]:
+        """Take in new blocks; returns the jobs to look at."""
+        for _ in range(CATCH_UP_STEPS):
+            done = self._step()
+            if done.behind <= 0:
+                break
+        self._parts.guard.forget(Seconds(done.time))
+        with self._parts.database.reading() as session:
+            return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
+
+    def look(self, job: str) -> None:
+        """Do what is due for one job, until nothing is."""
+        with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
+            looks = LOOKS if taken else 0
+            while looks and self._once(JobId(reading.unhex(job))):
+                looks -= 1
+                self._step()
+
+    def close(self) -> None:
+        """Close files; what was sent stays sent."""
+        self._outbox.close()
+        self._parts.close()
+
+    # -- read
+
+    def _step(self) -> Indexed:
+        done = self._indexer.step()
+        if done.events:
+            event("indexed", time=done.time, block=done.block, events=len(done.events))
+        with self._parts.database.reading() as session:
+            own = {job for job in {e.job for e in done.events if e.job} if self._is_mine(session.get(Job, job))}
+            final = [
+                c for e in done.events if e.name == "RoundFinal" for c in reading.merges_of(session, e.job, e.args)
+            ]
+        for told in done.events:
+            if told.contract == MARKET and told.name in TOLD and told.job in own:
+                self._tell(told)
+        for claim in final:
+            self._forget(claim)
+        return done
+
+    def _once(self, job: JobId) -> bool:
+        """One look; whether anything was done."""
+        params = self._params_of(job)
+        world = reading.read_world(self._parts.w3, self._parts.contracts, self._parts.me)
+        defended = self._defend(job, params, world)
+        seen = self._read(job, params, world)
+        wanted = wanted_payloads(seen, world)
+        if wanted and self._judge(job, params, seen, wanted):
+            seen = self._read(job, params, world)
+        actions = decide(seen, world)
+        if seen.job.status == JobStatus.DONE and not actions:
+            self._closed.add(reading.hex32(job))
+        return self._act(job, seen, actions, world) or defended
+
+    def _read(self, job: JobId, params: JobParams, world: World) -> JobView:
+        with self._parts.database.reading() as session:
+            return reading.read_job(self._parts.contracts, session, job, params, world)
+
+    def _params_of(self, job: JobId) -> JobParams:
+        if job not in self._params:
+            self._params[job] = self._parts.contracts.market.params(job)
+        return self._params[job]
+
+    def _is_mine(self, row: Job | None) -> bool:
+        return row is not None and row.aggregator.lower() == self._parts.me.lower()
+
+    def _aggregator(self, job: JobId, params: JobParams) -> Aggregator:
+        if job not in self._aggregators:
+            settings = self._parts.settings
+            loaded = jobs.load(job, params, self._parts.store, settings.shared.threads)
+            cheat = None
+            if self._cheat is not None:
+                cheat = self._cheat(loaded.programs, params)
+                event("expects", job=reading.hex32(job), cheat=cheat.name, **cheat.expectation.to_dict())
+            archive = settings.home / "claims"
+            self._aggregators[job] = Aggregator(loaded, self._parts.store, self._parts.guard, archive, cheat)
+        return self._aggregators[job]
+
+    def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Iterable[tuple[int, int]]) -> bool:
+        """Fetch payloads and write down what they are; whether any was judged."""
+        if job in self._refused:
+            return False
+        try:
+            aggregator = self._aggregator(job, params)
+        except ProgramInvalid as error:
+            self._refused.add(job)
+            log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
+            return False
+        with self._parts.database.reading() as session:
+            claims = {
+                (view.number, claim.slot): claim
+                for view in seen.views
+                for claim in reading.revealed(session, reading.hex32(job), view.number, view.stored.attempt)
+            }
+        found = []
+        for place in wanted:
+            claim = claims[place]
+            ref = PayloadRef(Cid(claim.payload_cid or ""), Digest(reading.unhex(claim.out or "")))
+            report, reason = aggregator.judge(ref)
+            found.append(Payload(claim=claim.id, report=report.value, reason=reason))
+            log.info("payload judged", claim=claim.id, report=report.value, why=reason)
+        with self._parts.database.session() as session:
+            for row in found:
+                session.merge(row)
+        return bool(found)
+
+    # -- act
+
+    def _act(self, job: JobId, seen: JobView, actions: Iterable[Action], world: World) -> bool:
+        """Send what was decided, all of it before waiting for any; whether anything took effect."""
+        sent = []
+        for action in actions:
+            try:
+                key, call = self._call(job, seen, action, world)
+                self._submit(call, key)
+                sent.append(key)
+            except (ChainError, FundsError) as error:
+                # Everybody may call these: somebody else was first, or it is not our turn any more.
+                log.info("not done", action=type(action).__name__, why=error.message)
+        return sum(self._mined(key) for key in sent) > 0
+
+    def _call(self, job: JobId, seen: JobView, action: Action, world: World) -> tuple[str, Call]:
+        """(key, transaction) of an action; runs the merge Program for a merge."""
+        market, vault, token = self._parts.contracts.market, self._parts.contracts.vault, self._parts.contracts.token
+        name = f"{type(action).__name__.lower()}/{job.hex()}/{seen.job.attempt}"
+        match action:
+            case Deposit(amount):
+                deadline = Seconds(world.now + PERMIT_SECONDS)
+                permit = token.sign_permit(self._parts.account, vault.address, amount, deadline)
+                return f"{name}/{world.block}", vault.deposit_with_permit(amount, permit)
+            case StartRound(r):
+                return f"{name}/{r}", market.start_round(job, r)
+            case Seal(r):
+                view = seen.round(r)
+                drawing = view is not None and view.stored.seed_block > 0
+                return f"{name}/{r}/{'draw' if drawing else 'close'}", market.seal(job, r)
+            case Attest(r, mask):
+                return f"{name}/{r}", market.attest(job, r, mask)
+            case Freeze(r):
+                return f"{name}/{r}", market.freeze(job, r)
+            case Merge(r):
+                return self._merge(job, seen, r)
+            case Finalize(r):
+                return f"{name}/{r}", market.finalize(job, r)
+            case Release(r):
+                return f"{name}/{r}", market.release(job, r)
+            case Finish():
+                return name, market.finish(job)
+            case Withdraw():
+                return f"{name}/{world.block}", vault.withdraw()
+
+    def _merge(self, job: JobId, seen: JobView, r: int) -> tuple[str, Call]:
+        view = seen.round(r)
+        assert view is not None, "a merge is decided on a round in view"
+        claim = claim_id(job, r, seen.job.attempt, MERGE_SLOT)
+        with self._parts.database.reading() as session:
+            before, accepted = reading.merge_inputs(session, reading.hex32(job), r, view.stored, seen.params)
+        aggregator = self._aggregator(job, seen.params)
+        out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
+        return f"merge/{claim.hex()}", self._parts.contracts.market.merge(job, r, out, out2, cid)
+
+    def _defend(self, job: JobId, params: JobParams, world: World) -> bool:
+        """Make the moves that are due in games about merges of ours; whether any was made."""
+        with self._parts.database.reading() as session:
+            games = reading.my_open_games(session, reading.hex32(job), self._parts.me)
+        moved = False
+        for game, claim in games:
+            try:
+                moved |= self._turn(job, params, GameId(reading.unhex(game.id)), claim, world)
+            except TryLater as error:
+                log.warning("a move waits", game=game.id, why=error.message)
+        return moved
+
+    def _turn(self, job: JobId, params: JobParams, game: GameId, claim: Claim, world: World) -> bool:
+        stored = self._parts.contracts.market.round(job, claim.round)
+        with self._parts.database.reading() as session:
+            before, accepted = reading.merge_inputs(session, claim.job, claim.round, stored, params)
+        own = ClaimId(reading.unhex(claim.id))
+        held = self._aggregator(job, params).held(own, claim.round, stored, before, accepted)
+        move = Seat(game, Side.DEFENDER, held, self._table, self._send).turn(world.now)
+        if move is not None:
+            event("defending", time=world.now, game=reading.hex32(game), move=type(move).__name__)
+        return move is not None
+
+    # -- send
+
+    def _submit(self, call: Call, key: str) -> None:
+        # Mined, and yet due again: it reverted, or its block is gone.
+        if self._outbox.receipt(key) is not None:
+            self._outbox.forget(key)
+        self._outbox.submit(call, key)
+
+    def _mined(self, key: str) -> bool:
+        try:
+            self._outbox.wait(key, MINED_SECONDS)
+        except (ChainError, FundsError, TryLater) as error:
+            log.info("not done", key=key, why=error.message)
+            return False
+        return True
+
+    def _send(self, call: Call, key: str) -> None:
+        self._submit(call, key)
+        self._outbox.wait(key, MINED_SECONDS)
+
+    # -- tell
+
+    def _tell(self, told: Event) -> None:
+        fields = {k: v for k, v in told.args.items() if k != "job"}
+        event(TOLD[told.name], time=told.time, job=told.job, **fields)
+
+    def _forget(self, claim: Claim) -> None:
+        aggregator = self._aggregators.get(JobId(reading.unhex(claim.job)))
+        if aggregator is not None:
+            aggregator.forget(ClaimId(reading.unhex(claim.id)))
