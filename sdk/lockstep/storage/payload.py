@@ -34,8 +34,8 @@ Headers = Sequence[TensorHeader | None]
 class Checkpoint:
     """What a merge leaves: the shared tensors (parameters) and the outer optimizer's (momentum), flat float32."""
 
-    shared: tuple[Array, ...] = field(repr=False)
-    outer: tuple[Array, ...] = field(repr=False)
+    shared: tuple[NDArray[np.float32], ...] = field(repr=False)
+    outer: tuple[NDArray[np.float32], ...] = field(repr=False)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:

@@ -12,7 +12,7 @@ from torch import nn
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import Layout, layout_of, tensors
 
-Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+Loss = Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tensor], torch.Tensor]
 
 
 def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:

@@ -5,6 +5,7 @@ Shapes: B rows, T positions, C width, H heads, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -100,7 +101,7 @@ class GPT(nn.Module):
         return 0.02 / (2 * self.config.layers) ** 0.5 if name.endswith(("proj.weight", "down.weight")) else 0.02
 
 
-def next_token_loss(model: nn.Module, rows_BL: Tensor) -> Tensor:
+def next_token_loss(model: Callable[[Tensor], Tensor], rows_BL: Tensor) -> Tensor:
     """Mean cross-entropy, nats per token, of predicting each of the last L - 1 tokens from those before it."""
     logits_BTV = model(rows_BL[:, :-1])
     return F.cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), rows_BL[:, 1:].reshape(-1).long())

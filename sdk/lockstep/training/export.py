@@ -1,0 +1,97 @@
+"""A trained model as files that others read, and what it writes.
+
+save_model(folder, flat, parameters, config)     model.safetensors, config.json
+model = load_model(folder)
+generate(model, b"The state of the Union is ", 200)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import NotFoundError, PayloadInvalid
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODEL_FILE = "model.safetensors"
+CONFIG_FILE = "config.json"
+
+
+def save_model(
+    folder: Path, flat: NDArray[np.float32], parameters: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> Path:
+    """Writes model.safetensors and config.json; returns the first's path.
+
+    `parameters` lists {name, offset, shape} of each part of the flat tensor, as a job's spec does. Needs no torch. A
+    file appears whole or not at all.
+    """
+    from safetensors.numpy import save
+
+    parts = {}
+    for p in parameters:
+        end = p["offset"] + prod(p["shape"])
+        # INVARIANT: every parameter lies inside the flat tensor.
+        if not 0 <= p["offset"] <= end <= flat.size:
+            raise PayloadInvalid(
+                f"parameter {p['name']} ends at {end} of {flat.size}", "the checkpoint is of another model"
+            )
+        parts[str(p["name"])] = np.ascontiguousarray(flat[p["offset"] : end].reshape(p["shape"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / CONFIG_FILE, (json.dumps(dict(config), indent=2) + "\n").encode())
+    return _write(folder / MODEL_FILE, save(parts))
+
+
+def load_model(folder: Path) -> nn.Module:
+    """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit."""
+    from safetensors.torch import load
+
+    from lockstep.training.models import build_model
+
+    for name in (MODEL_FILE, CONFIG_FILE):
+        if not (folder / name).is_file():
+            raise NotFoundError(f"no {name} in {folder}", "name the folder that `lockstep train` wrote")
+    model = build_model(json.loads((folder / CONFIG_FILE).read_text()))
+    missing, unexpected = model.load_state_dict(load((folder / MODEL_FILE).read_bytes()), strict=False)
+    # A tied head is stored once, as the embedding.
+    tied = {n for n, p in model.named_parameters(remove_duplicate=False)} - {n for n, _ in model.named_parameters()}
+    if set(missing) - tied or unexpected:
+        raise PayloadInvalid(
+            f"{MODEL_FILE} lacks {sorted(set(missing) - tied)} and has {sorted(unexpected)}",
+            "its config.json is of another model",
+        )
+    return model.eval()
+
+
+def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float = 0.7, seed: int = 0) -> bytes:
+    """`count` bytes that a byte-level GPT writes after the prompt; `temperature` 0 takes the likeliest each time."""
+    import torch
+
+    draws = np.random.Generator(np.random.Philox(key=seed))
+    context = int(model.config.context)  # type: ignore[union-attr, arg-type]
+    tokens = list(prompt)
+    with torch.no_grad():
+        for _ in range(count):
+            logits = model(torch.tensor([tokens[-context:]]))[0, -1].double().numpy()
+            if temperature <= 0:
+                tokens.append(int(logits.argmax()))
+                continue
+            weights = np.exp((logits - logits.max()) / temperature)
+            steps = np.cumsum(weights)
+            tokens.append(int(np.searchsorted(steps, draws.random() * steps[-1], side="right")))
+    return bytes(tokens[len(prompt) :])
+
+
+def _write(path: Path, data: bytes) -> Path:
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    os.replace(part, path)
+    return path
