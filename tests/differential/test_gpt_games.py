@@ -1,4 +1,4 @@
-"""Every op kind of a GPT job's three Programs: one flip, convicted on chain, within the limits of transactions and gas."""
+"""Every op kind of a GPT job's three Programs: one flip, convicted on chain, within the limits of gas."""
 
 from __future__ import annotations
 
