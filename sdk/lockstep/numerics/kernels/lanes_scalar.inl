@@ -20,10 +20,29 @@ LOCKSTEP_INLINE Float splat(const Word* p) {
     for (int i = 0; i < W; ++i) r.lane[i] = value(*p);
     return r;
 }
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 LOCKSTEP_INLINE Float fma(Float a, Float b, Float c) {
+    for (int i = 0; i < W; ++i) c.lane[i] = __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]);
+    return c;
+}
+#else
+// Without the instruction: the double sum of the exact product rounds to the right float unless it was itself rounded onto a
+// tie between two floats, whose low 29 bits are 100...0 above the subnormals. Those few go the long way.
+LOCKSTEP_INLINE Float fma(Float a, Float b, Float c) {
+    Float quick;
+    bool risky = false;
+    for (int i = 0; i < W; ++i) {
+        const double sum = static_cast<double>(a.lane[i]) * static_cast<double>(b.lane[i]) + static_cast<double>(c.lane[i]);
+        const auto bits = __builtin_bit_cast(std::uint64_t, sum);
+        const auto magnitude = static_cast<std::uint32_t>(bits >> 32) & 0x7fffffff;
+        risky |= (bits & 0x1fffffff) == 0x10000000 || magnitude - 1 < 0x38100000 - 1;  // |sum| in (0, 2^-126)
+        quick.lane[i] = static_cast<float>(sum);
+    }
+    if (__builtin_expect(!risky, 1)) return quick;
     for (int i = 0; i < W; ++i) c.lane[i] = f32::raw::fma(a.lane[i], b.lane[i], c.lane[i]);
     return c;
 }
+#endif
 LOCKSTEP_INLINE Float add(Float a, Float b) {
     for (int i = 0; i < W; ++i) a.lane[i] += b.lane[i];
     return a;

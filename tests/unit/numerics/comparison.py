@@ -1,0 +1,77 @@
+"""One Program on every path and thread count, element by element against reference.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lockstep.numerics import _native, reference
+from lockstep.numerics.executor import Array, Context, compile
+from lockstep.numerics.trace import materialise
+from lockstep.protocol.program import Alias, Op, Program
+
+PATHS = ("scalar", "avx2", "avx512")[: 1 + ("scalar", "avx2", "avx512").index(_native.best_isa())]
+CONTEXT = Context(bytes(range(32)), round=3, slot=1, t=7)
+
+STRANGE = np.array(
+    [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0, 1, 0x80000001,
+     0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0xFF7FFFFF], dtype=np.uint32,
+).view(np.float32)  # fmt: skip
+"""NaNs quiet and signalling, infinities, zeros, subnormals, the largest and the least normal."""
+
+
+def normal(rng: np.random.Generator, n: int) -> Array:
+    return rng.standard_normal(n).astype(np.float32)
+
+
+def strange(rng: np.random.Generator, n: int) -> Array:
+    """Normal numbers with about one in seven replaced."""
+    x = normal(rng, n)
+    at = rng.integers(0, n, max(1, n // 7))
+    x[at] = rng.choice(STRANGE, len(at))
+    return x
+
+
+def words(array: Array | None) -> Array:
+    assert array is not None
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+
+
+def compare(
+    program: Program,
+    state: Sequence[Array | None],
+    dataset: Array | None = None,
+    *,
+    budget: int = 400,
+    threads: Sequence[int] = (1, 2, 3),
+) -> None:
+    """Asserts equal bits on all paths and thread counts, kept or not, and against the reference for about `budget`
+    elements of each op (a fold's K terms count)."""
+    step = materialise(compile(program, path="scalar", threads=1), state, CONTEXT, dataset)
+    for path in PATHS:
+        for count in threads:
+            executable = compile(program, path=path, threads=count)
+            kept = executable.run(state, CONTEXT, dataset, keep=True)
+            for i, (got, due) in enumerate(zip(kept, step.outputs, strict=True)):
+                label = f"op {i} ({program.name_of(i)}) on {path} with {count} threads"
+                np.testing.assert_array_equal(words(got), words(due), err_msg=label)
+            final = executable.run(state, CONTEXT, dataset)
+            for k, alias in enumerate(program.outputs):
+                if alias.kind == Alias.OP_KIND:
+                    label = f"output {k} on {path} with {count} threads, memory reused"
+                    np.testing.assert_array_equal(words(final[k]), words(step.outputs[alias.index]), err_msg=label)
+    rng = np.random.default_rng(0)
+    operands = step.operands()
+    for i, op in enumerate(program.ops):
+        output = words(step.outputs[i])
+        for at in _sample(op, budget, rng):
+            due = reference.element(op, at, operands)
+            assert output[at] == due, f"op {i} ({program.name_of(i)}), element {at}: {output[at]:#x}, not {due:#x}"
+
+
+def _sample(op: Op, budget: int, rng: np.random.Generator) -> Sequence[int]:
+    n, cost = op.header.elements, max(1, op.k_terms)
+    if n * cost <= budget:
+        return range(n)
+    return sorted({0, n - 1, *rng.integers(0, n, max(2, budget // cost)).tolist()})

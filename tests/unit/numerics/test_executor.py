@@ -1,0 +1,306 @@
+"""The native kernels: every path, thread count and ragged shape gives the reference's bits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.executor import Array, compile
+from lockstep.numerics.scalar import ARITY, FUNCTIONS
+from lockstep.numerics.scalar import Op as Opcode
+from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid
+from lockstep.protocol.program import F32, I32, Instr, Kind, Op, Program, Tag, View
+from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange, words
+
+Data = Callable[[np.random.Generator, int], Array]
+DATA = pytest.mark.parametrize("data", [normal, strange])
+SHAPES = pytest.mark.parametrize(
+    ("B", "M", "N", "K"),
+    [(1, 5, 7, 3), (2, 16, 32, 256), (1, 14, 33, 257), (3, 29, 70, 100), (1, 100, 130, 513), (2, 1, 9, 300),
+     (1, 3, 1, 600), (4, 17, 16, 17), (1, 130, 3, 40)],
+)  # fmt: skip
+
+
+def rng_of(*seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# --- folds -----------------------------------------------------------------------------------------------
+
+
+@DATA
+@SHAPES
+def test_matrix_products_give_the_reference_bits(data: Data, B: int, M: int, N: int, K: int) -> None:
+    rng = rng_of(1, B, M, N, K)
+    b = ProgramBuilder([(F32, B * M * K), (F32, B * N * K), (F32, K * N)])
+    x, y, z = b.input(0).reshape(B, M, K), b.input(1).reshape(B, N, K), b.input(2).reshape(K, N)
+    transposed = b.map((N, K), [z.permute(1, 0)], name="transposed")
+    outputs = [
+        b.dot(x.unsqueeze(2), y.unsqueeze(1), name="batched"),
+        b.dot(x.unsqueeze(2), transposed, name="through a transposing copy"),
+        b.dot(transposed.unsqueeze(1), x.reshape(B * M, K), name="rows and columns exchanged"),
+        b.dot(y.unsqueeze(1).permute(1, 0, 2, 3), x.unsqueeze(2).permute(1, 0, 2, 3), name="batch inside"),
+        b.dot(x, x, name="row by row"),
+        b.dot(b.word((K,), 0x3F800000, F32), x, name="ones"),
+    ]
+    program = b.finish(outputs)
+    compare(program, [data(rng, B * M * K), data(rng, B * N * K), data(rng, K * N), None], budget=3 * K)
+
+
+@DATA
+@SHAPES
+def test_reductions_give_the_reference_bits(data: Data, B: int, M: int, N: int, K: int) -> None:
+    rng = rng_of(2, B, M, N, K)
+    b = ProgramBuilder([(F32, B * M * K)])
+    x = b.input(0).reshape(B, M, K)
+    columns = b.map((B, K, M), [x.permute(0, 2, 1)], name="columns")
+    whole = b.map((B * M * K,), [b.input(0)], name="whole")
+    outputs = [fold(t) for t in (x, columns, whole) for fold in (b.sum, b.max, b.min)]
+    overlapping = View(Tag.STATE, 0, 0, (1, 1)), max(1, B * M * K - K + 1)
+    b.ops.append(Op(Kind.FOLD, F32, (overlapping[1],), (overlapping[0],), (K,), 1, cumulative=0))
+    b.names.append("windows")
+    compare(b.finish(outputs), [data(rng, B * M * K)], budget=3 * K)
+
+
+@DATA
+@pytest.mark.parametrize("K", [4095, 4096, 8700, 65536, 65537, 70001])
+def test_folds_of_many_chunks_give_the_reference_bits(data: Data, K: int) -> None:
+    b = ProgramBuilder([(F32, K)])
+    x = b.input(0)
+    few = x.expand(2, K)
+    outputs = [b.dot(x, x), b.sum(x), b.max(x), b.min(x), b.dot(few, x.expand(2, K)), b.sum(few.permute(0, 1))]
+    compare(b.finish(outputs), [data(rng_of(3, K), K)], budget=K if K < 9000 else 1, threads=(1, 2))
+
+
+def test_tiny_negative_products_keep_their_zero_inside_a_chunk() -> None:
+    """A chunk may end in -0; the level above adds it to +0."""
+    b = ProgramBuilder([(F32, 600), (F32, 600)])
+    total = b.dot(b.input(0), b.input(1))
+    least = np.full(600, 1e-30, np.float32)
+    compare(b.finish([total]), [least, -least], budget=600)
+    assert words(compile(b.finish([total])).run([least, -least], CONTEXT)[0])[0] == 0, "the sum is +0"
+
+
+def test_integer_sums_wrap() -> None:
+    rng = rng_of(4)
+    b = ProgramBuilder([(I32, 3 * 700)])
+    x = b.input(0).reshape(3, 700)
+    outputs = [b.sum(x), b.sum(b.map((700, 3), [x.permute(1, 0)])), b.sum(b.input(0))]
+    compare(b.finish(outputs), [rng.integers(-(1 << 31), 1 << 31, 2100).astype(np.int32)], budget=2100)
+
+
+def test_folds_of_computed_operands() -> None:
+    b = ProgramBuilder([(F32, 40)])
+    x = b.input(0).reshape(4, 10)
+    outputs = [b.sum(b.iota((5, 300), 1, start=-7, step=3)), b.dot(x, b.word((10,), 0x40000000, F32))]
+    step_t = View(Tag.CONTEXT, 0, 2, (0, 0))
+    b.ops.append(Op(Kind.FOLD, I32, (4,), (step_t,), (9,), 4))
+    b.names.append("context")
+    compare(b.finish([*outputs, None, None]), [normal(rng_of(5), 40)])
+
+
+# --- maps ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", list(Opcode), ids=lambda op: op.name)
+def test_each_opcode_in_a_map_gives_the_reference_bits(op: Opcode) -> None:
+    rng = rng_of(6, op)
+    n = 1100
+    b = ProgramBuilder([(F32, n), (F32, n), (F32, n)])
+    reads = 0 if op == Opcode.IMM else ARITY[op]
+
+    def instrs(e: Expression, *registers: int) -> int:
+        return e.imm(0x12345678) if op == Opcode.IMM else e.apply(op, *registers[:reads])
+
+    shift = b.map((n,), [b.input(0), b.input(1), b.input(2)], instrs)
+    small = b.map((n,), [b.input(2)], lambda e, x: e.apply(op, *(x, e.f32(1.5), e.i32(-3))[:reads]) if reads else e.imm(5))
+    state = [strange(rng, n), strange(rng, n), rng.integers(-40, 40, n).astype(np.int32).view(np.float32)]
+    compare(b.finish([shift, small]), [*state, None], budget=300 if op in FUNCTIONS else n, threads=(1, 2))
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (1023,), (1024,), (1025,), (3, 5), (70, 33), (2, 40, 9), (2, 3, 4, 5), (1, 300, 1), (9, 1030)]
+)
+def test_map_operands_of_every_layout(shape: tuple[int, ...]) -> None:
+    """Contiguous, transposed, reversed, strided, broadcast along each axis, iota, context, constant."""
+    rng = rng_of(7, *shape)
+    size = int(np.prod(shape, dtype=int))
+    b = ProgramBuilder([(F32, 2 * size), (F32, None)])
+    whole = b.input(0).slice(0, 0, size).reshape(*shape)
+    rank = len(shape)
+    back = tuple(reversed(range(rank)))
+    turned = b.input(0).slice(0, 0, size).reshape(*reversed(shape)).permute(*back)
+    spread = b.input(0).slice(0, 0, 2 * size, 2).strides[:1] if rank else ()
+    strided = whole if not rank else b.input(0)._with(shape, [2 * s for s in whole.strides])
+    reverse = whole._with(shape, [-s for s in whole.strides], size - 1)
+    rows = [whole.slice(axis, 0, 1).expand(*shape) for axis in range(rank)]
+    assert spread in ((), (2,)), "every second element"
+    table = b.const(np.arange(size, dtype=np.float32).reshape(shape))
+    iota = b.iota(shape, max(rank - 1, 0), start=-3, step=2) if rank else b.word((), 9)
+
+    def blend(e: Expression, *x: int) -> int:
+        acc = x[0]
+        for register in x[1:]:
+            acc = e.fadd(e.fmul(acc, e.f32(0.5)), register)
+        return acc
+
+    outputs = [
+        b.map(shape, [whole, turned, strided, reverse, table], blend, name="layouts"),
+        b.map(shape, [b.input(1), *rows[:5]], blend, dtype=F32, name="broadcasts"),
+        b.map(shape, [iota, b.context(2)], lambda e, i, t: e.imul(e.iadd(i, t), e.i32(3)), name="computed"),
+        b.map(shape, [turned], name="a copy, transposed"),
+        b.map(shape, [b.input(1)], lambda e, x: e.fadd(e.f32(2.0), e.f32(0.25)), name="a value for all"),
+        b.map(shape, [], lambda e: e.f32(2.0), dtype=F32, name="a constant for all"),
+        b.map(shape, [b.word(shape, 0xFF800000, F32)], name="an immediate for all"),
+    ]
+    compare(b.finish([*outputs, None]), [strange(rng, 2 * size), np.array(1.5, np.float32)])
+
+
+def test_a_map_of_32_instructions_reuses_registers_correctly() -> None:
+    rng = rng_of(8)
+    b = ProgramBuilder([(F32, 3000)])
+    instrs = [
+        Instr(int(rng.choice([Opcode.FADD, Opcode.FMUL, Opcode.FSUB, Opcode.FMAX])), *rng.integers(0, 3 + i, 2).tolist())
+        for i in range(32)
+    ]
+    x = b.input(0)
+    parts = [x.slice(0, 1000 * i, 1000 * (i + 1)) for i in range(3)]
+    compare(b.finish([b.map((1000,), parts, instrs)]), [normal(rng, 3000)], budget=1000)
+
+
+# --- the other kinds -------------------------------------------------------------------------------------
+
+
+def test_gather_reads_plus_zero_outside_of_the_table() -> None:
+    rng = rng_of(9)
+    b = ProgramBuilder([(I32, 60), (F32, 11 * 13)])
+    table = b.input(1).reshape(11, 13)
+    wide = b.input(0).reshape(12, 5)
+    outputs = [
+        b.gather(wide, table, name="rows"),
+        b.gather(b.input(0), table, axis=1, name="columns"),
+        b.pick(b.input(0).slice(0, 0, 11), table, name="one of each row"),
+        b.gather(b.iota((20,), 0, start=-2), table, name="computed index"),
+    ]
+    index = rng.integers(-3, 14, 60).astype(np.int32)
+    compare(b.finish(outputs), [index, strange(rng, 143)], budget=2000)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_concat_along_each_axis(axis: int) -> None:
+    rng = rng_of(10, axis)
+    b = ProgramBuilder([(F32, 4 * 6 * 5), (F32, None)])
+    x = b.input(0).reshape(4, 6, 5)
+    turned = b.input(0).reshape(5, 6, 4).permute(2, 1, 0)
+    outputs = [
+        b.concat([x, turned, x.slice(axis, 1, 2), b.word((4, 6, 5), 0, F32)], axis=axis),
+        b.concat([b.iota((3, 2), 0), b.iota((4, 2), 1, start=5)], axis=0),
+        b.concat([b.input(1).reshape(1), x.reshape(120)]),
+    ]
+    compare(b.finish([*outputs, None]), [strange(rng, 120), np.array(2, np.float32)], budget=2000)
+
+
+def test_random_words_depend_on_seed_stream_and_context() -> None:
+    b = ProgramBuilder([])
+    a, other = b.random((5, 7), stream=3), b.random((4100,), stream=4)
+    compare(b.finish([a, other]), [None], budget=200)
+
+
+def test_draw_reads_whole_rows() -> None:
+    dataset = rng_of(11).integers(-9, 9, (50, 17)).astype(np.int32)
+    b = ProgramBuilder([])
+    compare(b.finish([b.draw(6, 17), b.draw(3, 17, first=6)]), [None], dataset, budget=200)
+
+
+# --- the edges -------------------------------------------------------------------------------------------
+
+
+def simple() -> Program:
+    b = ProgramBuilder([(F32, 4), None, (I32, None)])
+    doubled = b.map((4,), [b.input(0)], lambda e, x: e.fadd(x, x))
+    return b.finish([doubled, b.input(2)])
+
+
+def test_an_untouched_entry_is_the_same_array() -> None:
+    clock = np.array(3, np.int32)
+    outputs = compile(simple()).run([np.ones(4, np.float32), None, clock, None], CONTEXT)
+    assert outputs[1] is clock, "an alias of the input copies nothing"
+
+
+def test_outputs_are_read_only_and_outlive_the_executable() -> None:
+    executable = compile(simple())
+    first = executable.run([np.ones(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)[0]
+    again = executable.run([np.zeros(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)[0]
+    del executable
+    assert first is not None
+    assert again is not None
+    assert first.tolist() == [2.0] * 4, "a later run does not write here"
+    assert again.tolist() == [0.0] * 4, "nor does this one see the earlier"
+    assert not first.flags.writeable, "what was committed is not edited"
+
+
+@pytest.mark.parametrize(
+    "array", [None, np.ones(5, np.float32), np.ones(4, np.float64), np.ones((2, 2), np.float32), np.ones(4, np.int32)]
+)
+def test_a_tensor_of_another_header_is_refused(array: Array | None) -> None:
+    with pytest.raises(PayloadInvalid, match="state entry 0") as refused:
+        compile(simple()).run([array, None, np.array(3, np.int32), None], CONTEXT)
+    assert "float32" in refused.value.hint
+
+
+def test_a_missing_dataset_is_refused() -> None:
+    b = ProgramBuilder([])
+    executable = compile(b.finish([b.draw(2, 5)]))
+    with pytest.raises(PayloadInvalid, match="dataset"):
+        executable.run([None], CONTEXT)
+    with pytest.raises(PayloadInvalid, match="dataset"):
+        executable.run([None], CONTEXT, np.zeros((4, 6), np.int32))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Op(Kind.MAP, F32, (4,), (View(Tag.STATE, 0, 1, (1,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.STATE, 0, 2, (-1,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.STATE, 1, 0, (0,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.STATE, 9, 0, (0,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.OP, 0, 0, (1,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.CONST, 0, 0, (1,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.CONTEXT, 0, 0, (1,)),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.STATE, 0, 0, (1,)),), instrs=(Instr(Opcode.FADD, 0, 1),)),
+        Op(Kind.MAP, F32, (4,), (View(Tag.STATE, 0, 0, (1,)),), instrs=(Instr(99, 0),)),
+        Op(Kind.MAP, F32, (0,), (View(Tag.STATE, 0, 0, (1,)),)),
+        Op(Kind.MAP, F32, (1,) * 9, (View(Tag.STATE, 0, 0, (1,) * 9),)),
+        Op(Kind.FOLD, F32, (), (View(Tag.STATE, 0, 0, (1,)),), (5,), 1),
+        Op(Kind.FOLD, F32, (), (View(Tag.STATE, 0, 0, (1,)),), (4,), 0),
+        Op(Kind.GATHER, F32, (4,), (View(Tag.STATE, 2, 0, (0,)), View(Tag.STATE, 0, 0, (0,))), p0=5, p1=1),
+        Op(Kind.CONCAT, F32, (4,), (View(Tag.STATE, 0, 0, (1,)),), p0=0, sizes=(5,)),
+        Op(Kind.CONCAT, F32, (4,), (View(Tag.STATE, 0, 0, (1,)),), p0=1, sizes=(4,)),
+        Op(Kind.DRAW, I32, (4,), ()),
+    ],
+    ids=lambda op: op.kind.name,
+)
+def test_what_would_read_foreign_memory_is_refused(op: Op) -> None:
+    """The executor's own net, under the validator."""
+    with pytest.raises(ProgramInvalid):
+        compile(Program((op,), simple().inputs, simple().outputs[:1]))
+
+
+def test_unknown_path_is_refused() -> None:
+    executable = compile(simple(), path="abacus")
+    with pytest.raises(ValueError, match="path"):
+        executable.run([np.ones(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)
+
+
+def test_importing_the_executor_imports_no_torch() -> None:
+    code = "import sys, lockstep.numerics.trace, lockstep.numerics.validate; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, "numerics know no torch"
+
+
+def test_this_machine_has_paths_to_compare() -> None:
+    assert PATHS[0] == "scalar"
