@@ -52,8 +52,8 @@ library Float32 {
             usual := mul(below, lt(e, 0xff))
             below := sub(e, below)
             x := shl(30, or(and(a, FRACTION), 0x800000))
-            // More than 30 places below, anything that is not zero rounds alike.
-            let y := or(shl(sub(30, below), or(and(b, FRACTION), 0x800000)), gt(below, 30))
+            // More than 30 places below it vanishes: what lies so near to a float rounds to it.
+            let y := shl(sub(30, below), or(and(b, FRACTION), 0x800000))
             switch and(xor(a, b), SIGN)
             case 0 { x := add(x, y) }
             default { x := sub(x, y) }
@@ -169,8 +169,9 @@ library Float32 {
             let x := shl(80, or(and(a, FRACTION), shl(23, iszero(iszero(ea)))))
             let y := or(and(b, FRACTION), shl(23, iszero(iszero(eb))))
             finite := and(lt(ea, 0xff), and(lt(eb, 0xff), iszero(iszero(mul(x, y)))))
-            // The lowest bit says that something follows.
-            significand := or(div(x, y), iszero(iszero(mod(x, y))))
+            // 56 places at least. The expansion of a quotient by 24 bits has no run of 24 zeros before its end, so 25
+            // places that look like a tie are one: what is cut off never decides.
+            significand := div(x, y)
             e := sub(add(add(ea, iszero(ea)), 270), add(eb, iszero(eb)))
             // Two normal numbers give 80 or 81 bits, a subnormal divisor up to 104.
             low := add(78, mul(22, iszero(iszero(shr(83, significand)))))

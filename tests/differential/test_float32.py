@@ -7,15 +7,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.float32 import REQUIRED, WITHOUT_LIBRARY, Evm, evm
+from benchmarks.float32 import FLOAT32, REQUIRED, WITHOUT_LIBRARY, Evm, evm, normal_operands
 from lockstep.numerics._native import apply_op
 from lockstep.numerics.scalar import Op, apply
 from lockstep.numerics.vectors import vectors
 
 FUNCTIONS = (Op.FEXP, Op.FLOG, Op.FTANH)
-GAS_OF_NORMAL_NUMBERS = {
-    Op.FFMA: 900, Op.FADD: 600, Op.FSUB: 600, Op.FMUL: 600, Op.FEXP: 17_000,
-}  # fmt: skip
+MOST_GAS = {Op.FFMA: 900, Op.FADD: 600, Op.FMUL: 600, Op.FEXP: 17_000}
+"""For normal numbers, on average: what a check of 256 terms can afford."""
+
+MUTATIONS = [
+    ("fma forgets ties to even", Op.FFMA, "add(shl(sub(256, e), x), and(r, 1)), HALF)", "shl(sub(256, e), x), HALF)"),
+    ("fma forgets a far addend", Op.FFMA, "case 1 { place := 0 }", "case 1 { place := 256 }"),
+    ("fma misplaces a far product", Op.FFMA, "e := sub(add(e, place), 102)", "e := sub(add(e, place), 101)"),
+    ("fma cancels to -0", Op.FFMA, "b := 0\n", "\n"),
+    ("fma takes the wrong sign", Op.FFMA, "b := c\n", "\n"),
+    ("an addend's zero sign", Op.FFMA, "(a ^ b) & c : c", "(a ^ b) & SIGN : c"),
+    ("infinity minus infinity", Op.FFMA, " || c == product ^ SIGN", ""),
+    ("add of equal magnitudes", Op.FADD, "case 0 { x := add(x, y) }", "case 0 { x := add(x, shr(1, y)) }"),
+    ("add cancels to -0", Op.FADD, "sign := 0\n", "\n"),
+    ("subnormals one place off", Op.FMUL, "case 1 { low := 0 }", "case 1 { low := 1 }"),
+    ("overflow one exponent late", Op.FMUL, "if gt(low, 253)", "if gt(low, 254)"),
+    ("a subnormal dividend as normal", Op.FDIV, "shl(23, iszero(iszero(ea)))", "0x800000"),
+    ("div keeps too few places", Op.FDIV, "significand := div(x, y)", "significand := shl(56, shr(56, div(x, y)))"),
+    ("div of a subnormal", Op.FDIV, "mul(22, iszero(iszero(shr(83, significand))))", "0"),
+    ("sqrt truncates", Op.FSQRT, "shr(2, add(r, 2))", "shr(2, r)"),
+    ("sqrt of an odd exponent", Op.FSQRT, "and(not(e), 1)", "and(e, 1)"),
+    ("exp without its low part", Op.FEXP, "r = fma(n, LN2_LO ^ SIGN, r);", ""),
+    ("log of subnormals", Op.FLOG, "if (x < 0x00800000)", "if (x < 0)"),
+    ("tanh from another threshold", Op.FTANH, "TANH_SMALL = 0x3f200000", "TANH_SMALL = 0x3f210000"),
+    ("rounding to an integer", Op.F2I, "and(fixedPoint, 0xffffffff), and(r, 1)", "and(fixedPoint, 0xffffffff), 0"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +80,22 @@ def test_golden_vectors_hold_in_all_three(chain: Evm, vectors: Path) -> None:
 
 
 @pytest.mark.chain
-@pytest.mark.parametrize("op", GAS_OF_NORMAL_NUMBERS, ids=lambda op: op.name)
+@pytest.mark.parametrize("op", MOST_GAS, ids=lambda op: op.name)
 def test_gas_of_normal_numbers(chain: Evm, op: Op) -> None:
-    rng = np.random.default_rng(0)
-    a, b, c = (rng.standard_normal(500).astype(np.float32).view(np.uint32) for _ in range(3))
-    assert chain.gas(op, a, b, c).mean() <= GAS_OF_NORMAL_NUMBERS[op]
+    assert chain.gas(op, *normal_operands(op, 500, seed=0)).mean() <= MOST_GAS[op]
+
+
+@pytest.mark.chain
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "line", "mutated"), [m[1:] for m in MUTATIONS], ids=[m[0] for m in MUTATIONS])
+def test_a_mutated_line_is_noticed(chain: Evm, op: Op, line: str, mutated: str) -> None:
+    source = FLOAT32.read_text()
+    assert line in source, "the mutation's line is still there"
+    a, b, c = vectors(op, 100_000, seed=14)
+    mutant = chain.with_float32(source.replace(line, mutated, 1))
+    try:
+        results = mutant.results(op, a, b, c)
+    except RuntimeError as refused:
+        assert "not a word" in str(refused), "the harness lets no result above 32 bits pass"
+    else:
+        assert (results != apply_op(int(op), a, b, c)).any(), "some vector tells the difference"
