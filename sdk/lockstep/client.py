@@ -23,25 +23,22 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.rpc import connect as connect_rpc
-from lockstep.jobs import Job, Schedule, check_checkpoint, load, subtree_root
+from lockstep.jobs import Job, Schedule, TrainingJob, check_checkpoint, load, subtree_root
 from lockstep.merging import load_checkpoint
 from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater
-from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, JobStatus
+from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
-from lockstep.storage import ContentStore, Dataset, cid_of, open_store, store_dataset
+from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from eth_account.signers.local import LocalAccount
     from web3 import Web3
 
@@ -49,30 +46,6 @@ if TYPE_CHECKING:
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """What a requester wants computed: Programs, data, a start, and who may take part."""
-
-    programs: Schedule
-    dataset: Dataset
-    genesis: Checkpoint
-    model: Mapping[str, Any]
-    """config.json of the model."""
-    parameters: tuple[Mapping[str, Any], ...]
-    """{name, offset, shape} of each parameter in the flat tensor."""
-    strategy: Mapping[str, Any]
-    inner_steps: int
-    """H."""
-    rounds: int
-    slots: int
-    min_slots: int
-    shared_depth: int
-    payload_depth: int
-    aggregator: Address = ZERO_ADDRESS
-    """Merges first; the zero address: slot owners alone do."""
-    terms: Terms = DEVNET
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ bits. Nothing here talks to a chain; `load` reads a content store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from lockstep.numerics.trace import StepTrace, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
+from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import I32, Program
-from lockstep.protocol.types import MERGE_SLOT, Digest, JobId, Seed, StateRoot
+from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
 from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_program
-from lockstep.storage.dataset import load_dataset
+from lockstep.storage.dataset import Dataset, load_dataset
 from lockstep.storage.payload import Checkpoint, decode_checkpoint
 
 if TYPE_CHECKING:
@@ -53,6 +55,30 @@ class Schedule:
         """The Program of transition t of a slot's claim or of a merge."""
         program: Program = getattr(self, self.name_of(slot, t, inner_steps))
         return program
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a requester wants computed: Programs, data, a start, and who may take part."""
+
+    programs: Schedule
+    dataset: Dataset
+    genesis: Checkpoint
+    model: Mapping[str, Any]
+    """config.json of the model."""
+    parameters: tuple[Mapping[str, Any], ...]
+    """{name, offset, shape} of each parameter in the flat tensor."""
+    strategy: Mapping[str, Any]
+    inner_steps: int
+    """H."""
+    rounds: int
+    slots: int
+    min_slots: int
+    shared_depth: int
+    payload_depth: int
+    aggregator: Address = ZERO_ADDRESS
+    """Merges first; the zero address: slot owners alone do."""
+    terms: Terms = DEVNET
 
 
 @dataclass(frozen=True)
