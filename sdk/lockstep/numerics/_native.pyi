@@ -14,17 +14,13 @@ def apply_op(
 ) -> npt.NDArray[np.uint32]:
     """op(a, b, c) element by element: flat arrays of 32-bit words of one length."""
 
-def chunk_results(
-    mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str = "auto"
-) -> npt.NDArray[np.uint32]:
+def chunk_results(mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str = "auto") -> npt.NDArray[np.uint32]:
     """The chunks of a fold (`Fold`'s number) over flat operands of one length; b is read by a dot alone."""
 
 class Executor:
     """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""
 
-    def __init__(
-        self, header: bytes, descriptors: Sequence[bytes], consts: Sequence[npt.NDArray[Any]]
-    ) -> None: ...
+    def __init__(self, header: bytes, descriptors: Sequence[bytes], consts: Sequence[npt.NDArray[Any]]) -> None: ...
     def run(
         self,
         state: list[npt.NDArray[Any] | None],

@@ -57,9 +57,7 @@ class Tensor:
 
     def unsqueeze(self, axis: int) -> Tensor:
         """An axis of extent 1 before `axis`."""
-        return self._with(
-            (*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:])
-        )
+        return self._with((*self.shape[:axis], 1, *self.shape[axis:]), (*self.strides[:axis], 0, *self.strides[axis:]))
 
     def slice(self, axis: int, start: int, stop: int, step: int = 1) -> Tensor:
         """Coordinates start, start + step, ... before `stop` along `axis`."""
@@ -178,7 +176,7 @@ class ProgramBuilder:
     ) -> Tensor:
         """An expression of its operands (broadcast to `extents`) at each element.
 
-        `instrs` is a sequence, or a function of an Expression and the operands' registers; none copies the last operand.
+        `instrs` is a sequence, or a function of an Expression and the operands' registers; none: the last operand.
         `dtype` defaults to the last operand's.
         """
         extents = tuple(extents)
@@ -251,9 +249,7 @@ class ProgramBuilder:
 
     def finish(self, outputs: Sequence[Tensor | None]) -> Program:
         """The Program whose output state is `outputs`: whole op outputs or inputs, None = EMPTY; padded with EMPTY."""
-        inputs = [
-            None if e is None else TensorHeader(e[0], () if e[1] is None else (e[1],)) for e in self.entries
-        ]
+        inputs = [None if e is None else TensorHeader(e[0], () if e[1] is None else (e[1],)) for e in self.entries]
         aliases = [Alias(Alias.EMPTY_KIND) if t is None else self._alias(t) for t in outputs]
         return Program(
             tuple(self.ops),

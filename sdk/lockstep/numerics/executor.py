@@ -1,12 +1,12 @@
 """Running a Program: flat state tensors in, flat state tensors out, the same bits on every machine.
 
-    >>> from lockstep.numerics.builder import ProgramBuilder
-    >>> b = ProgramBuilder([(F32, 4)])
-    >>> x = b.input(0)
-    >>> y = b.map((4,), [x], lambda e, v: e.fadd(v, v))
-    >>> executable = compile(b.finish([y]))
-    >>> executable.run([np.arange(4, dtype=np.float32)], Context(bytes(32), 0, 0, 1))[0].tolist()
-    [0.0, 2.0, 4.0, 6.0]
+>>> from lockstep.numerics.builder import ProgramBuilder
+>>> b = ProgramBuilder([(F32, 4)])
+>>> x = b.input(0)
+>>> y = b.map((4,), [x], lambda e, v: e.fadd(v, v))
+>>> executable = compile(b.finish([y]))
+>>> executable.run([np.arange(4, dtype=np.float32)], Context(bytes(32), 0, 0, 1))[0].tolist()
+[0.0, 2.0, 4.0, 6.0]
 """
 
 from __future__ import annotations
@@ -109,9 +109,7 @@ class Executable:
         """
         arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
         rows = self._dataset(dataset)
-        outputs = self._executor.run(
-            arrays, context.seed, *context.words, rows, keep, self.threads, self.path
-        )
+        outputs = self._executor.run(arrays, context.seed, *context.words, rows, keep, self.threads, self.path)
         return tuple(outputs) if keep else self.select(outputs, state)
 
     def select(self, outputs: Sequence[Array | None], state: Sequence[Array | None]) -> tuple[Array | None, ...]:

@@ -1,13 +1,13 @@
 """A materialised step: every tensor of G_t, its roots, and on demand the levels, leaves and partials of a game.
 
-    >>> from lockstep.numerics.builder import F32, ProgramBuilder
-    >>> from lockstep.numerics.executor import compile
-    >>> b = ProgramBuilder([(F32, 2)])
-    >>> program = b.finish([b.map((2,), [b.input(0)], lambda e, x: e.fmul(x, e.f32(0.5)))])
-    >>> state = [np.array([1.0, 2.0], dtype=np.float32)]
-    >>> step = materialise(compile(program), state, Context(bytes(32), 0, 0, 1))
-    >>> step.root == layout_root(program.output_layout, step.next)
-    True
+>>> from lockstep.numerics.builder import F32, ProgramBuilder
+>>> from lockstep.numerics.executor import compile
+>>> b = ProgramBuilder([(F32, 2)])
+>>> program = b.finish([b.map((2,), [b.input(0)], lambda e, x: e.fmul(x, e.f32(0.5)))])
+>>> state = [np.array([1.0, 2.0], dtype=np.float32)]
+>>> step = materialise(compile(program), state, Context(bytes(32), 0, 0, 1))
+>>> step.root == layout_root(program.output_layout, step.next)
+True
 """
 
 from __future__ import annotations
@@ -239,9 +239,7 @@ def materialise(
     """Runs one transition and keeps every op's output. Raises what `Executable.run` raises."""
     outputs = executable.run(state, context, dataset, keep=True)
     kept = tuple(a for a in outputs if a is not None)
-    return StepTrace(
-        executable.program, tuple(state), kept, executable.select(outputs, state), context, dataset
-    )
+    return StepTrace(executable.program, tuple(state), kept, executable.select(outputs, state), context, dataset)
 
 
 def _split(hashes: bytes) -> list[Digest]:

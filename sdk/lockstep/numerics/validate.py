@@ -159,9 +159,7 @@ def _check_range(
     high = view.offset + sum(r for r in reach if r > 0)
     # INVARIANT: a view reads inside its source.
     if low < 0 or high >= source.elements:
-        refuse(
-            f"operand {j} reads elements {low} to {high} of {source.elements}", "a view stays inside what it reads"
-        )
+        refuse(f"operand {j} reads elements {low} to {high} of {source.elements}", "a view stays inside what it reads")
 
 
 def _check_dtype(program: Program, op: Op, j: int, refuse: Refuse) -> None:

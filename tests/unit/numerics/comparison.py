@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.numerics import _native, reference
-from lockstep.numerics.executor import Array, Context, compile
+from lockstep.numerics import _native, executor, reference
+from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import materialise
 from lockstep.protocol.program import Alias, Op, Program
 
@@ -48,10 +48,10 @@ def compare(
 ) -> None:
     """Asserts equal bits on all paths and thread counts, kept or not, and against the reference for about `budget`
     elements of each op (a fold's K terms count)."""
-    step = materialise(compile(program, path="scalar", threads=1), state, CONTEXT, dataset)
+    step = materialise(executor.compile(program, path="scalar", threads=1), state, CONTEXT, dataset)
     for path in PATHS:
         for count in threads:
-            executable = compile(program, path=path, threads=count)
+            executable = executor.compile(program, path=path, threads=count)
             kept = executable.run(state, CONTEXT, dataset, keep=True)
             for i, (got, due) in enumerate(zip(kept, step.outputs, strict=True)):
                 label = f"op {i} ({program.name_of(i)}) on {path} with {count} threads"

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lockstep.numerics import executor
 from lockstep.numerics.builder import Expression, ProgramBuilder
-from lockstep.numerics.executor import Array, compile
+from lockstep.numerics.executor import Array
 from lockstep.numerics.scalar import ARITY, FUNCTIONS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid
@@ -83,7 +84,7 @@ def test_tiny_negative_products_keep_their_zero_inside_a_chunk() -> None:
     total = b.dot(b.input(0), b.input(1))
     least = np.full(600, 1e-30, np.float32)
     compare(b.finish([total]), [least, -least], budget=600)
-    assert words(compile(b.finish([total])).run([least, -least], CONTEXT)[0])[0] == 0, "the sum is +0"
+    assert words(executor.compile(b.finish([total])).run([least, -least], CONTEXT)[0])[0] == 0, "the sum is +0"
 
 
 def test_integer_sums_wrap() -> None:
@@ -118,7 +119,11 @@ def test_each_opcode_in_a_map_gives_the_reference_bits(op: Opcode) -> None:
         return e.imm(0x12345678) if op == Opcode.IMM else e.apply(op, *registers[:reads])
 
     shift = b.map((n,), [b.input(0), b.input(1), b.input(2)], instrs)
-    small = b.map((n,), [b.input(2)], lambda e, x: e.apply(op, *(x, e.f32(1.5), e.i32(-3))[:reads]) if reads else e.imm(5))
+
+    def uniform(e: Expression, x: int) -> int:
+        return e.apply(op, *(x, e.f32(1.5), e.i32(-3))[:reads]) if reads else e.imm(5)
+
+    small = b.map((n,), [b.input(2)], uniform)
     state = [strange(rng, n), strange(rng, n), rng.integers(-40, 40, n).astype(np.int32).view(np.float32)]
     compare(b.finish([shift, small]), [*state, None], budget=300 if op in FUNCTIONS else n, threads=(1, 2))
 
@@ -164,10 +169,8 @@ def test_map_operands_of_every_layout(shape: tuple[int, ...]) -> None:
 def test_a_map_of_32_instructions_reuses_registers_correctly() -> None:
     rng = rng_of(8)
     b = ProgramBuilder([(F32, 3000)])
-    instrs = [
-        Instr(int(rng.choice([Opcode.FADD, Opcode.FMUL, Opcode.FSUB, Opcode.FMAX])), *rng.integers(0, 3 + i, 2).tolist())
-        for i in range(32)
-    ]
+    opcodes = [Opcode.FADD, Opcode.FMUL, Opcode.FSUB, Opcode.FMAX]
+    instrs = [Instr(int(rng.choice(opcodes)), *rng.integers(0, 3 + i, 2).tolist()) for i in range(32)]
     x = b.input(0)
     parts = [x.slice(0, 1000 * i, 1000 * (i + 1)) for i in range(3)]
     compare(b.finish([b.map((1000,), parts, instrs)]), [normal(rng, 3000)], budget=1000)
@@ -228,12 +231,12 @@ def simple() -> Program:
 
 def test_an_untouched_entry_is_the_same_array() -> None:
     clock = np.array(3, np.int32)
-    outputs = compile(simple()).run([np.ones(4, np.float32), None, clock, None], CONTEXT)
+    outputs = executor.compile(simple()).run([np.ones(4, np.float32), None, clock, None], CONTEXT)
     assert outputs[1] is clock, "an alias of the input copies nothing"
 
 
 def test_outputs_are_read_only_and_outlive_the_executable() -> None:
-    executable = compile(simple())
+    executable = executor.compile(simple())
     first = executable.run([np.ones(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)[0]
     again = executable.run([np.zeros(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)[0]
     del executable
@@ -249,13 +252,13 @@ def test_outputs_are_read_only_and_outlive_the_executable() -> None:
 )
 def test_a_tensor_of_another_header_is_refused(array: Array | None) -> None:
     with pytest.raises(PayloadInvalid, match="state entry 0") as refused:
-        compile(simple()).run([array, None, np.array(3, np.int32), None], CONTEXT)
+        executor.compile(simple()).run([array, None, np.array(3, np.int32), None], CONTEXT)
     assert "float32" in refused.value.hint
 
 
 def test_a_missing_dataset_is_refused() -> None:
     b = ProgramBuilder([])
-    executable = compile(b.finish([b.draw(2, 5)]))
+    executable = executor.compile(b.finish([b.draw(2, 5)]))
     with pytest.raises(PayloadInvalid, match="dataset"):
         executable.run([None], CONTEXT)
     with pytest.raises(PayloadInvalid, match="dataset"):
@@ -288,11 +291,11 @@ def test_a_missing_dataset_is_refused() -> None:
 def test_what_would_read_foreign_memory_is_refused(op: Op) -> None:
     """The executor's own net, under the validator."""
     with pytest.raises(ProgramInvalid):
-        compile(Program((op,), simple().inputs, simple().outputs[:1]))
+        executor.compile(Program((op,), simple().inputs, simple().outputs[:1]))
 
 
 def test_unknown_path_is_refused() -> None:
-    executable = compile(simple(), path="abacus")
+    executable = executor.compile(simple(), path="abacus")
     with pytest.raises(ValueError, match="path"):
         executable.run([np.ones(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)
 
