@@ -11,18 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lockstep.chain import games
 from lockstep.jobs import ClaimRun, State
 from lockstep.protocol import honest, moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.game import Game
-from lockstep.protocol.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
+from lockstep.protocol.moves import DEFENDERS, Event, Move, Phase, Verdict
 from lockstep.protocol.openings import MaterialisedStep
 from lockstep.protocol.types import GameId, Seconds, StateRoot
 
 if TYPE_CHECKING:
-    from lockstep.chain.contracts import Call
+    from lockstep.chain.contracts import Call, Market
     from lockstep.chain.contracts import Game as GameContract
 
 Send = Callable[["Call", str], object]
@@ -59,7 +60,11 @@ class HeldClaim:
 
     def hold(self, t: int, before: State) -> None:
         """Materialise transition t from the tensors of S_{t-1}, where they are at hand."""
-        self._steps[t] = self.run.materialise(t, before)
+        self.keep(t, self.run.materialise(t, before))
+
+    def keep(self, t: int, step: MaterialisedStep) -> None:
+        """Keep a transition that was materialised elsewhere."""
+        self._steps[t] = step
         while len(self._steps) > KEPT_STEPS:
             self._steps.popitem(last=False)
 
@@ -78,59 +83,32 @@ class Table:
     contract: GameContract
     first_block: int
     """Of the deployment: no log is older."""
+    market: Market | None = None
+    """Given, a challenger also ends games whose claim another game has decided: its bond comes back at once."""
 
     def game(self, game: GameId) -> Game:
-        """A game as stored."""
-        claim, challenger, phase, rem, deadline, verdict, *rest = self.contract.read("game", game)
-        return Game(claim, challenger, Phase(phase), rem, deadline, Verdict(verdict), *rest)
+        """A game as stored; raises NotFoundError if there is none."""
+        return games.read(self.contract, game)
 
     def log(self, game: GameId) -> list[Event]:
         """Its events, in order."""
-        topics: list[Any] = [None, "0x" + game.hex()]
-        return [event for _, event in self.entries(topics)]
+        return games.log(self.contract, game, self.first_block)
 
-    def entries(self, topics: Sequence[Any], from_block: int | None = None) -> list[tuple[Any, Event]]:
-        """(raw log, event) of every log entry of the contract that matches."""
-        w3 = self.contract.w3
-        logs = w3.eth.get_logs(
-            {
-                "address": self.contract.address,
-                "fromBlock": self.first_block if from_block is None else from_block,
-                "toBlock": "latest",
-                "topics": list(topics),
-            }
-        )
-        return [(log, self._decode(log)) for log in logs]
-
-    def _decode(self, log: Any) -> Event:
-        named = self._abi_events[bytes(log["topics"][0])]
-        arguments = dict(named().process_log(log)["args"])
-        arguments.pop("game")
-        return _event(named.event_name if hasattr(named, "event_name") else named.name, arguments)
-
-    @cached_property
-    def _abi_events(self) -> dict[bytes, Any]:
-        from eth_utils.abi import event_abi_to_log_topic
-
-        contract = self.contract.contract
-        abis = [entry for entry in self.contract.artifact.abi if entry["type"] == "event"]
-        return {bytes(event_abi_to_log_topic(abi)): contract.events[abi["name"]] for abi in abis}
+    def decided_elsewhere(self, game: Game) -> bool:
+        """Whether a verdict on the game's claim counts no more."""
+        return self.market is not None and not self.market.live(game.claim)
 
 
-def _event(name: str, arguments: dict[str, Any]) -> Event:
-    kind: Any = getattr(moves, name)
-    for key, value in arguments.items():
-        if key == "phase":
-            arguments[key] = Phase(value)
-        elif key == "verdict":
-            arguments[key] = Verdict(value)
-        elif key == "finding":
-            fields = list(value.values()) if hasattr(value, "values") else list(value)
-            arguments[key] = Finding(Wrong(fields[0]), *fields[1:])
-        elif key == "children":
-            arguments[key] = tuple(value)
-    event: Event = kind(**arguments)
-    return event
+@dataclass(frozen=True)
+class Due:
+    """A move that a seat is to make now."""
+
+    move: Move
+    call: Call
+    key: str
+    """One per move: sent twice, it is one transaction."""
+    state: Game
+    """The game that it answers."""
 
 
 @dataclass
@@ -143,35 +121,55 @@ class Seat:
     table: Table
     send: Send
 
-    def turn(self, now: Seconds) -> Move | None:
-        """Make the move that is due, if one is: ours, or `resolve` once the other side's clock has run out.
+    def due(self, now: Seconds) -> Due | None:
+        """The move to make at `now`, if there is one: ours, or `resolve` once the other side's clock has run out.
 
-        Returns what was sent. A move that reverts because the game has moved on is no error; any other is raised.
+        None also where there is nothing to prove, or our own clock has run out: the game is lost then.
         """
         state = self.table.game(self.game)
-        if state.phase in (Phase.NONE, Phase.CLOSED):
-            return None
-        ours = (state.phase in DEFENDERS) == (self.side is Side.DEFENDER)
-        move: Move | None = None
-        if ours:
-            choose = honest.answer if self.side is Side.DEFENDER else honest.point
-            move = choose(state, self.table.log(self.game), self.held)
-        elif now > state.deadline:
-            move = moves.Resolve()
+        move = self._move(state, now)
         if move is None:
             return None
-        call = self.table.contract.call(move.call, *move.arguments(self.game))
-        try:
-            self.send(call, f"game/{self.game.hex()}/{state.phase.name}/{state.node.hex()}/{move.call}")
-        except ChainError:
-            # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
-            after = self.table.game(self.game)
-            if (after.phase, after.node) == (state.phase, state.node):
-                raise
+        # Equal nodes can be answered at different times after a reorganisation: the deadline tells them apart.
+        place = f"{state.phase.name}/{state.node.hex()}/{state.deadline}"
+        key = f"game/{self.game.hex()}/{place}/{move.call}"
+        return Due(move, games.call(self.table.contract, move, self.game), key, state)
+
+    def turn(self, now: Seconds) -> Move | None:
+        """Make the move that is due, if one is, and return it.
+
+        A move that reverts because the game has moved on is no error; any other is raised.
+        """
+        due = self.due(now)
+        if due is None:
             return None
-        return move
+        try:
+            self.send(due.call, due.key)
+        except ChainError:
+            if self.moved_on(due):
+                return None
+            raise
+        return due.move
+
+    def moved_on(self, due: Due) -> bool:
+        """Whether the game stands elsewhere than when the move was decided."""
+        # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
+        after = self.table.game(self.game)
+        return (after.phase, after.node) != (due.state.phase, due.state.node)
 
     @property
     def verdict(self) -> Verdict:
         """NONE while the game runs."""
         return self.table.game(self.game).verdict
+
+    def _move(self, state: Game, now: Seconds) -> Move | None:
+        if state.phase == Phase.CLOSED:
+            return None
+        if self.side is Side.CHALLENGER and self.table.decided_elsewhere(state):
+            return moves.Resolve()
+        if (state.phase in DEFENDERS) != (self.side is Side.DEFENDER):
+            return moves.Resolve() if now > state.deadline else None
+        if now > state.deadline:
+            return None
+        choose = honest.answer if self.side is Side.DEFENDER else honest.point
+        return choose(state, self.table.log(self.game), self.held)

@@ -1,0 +1,189 @@
+"""Replaying a claim from public data: its base and payloads by CID, every state root against the published trace.
+
+    inputs -> own S_0 -> S_1 .. S_T, stopped at the first that differs -> Audit
+
+A verifier audits every claim with it, `lockstep replay` one; neither is told who lies. Nothing here talks to a chain.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lockstep.disputes import HeldClaim
+from lockstep.jobs import ClaimRun, Job, State, Tensors, checkpoint_of, merge_run, payload_of, slot_run, trace_root
+from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.merging import Payload, base_checkpoint, fetch_payload
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, Unreachable
+from lockstep.protocol.types import StateRoot
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+    from lockstep.storage.payload import Checkpoint
+
+KEPT_ROUNDS = 3
+"""Rounds whose checkpoints and payloads are kept in memory: claims of one round start from one checkpoint."""
+
+ROOT_BYTES = 32
+
+UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
+"""What `PublicData.run_of` and `audit` raise when public data cannot be had: it decides neither way."""
+
+Told = Callable[[int, StateRoot], None]
+"""Called with (t, S_t) after each transition; may raise to stop."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What replaying a claim showed."""
+
+    matches: bool
+    t: int | None
+    """The first transition that differs; None if none does, or only the trace root tells that one must."""
+    held: HeldClaim
+    """The claim as replayed. Its trace goes on with the published roots after t: nothing of them is known to be so."""
+    published: tuple[StateRoot, ...] | None
+    """S_1 .. S_T as claimed; None if no list that hashes to the trace root could be had."""
+    final: State | None = field(default=None, repr=False)
+    """The tensors of S_T, if the replay came there."""
+
+
+class PublicData:
+    """A job's checkpoints and payloads: fetched and checked, or computed again, a few rounds' kept in memory."""
+
+    def __init__(self, job: Job, store: ContentStore) -> None:
+        self.job = job
+        self.store = store
+        self._checkpoints: OrderedDict[tuple[bytes, bytes], Checkpoint] = OrderedDict()
+        self._payloads: OrderedDict[bytes, Tensors] = OrderedDict()
+
+    def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
+        """The claim as a computation.
+
+        Raises the store's error or Mismatch if a public input can neither be had nor be computed again.
+        """
+        base = self.base(ledger, round_)
+        if not claim.is_merge:
+            return slot_run(self.job, base, round_.seed, round_.number, claim.slot)
+        refs = round_.accepted(self.job.params.slots)
+        payloads = [None if ref is None else self._accepted(ledger, round_, s, ref) for s, ref in enumerate(refs)]
+        run = merge_run(self.job, base, payloads, round_.seed, round_.number)
+        # INVARIANT: what is replayed starts at what the contract froze.
+        if round_.merge_in is not None and run.root(0, run.start) != round_.merge_in:
+            raise Mismatch(
+                "a merge's inputs do not hash to what the contract froze", hint="fetch the payloads elsewhere"
+            )
+        return run
+
+    def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
+        """The checkpoint that a round starts from."""
+        key = round_.base, round_.outer
+        if key not in self._checkpoints:
+            records = ledger.records_behind(round_, self.job.params.slots)
+            checkpoint = base_checkpoint(self.job, self.store, records)
+            # INVARIANT: what is replayed starts where the chain says.
+            if self.job.checkpoint_roots(checkpoint) != key:
+                raise Mismatch(f"round {round_.number} starts from another checkpoint", hint="read the events again")
+            self._keep_checkpoint(key, checkpoint)
+        return self._checkpoints[key]
+
+    def payload(self, ref: Payload) -> Tensors:
+        """A slot's payload, from its own replay if there was one."""
+        if ref.out not in self._payloads:
+            self._keep_payload(ref.out, fetch_payload(self.job, self.store, ref))
+        return self._payloads[ref.out]
+
+    def keep(self, claim: ClaimRecord, final: State) -> None:
+        """Keep the outputs of a claim that was replayed and found right."""
+        if claim.is_merge:
+            self._keep_checkpoint((claim.out, claim.out2), checkpoint_of(self.job, final))
+        else:
+            self._keep_payload(claim.out, payload_of(self.job, final))
+
+    def fault_of_payload(self, claim: ClaimRecord) -> str | None:
+        """What is wrong with a slot's stored payload, None if it decodes to what was claimed."""
+        try:
+            fetch_payload(self.job, self.store, Payload(claim.payload_cid, claim.out))
+        except LockstepError as error:
+            return error.code
+        return None
+
+    def _accepted(self, ledger: JobLedger, round_: RoundLedger, slot: int, ref: Payload) -> Tensors:
+        """An accepted payload; one that cannot be had is computed again by replaying its slot."""
+        try:
+            return self.payload(ref)
+        except UNAVAILABLE:
+            run = self.run_of(ledger, round_, round_.claims[slot])
+            payload = payload_of(self.job, run.advance(run.transitions, run.state_before(run.transitions)))
+            if self.job.payload_root(payload) != ref.out:
+                raise
+            self._keep_payload(ref.out, payload)
+            return payload
+
+    def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
+        self._checkpoints[key] = checkpoint
+        while len(self._checkpoints) > KEPT_ROUNDS:
+            self._checkpoints.popitem(last=False)
+
+    def _keep_payload(self, out: bytes, payload: Tensors) -> None:
+        self._payloads[out] = payload
+        while len(self._payloads) > KEPT_ROUNDS * self.job.params.slots:
+            self._payloads.popitem(last=False)
+
+
+def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
+    """S_1 .. S_T beside the payload; None if it is missing, or is not the claim's.
+
+    Raises Unreachable: nobody answered, so nothing is known.
+    """
+    if claim.trace_cid is None:
+        return (StateRoot(merkle.node(claim.out, claim.out2)),)
+    try:
+        data = store.get(claim.trace_cid, max_bytes=ROOT_BYTES * transitions)
+    except Unreachable:
+        raise
+    except LockstepError:
+        # Missing, damaged, too long, or no CID at all: whatever the claimant wrote there is no list.
+        return None
+    roots = tuple(StateRoot(data[i : i + ROOT_BYTES]) for i in range(0, len(data), ROOT_BYTES))
+    # INVARIANT: a list that does not hash to the claim's trace root is no list.
+    return roots if len(data) == ROOT_BYTES * transitions and trace_root(roots) == claim.trace_root else None
+
+
+def audit(run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None) -> Audit:
+    """Replay a claim against its published trace; the step that differs is materialised.
+
+    Without a list it is replayed to its end, and the trace root decides. Raises Unreachable only if it is wrong and
+    nobody answers for the list that would say where.
+    """
+    published = _trace_if_reachable(store, claim, run.transitions)
+    own: list[StateRoot] = []
+    state = run.start
+    for t in range(1, run.transitions + 1):
+        before, state = state, run.advance(t, state)
+        own.append(run.root(t, state))
+        told(t, own[-1])
+        if published is not None and own[-1] != published[t - 1]:
+            held = HeldClaim(run, [*own, *published[t:]])
+            held.hold(t, before)
+            return Audit(False, t, held, published)
+    held = HeldClaim(run, own)
+    if trace_root(own) == claim.trace_root:
+        return Audit(True, None, held, published, state)
+    published = published_trace(store, claim, run.transitions)
+    return Audit(False, first_difference(published, own), held, published, state)
+
+
+def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:
+    """t of the first root that differs; None without a list."""
+    return next((t for t, (a, b) in enumerate(zip(published or (), own, strict=False), 1) if a != b), None)
+
+
+def _trace_if_reachable(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
+    try:
+        return published_trace(store, claim, transitions)
+    except Unreachable:
+        return None

@@ -1,0 +1,352 @@
+"""What the chain's events say of jobs: rounds, claims, games, and where their data lies.
+
+A fold over the events, rebuilt from the first block at every start: nothing of it is kept on disk. Phases and books
+come from the contracts' views; what is here only events tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lockstep.merging import Payload, RoundRecord
+from lockstep.protocol import merkle
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.moves import Verdict
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    Cid,
+    ClaimId,
+    Digest,
+    GameId,
+    JobId,
+    Seconds,
+    Seed,
+    StateRoot,
+    TraceRoot,
+)
+
+if TYPE_CHECKING:
+    from lockstep.chain.events import Event, EventReader
+
+UNSEALED = Seed(bytes(32))
+
+
+@dataclass(frozen=True)
+class ClaimRecord:
+    """A claim as it was made public, and where its data lies."""
+
+    id: ClaimId
+    job: JobId
+    round: int
+    attempt: int
+    slot: int
+    """MERGE_SLOT for a merge."""
+    worker: Address
+    trace_root: TraceRoot
+    out: Digest
+    out2: Digest
+    trace_cid: Cid | None
+    """Of S_1 ‖ .. ‖ S_T; None for a merge, whose outputs say it."""
+    payload_cid: Cid
+    """Of a merge: the checkpoint's."""
+    claimed_at: Seconds
+    """When its challenge window began."""
+    convicted: bool = False
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether it claims a merge and not a slot."""
+        return self.slot == MERGE_SLOT
+
+
+@dataclass
+class RoundLedger:
+    """One round of one attempt."""
+
+    number: int
+    attempt: int
+    base: Digest
+    """Root of the shared tensors that it starts from."""
+    outer: Digest
+    seed: Seed = UNSEALED
+    holders: dict[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
+    """By slot."""
+    claims: dict[int, ClaimRecord] = field(default_factory=dict)
+    """Revealed ones, by slot."""
+    mask: int = 0
+    merge_in: StateRoot | None = None
+    """S_0 of the merge, once frozen."""
+    merges: list[ClaimRecord] = field(default_factory=list)
+    """In order, convicted ones among them: the last one stands if it is none of these."""
+    phase: Phase = Phase.JOINING
+    """JOINING until something final is known: FINAL, FAILED, VOID."""
+
+    @property
+    def merge(self) -> ClaimRecord | None:
+        """The merge that stands."""
+        standing = [m for m in self.merges if not m.convicted]
+        return standing[-1] if standing and self.phase != Phase.FAILED else None
+
+    @property
+    def payloads(self) -> dict[int, Payload]:
+        """By slot, of revealed claims."""
+        return {slot: Payload(c.payload_cid, c.out) for slot, c in self.claims.items()}
+
+    def accepted(self, slots: int) -> tuple[Payload | None, ...]:
+        """What the merge takes, in slot order; None for a slot that was not accepted."""
+        payloads = self.payloads
+        return tuple(payloads.get(s) if self.mask >> s & 1 else None for s in range(slots))
+
+    def record(self, slots: int, merge: ClaimRecord | None = None) -> RoundRecord:
+        """As the rounds after it start from it: by the merge that stands, or by `merge`."""
+        m = merge or self.merge
+        if m is None:
+            return RoundRecord(self.number, self.seed, self.accepted(slots), None, Digest(bytes(32)), Digest(bytes(32)))
+        return RoundRecord(self.number, self.seed, self.accepted(slots), m.payload_cid, m.out, m.out2)
+
+
+@dataclass
+class JobLedger:
+    """One job."""
+
+    id: JobId
+    requester: Address
+    block: int
+    rounds: dict[int, RoundLedger] = field(default_factory=dict)
+    past: list[RoundLedger] = field(default_factory=list)
+    """Rounds that were started again after a conviction."""
+    attempt: int = 0
+    done: bool = False
+
+    def records(self, before: int, slots: int) -> list[RoundRecord]:
+        """Every round before `before`, in order."""
+        return [self.rounds[r].record(slots) for r in range(before)]
+
+    def records_behind(self, r: RoundLedger, slots: int) -> list[RoundRecord]:
+        """The rounds before `r` as they were when it started: by the merge that its base came from."""
+        records = self.records(r.number, slots)
+        for number in reversed(range(r.number)):
+            base = next((m for m in self._merges(number) if (m.out, m.out2) == (r.base, r.outer)), None)
+            if base is not None:
+                return [*records[:number], self.rounds[number].record(slots, base)]
+        return records
+
+    def all_rounds(self) -> Iterator[RoundLedger]:
+        """Of every attempt."""
+        yield from self.past
+        yield from self.rounds.values()
+
+    def _merges(self, number: int) -> Iterator[ClaimRecord]:
+        return (m for r in self.all_rounds() if r.number == number for m in r.merges)
+
+
+@dataclass(frozen=True)
+class GameRecord:
+    """A game as it was opened, and how it ended."""
+
+    id: GameId
+    claim: ClaimId
+    challenger: Address
+    defender: Address
+    nonce: int
+    t: int
+    """0: it began at the trace root."""
+    verdict: Verdict = Verdict.NONE
+    """NONE while it runs."""
+
+
+@dataclass(frozen=True)
+class Pay:
+    """What a claim earned."""
+
+    job: JobId
+    round: int
+    slot: int
+    account: Address
+    amount: int
+    time: Seconds
+
+
+@dataclass
+class Ledger:
+    """Everything that events tell; `apply` each in order."""
+
+    jobs: dict[JobId, JobLedger] = field(default_factory=dict)
+    nodes: dict[Address, bytes] = field(default_factory=dict)
+    """Registered ed25519 keys, in the order of registration."""
+    games: dict[GameId, GameRecord] = field(default_factory=dict)
+    """Every game ever opened."""
+    pays: list[Pay] = field(default_factory=list)
+    slashed: dict[bytes, int] = field(default_factory=dict)
+    """By ClaimId or GameId: what was taken."""
+
+    def apply(self, event: Event) -> None:
+        """Take one event; those that say nothing here change nothing."""
+        act = getattr(self, f"_{event.contract}_{event.name}", None)
+        if act is not None:
+            act(event)
+
+    def open_games(self) -> Iterator[GameRecord]:
+        """Games that nobody has won yet."""
+        return (g for g in self.games.values() if g.verdict is Verdict.NONE)
+
+    def place(self, me: Address, others: frozenset[Address]) -> int:
+        """The turn of `me` among the registered nodes that are not `others`: which slot it tries first."""
+        order = [a for a in self.nodes if a not in others]
+        return order.index(me) if me in order else len(order)
+
+    def find(self, claim: ClaimId) -> tuple[JobLedger, RoundLedger, ClaimRecord] | None:
+        """A claim that was made public, of any attempt, with its round and job."""
+        for job in self.jobs.values():
+            for r in job.all_rounds():
+                for record in (*r.claims.values(), *r.merges):
+                    if record.id == claim:
+                        return job, r, record
+        return None
+
+    # -- vault
+
+    def _StakeVault_NodeRegistered(self, e: Event) -> None:
+        self.nodes.pop(e.account, None)
+        self.nodes[e.account] = e.args["key"]
+
+    def _StakeVault_Slashed(self, e: Event) -> None:
+        self.slashed[e.args["key"]] = e.amount
+
+    # -- market
+
+    def _JobMarket_JobCreated(self, e: Event) -> None:
+        self.jobs[e.job] = JobLedger(JobId(e.job), e.requester, e.block)
+
+    def _JobMarket_JobDone(self, e: Event) -> None:
+        self.jobs[e.job].done = True
+
+    def _JobMarket_RoundStarted(self, e: Event) -> None:
+        job = self.jobs[e.job]
+        if e.round in job.rounds:
+            job.past.append(job.rounds[e.round])
+        job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
+
+    def _JobMarket_Joined(self, e: Event) -> None:
+        self._round(e).holders[e.slot] = (e.worker, ClaimStatus.JOINED)
+
+    def _JobMarket_Left(self, e: Event) -> None:
+        self._round(e).holders.pop(e.slot)
+
+    def _JobMarket_Sealed(self, e: Event) -> None:
+        self._round(e).seed = Seed(e.seed)
+
+    def _JobMarket_Committed(self, e: Event) -> None:
+        self._advance(e, ClaimStatus.COMMITTED)
+
+    def _JobMarket_Revealed(self, e: Event) -> None:
+        self._advance(e, ClaimStatus.REVEALED)
+        r = self._round(e)
+        r.claims[e.slot] = ClaimRecord(
+            ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
+            Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), e.time,
+        )  # fmt: skip
+
+    def _JobMarket_Frozen(self, e: Event) -> None:
+        r = self._round(e)
+        r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
+        self._close(
+            r,
+            {
+                ClaimStatus.REVEALED: None,
+                ClaimStatus.JOINED: ClaimStatus.ABSENT,
+                ClaimStatus.COMMITTED: ClaimStatus.ABSENT,
+            },
+        )
+
+    def _JobMarket_Merged(self, e: Event) -> None:
+        job, r = self.jobs[e.job], self._round(e)
+        trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
+        r.merges.append(
+            ClaimRecord(
+                ClaimId(e.claim), JobId(e.job), e.round, job.attempt, MERGE_SLOT, e.worker, trace_root, Digest(e.out),
+                Digest(e.out2), None, Cid(e.checkpoint_cid), e.time,
+            )
+        )  # fmt: skip
+
+    def _JobMarket_RoundFinal(self, e: Event) -> None:
+        r = self._round(e)
+        r.phase = Phase.FINAL
+        self._close(r, {ClaimStatus.ACCEPTED: ClaimStatus.FINAL, ClaimStatus.EXCLUDED: ClaimStatus.FINAL})
+
+    def _JobMarket_RoundFailed(self, e: Event) -> None:
+        r = self._round(e)
+        r.phase = Phase.FAILED
+        silent = ClaimStatus.ABSENT if r.seed != UNSEALED else ClaimStatus.VOID
+        self._close(r, {ClaimStatus.JOINED: silent, ClaimStatus.COMMITTED: silent})
+        self._close(
+            r, dict.fromkeys((ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED), ClaimStatus.VOID)
+        )
+
+    def _JobMarket_RoundVoid(self, e: Event) -> None:
+        self._round(e).phase = Phase.VOID
+
+    def _JobMarket_Convicted(self, e: Event) -> None:
+        job, r = self.jobs[e.job], self._round(e)
+        if e.slot == MERGE_SLOT:
+            job.attempt += 1
+            r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
+        elif claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
+            r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
+            r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
+
+    def _JobMarket_Paid(self, e: Event) -> None:
+        self.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, e.time))
+
+    # -- games
+
+    def _DisputeGame_Opened(self, e: Event) -> None:
+        self.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
+
+    def _DisputeGame_Resolved(self, e: Event) -> None:
+        self.games[e.game] = replace(self.games[e.game], verdict=Verdict(e.verdict))
+
+    # -- inside
+
+    def _round(self, e: Event) -> RoundLedger:
+        return self.jobs[e.job].rounds[e.round]
+
+    def _advance(self, e: Event, status: ClaimStatus) -> None:
+        holders = self._round(e).holders
+        holders[e.slot] = (holders[e.slot][0], status)
+
+    @staticmethod
+    def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> None:
+        for slot, (worker, status) in r.holders.items():
+            if status in become:
+                accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else ClaimStatus.EXCLUDED
+                r.holders[slot] = (worker, become[status] or accepted)
+
+
+class Watcher:
+    """Reads events into a ledger; after a reorganisation it starts the ledger anew."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self._cursor = reader.start()
+        self.ledger = Ledger()
+
+    def poll(self) -> list[Event]:
+        """Bring the ledger up to the latest block; the events since the last poll."""
+        fresh: list[Event] = []
+        while True:
+            batch = self._reader.poll(self._cursor)
+            if batch.rolled_back_to is not None:
+                self.ledger, self._cursor, fresh = Ledger(), self._reader.start(), []
+                continue
+            for event in batch.events:
+                self.ledger.apply(event)
+            fresh += batch.events
+            if batch.cursor.next_block == self._cursor.next_block:
+                self._cursor = batch.cursor
+                return fresh
+            self._cursor = batch.cursor
