@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from eth_account.signers.local import LocalAccount
 
@@ -130,21 +130,23 @@ class Arena:
         w3 = self.devnet.w3
         address = sender if isinstance(sender, str) else sender.address
         request: Any = {"from": address, "to": call.to, "data": call.data, "gas": call.gas}
-        self._ask(request)
         receipt = w3.eth.wait_for_transaction_receipt(w3.eth.send_transaction(request), poll_latency=0.01)
-        assert receipt["status"] == 1, call.label
+        if receipt["status"] != 1:
+            self._raise(request, receipt["blockNumber"] - 1)
         self.spent.append(Spent(call.label, receipt["gasUsed"]))
         return receipt
 
-    def _ask(self, request: Any) -> None:
+    def _raise(self, request: Any, block: int) -> NoReturn:
+        """The rule that a mined transaction broke: the same call on the state before it."""
         from web3.exceptions import ContractLogicError
 
         from lockstep.chain import reverts
 
         try:
-            self.devnet.w3.eth.call(request)
+            self.devnet.w3.eth.call(request, block)
         except ContractLogicError as failure:
             raise reverts.decode(revert_data(failure)) from failure
+        raise AssertionError("a transaction failed that succeeds as a call: its gas limit")
 
     def now(self) -> Seconds:
         """Chain time."""

@@ -64,6 +64,8 @@ class PlainStep:
     lie: Lie | None = None
     tampered: dict[int, Digest] = field(default_factory=dict)
     """Position in G -> the node put there instead (a wrong alias, garbage padding)."""
+    _known: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """A fold's honest chunks by (op, element)."""
 
     @cached_property
     def outputs(self) -> list[Contents]:
@@ -86,7 +88,9 @@ class PlainStep:
         return reference.combine(op.mode, words)
 
     def _chunks(self, operands: reference.Operands, index: int, op: Op, element: int) -> list[int]:
-        words = [reference.chunk(op, element, c, operands) for c in range(op.chunks)]
+        if (index, element) not in self._known:
+            self._known[index, element] = [reference.chunk(op, element, c, operands) for c in range(op.chunks)]
+        words = list(self._known[index, element])
         if self.lie and (self.lie.op, self.lie.element) == (index, element) and self.lie.chunk is not None:
             words[self.lie.chunk] ^= self.lie.bits
         return words
