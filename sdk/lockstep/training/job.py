@@ -11,14 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lockstep.jobs import Schedule, TrainingJob
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import Program
+from lockstep.protocol.types import Address
+from lockstep.storage.dataset import Dataset
+from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import draw, trace
-from lockstep.training.parameters import Layout, layout_of
+from lockstep.training.models import describe, next_token_loss
+from lockstep.training.parameters import Layout, initial_parameters, layout_of
 from lockstep.training.strategies import diloco
 
 Loss = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
@@ -38,6 +46,10 @@ class Batch:
     """L: tokens of a dataset row, context + 1."""
     accumulation: int = 1
     """Forward passes whose mean gradient makes one step."""
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.row_length < 2 or self.accumulation < 1:
+            raise UsageError(f"a batch of {self}", "at least one row of two tokens, once")
 
 
 @dataclass(frozen=True)
@@ -106,3 +118,42 @@ def gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, rows: T
 
     grads = torch.autograd.grad(loss(called, rows), list(leaves.values()))
     return layout.join(dict(zip(leaves, grads, strict=True)))
+
+
+def training_job(
+    model: nn.Module,
+    spec: diloco.Spec,
+    dataset: Dataset,
+    *,
+    batch: Batch,
+    rounds: int,
+    slots: int,
+    min_slots: int,
+    seed: int = 0,
+    aggregator: Address = ZERO_ADDRESS,
+    terms: Terms = DEVNET,
+) -> TrainingJob:
+    """A language model's job as `Network.quote` takes it; `seed` fixes the first weights."""
+    if not 1 <= min_slots <= slots:
+        raise UsageError(f"at least {min_slots} of {slots} slots", "min_slots lies between 1 and slots")
+    # INVARIANT: a step reads rows of exactly the dataset's length.
+    if dataset.row_tokens != batch.row_length:
+        raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
+    built = build_programs(model, next_token_loss, spec, batch=batch, rounds=rounds, slots=slots)
+    flat = initial_parameters(model, seed)
+    return TrainingJob(
+        programs=Schedule(built.step, built.encode, built.merge),
+        dataset=dataset,
+        genesis=Checkpoint((flat,), (np.zeros_like(flat),)),
+        model=describe(model),
+        parameters=tuple(built.layout.describe()),
+        strategy=spec.to_dict(),
+        inner_steps=spec.inner_steps,
+        rounds=rounds,
+        slots=slots,
+        min_slots=min_slots,
+        shared_depth=SHARED_DEPTH,
+        payload_depth=PAYLOAD_DEPTH,
+        aggregator=aggregator,
+        terms=terms,
+    )
