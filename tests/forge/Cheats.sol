@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+/// @title Cheats
+/// @notice The few of forge's cheat codes that the tests use, declared here so that no library is needed.
+interface Cheats {
+    function warp(uint256 timestamp) external;
+    function roll(uint256 number) external;
+    function setBlockhash(uint256 number, bytes32 hash) external;
+    function prank(address sender) external;
+    function startPrank(address sender) external;
+    function stopPrank() external;
+    function envOr(string calldata name, string calldata otherwise) external view returns (string memory);
+    function readLine(string calldata path) external view returns (string memory);
+    function closeFile(string calldata path) external;
+    function snapshotState() external returns (uint256);
+    function revertToState(uint256 snapshot) external returns (bool);
+    function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
+    function parseJsonUintArray(string calldata json, string calldata key) external pure returns (uint256[] memory);
+    function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);
+    function parseJsonBytes32Array(string calldata json, string calldata key) external pure returns (bytes32[] memory);
+    function parseJsonAddressArray(string calldata json, string calldata key) external pure returns (address[] memory);
+    function parseJsonBytesArray(string calldata json, string calldata key) external pure returns (bytes[] memory);
+}
+
+Cheats constant CHEATS = Cheats(0x7109709ECfa91a80626fF3989D68f67F5b1DD12D);

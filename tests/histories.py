@@ -1,0 +1,439 @@
+"""Random histories of a market: each act with what the twin says becomes of it, as calldata that a chain can replay.
+
+`write(path, seeds)` makes one JSON line a history; tests/forge/RoundsReplay.t.sol runs the lines against the contracts
+and compares, act by act, acceptance, the error's name and a digest of everything stored.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from web3 import Web3
+
+from lockstep.chain import artifacts
+from lockstep.chain.deployment import create_address
+from lockstep.protocol import claims, merkle
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.jobs import (
+    NO_JOB,
+    ZERO_ADDRESS,
+    Claim,
+    ClaimStatus,
+    JobParams,
+    JobStatus,
+    Phase,
+    Reveal,
+    Round,
+    word,
+)
+from lockstep.protocol.rounds import JUDGED, Block, Market
+from lockstep.protocol.stakes import BURN
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds, Wei
+
+CHAIN_ID = 31_337
+UNBOND_SECONDS = Seconds(3_600)
+START = Block(1_000, Seconds(1_700_000_000))
+
+
+def actor(number: int) -> Address:
+    """The account of a small number, as Solidity's address(uint160(number))."""
+    return Web3.to_checksum_address(f"0x{number:040x}")
+
+
+FORGE = Web3.to_checksum_address("0x7FA9385bE102ac3EAc297483Dd6233D62b3e1496")
+"""Where forge puts the test contract: it deploys token, vault and market as its transactions 1, 2 and 3."""
+TOKEN, VAULT, MARKET = (create_address(FORGE, nonce) for nonce in (1, 2, 3))
+GAME = actor(0x6A3E)
+REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS = (actor(0x1000 + i) for i in range(8))
+ACCOUNTS = (REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS)
+
+
+@cache
+def _contract(name: str) -> Any:
+    return Web3().eth.contract(abi=artifacts.load(name).abi)
+
+
+@cache
+def _selectors() -> dict[str, str]:
+    """Error name -> selector."""
+    found = {}
+    for name in ("JobMarket", "StakeVault"):
+        for entry in artifacts.load(name).entries("error").values():
+            found[entry["name"]] = "0x" + keccak(artifacts.signature(entry).encode())[:4].hex()
+    return found
+
+
+@dataclass(frozen=True)
+class Act:
+    """One call and what became of it."""
+
+    block: Block
+    sender: Address
+    to: Address
+    data: str
+    error: str
+    """The Solidity error's name; "" when accepted."""
+    digest: bytes
+    """Of everything stored, after the act."""
+
+
+@dataclass
+class Player:
+    """A twin, the acts so far, and the will to act at random but mostly to the point."""
+
+    dice: random.Random
+    params: JobParams
+    market: Market = field(default_factory=lambda: Market(CHAIN_ID, MARKET, UNBOND_SECONDS))
+    block: Block = START
+    acts: list[Act] = field(default_factory=list)
+    games: list[tuple[ClaimId, Address, bytes]] = field(default_factory=list)
+    job: JobId = NO_JOB
+
+    # -- acting
+
+    def act(self, sender: Address, function: str, *args: Any) -> str:
+        """Does it in the twin, writes it down, returns the error's name."""
+        error = ""
+        try:
+            self._twin(sender, function, *args)
+        except LockstepError as broken:
+            error = broken.code.partition(".")[2]
+        contract, to = ("StakeVault", VAULT) if function in _VAULT else ("JobMarket", MARKET)
+        plain = [astuple(a) if isinstance(a, JobParams | Reveal) else a for a in args]
+        if function in ("merge",):
+            plain.append("checkpoint")
+        data = _contract(contract).encode_abi(function, args=plain)
+        after = digest(self.market, self.job, self.params, self.block)
+        self.acts.append(Act(self.block, sender, to, data, error, after))
+        return error
+
+    def pass_time(self, seconds: int, blocks: int = 1) -> None:
+        """The next act is in a later block."""
+        self.block = Block(self.block.number + blocks, Seconds(self.block.time + seconds), BlockHashes())
+
+    def _twin(self, sender: Address, function: str, *args: Any) -> Any:
+        m, books, block = self.market, self.market.books, self.block
+        if function in _GAME and sender != GAME:
+            raise LockstepError("", code="chain.Unauthorized")
+        match function:
+            case "deposit":
+                return books.deposit(sender, *args)
+            case "requestUnbond":
+                return books.request_unbond(sender, *args, block.time)
+            case "withdrawUnbonded":
+                return books.withdraw_unbonded(sender, block.time)
+            case "withdraw":
+                return books.withdraw(sender)
+            case "lock":
+                return books.lock(*args, by_game=True)
+            case "unlock":
+                return books.unlock(*args, by_game=True)
+            case "takeBond":
+                return books.take_bond(*args)
+            case "create" | "cancel":
+                return getattr(m, function)(sender, *args)
+            case "finish":
+                return m.finish(*args)
+            case "onOpen":
+                return m.on_open(block, *args)
+            case "onConvicted":
+                return m.on_convicted(block, *args)
+            case "onRejected":
+                return m.on_rejected(*args)
+            case "join" | "leave" | "commit" | "reveal" | "attest" | "merge":
+                return getattr(m, function)(block, sender, *args)
+        return getattr(m, artifacts.snake(function))(block, *args)
+
+    # -- choosing
+
+    def play(self, length: int) -> None:
+        """A whole history: stakes, a job, then `length` acts."""
+        for account in (AGGREGATOR, CHALLENGER, *WORKERS):
+            self.act(account, "deposit", Wei(self.dice.choice((150, 1_000, 10_000, 10_000))))
+        self.job = claims.job_id(CHAIN_ID, MARKET, REQUESTER, 1, self.params)
+        self.act(REQUESTER, "create", self.params, 1, Wei(self.params.escrow + self.dice.choice((0, 0, 7, -1))))
+        if self.job not in self.market.jobs:
+            self.act(REQUESTER, "create", self.params, 1, self.params.escrow)
+        for _ in range(length):
+            self._step()
+            if self.market.jobs[self.job].status == JobStatus.DONE and self.dice.random() < 0.2:
+                break
+
+    def _step(self) -> None:
+        self._wait()
+        choices = list(self._sensible()) if self.dice.random() < 0.93 else list(self._anything())
+        if choices:
+            self.act(*self.dice.choice(choices))
+
+    def _wait(self) -> None:
+        if self.dice.random() < 0.004:
+            return self.pass_time(10, 300)
+        if self.dice.random() < 0.05 or self._idle():
+            ends = [
+                end
+                for r in range(self._started)
+                for ro in (self.market.rounds[self.job, r],)
+                for end in (
+                    ro.join_ends,
+                    ro.commit_ends,
+                    ro.reveal_ends,
+                    ro.attest_ends,
+                    ro.merge_opens + self.params.merge_seconds,
+                    ro.merged_at + self.params.challenge_seconds,
+                )
+                if end > self.block.time
+            ]
+            if ends:
+                return self.pass_time(min(ends) - self.block.time + self.dice.choice((-1, 0, 0, 1)))
+        return self.pass_time(self.dice.choice((0, 0, 0, 1)))
+
+    def _idle(self) -> bool:
+        """Whether only time can help: everybody acted, or nothing but a challenge window stands before pay."""
+        j = self.market.jobs[self.job]
+        phases = {self.market.phase(self.block, self.job, r) for r in range(j.settled, j.started)}
+        full = j.started == self.params.rounds or j.started - j.settled == self.params.max_lead
+        return full and phases == {Phase.LEAD} and not self.games and self.dice.random() < 0.3
+
+    @property
+    def _started(self) -> int:
+        return self.market.jobs[self.job].started
+
+    def _sensible(self) -> Iterator[tuple[Any, ...]]:
+        """What somebody could want to do now."""
+        job, j, p = self.job, self.market.jobs[self.job], self.params
+        anyone = self.dice.choice(ACCOUNTS)
+        if j.status == JobStatus.ACTIVE and j.started < p.rounds and (j.started - j.settled) < p.max_lead:
+            yield anyone, "startRound", job, j.started
+        if j.settled == j.started and self.dice.random() < (0.1 if j.started < p.rounds else 1):
+            yield anyone, "finish", job
+        if self.dice.random() < 0.004:
+            yield REQUESTER, "cancel", job
+        for r in range(p.rounds):
+            yield from self._round_acts(r, anyone)
+        for claim, challenger, key in self.games:
+            yield from self._verdicts(claim, challenger, key)
+        for account in ACCOUNTS:
+            if self.market.books.credits[account] and self.dice.random() < 0.1:
+                yield account, "withdraw"
+
+    def _round_acts(self, r: int, anyone: Address) -> Iterator[tuple[Any, ...]]:
+        job, p, m, d = self.job, self.params, self.market, self.dice
+        ro = m.rounds.get((job, r), Round())
+        owned = [(s, m.claims[c].worker) for s in range(p.slots) if (c := self._claim(r, s)) in m.claims]
+        match m.phase(self.block, job, r):
+            case Phase.JOINING:
+                for s in range(p.slots):
+                    if self._claim(r, s) not in m.claims:
+                        yield d.choice(WORKERS), "join", job, r, s
+                if owned and d.random() < 0.03:
+                    s, worker = self.dice.choice(owned)
+                    yield worker, "leave", job, r, s
+            case Phase.SEALING:
+                yield anyone, "seal", job, r
+            case Phase.TRAINING:
+                for s, worker in owned:
+                    claim = self._claim(r, s)
+                    if m.claims[claim].status != ClaimStatus.JOINED and d.random() < 0.9:
+                        continue
+                    yield worker, "commit", job, r, s, claims.commitment(claim, worker, self._opened(claim))
+            case Phase.REVEALING:
+                for s, worker in owned:
+                    if m.claims[self._claim(r, s)].status != ClaimStatus.COMMITTED and d.random() < 0.9:
+                        continue
+                    yield worker, "reveal", job, r, s, self._opened(self._claim(r, s), wrong=d.random() < 0.05)
+            case Phase.ATTESTING:
+                full = (1 << p.slots) - 1
+                yield AGGREGATOR, "attest", job, r, self.dice.choice((full, full, full, 1, 2, 0))
+            case Phase.FREEZING:
+                yield anyone, "freeze", job, r
+            case Phase.MERGING:
+                merger = m.merger_of(self.block, job, r)
+                roots = (keccak(b"out %d %d" % (r, len(self.acts))), keccak(b"out2"))
+                if merger != ZERO_ADDRESS:
+                    yield merger, "merge", job, r, *roots
+                yield anyone, "finalize", job, r
+            case Phase.LEAD:
+                yield anyone, "finalize", job, r
+            case Phase.VOID:
+                yield anyone, "release", job, r
+        for claim in [*(self._claim(r, s) for s in range(p.slots)), ro.merge_claim]:
+            if m.live(claim) and d.random() < 0.15:
+                yield GAME, "onOpen", claim
+
+    def _verdicts(self, claim: ClaimId, challenger: Address, key: bytes) -> Iterator[tuple[Any, ...]]:
+        if self.market.live(claim):
+            yield GAME, self.dice.choice(("onConvicted", "onRejected", "onRejected")), claim, challenger
+        else:
+            yield GAME, "unlock", key
+
+    def _anything(self) -> Iterator[tuple[Any, ...]]:
+        """Mostly refused: wrong accounts, wrong phases, wrong numbers."""
+        d, job, p = self.dice, self.job, self.params
+        who, r, s = d.choice(ACCOUNTS), d.randrange(p.rounds + 1), d.randrange(p.slots + 1)
+        claim = self._claim(d.randrange(p.rounds), d.choice((*range(p.slots), MERGE_SLOT)))
+        for function in ("startRound", "seal", "freeze", "finalize", "release"):
+            yield who, function, job, r
+        yield STRANGER, "cancel", job
+        yield who, "finish", job
+        yield who, "join", job, r, s
+        yield who, "leave", job, r, s
+        yield who, "commit", job, r, s, keccak(b"any")
+        yield who, "reveal", job, r, s, self._opened(claim)
+        yield who, "attest", job, r, 1
+        yield who, "merge", job, r, keccak(b"a"), keccak(b"b")
+        yield d.choice((who, GAME)), "onOpen", claim
+        yield d.choice((who, GAME)), "onConvicted", claim, CHALLENGER
+        yield who, "onRejected", claim
+        yield who, "takeBond", claim, CHALLENGER
+        yield who, "withdraw"
+        yield who, "requestUnbond", Wei(d.choice((1, 50, 20_000)))
+        yield who, "withdrawUnbonded"
+        yield who, "deposit", Wei(d.choice((1, 500)))
+
+    def _claim(self, r: int, slot: int) -> ClaimId:
+        ro = self.market.rounds.get((self.job, r), Round())
+        return ro.merge_claim if slot == MERGE_SLOT else claims.claim_id(self.job, r, ro.attempt, slot)
+
+    def _opened(self, claim: ClaimId, wrong: bool = False) -> Reveal:
+        """A trace that anybody can make up; the commitment and the last state are right unless `wrong`."""
+        steps = self.params.transitions
+        out, out2 = keccak(claim + b"out"), keccak(claim + b"out2")
+        leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(steps - 1)]
+        levels = merkle.levels([*leaves, merkle.leaf(merkle.node(out, out2))])
+        nonce = keccak(claim + b"nonce") if not wrong else bytes(32)
+        proof = tuple(merkle.proof(levels, steps - 1))
+        return Reveal(levels[-1][0], out, out2, nonce, proof, "trace", "payload")
+
+
+class BlockHashes(dict[int, bytes]):
+    """The hash of block n is keccak(uint256 n), there as here."""
+
+    def __missing__(self, number: int) -> bytes:
+        return keccak(word(number))
+
+
+_VAULT = {"deposit", "requestUnbond", "withdrawUnbonded", "withdraw", "lock", "unlock", "takeBond"}
+_GAME = {"lock", "unlock", "takeBond", "onOpen", "onConvicted", "onRejected"}
+
+
+def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:
+    """A running keccak over the ABI words of the job, its rounds and claims, and every balance."""
+    parts = [_words(market._job(job))]
+    for r in range(p.rounds):
+        ro = market.rounds.get((job, r), Round())
+        parts.append(_words(ro) + word(int(market.phase(block, job, r))))
+        for slot in (*range(p.slots), MERGE_SLOT):
+            claim = ro.merge_claim if slot == MERGE_SLOT else claims.claim_id(job, r, ro.attempt, slot)
+            stored = market.claims.get(claim, Claim())
+            parts.append(_words(stored, status=int(market.status(claim))) + word(int(market.live(claim))))
+    books = market.books
+    for account in ACCOUNTS:
+        unbond = books.unbonding.get(account)
+        parts.append(word(books.free[account]) + word(books.credits[account]) + word(unbond.amount if unbond else 0))
+    parts.append(word(books.credits[BURN]) + word(books.total_escrow) + word(books.tokens))
+    running = bytes(32)
+    for part in parts:
+        running = keccak(running + part)
+    return running
+
+
+def _words(value: Any, **instead: int) -> bytes:
+    return b"".join(word(instead.get(f.name, getattr(value, f.name))) for f in fields(value))
+
+
+def random_params(dice: random.Random) -> JobParams:
+    """Small jobs with every shape: one to three slots, odd sums, rounds ahead, with and without aggregator."""
+    slots = dice.choice((1, 2, 2, 3, 3))
+    root = keccak(b"root")
+    price = dice.choice((10, 33))
+    return JobParams(
+        root, root, root, root, root, 5, 5, root, root, root, root,
+        shared_depth=dice.choice((0, 1, 3)),
+        payload_depth=3,
+        inner_steps=dice.choice((1, 2, 4)),
+        rounds=dice.choice((2, 3, 4)),
+        slots=slots,
+        min_slots=dice.randint(1, slots),
+        max_lead=dice.choice((1, 2, 3)),
+        max_fail=dice.choice((0, 1, 2)),
+        join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
+        merge_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
+        slot_price=Wei(price), merge_price=Wei(7),
+        slot_stake=Wei(dice.choice((price, 101))), merge_stake=Wei(119), bond=Wei(13),
+        aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS,
+    )  # fmt: skip
+
+
+def history(seed: int, length: int = 120) -> Player:
+    """The history of a seed; games are opened, bonds locked and verdicts followed through as the game contract does."""
+    dice = random.Random(seed)
+    player = GamingPlayer(dice, random_params(dice))
+    player.play(length)
+    return player
+
+
+class GamingPlayer(Player):
+    """Keeps the game's side in order: a bond behind each open game, gone with the verdict."""
+
+    def act(self, sender: Address, function: str, *args: Any) -> str:
+        """As Player's, and what the game does in the same transaction."""
+        plain = args[:1] if function == "onRejected" else args
+        error = super().act(sender, function, *plain)
+        if error or function not in ("onOpen", "onConvicted", "onRejected", "unlock"):
+            return error
+        claim = args[0]
+        if function == "onOpen":
+            key = keccak(claim + len(self.acts).to_bytes(4, "big"))
+            if super().act(GAME, "lock", CHALLENGER, key, self.params.bond):
+                # The game's own transaction would have been undone: here the game is over at once.
+                super().act(GAME, "onRejected", claim)
+            else:
+                self.games.append((claim, CHALLENGER, key))
+            return error
+        if function == "unlock":
+            self.games = [g for g in self.games if g[2] != claim]
+            return error
+        mine = next((g for g in self.games if g[0] == claim), None)
+        if mine is not None:
+            self.games.remove(mine)
+            if function == "onConvicted":
+                super().act(GAME, "unlock", mine[2])
+            else:
+                super().act(GAME, "takeBond", mine[2], self.market.claims[claim].worker)
+        return error
+
+
+def line(player: Player) -> dict[str, Any]:
+    """One history as JSON: parallel lists, one entry an act."""
+    return {
+        "job": "0x" + player.job.hex(),
+        "rounds": player.params.rounds,
+        "slots": player.params.slots,
+        "time": [act.block.time for act in player.acts],
+        "number": [act.block.number for act in player.acts],
+        "sender": [act.sender for act in player.acts],
+        "to": [act.to for act in player.acts],
+        "data": [act.data for act in player.acts],
+        "error": [_selectors()[act.error] if act.error else "0x00000000" for act in player.acts],
+        "digest": ["0x" + act.digest.hex() for act in player.acts],
+    }
+
+
+def write(path: Path, seeds: Iterable[int], length: int = 120) -> list[Player]:
+    """Writes the histories of `seeds`, one JSON line each."""
+    players = [history(seed, length) for seed in seeds]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line(player), separators=(",", ":")) + "\n" for player in players))
+    return players
+
+
+def judged(player: Player) -> list[ClaimId]:
+    """The claims of a history that can still be convicted."""
+    return [claim for claim in player.market.claims if player.market.status(claim) in JUDGED]
