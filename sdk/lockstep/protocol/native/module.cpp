@@ -36,9 +36,19 @@ bool has_sha_ni() {
 #endif
 }
 
+bool has_avx512() {
+#if defined(LOCKSTEP_X86_64)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq");
+#else
+    return false;
+#endif
+}
+
 const HashPath& best_path() {
 #if defined(LOCKSTEP_X86_64)
-    static const HashPath& path = has_sha_ni() ? lockstep::kShaNiPath : lockstep::kPortablePath;
+    static const HashPath& path = has_avx512() ? lockstep::kAvx512Path : lockstep::narrow_path();
     return path;
 #else
     return lockstep::kPortablePath;
@@ -50,8 +60,9 @@ const HashPath& path_named(const std::string& name) {
     if (name == lockstep::kPortablePath.name) return lockstep::kPortablePath;
 #if defined(LOCKSTEP_X86_64)
     if (name == lockstep::kShaNiPath.name && has_sha_ni()) return lockstep::kShaNiPath;
+    if (name == lockstep::kAvx512Path.name && has_avx512()) return lockstep::kAvx512Path;
 #endif
-    throw nb::value_error("no such SHA-256 path on this machine: auto, portable, sha-ni");
+    throw nb::value_error("no such SHA-256 path on this machine: auto, portable, sha-ni, avx512");
 }
 
 // Z_k: the root of a tree of 2^k empty leaves.
@@ -145,9 +156,18 @@ auto without_gil(Compute compute) {
 
 }  // namespace
 
+const HashPath& lockstep::narrow_path() {
+#if defined(LOCKSTEP_X86_64)
+    static const HashPath& path = has_sha_ni() ? kShaNiPath : kPortablePath;
+    return path;
+#else
+    return kPortablePath;
+#endif
+}
+
 NB_MODULE(_hash, m) {
     m.doc() = "SHA-256 Merkle trees over buffers. Every level is given without its padding: a missing right sibling at level k is Z_k.";
-    m.def("isa", [] { return std::string(best_path().name); }, "The SHA-256 path that this machine runs: sha-ni or portable.");
+    m.def("isa", [] { return std::string(best_path().name); }, "The SHA-256 path that this machine runs: avx512, sha-ni or portable.");
     m.def(
         "leaf_hashes",
         [](nb::handle buf, const std::string& path) {

@@ -21,6 +21,10 @@ struct HashPath {
 extern const HashPath kPortablePath;
 #if defined(LOCKSTEP_X86_64)
 extern const HashPath kShaNiPath;
+extern const HashPath kAvx512Path;
 #endif
+
+// The best path for fewer messages than the widest one takes at a time.
+const HashPath& narrow_path();
 
 }  // namespace lockstep
