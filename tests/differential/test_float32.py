@@ -94,8 +94,8 @@ def test_a_mutated_line_is_noticed(chain: Evm, op: Op, line: str, mutated: str) 
     a, b, c = vectors(op, 100_000, seed=14)
     mutant = chain.with_float32(source.replace(line, mutated, 1))
     try:
-        results = mutant.results(op, a, b, c)
+        different = mutant.results(op, a, b, c) != apply_op(int(op), a, b, c)
     except RuntimeError as refused:
-        assert "not a word" in str(refused), "the harness lets no result above 32 bits pass"
-    else:
-        assert (results != apply_op(int(op), a, b, c)).any(), "some vector tells the difference"
+        # The harness lets no result above 32 bits pass.
+        different = np.array("not a word" in str(refused))
+    assert different.any(), "some vector tells the difference"

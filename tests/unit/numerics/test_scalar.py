@@ -211,7 +211,7 @@ def test_integers_wrap_and_nothing_is_undefined(op: Op, a: int, b: int, want: in
 
 @pytest.mark.parametrize(
     ("op", "function", "most_ulps"),
-    [(Op.FEXP, math.exp, 1.0), (Op.FLOG, math.log, 1.0), (Op.FTANH, math.tanh, 2.0)],
+    [(Op.FEXP, math.exp, 0.9), (Op.FLOG, math.log, 0.9), (Op.FTANH, math.tanh, 1.4)],
     ids=["exp", "log", "tanh"],
 )
 def test_functions_are_near_the_true_value(op: Op, function: object, most_ulps: float) -> None:
