@@ -109,13 +109,15 @@ def check(name: str, chain_id: int) -> None:
 
 
 def named(environment: Mapping[str, str], chain_id: int) -> Callable[[Schedule, JobParams], Cheat] | None:
-    """The lie that LOCKSTEP_CHEAT names, its place drawn from LOCKSTEP_SEED; None if it names none."""
+    """The lie that LOCKSTEP_CHEAT names, its place drawn from LOCKSTEP_CHEAT_SEED; None if it names none."""
     name = environment.get("LOCKSTEP_CHEAT", "none")
     if name in ("", "none"):
         return None
     check(name, chain_id)
-    seed = int(environment.get("LOCKSTEP_SEED", "0"))
-    return lambda programs, params: cheat_of(name, programs, params, seed, chain_id)
+    seed = environment.get("LOCKSTEP_CHEAT_SEED", "0")
+    if not seed.isdecimal():
+        raise UsageError(f"LOCKSTEP_CHEAT_SEED is {seed!r}", hint="a number")
+    return lambda programs, params: cheat_of(name, programs, params, int(seed), chain_id)
 
 
 def cheat_of(name: str, programs: Schedule, params: JobParams, seed: int, chain_id: int) -> Cheat:

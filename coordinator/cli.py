@@ -43,8 +43,7 @@ def up(
     logs.configure()
     with supervisor.sole(settings.home), supervisor.listen(settings.host, settings.port) as sock:
         parts = Parts.open(settings)
-        cheats.named(os.environ, parts.addresses.chain_id)
-        parts.store.check()
+        cheats.named(os.environ, parts.party.addresses.chain_id)
         parts.database.migrate()
         api = create_app(parts.context(queue.poker(settings)))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
@@ -122,11 +121,10 @@ def examine(settings: CoordinatorSettings) -> list[dict[str, Any]]:
 
     def opened() -> str:
         parts.append(Parts.open(settings))
-        return f"{parts[0].me} on chain {parts[0].addresses.chain_id}"
+        return f"{parts[0].me} on chain {parts[0].party.addresses.chain_id}"
 
-    results.append(_check("key, chain, contracts", opened))
+    results.append(_check("key, chain, contracts, storage", opened))
     if parts:
-        results.append(_check("storage", lambda: _storage(parts[0])))
         results.append(_check("database", parts[0].database.migrate))
         results.append(_check("funds", lambda: _funds(parts[0])))
         parts[0].close()
@@ -148,16 +146,11 @@ def _kernels() -> str:
     return executor.__name__
 
 
-def _storage(parts: Parts) -> str:
-    parts.store.check()
-    return parts.store.url
-
-
 def _funds(parts: Parts) -> str:
-    coin = parts.w3.eth.get_balance(parts.account.address)
+    coin = parts.party.w3.eth.get_balance(parts.party.account.address)
     if coin == 0:
         raise FundsError(f"{parts.me} has nothing to pay gas with", hint="send it some of the chain's coin")
-    free, tokens = parts.contracts.vault.free(parts.me), parts.contracts.token.balance_of(parts.me)
+    free, tokens = parts.party.contracts.vault.free(parts.me), parts.party.contracts.token.balance_of(parts.me)
     if free + tokens == 0:
         raise FundsError(
             f"{parts.me} has neither stake nor tokens", hint="send it the market's token: merges are staked"

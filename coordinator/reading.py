@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,11 +14,10 @@ from coordinator.models import Round as RoundRow
 from lockstep.chain.contracts import Contracts
 from lockstep.merging import Payload as PayloadRef
 from lockstep.merging import RoundRecord
-from lockstep.protocol.jobs import NO_CLAIM, JobParams, Phase, Round
-from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seconds, Seed
-
-if TYPE_CHECKING:
-    from web3 import Web3
+from lockstep.party import Party
+from lockstep.protocol import rounds
+from lockstep.protocol.jobs import NO_CLAIM, ZERO_ADDRESS, JobParams, Phase, Round
+from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seed
 
 REPORTED = (Phase.REVEALING, Phase.ATTESTING)
 
@@ -33,13 +32,13 @@ def unhex(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))
 
 
-def read_world(w3: Web3, contracts: Contracts, me: Address) -> World:
+def read_world(party: Party) -> World:
     """Time and money at the head."""
-    head = w3.eth.get_block("latest")
+    head, me, contracts = party.head(), party.address, party.contracts
     return World(
         me=me,
-        now=Seconds(head["timestamp"]),
-        block=int(head["number"]),
+        now=head.time,
+        block=head.number,
         free=contracts.vault.free(me),
         balance=contracts.token.balance_of(me),
         credits=contracts.vault.credits(me),
@@ -49,21 +48,17 @@ def read_world(w3: Web3, contracts: Contracts, me: Address) -> World:
 def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: World) -> JobView:
     """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
     job = contracts.market.job(job_id)
+    barred = contracts.market.barred(job_id, params.aggregator)
     views = [
-        _round(contracts, session, job_id, params, number, world)
+        _round(contracts, session, job_id, params, number, world, barred)
         for number in range(max(0, job.settled - 1), job.started)
     ]
     for number in range(job.started, min(job.started + params.max_lead, params.rounds)):
-        view = _round(contracts, session, job_id, params, number, world)
+        view = _round(contracts, session, job_id, params, number, world, barred)
         if view.phase != Phase.VOID:
             break
         views.append(view)
-    return JobView(params, job, contracts.market.barred(job_id, params.aggregator), tuple(views))
-
-
-def merge_turn(params: JobParams, stored: Round, now: Seconds) -> int:
-    """The merge turn at `now`: 0 is the aggregator's, k the k-th accepted slot's; each lasts merge_seconds."""
-    return stored.turn + max(0, now - stored.merge_opens) // params.merge_seconds
+    return JobView(params, job, barred, tuple(views))
 
 
 def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
@@ -126,10 +121,18 @@ def my_open_games(session: Session, job: str, me: Address) -> list[tuple[Game, C
 
 
 def _round(
-    contracts: Contracts, session: Session, job_id: JobId, params: JobParams, number: int, world: World
+    contracts: Contracts,
+    session: Session,
+    job_id: JobId,
+    params: JobParams,
+    number: int,
+    world: World,
+    barred: bool,
 ) -> RoundView:
     market = contracts.market
-    stored, phase = market.round(job_id, number), market.phase(job_id, number)
+    stored = market.round(job_id, number)
+    has_aggregator = params.aggregator != ZERO_ADDRESS and not barred
+    phase = rounds.phase(stored, world.now, has_aggregator=has_aggregator)
     reports: tuple[tuple[int, Report], ...] = ()
     if phase in REPORTED:
         reports = _reports(session, revealed(session, hex32(job_id), number, stored.attempt))
@@ -144,7 +147,7 @@ def _round(
         stored=stored,
         reports=reports,
         merger=market.merger_of(job_id, number) if merging else None,
-        turns_over=merging and merge_turn(params, stored, world.now) > stored.mask.bit_count(),
+        turns_over=merging and rounds.turn(params, stored, world.now) > stored.accepted,
         mine=mine,
     )
 

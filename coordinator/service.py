@@ -37,7 +37,6 @@ from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
 from lockstep import jobs
 from lockstep.chain.contracts import Call
-from lockstep.chain.outbox import Outbox
 from lockstep.cli.output import event
 from lockstep.disputes import Seat, Side, Table
 from lockstep.merging import Payload as PayloadRef
@@ -65,15 +64,17 @@ class Service:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._indexer = Indexer(parts.database, parts.w3, parts.addresses)
-        self._outbox = Outbox(parts.settings.home / "outbox.sqlite", parts.w3, parts.account)
-        self._table = Table(parts.contracts.game, parts.addresses.block)
+        self._party = parts.party
+        self._contracts = parts.party.contracts
+        self._outbox = parts.party.outbox
+        self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses)
+        self._table = Table(self._contracts.game, parts.party.addresses.block)
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._aggregators: dict[JobId, Aggregator] = {}
         self._refused: set[JobId] = set()
         self._closed: set[str] = set()
-        self._cheat = cheats.named(os.environ, parts.addresses.chain_id)
+        self._cheat = cheats.named(os.environ, parts.party.addresses.chain_id)
 
     @staticmethod
     def open(settings: CoordinatorSettings) -> Service:
@@ -81,17 +82,9 @@ class Service:
         parts = Parts.open(settings)
         parts.database.check()
         leases.clear(parts.database)
-        service = Service(parts)
-        service.settle()
-        return service
-
-    def settle(self) -> None:
-        """Wait until every transaction that an earlier process sent is mined: decisions read the chain alone."""
-        for key in self._outbox.recover():
-            try:
-                self._outbox.wait(key, MINED_SECONDS)
-            except (ChainError, FundsError, TryLater) as error:
-                log.info("an earlier transaction did nothing", key=key, why=error.message)
+        for key in parts.party.settle():
+            log.info("an earlier transaction did nothing", key=key)
+        return Service(parts)
 
     def index(self) -> list[str]:
         """Take in new blocks; returns the jobs to look at."""
@@ -113,7 +106,7 @@ class Service:
 
     def close(self) -> None:
         """Close files; what was sent stays sent."""
-        self._outbox.close()
+        self._aggregators.clear()
         self._parts.close()
 
     # -- read
@@ -137,7 +130,7 @@ class Service:
     def _once(self, job: JobId) -> bool:
         """One look; whether anything was done."""
         params = self._params_of(job)
-        world = reading.read_world(self._parts.w3, self._parts.contracts, self._parts.me)
+        world = reading.read_world(self._party)
         defended = self._defend(job, params, world)
         seen = self._read(job, params, world)
         wanted = wanted_payloads(seen, world)
@@ -150,11 +143,11 @@ class Service:
 
     def _read(self, job: JobId, params: JobParams, world: World) -> JobView:
         with self._parts.database.reading() as session:
-            return reading.read_job(self._parts.contracts, session, job, params, world)
+            return reading.read_job(self._contracts, session, job, params, world)
 
     def _params_of(self, job: JobId) -> JobParams:
         if job not in self._params:
-            self._params[job] = self._parts.contracts.market.params(job)
+            self._params[job] = self._contracts.market.params(job)
         return self._params[job]
 
     def _is_mine(self, row: Job | None) -> bool:
@@ -163,13 +156,14 @@ class Service:
     def _aggregator(self, job: JobId, params: JobParams) -> Aggregator:
         if job not in self._aggregators:
             settings = self._parts.settings
-            loaded = jobs.load(job, params, self._parts.store, settings.shared.threads)
+            loaded = jobs.load(job, params, self._party.store, settings.shared.threads)
             cheat = None
             if self._cheat is not None:
                 cheat = self._cheat(loaded.programs, params)
-                event("expects", job=reading.hex32(job), cheat=cheat.name, **cheat.expectation.to_dict())
+                said = {"cheat": cheat.name, "expectation": cheat.expectation.to_dict()}
+                event("lie", time=self._party.head().time, **said)
             archive = settings.home / "claims"
-            self._aggregators[job] = Aggregator(loaded, self._parts.store, self._parts.guard, archive, cheat)
+            self._aggregators[job] = Aggregator(loaded, self._party.store, self._parts.guard, archive, cheat)
         return self._aggregators[job]
 
     def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Iterable[tuple[int, int]]) -> bool:
@@ -217,12 +211,12 @@ class Service:
 
     def _call(self, job: JobId, seen: JobView, action: Action, world: World) -> tuple[str, Call]:
         """(key, transaction) of an action; runs the merge Program for a merge."""
-        market, vault, token = self._parts.contracts.market, self._parts.contracts.vault, self._parts.contracts.token
+        market, vault, token = self._contracts.market, self._contracts.vault, self._contracts.token
         name = f"{type(action).__name__.lower()}/{job.hex()}/{seen.job.attempt}"
         match action:
             case Deposit(amount):
                 deadline = Seconds(world.now + PERMIT_SECONDS)
-                permit = token.sign_permit(self._parts.account, vault.address, amount, deadline)
+                permit = token.sign_permit(self._party.account, vault.address, amount, deadline)
                 return f"{name}/{world.block}", vault.deposit_with_permit(amount, permit)
             case StartRound(r):
                 return f"{name}/{r}", market.start_round(job, r)
@@ -253,7 +247,7 @@ class Service:
             before, accepted = reading.merge_inputs(session, reading.hex32(job), r, view.stored, seen.params)
         aggregator = self._aggregator(job, seen.params)
         out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
-        return f"merge/{claim.hex()}", self._parts.contracts.market.merge(job, r, out, out2, cid)
+        return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid)
 
     def _defend(self, job: JobId, params: JobParams, world: World) -> bool:
         """Make the moves that are due in games about merges of ours; whether any was made."""
@@ -268,7 +262,7 @@ class Service:
         return moved
 
     def _turn(self, job: JobId, params: JobParams, game: GameId, claim: Claim, world: World) -> bool:
-        stored = self._parts.contracts.market.round(job, claim.round)
+        stored = self._contracts.market.round(job, claim.round)
         with self._parts.database.reading() as session:
             before, accepted = reading.merge_inputs(session, claim.job, claim.round, stored, params)
         own = ClaimId(reading.unhex(claim.id))
