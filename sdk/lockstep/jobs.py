@@ -93,12 +93,14 @@ class Job:
     """i32 (N, L)."""
     genesis: Checkpoint
     threads: int = 1
+    path: str = "auto"
+    """Of the kernels: "auto", "scalar", "avx2" or "avx512"; the bits depend neither on it nor on the threads."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
 
     def executable(self, program: Program) -> Executable:
         """The compiled Program; compiled once per job."""
         if program.root not in self._compiled:
-            self._compiled[program.root] = executor.compile(program, threads=self.threads)
+            self._compiled[program.root] = executor.compile(program, threads=self.threads, path=self.path)
         return self._compiled[program.root]
 
     def slot_state(self, base: Checkpoint, round_: int) -> State:
@@ -226,7 +228,7 @@ def subtree_root(layout: Sequence[TensorHeader | None], tensors: Sequence[np.nda
     return Digest(layout_root(layout, _checked(layout, entries)))
 
 
-def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1) -> Job:
+def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1, path: str = "auto") -> Job:
     """Fetch a job's parts by CID, check every root against the chain, validate every Program.
 
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended.
@@ -243,7 +245,7 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
     if dataset.shape != (params.dataset_rows, params.row_length):
         raise Mismatch("the dataset has another shape than the job names", hint="do not run the job")
     genesis = decode_checkpoint(store.get(spec.genesis, max_bytes=MAX_PROGRAM_BYTES))
-    job = Job(job_id, params, spec, programs, dataset, genesis, threads)
+    job = Job(job_id, params, spec, programs, dataset, genesis, threads, path)
     check_checkpoint(job, genesis, params.genesis_shared, params.genesis_outer)
     return job
 

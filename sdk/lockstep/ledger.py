@@ -179,7 +179,9 @@ class Ledger:
     nodes: dict[Address, bytes] = field(default_factory=dict)
     """Registered ed25519 keys, in the order of registration."""
     games: dict[GameId, GameRecord] = field(default_factory=dict)
-    """Every game ever opened."""
+    """Those that run."""
+    ended: dict[GameId, GameRecord] = field(default_factory=dict)
+    """Those that somebody has won, or nobody."""
     pays: list[Pay] = field(default_factory=list)
     slashed: dict[bytes, int] = field(default_factory=dict)
     """By ClaimId or GameId: what was taken."""
@@ -190,9 +192,9 @@ class Ledger:
         if act is not None:
             act(event)
 
-    def open_games(self) -> Iterator[GameRecord]:
-        """Games that nobody has won yet."""
-        return (g for g in self.games.values() if g.verdict is Verdict.NONE)
+    def all_games(self) -> list[GameRecord]:
+        """Every game ever opened."""
+        return [*self.ended.values(), *self.games.values()]
 
     def place(self, me: Address, others: frozenset[Address]) -> int:
         """The turn of `me` among the registered nodes that are not `others`: which slot it tries first."""
@@ -308,7 +310,7 @@ class Ledger:
         self.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
 
     def _DisputeGame_Resolved(self, e: Event) -> None:
-        self.games[e.game] = replace(self.games[e.game], verdict=Verdict(e.verdict))
+        self.ended[e.game] = replace(self.games.pop(e.game), verdict=Verdict(e.verdict))
 
     # -- inside
 

@@ -1,0 +1,242 @@
+"""`lockstep replay CLAIM`: check a claim oneself, from public data alone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.cli.options import DeploymentFile, Json, Rpc, Storage, Threads
+from lockstep.cli.output import emit, say
+from lockstep.protocol.errors import Inconclusive, LockstepError, Mismatch, NotFoundError, UsageError
+from lockstep.settings import resolve
+
+if TYPE_CHECKING:
+    from lockstep.audits import Audit, PublicData
+    from lockstep.chain.contracts import Contracts
+    from lockstep.jobs import ClaimRun
+    from lockstep.ledger import ClaimRecord
+    from lockstep.protocol.moves import Finding
+    from lockstep.protocol.program import Program
+    from lockstep.protocol.types import ClaimId
+
+
+class KernelPath(StrEnum):
+    """Which kernels compute; the bits are the same."""
+
+    AUTO = "auto"
+    SCALAR = "scalar"
+    AVX2 = "avx2"
+    AVX512 = "avx512"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a claim is first seen to differ inside a transition."""
+
+    op: int
+    element: int
+    chunk: int | None
+    claimed: int
+    computed: int
+    seen_in: str
+    """"game": a contract computed it; "output": the claim's public output shows it."""
+
+
+def replay(
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="ClaimId, 64 hex digits.")],
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    threads: Threads = None,
+    path: Annotated[KernelPath, typer.Option(help="Kernels to compute with; the bits are the same.")] = KernelPath.AUTO,
+    roots: Annotated[bool, typer.Option("--roots", help="Print every state root that was computed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Replay a claim: MATCH (exit 0), or the first differing step, op and element (exit 10).
+
+    Exit 11 if its public data cannot be had: that says nothing about the claim. Op and element of a step in the middle
+    are known once a game was played about it: until then only the step's roots are public.
+    """
+    wanted = _claim_id(claim)
+    settings = resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads)
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.contracts import Contracts
+    from lockstep.chain.events import EventReader
+    from lockstep.chain.rpc import connect
+    from lockstep.ledger import Watcher
+    from lockstep.storage import open_store
+
+    addresses = Addresses.load(Path(settings.deployment).expanduser())
+    w3 = connect(settings.rpc, addresses.chain_id)
+    contracts = Contracts.at(w3, addresses)
+    watcher = Watcher(EventReader(w3, addresses))
+    watcher.poll()
+    found = watcher.ledger.find(wanted)
+    if found is None:
+        raise NotFoundError(f"no claim {claim} was made public", hint="`verifier up` and the events name claims")
+    begun = time.monotonic()
+    with open_store(settings.storage) as store:
+        public, run = _prepare(contracts, store, found, settings.threads, path.value)
+        done = _audit(run, found[2], public)
+        place = None if done.matches else _place(contracts, public, done, found[2])
+    data = _report(run, found[2], done, place) | {
+        "threads": settings.threads, "path": path.value, "seconds": round(time.monotonic() - begun, 3),
+    }  # fmt: skip
+    if roots:
+        shown = done.held.trace if done.t is None else done.held.trace[: done.t]
+        data["roots"] = [done.held.state_zero.hex(), *(root.hex() for root in shown)]
+    emit(data, as_json, text=_text(data))
+    if not done.matches:
+        raise typer.Exit(Mismatch.exit_code)
+
+
+def _claim_id(text: str) -> ClaimId:
+    from lockstep.protocol.types import ClaimId
+
+    try:
+        value = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise UsageError(f"{text!r} is no claim", hint="64 hex digits, as the events of `worker up` show them")
+    return ClaimId(value)
+
+
+def _prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: str) -> tuple[PublicData, ClaimRun]:
+    from lockstep.audits import UNAVAILABLE, PublicData
+    from lockstep.jobs import load
+
+    ledger, round_, record = found
+    try:
+        params = contracts.market.params(record.job)
+        public = PublicData(load(record.job, params, store, threads, path), store)
+        return public, public.run_of(ledger, round_, record)
+    except UNAVAILABLE as error:
+        raise _undecided(error) from error
+
+
+def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Audit:
+    from lockstep.audits import UNAVAILABLE, audit
+
+    say(f"replaying {run.transitions} transitions of round {record.round}, {_slot(record)}")
+    try:
+        return audit(run, record, public.store)
+    except UNAVAILABLE as error:
+        raise _undecided(error) from error
+
+
+def _undecided(error: LockstepError) -> Inconclusive:
+    return Inconclusive(
+        f"the claim's public data cannot be had: {error.message}", hint=error.hint or "try another --storage"
+    )
+
+
+def _place(contracts: Contracts, public: PublicData, done: Audit, record: ClaimRecord) -> Place | None:
+    """Op and element, as far as they are public."""
+    finding = _finding(contracts, record)
+    if finding is not None and finding.t == done.t:
+        many = done.held.run.program(finding.t).ops[finding.position].chunks > 1
+        bits = (int.from_bytes(b[-4:], "big") for b in (finding.claimed_bits, finding.contract_bits))
+        return Place(finding.position, finding.element, finding.chunk if many else None, *bits, "game")
+    if done.t == done.held.run.transitions:
+        return _in_output(public, done, record)
+    return None
+
+
+def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
+    """What a contract computed about an op of the claim, if a game came so far."""
+    from lockstep.chain import games
+    from lockstep.protocol.moves import Convicted, Wrong
+
+    first = contracts.addresses.block
+    for game in games.opened(contracts.game, record.id, first):
+        for event in games.log(contracts.game, game, first):
+            if isinstance(event, Convicted) and event.finding.wrong is Wrong.OP:
+                return event.finding
+    return None
+
+
+def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | None:
+    """The first word of the claim's public output that is not ours."""
+    import numpy as np
+
+    from lockstep.merging import Payload, fetch_payload, load_checkpoint
+    from lockstep.protocol.program import Alias
+
+    run, step = done.held.run, done.held.step(done.held.run.transitions)
+    try:
+        if record.is_merge:
+            there = load_checkpoint(run.job, public.store, record.payload_cid, record.out, record.out2)
+            tensors = [*there.shared, *there.outer]
+        else:
+            tensors = list(fetch_payload(run.job, public.store, Payload(record.payload_cid, record.out)))
+    except LockstepError:
+        return None
+    program = run.program(run.transitions)
+    entries = [a for a in program.outputs if a.kind != Alias.EMPTY_KIND]
+    for alias, claimed in zip(entries, tensors, strict=False):
+        if alias.kind != Alias.OP_KIND:
+            continue
+        own = step.output(alias.index)
+        words = np.frombuffer(b"".join(own.leaf(i) for i in range(own.header.leaves)), np.uint32)
+        differing = np.flatnonzero(words != np.ascontiguousarray(claimed).reshape(-1).view(np.uint32))
+        if differing.size:
+            at = int(differing[0])
+            theirs = int(np.ascontiguousarray(claimed).reshape(-1).view(np.uint32)[at])
+            return Place(alias.index, at, None, theirs, int(words[at]), "output")
+    return None
+
+
+def _report(run: ClaimRun, record: ClaimRecord, done: Audit, place: Place | None) -> dict[str, Any]:
+    program: Program | None = None if done.t is None else run.program(done.t)
+    name = None if done.t is None else run.job.programs.name_of(run.slot, done.t, run.job.params.inner_steps)
+    op = None
+    if place is not None and program is not None:
+        kind = program.ops[place.op].kind.name.lower()
+        op = {"index": place.op, "kind": kind, "name": program.name_of(place.op)}
+    return {
+        "claim": record.id.hex(),
+        "job": record.job.hex(),
+        "round": record.round,
+        "slot": "merge" if record.is_merge else record.slot,
+        "worker": record.worker,
+        "transitions": run.transitions,
+        "verdict": "match" if done.matches else "mismatch",
+        "program": name,
+        "step": done.t,
+        "op": op,
+        "element": None if place is None else place.element,
+        "chunk": None if place is None else place.chunk,
+        "claimed_bits": None if place is None else f"0x{place.claimed:08x}",
+        "computed_bits": None if place is None else f"0x{place.computed:08x}",
+        "seen_in": None if place is None else place.seen_in,
+    }
+
+
+def _slot(record: ClaimRecord) -> str:
+    return "the merge" if record.is_merge else f"slot {record.slot}"
+
+
+def _text(data: dict[str, Any]) -> str:
+    shown = "\n".join(f"S_{t} {root}" for t, root in enumerate(data.get("roots", ())))
+    what = f"round {data['round']}, slot {data['slot']}, {data['transitions']} transitions"
+    if data["verdict"] == "match":
+        line = f"MATCH {data['claim']} ({what})"
+    elif data["step"] is None:
+        line = f"MISMATCH {data['claim']} ({what}): no step is named, its list of roots cannot be had"
+    else:
+        line = f"MISMATCH {data['claim']} ({what}): first at step {data['step']} of Program {data['program']}"
+        if data["op"] is None:
+            line += "; op and element are known once a game about it was played"
+        else:
+            chunk = "" if data["chunk"] is None else f", chunk {data['chunk']}"
+            line += (
+                f", op {data['op']['index']} ({data['op']['kind']} {data['op']['name']}), element {data['element']}"
+                f"{chunk}: claimed {data['claimed_bits']}, computed {data['computed_bits']}"
+            )
+    return f"{shown}\n{line}" if shown else line

@@ -1,0 +1,253 @@
+"""A lying challenger, for devnets alone: it attacks an honest claim with a step that it made up.
+
+The lie is one flipped bit of one op's output at step 1. The liar picks towards it as an honest challenger would, down
+to the element, and there the contract computes the bits that the defender claimed: nothing can be proved, the liar's
+clock runs out and its bond is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from random import Random
+from threading import Event as Flag
+from typing import Any
+
+import structlog
+
+from lockstep.audits import PublicData, published_trace
+from lockstep.chain import games
+from lockstep.chain.events import EventReader
+from lockstep.cli.output import event
+from lockstep.disputes import HeldClaim, Seat, Side, Table
+from lockstep.jobs import ClaimRun, Schedule, load
+from lockstep.ledger import ClaimRecord, Watcher
+from lockstep.party import Party
+from lockstep.protocol import honest, merkle
+from lockstep.protocol.errors import ChainError, LockstepError, Unreachable, UsageError
+from lockstep.protocol.game import game_id
+from lockstep.protocol.moves import Verdict
+from lockstep.protocol.openings import Contents, Levels, MaterialisedStep, Tensor
+from lockstep.protocol.program import CHUNK, Kind, Program
+from lockstep.protocol.types import GameId, Seconds, StateRoot, Wei
+from lockstep.settings import DEVNET_CHAIN_ID
+from verifier import decide
+
+CHEAT, SEED = "LOCKSTEP_CHEAT", "LOCKSTEP_CHEAT_SEED"
+FALSE_CHALLENGE = "false-challenge"
+POLL_SECONDS = 0.2
+PERMIT_SECONDS = 3600
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the liar pretends that the claim is wrong."""
+
+    op_index: int
+    op_kind: str
+    op_name: str
+    element: int
+    chunk: int | None
+    """Of a fold of more than one chunk."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """How the game about the lie must end, and where the liar aims."""
+
+    program: str
+    step: int
+    verdict: str
+    aims_at: Place
+    """Not where the game ends: nothing is proved there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written to stdout."""
+        return asdict(self)
+
+
+def named(environment: Mapping[str, str], party: Party) -> FalseChallenger | None:
+    """The liar that the environment names, or None; raises UsageError for an unknown lie or off devnets."""
+    name = environment.get(CHEAT)
+    if name in (None, "", "none"):
+        return None
+    # INVARIANT: lies run on devnets alone.
+    if party.addresses.chain_id != DEVNET_CHAIN_ID:
+        raise UsageError(
+            f"cheats refuse chain {party.addresses.chain_id}",
+            hint=f"{CHEAT} is for devnets (chain {DEVNET_CHAIN_ID}); unset it",
+        )
+    if name != FALSE_CHALLENGE:
+        raise UsageError(f"no cheat of a verifier is called {name!r}", hint=f"{FALSE_CHALLENGE} is")
+    seed = environment.get(SEED, "0")
+    if not seed.isdecimal():
+        raise UsageError(f"{SEED} is {seed!r}", hint="a whole number")
+    return FalseChallenger(party, int(seed))
+
+
+def place_of(programs: Schedule, seed: int) -> Place:
+    """An op, an element and a chunk of the step Program."""
+    random = Random(f"lockstep/{FALSE_CHALLENGE}/{seed}")
+    step = programs.step
+    index = random.randrange(len(step.ops))
+    op = step.ops[index]
+    element = random.randrange(op.header.elements)
+    chunks = op.chunks if op.kind == Kind.FOLD else 1
+    chunk = random.randrange(chunks) if chunks > 1 else None
+    return Place(index, op.kind.name.lower(), step.name_of(index), element, chunk)
+
+
+@dataclass(frozen=True)
+class InventedStep:
+    """An honest transition with one bit of one op's output flipped, and its tree made to agree."""
+
+    honest: MaterialisedStep
+    place: Place
+
+    @property
+    def program(self) -> Program:
+        """The honest Program."""
+        return self.honest.program
+
+    @property
+    def prev(self) -> Levels:
+        """The honest S_{t-1}: the game is about what follows from it."""
+        return self.honest.prev
+
+    @cached_property
+    def graph(self) -> Levels:
+        """G_t with the invented output's root at the op's position."""
+        count = 1 << self.program.depth
+        leaves = [merkle.node_at(self.honest.graph, 0, i) for i in range(count)]
+        invented = self._invented
+        leaves[self.place.op_index] = merkle.tensor_root_of_tree(invented.header, invented.levels[-1][0])  # type: ignore[call-overload]
+        return merkle.levels(leaves, self.program.depth)
+
+    @property
+    def root(self) -> StateRoot:
+        """An S_1 that is not the honest one, though no op behind the lie follows from it."""
+        return StateRoot(merkle.leaf(self.graph[-1][0]))
+
+    def output(self, op: int) -> Tensor:
+        """An op's output; the lie at its place."""
+        return self._invented if op == self.place.op_index else self.honest.output(op)
+
+    def state(self, entry: int) -> Tensor:
+        """A tensor of S_{t-1}."""
+        return self.honest.state(entry)
+
+    def dataset(self) -> Tensor:
+        """The job's dataset."""
+        return self.honest.dataset()
+
+    def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
+        """One level of a fold; of the lie: one word flipped on the way to its chunk."""
+        words = list(self.honest.partials(op, element, group))
+        place = self.place
+        if (op, element) == (place.op_index, place.element) and place.chunk is not None:
+            two_levels = self.program.ops[op].chunks > CHUNK
+            at = place.chunk // CHUNK if two_levels and group is None else place.chunk % CHUNK
+            words[at] ^= 1
+        return words
+
+    @cached_property
+    def _invented(self) -> Contents:
+        tensor = self.honest.output(self.place.op_index)
+        data = bytearray(b"".join(tensor.leaf(i) for i in range(tensor.header.leaves)))
+        data[4 * self.place.element] ^= 1
+        return Contents(tensor.header, bytes(data))
+
+
+class FalseChallenger:
+    """Attacks the first claim that is honest at step 1, plays on as far as it can, and waits for its clock."""
+
+    def __init__(self, party: Party, seed: int) -> None:
+        self._party = party
+        self._seed = seed
+        self._watcher = Watcher(EventReader(party.w3, party.addresses))
+        self._table = Table(party.contracts.game, party.addresses.block, party.contracts.market)
+        self._seat: Seat | None = None
+        self._stuck = False
+
+    def run(self, stop: Flag) -> None:
+        """Until `stop` is set."""
+        seen = -1
+        while not stop.is_set():
+            try:
+                head = self._party.head()
+                if head.number != seen:
+                    self._step(head.time)
+                    seen = head.number
+            except Unreachable as error:
+                log.warning(error.message, hint=error.hint)
+            time.sleep(POLL_SECONDS)
+
+    def _step(self, now: Seconds) -> None:
+        self._watcher.poll()
+        if self._seat is None:
+            mine = [g for g in self._watcher.ledger.all_games() if g.challenger == self._party.address]
+            if not mine:
+                self._attack(now)
+        elif not self._stuck:
+            self._move(self._seat, now)
+
+    def _attack(self, now: Seconds) -> None:
+        for ledger in self._watcher.ledger.jobs.values():
+            for round_ in ledger.all_rounds():
+                for record in round_.claims.values():
+                    params = self._party.contracts.market.params(ledger.id)
+                    public = PublicData(load(ledger.id, params, self._party.store), self._party.store)
+                    run = public.run_of(ledger, round_, record)
+                    if self._open(run, record, now):
+                        return
+
+    def _open(self, run: ClaimRun, record: ClaimRecord, now: Seconds) -> bool:
+        party = self._party
+        published = published_trace(party.store, record, run.transitions)
+        step = run.materialise(1, run.start)
+        if published is None or published[0] != step.root:
+            return False
+        place = place_of(run.job.programs, self._seed)
+        invented = InventedStep(step, place)
+        held = HeldClaim(run, [invented.root, *published[1:]])
+        held.keep(1, invented)
+        expectation = Expectation("step", 1, "rejected", place)
+        game = game_id(record.id, party.address, 0)
+        event("lie", time=now, cheat=FALSE_CHALLENGE, claim=record.id.hex(), expectation=expectation.to_dict())
+        move = honest.opening(games.claim(party.contracts.market, record.id), held, published, 0)
+        assert move is not None, "an invented state differs"
+        self._stake(run.job.params.bond, record)
+        party.outbox.send(games.call(party.contracts.game, move, game), f"open/{record.id.hex()}/0")
+        event("challenged", time=now, claim=record.id.hex(), game=game.hex(), t=1)
+        self._seat = Seat(GameId(game), Side.CHALLENGER, held, self._table, party.outbox.send)
+        return True
+
+    def _stake(self, bond: Wei, record: ClaimRecord) -> None:
+        party = self._party
+        missing = decide.deposit_due(party.contracts.vault.free(party.address), bond)
+        if missing:
+            deadline = Seconds(party.head().time + PERMIT_SECONDS)
+            permit = party.contracts.token.sign_permit(party.account, party.addresses.vault, missing, deadline)
+            deposit = party.contracts.vault.deposit_with_permit(missing, permit)
+            party.outbox.send(deposit, f"deposit/{record.id.hex()}/0")
+
+    def _move(self, seat: Seat, now: Seconds) -> None:
+        if seat.verdict is not Verdict.NONE:
+            self._stuck = True
+            event(decide.name_of_end(seat.verdict), time=now, game=seat.game.hex(), verdict=seat.verdict.name.lower())
+            return
+        try:
+            move = seat.turn(now)
+        except ChainError as error:
+            # The contract computed what the defender claimed. The clock does the rest.
+            log.info("nothing can be proved", game=seat.game.hex(), why=error.message)
+            return
+        except LockstepError as error:
+            log.warning(error.message, hint=error.hint)
+            return
+        if move is not None:
+            event("moved", time=now, game=seat.game.hex(), move=move.call)

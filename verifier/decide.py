@@ -1,0 +1,107 @@
+"""What a verifier does next: pure functions of what the chain's events say and what it remembers.
+
+Which claim to replay, whether to challenge it, which games to sit at, when to take the money home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.moves import Verdict
+from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
+
+RETRY_SECONDS = Seconds(5)
+"""Of chain time: how long a claim rests whose data could not be had."""
+
+ENDED = (Phase.FINAL, Phase.FAILED, Phase.VOID)
+
+
+class Outcome(StrEnum):
+    """Of a claim, as the event `audited` says it."""
+
+    MATCH = "match"
+    MISMATCH = "mismatch"
+    UNAVAILABLE = "unavailable"
+    """Its inputs could not be had so far; it is tried again while its window is open."""
+    CLOSED = "closed"
+    """Nobody can challenge it any more, and it was not replayed."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A claim that was made public."""
+
+    record: ClaimRecord
+    window_ends: Seconds
+    """From then on no game can be opened on it."""
+    stands: bool
+    """Neither convicted, nor final, nor of a round that failed or was voided."""
+
+    def open_at(self, now: Seconds) -> bool:
+        """Whether a game may be opened on it in a block at `now`."""
+        return self.stands and now < self.window_ends
+
+
+def candidates(ledger: Ledger, challenge_seconds: Mapping[JobId, Seconds]) -> Iterator[Candidate]:
+    """Every claim of the jobs whose windows are known."""
+    for job in ledger.jobs.values():
+        if job.id in challenge_seconds:
+            for round_ in job.all_rounds():
+                yield from _of_round(job, round_, challenge_seconds[job.id])
+
+
+def _of_round(job: JobLedger, round_: RoundLedger, challenge: Seconds) -> Iterator[Candidate]:
+    over = round_.phase in ENDED or job.rounds.get(round_.number) is not round_
+    for record in (*round_.claims.values(), *round_.merges):
+        yield Candidate(record, Seconds(record.claimed_at + challenge), not (over or record.convicted))
+
+
+def next_claim(
+    found: Iterable[Candidate], settled: Collection[ClaimId], rest: Mapping[ClaimId, Seconds], now: Seconds
+) -> Candidate | None:
+    """The claim to replay now: of those neither settled nor resting, the one whose window ends first."""
+    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled and rest.get(c.record.id, now) <= now]
+    return min(waiting, key=lambda c: (c.window_ends, c.record.round, c.record.slot), default=None)
+
+
+def missed(found: Iterable[Candidate], settled: Collection[ClaimId], now: Seconds) -> list[Candidate]:
+    """Claims that nobody can challenge any more and that were not settled."""
+    return [c for c in found if not c.open_at(now) and c.record.id not in settled]
+
+
+def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | None:
+    """The nonce of the game to open on a wrong claim; None if this account has opened one, whatever came of it."""
+    # INVARIANT: one claim, one game: a crash opens nothing twice, and a lost argument is not repeated at a new price.
+    return None if any(g.claim == claim and g.challenger == me for g in games) else 0
+
+
+def seats(me: Address, games: Iterable[GameRecord], taken: Collection[bytes]) -> list[GameRecord]:
+    """Own games that run and at which nobody sits: after a restart, all of them."""
+    return [g for g in games if g.challenger == me and g.verdict is Verdict.NONE and g.id not in taken]
+
+
+def ended(me: Address, games: Iterable[GameRecord], told: Collection[bytes]) -> list[GameRecord]:
+    """Own games that are over and not told of yet."""
+    return [g for g in games if g.challenger == me and g.verdict is not Verdict.NONE and g.id not in told]
+
+
+def name_of_end(verdict: Verdict) -> str:
+    """The event that tells of a game's end."""
+    if verdict in (Verdict.FRAUD, Verdict.TIMEOUT):
+        return "won"
+    return "lost" if verdict is Verdict.REJECTED else "void"
+
+
+def deposit_due(free: Wei, bond: Wei) -> Wei:
+    """Stake to add before a game is opened."""
+    return Wei(max(0, bond - free))
+
+
+def may_withdraw(running: int, jobs: Iterable[JobLedger], draining: bool) -> bool:
+    """Whether to pay earned credits out: no own game runs, and no job does either, or this process ends."""
+    known = list(jobs)
+    return running == 0 and (draining or (bool(known) and all(job.done for job in known)))

@@ -1,0 +1,385 @@
+"""The verifier at work: read events -> decide (pure) -> replay on the bench, play games, tell what was done.
+
+The loop alone talks to the chain; one thread beside it replays. Everything that is decided from is on the chain, so
+this may be killed at any line: the next process sits down again at its games and goes on with the windows still open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event as Flag
+from typing import Any
+
+import structlog
+
+from lockstep.audits import UNAVAILABLE, Audit, PublicData, audit
+from lockstep.chain import games
+from lockstep.chain.events import EventReader
+from lockstep.cli.output import event
+from lockstep.disputes import Due, HeldClaim, Seat, Side, Table
+from lockstep.jobs import load
+from lockstep.ledger import ClaimRecord, GameRecord, Watcher
+from lockstep.party import Head, Party
+from lockstep.protocol import honest
+from lockstep.protocol.errors import (
+    ChainError,
+    FundsError,
+    LockstepError,
+    Mismatch,
+    NotFoundError,
+    TryLater,
+    Unreachable,
+)
+from lockstep.protocol.game import game_id
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, Wei
+from verifier import decide
+from verifier.bench import Bench, Cancelled, Work
+from verifier.decide import Outcome
+from verifier.memory import Memory
+
+POLL_SECONDS = 0.2
+"""Of this machine's time: how often the chain is asked whether it has a new block."""
+
+PATIENCE_SECONDS = 1.0
+"""After an endpoint did not answer."""
+
+PERMIT_SECONDS = 3600
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the bench works on: a claim to audit, or one to hold again because a game about it runs."""
+
+    claim: ClaimRecord
+    game: GameRecord | None = None
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the bench found."""
+
+    audit: Audit
+    payload: str | None
+    """What is wrong with the stored payload, if anything: reported, and no ground for a game."""
+
+
+class Service:
+    """One verifier."""
+
+    def __init__(self, party: Party, memory: Memory) -> None:
+        self._party = party
+        self._memory = memory
+        self._watcher = Watcher(EventReader(party.w3, party.addresses))
+        self._table = Table(party.contracts.game, party.addresses.block, party.contracts.market)
+        self._bench: Bench[Subject, Replayed] = Bench()
+        self._params: dict[JobId, JobParams] = {}
+        self._public: dict[JobId, PublicData] = {}
+        self._settled: set[ClaimId] = set()
+        """Claims that need no (more) replaying."""
+        self._rest: dict[ClaimId, Seconds] = {}
+        self._unavailable: set[ClaimId] = set()
+        self._wrong: dict[ClaimId, HeldAudit] = {}
+        """Claims found wrong, their game not opened yet."""
+        self._held: dict[ClaimId, HeldClaim] = {}
+        self._seats: dict[GameId, Seat] = {}
+        self._conceded: set[GameId] = set()
+        self._told: set[GameId] = set()
+        self._now = Seconds(0)
+
+    def run(self, stop: Flag) -> None:
+        """Until `stop` is set and every own game is over."""
+        for key in self._party.settle():
+            log.info("an earlier transaction did nothing", key=key)
+        seen = -1
+        try:
+            while True:
+                draining = stop.is_set()
+                try:
+                    head = self._party.head()
+                    # While it ends, every look counts: the last one pays the credits out.
+                    if head.number != seen or draining:
+                        self.step(head, draining)
+                        seen = head.number
+                    self._collect(head, draining)
+                    if draining and self._at_rest():
+                        return
+                except Unreachable as error:
+                    log.warning(error.message, hint=error.hint)
+                    if draining and not self._seats:
+                        return
+                    time.sleep(PATIENCE_SECONDS)
+                time.sleep(POLL_SECONDS)
+        finally:
+            self._bench.close()
+
+    def step(self, head: Head, draining: bool) -> None:
+        """One look at the chain at a new block."""
+        self._now = head.time
+        self._watcher.poll()
+        self._know_jobs()
+        self._tell_ends()
+        self._play(head.time)
+        self._open(head.time)
+        if draining and self._bench.subject is not None and self._bench.subject.game is None:
+            self._bench.cancel()
+        self._replay(head.time, draining)
+        self._withdraw(head, draining)
+
+    # -- look
+
+    def _know_jobs(self) -> None:
+        for job in self._watcher.ledger.jobs:
+            if job not in self._params:
+                self._params[job] = self._party.contracts.market.params(job)
+
+    def _candidates(self) -> list[decide.Candidate]:
+        windows = {job: params.challenge_seconds for job, params in self._params.items()}
+        return list(decide.candidates(self._watcher.ledger, windows))
+
+    def _games(self) -> list[GameRecord]:
+        return self._watcher.ledger.all_games()
+
+    def _at_rest(self) -> bool:
+        return not self._seats and not decide.seats(self._party.address, self._games(), ()) and not self._wrong
+
+    # -- replay
+
+    def _replay(self, now: Seconds, draining: bool) -> None:
+        """Give the bench its next work, if it is free."""
+        found = self._candidates()
+        for passed in decide.missed(found, self._settled, now):
+            self._settle(passed.record, Outcome.MATCH if self._is_known(passed.record) else Outcome.CLOSED)
+        if self._bench.subject is not None:
+            return
+        # INVARIANT: a game that runs is answered before anything new is looked at.
+        for game in decide.seats(self._party.address, self._games(), self._seats):
+            known = self._watcher.ledger.find(game.claim)
+            if known is not None and self._rest.get(game.claim, now) <= now:
+                self._settled.add(game.claim)
+                self._begin(Subject(known[2], game))
+                return
+        while not draining and (chosen := decide.next_claim(found, self._settled, self._rest, now)) is not None:
+            if not self._is_known(chosen.record):
+                self._begin(Subject(chosen.record))
+                return
+            self._settle(chosen.record, Outcome.MATCH)
+
+    def _is_known(self, record: ClaimRecord) -> bool:
+        return self._memory.matched(record.id, record.trace_root)
+
+    def _begin(self, subject: Subject) -> None:
+        known = self._watcher.ledger.find(subject.claim.id)
+        assert known is not None, "a subject comes from the ledger"
+        ledger, round_, record = known
+
+        def compute(go_on: Callable[[], None]) -> Replayed:
+            public = self._public_of(record.job)
+            run = public.run_of(ledger, round_, record)
+            go_on()
+            done = audit(run, record, self._party.store, lambda t, root: go_on())
+            if not done.matches or done.final is None:
+                return Replayed(done, None)
+            public.keep(record, done.final)
+            return Replayed(done, None if record.is_merge else public.fault_of_payload(record))
+
+        self._bench.begin(subject, compute)
+
+    def _public_of(self, job: JobId) -> PublicData:
+        if job not in self._public:
+            threads = self._party.settings.threads
+            self._public[job] = PublicData(load(job, self._params[job], self._party.store, threads), self._party.store)
+        return self._public[job]
+
+    def _collect(self, head: Head, draining: bool) -> None:
+        """Take the bench's result, if there is one, and give it its next work at once."""
+        work = self._bench.take()
+        if work is not None:
+            self._take(work, head)
+            self._replay(head.time, draining)
+
+    def _take(self, work: Work[Subject, Replayed], head: Head) -> None:
+        record, game = work.subject.claim, work.subject.game
+        try:
+            found = work.future.result()
+        except Cancelled:
+            return
+        except LockstepError as error:
+            self._could_not(record, error, head.time)
+            return
+        if game is not None:
+            self._held[record.id] = found.audit.held
+            self._sit(game.id, found.audit.held)
+            return
+        if found.audit.matches:
+            self._memory.remember(record.id, record.trace_root)
+            self._settle(record, Outcome.MATCH, seconds=round(work.seconds, 3), payload=found.payload)
+        else:
+            self._wrong[record.id] = HeldAudit(record, found.audit)
+            self._settle(record, Outcome.MISMATCH, t=found.audit.t, seconds=round(work.seconds, 3))
+            self._open(head.time)
+
+    def _could_not(self, record: ClaimRecord, error: LockstepError, now: Seconds) -> None:
+        """A claim that could not be replayed: again a little later, as long as its window is open."""
+        level = log.info if isinstance(error, UNAVAILABLE) else log.error
+        level("a claim cannot be replayed yet", claim=record.id.hex(), why=error.message, hint=error.hint)
+        self._rest[record.id] = Seconds(now + decide.RETRY_SECONDS)
+        if record.id not in self._unavailable:
+            self._unavailable.add(record.id)
+            self._tell_audited(record, Outcome.UNAVAILABLE, reason=error.code)
+
+    def _settle(self, record: ClaimRecord, outcome: Outcome, **more: Any) -> None:
+        self._settled.add(record.id)
+        self._tell_audited(record, outcome, **more)
+
+    # -- challenge
+
+    def _open(self, now: Seconds) -> None:
+        for wrong in list(self._wrong.values()):
+            record = wrong.record
+            if self._rest.get(record.id, now) > now:
+                continue
+            nonce = decide.nonce_of(record.id, self._party.address, self._games())
+            try:
+                if nonce is not None:
+                    self._challenge(wrong, nonce)
+            except (FundsError, TryLater) as error:
+                log.error("a wrong claim cannot be challenged yet", claim=record.id.hex(), why=str(error))
+                self._rest[record.id] = Seconds(now + decide.RETRY_SECONDS)
+                continue
+            except (ChainError, Mismatch) as error:
+                # Closed in the meantime, or convicted by somebody else.
+                log.warning("a wrong claim is not challenged", claim=record.id.hex(), why=str(error))
+            del self._wrong[record.id]
+
+    def _challenge(self, wrong: HeldAudit, nonce: int) -> None:
+        party, record, found = self._party, wrong.record, wrong.audit
+        claim = games.claim(party.contracts.market, record.id)
+        # INVARIANT: both sides argue from the S_0 that the contract computes.
+        if claim.live and claim.state_zero != found.held.state_zero:
+            raise Mismatch("our S_0 is not the contract's", hint="this is a bug or a reorganisation: look at the claim")
+        move = honest.opening(claim, found.held, found.published, nonce)
+        if move is None:
+            return
+        self._stake(Wei(claim.bond), f"{record.id.hex()}/{nonce}")
+        game = game_id(record.id, party.address, nonce)
+        key = f"open/{record.id.hex()}/{nonce}"
+        party.outbox.send(games.call(party.contracts.game, move, game), key)
+        try:
+            self._table.game(game)
+        except NotFoundError as error:
+            # What an earlier process had mined, a reorganisation has undone since.
+            party.outbox.forget(key)
+            raise TryLater("the game is not on the chain", hint="it is opened again") from error
+        self._held[record.id] = found.held
+        self._tell("challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot)
+        self._sit(game, found.held)
+
+    def _stake(self, bond: Wei, key: str) -> None:
+        """Deposit what is missing of one bond; the key makes it one deposit per game, whatever crashes."""
+        party = self._party
+        missing = decide.deposit_due(party.contracts.vault.free(party.address), bond)
+        if not missing:
+            return
+        permit = party.contracts.token.sign_permit(
+            party.account, party.addresses.vault, missing, Seconds(party.head().time + PERMIT_SECONDS)
+        )
+        party.outbox.send(party.contracts.vault.deposit_with_permit(missing, permit), f"deposit/{key}")
+
+    # -- play
+
+    def _sit(self, game: GameId, held: HeldClaim) -> None:
+        self._seats[game] = Seat(game, Side.CHALLENGER, held, self._table, self._party.outbox.send)
+
+    def _play(self, now: Seconds) -> None:
+        """Every move that is due, all submitted before any is waited for: games side by side share a block."""
+        sent: list[tuple[Seat, Due, float]] = []
+        for game, seat in list(self._seats.items()):
+            begun = time.monotonic()
+            due = None if game in self._conceded else self._due(seat, now)
+            if due is not None and self._try(seat, due, self._party.outbox.submit, due.call, due.key):
+                sent.append((seat, due, time.monotonic() - begun))
+        for seat, due, seconds in sent:
+            if self._try(seat, due, self._party.outbox.wait, due.key):
+                self._tell(
+                    "moved", game=seat.game.hex(), claim=due.state.claim.hex(), move=due.move.call,
+                    phase=due.state.phase.name, seconds=round(seconds, 3),
+                )  # fmt: skip
+
+    def _due(self, seat: Seat, now: Seconds) -> Due | None:
+        try:
+            return seat.due(now)
+        except NotFoundError:
+            # A reorganisation has undone the opening: the claim is looked at anew.
+            del self._seats[seat.game]
+            self._settled -= {claim for claim, held in self._held.items() if held is seat.held}
+        except Unreachable:
+            raise
+        except LockstepError as error:
+            log.error("no move can be found", game=seat.game.hex(), why=error.message, hint=error.hint)
+        return None
+
+    def _try(self, seat: Seat, due: Due, act: Callable[..., object], *arguments: object) -> bool:
+        try:
+            act(*arguments)
+        except TryLater as error:
+            log.warning("a move waits", game=seat.game.hex(), why=error.message)
+            return False
+        except (ChainError, FundsError) as error:
+            if not seat.moved_on(due):
+                log.error("a move is refused", game=seat.game.hex(), move=due.move.call, why=error.message)
+                # The contract computed the same bits: there is nothing to prove, whatever is tried again.
+                if error.code == "chain.EqualBits":
+                    self._conceded.add(seat.game)
+            return False
+        return True
+
+    def _tell_ends(self) -> None:
+        for game in decide.ended(self._party.address, self._games(), self._told):
+            self._told.add(game.id)
+            seat = self._seats.pop(game.id, None)
+            self._held.pop(game.claim, None)
+            # What ended before this process began was told by an earlier one.
+            if seat is not None:
+                name = decide.name_of_end(game.verdict)
+                self._tell(name, claim=game.claim.hex(), game=game.id.hex(), verdict=game.verdict.name.lower())
+
+    # -- money
+
+    def _withdraw(self, head: Head, draining: bool) -> None:
+        running = len(self._seats) + len(self._wrong)
+        if not decide.may_withdraw(running, self._watcher.ledger.jobs.values(), draining):
+            return
+        vault = self._party.contracts.vault
+        amount = vault.credits(self._party.address)
+        if amount:
+            try:
+                self._party.outbox.send(vault.withdraw(), f"withdraw/{head.number}")
+            except (ChainError, FundsError, TryLater) as error:
+                log.warning("the credits stay in the vault", why=error.message)
+                return
+            self._tell("withdrawn", amount=str(amount))
+
+    # -- tell
+
+    def _tell_audited(self, record: ClaimRecord, outcome: Outcome, **more: Any) -> None:
+        told = {k: v for k, v in more.items() if v is not None}
+        self._tell(
+            "audited", claim=record.id.hex(), job=record.job.hex(), round=record.round, slot=record.slot,
+            verdict=outcome.value, **told,
+        )  # fmt: skip
+
+    def _tell(self, name: str, **fields: Any) -> None:
+        event(name, time=self._now, **fields)
+
+
+@dataclass(frozen=True)
+class HeldAudit:
+    """A claim that was found wrong."""
+
+    record: ClaimRecord
+    audit: Audit
