@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.numerics import _native
+from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32, Alias, Const, Kind, Program
@@ -151,7 +152,15 @@ class Executable:
 def compile(  # noqa: A001 - the verb that the field uses
     program: Program, *, threads: int | None = None, path: str = "auto"
 ) -> Executable:
-    """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1. Raises ProgramInvalid."""
+    """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1.
+
+    Raises ProgramInvalid; DoctorError on a machine whose arithmetic fails the self-test; UsageError for a path that
+    this machine does not have.
+    """
+    try:
+        check_machine(path)
+    except ValueError as error:
+        raise UsageError(str(error), hint=f"this machine's widest is {_native.best_isa()}; auto chooses it") from error
     if threads is None:
         setting = os.environ.get("OMP_NUM_THREADS", "1").split(",")[0]
         threads = max(1, int(setting)) if setting.isdigit() else 1
