@@ -148,8 +148,6 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"
                 )
                 graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
-        except LockstepError:
-            raise
         except Exception as error:
             raise _explain(error, recorder) from error
     return graph_module
@@ -180,8 +178,10 @@ def _line(code: CodeType, number: int) -> str:
     return f"{Path(code.co_filename).name}:{number}  {linecache.getline(code.co_filename, number).strip()}".strip()
 
 
-def _explain(error: Exception, recorder: _Recorder) -> LoweringError:
-    """What the user wrote that torch could not trace."""
+def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
+    """What the user wrote that could not be traced, with its module and line."""
+    if isinstance(error, LockstepError) and not isinstance(error, LoweringError):
+        return error
     module, place, aten = "", "", ""
     trace = error.__traceback__
     while trace is not None:
@@ -195,7 +195,9 @@ def _explain(error: Exception, recorder: _Recorder) -> LoweringError:
             aten = _aten_name(frame.f_locals["func"])
         trace = trace.tb_next
     kind = type(error).__name__
-    if kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
+    if isinstance(error, LoweringError):
+        what, hint = error.message, error.hint
+    elif kind in ("DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode") or (
         "tracing tensor" in str(error)
     ):
         what = f"a value or shape that depends on data ({aten or 'aten._local_scalar_dense'})"

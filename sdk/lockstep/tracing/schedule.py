@@ -49,6 +49,7 @@ class Schedule:
         self._vals: dict[int, Val] = {}
         self._users: dict[int, list[Node]] = {}
         self._fanout: dict[int, int] = {}
+        self._wanted: set[int] = set()
 
     def run(self, outputs: Sequence[Node | None]) -> tuple[Alias, ...]:
         """Schedules everything that the outputs need; returns what each names."""
@@ -57,15 +58,16 @@ class Schedule:
         for node in live:
             for arg in dict.fromkeys(node.args):
                 self._users[arg.index].append(node)
-        wanted = {o.index for o in outputs if o is not None}
+        self._wanted = {o.index for o in outputs if o is not None}
         for node in reversed(live):
             users = self._users[node.index]
-            self._fanout[node.index] = (node.index in wanted) + sum(
+            self._fanout[node.index] = (node.index in self._wanted) + sum(
                 self._fanout[u.index] if u.kind in VIEWS else 1 for u in users
             )
         for node in live:
             if node.kind not in VIEWS:
-                self._vals[node.index] = self._compute(node)
+                reader, val = self._compute(node)
+                self._vals[reader.index] = val
         return tuple(self._alias(o) for o in outputs)
 
     # --- values -------------------------------------------------------------------------------------------
@@ -115,7 +117,15 @@ class Schedule:
         assert result is not None, "contiguous tensors of one shape have nesting axes"
         return result
 
-    def _compute(self, node: Node) -> Val:
+    def _compute(self, node: Node) -> tuple[Node, Val]:
+        """The node, or for a fold the view that stands for it, and its value."""
+        if node.kind == "fold":
+            return self._fold(node)
+        if node.kind in ("apply", "gather", "concat"):
+            return node, {"apply": self._apply, "gather": self._gather, "concat": self._concat}[node.kind](node)
+        return node, self._source(node)
+
+    def _source(self, node: Node) -> Val:
         dims = tuple((n,) for n in node.shape)
         leaf, big = self._pool.leaf, node.elements > LEAF_ELEMENTS
         match node.kind:
@@ -130,19 +140,8 @@ class Schedule:
                 return Val(dims, leaf(Tag.IOTA, 0, *node.attrs))
             case "imm":
                 return Val(dims, self._pool.inst(Op.IMM, (), node.attrs[0]))
-            case "apply":
-                return self._apply(node)
-            case "fold":
-                return self._fold(node)
-            case "gather":
-                return self._gather(node)
-            case "concat":
-                return self._concat(node)
-            case "random":
-                return self._emit(Draft(Kind.RANDOM, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
-            case "draw":
-                return self._emit(Draft(Kind.DRAW, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
-        raise AssertionError(node.kind)
+        kind = {"random": Kind.RANDOM, "draw": Kind.DRAW}[node.kind]
+        return self._emit(Draft(kind, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
 
     # --- maps ---------------------------------------------------------------------------------------------
 
@@ -193,7 +192,7 @@ class Schedule:
 
     # --- folds --------------------------------------------------------------------------------------------
 
-    def _fold(self, node: Node) -> Val:
+    def _fold(self, node: Node) -> tuple[Node, Val]:
         mode, n_k = node.attrs
         vals = self._unified(node.args)
         rank = len(vals[0].dims) - n_k
@@ -216,16 +215,15 @@ class Schedule:
         chain = self._views.normal(Val(vals[0].dims[:rank], Chain(mode, tuple(operands), terms)))
         return self._emit_as_read(chain, node)
 
-    def _emit_as_read(self, chain: Val, node: Node) -> Val:
-        """The fold in memory, laid out as its one reader sees it through its views."""
+    def _emit_as_read(self, chain: Val, node: Node) -> tuple[Node, Val]:
+        """The last view through which its one reader sees the fold, and the fold in memory in that order."""
         reader = node
-        while len(users := self._users[reader.index]) == 1 and users[0].kind in VIEWS:
-            seen = self._view(users[0], chain)
+        while reader.index not in self._wanted and len(users := self._users[reader.index]) == 1:
+            seen = self._view(users[0], chain) if users[0].kind in VIEWS else None
             if seen is None:
                 break
             reader, chain = users[0], seen
-        self._vals[reader.index] = self._emit_fold(chain, node)
-        return self._vals[reader.index]
+        return reader, self._emit_fold(chain, node)
 
     def _product(self, val: Val, rank: int) -> list[Val] | None:
         """The two windows of a product that a `dot` can read as they are."""
