@@ -92,9 +92,9 @@ def merge_program(slots: int = SLOTS) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule() -> Schedule:
-    """The three Programs."""
-    return Schedule(step_program(), encode_program_of(), merge_program())
+def schedule(steps: int = STEPS) -> Schedule:
+    """The three Programs, for rounds of `steps` steps."""
+    return Schedule(step_program(steps), encode_program_of(), merge_program())
 
 
 def genesis() -> Checkpoint:
@@ -108,9 +108,9 @@ def dataset() -> Dataset:
     return Dataset(np.random.default_rng(7).integers(0, 100, (ROWS, TERMS), dtype=np.int32), 100)
 
 
-def publish(store: ContentStore, **changes: object) -> JobParams:
+def publish(store: ContentStore, steps: int = STEPS, **changes: object) -> JobParams:
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
-    programs, data, first = schedule(), dataset(), genesis()
+    programs, data, first = schedule(steps), dataset(), genesis()
     cids = {
         name: store.put(encode_program(program))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
@@ -134,7 +134,7 @@ def publish(store: ContentStore, **changes: object) -> JobParams:
         zero_payload=StateRoot(tensor_root(zero)),
         shared_depth=1,
         payload_depth=0,
-        inner_steps=STEPS,
+        inner_steps=steps,
         rounds=ROUNDS,
         slots=SLOTS,
         min_slots=2,

@@ -42,12 +42,14 @@ class Expectation:
     """"step" or "encode"."""
     step: int
     """t."""
-    op_index: int
-    op_kind: str
-    op_name: str
+    op_index: int | None
+    """None: the game does not come so far."""
+    op_kind: str | None = None
+    op_name: str | None = None
     element: int | None = None
     """None: any (the first that differs)."""
     chunk: int | None = None
+    verdict: str = "fraud"
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written to stdout."""
@@ -217,7 +219,9 @@ def scaled_payload(programs: Schedule, params: JobParams, random: Random) -> Che
 
 def silent(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     """One ulp off, and then no move."""
-    return replace(one_ulp(programs, params, random), name="silent", silent=True)
+    lie = one_ulp(programs, params, random)
+    ended = Expectation("step", lie.expectation.step, None, verdict="timeout")
+    return replace(lie, name="silent", expectation=ended, silent=True)
 
 
 CHEATS: dict[str, Callable[[Schedule, JobParams, Random], Cheat]] = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from lockstep.jobs import ClaimRun, State, payload_of
-from lockstep.merging import payload_bytes
+from lockstep.jobs import ClaimRun, Job, State, merge_run, payload_of, slot_run
+from lockstep.merging import RoundRecord, base_checkpoint, fetch_payloads, payload_bytes
 from lockstep.numerics import reference
 from lockstep.numerics.trace import StepTrace, layout_root
 from lockstep.protocol.errors import DoctorError
@@ -105,6 +105,15 @@ def compute(
         folder.save_material(material)
     folder.drop_progress()
     return Trained(material, time.monotonic() - started, resumed)
+
+
+def rebuild(job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material) -> ClaimRun:
+    """A claim's honest computation from its material and the rounds before it; raises the store's errors."""
+    base = base_checkpoint(job, store, records)
+    if not material.is_merge:
+        return slot_run(job, base, material.seed, material.round, material.slot)
+    payloads = fetch_payloads(job, store, material.payloads)
+    return merge_run(job, base, payloads, material.seed, material.round)
 
 
 def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None:

@@ -33,13 +33,16 @@ class Do(StrEnum):
 PATIENCE: dict[Do, Seconds] = {
     Do.START: Seconds(0),
     Do.SEAL: Seconds(0),
-    Do.FREEZE: Seconds(2),
-    Do.FINALIZE: Seconds(2),
+    Do.FREEZE: Seconds(0),
+    Do.FINALIZE: Seconds(0),
     Do.RELEASE: Seconds(10),
-    Do.FINISH: Seconds(4),
+    Do.FINISH: Seconds(0),
 }
-"""How long the first in line waits with what anybody may do; each one after it waits a second longer. A job's
-aggregator, if there is one, comes before all workers at the end of a round, hence the two seconds."""
+"""How long the first in line waits with what anybody may do; each one after it waits a second longer."""
+
+AGGREGATORS = frozenset({Do.FREEZE, Do.FINALIZE, Do.FINISH})
+"""What a job's aggregator does first, if there is one; workers give it some time."""
+AGGREGATOR_SECONDS = Seconds(2)
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,35 @@ def acts(view: JobView, me: Self) -> list[Act]:
     return found
 
 
-def due(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds, rank: int) -> list[Act]:
-    """Those acts whose turn it is: `since` says when each was first possible, `rank` is this worker's place in line."""
-    return [a for a in possible if a.do not in PATIENCE or now - since.get(a, now) >= PATIENCE[a.do] + rank]
+def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
+    """What becomes possible once transactions that wait in the pool are mined, `sent` among them.
+
+    The chain's pending state says whether it does: where it says no, nothing is sent. It saves a block where everybody
+    acts at once.
+    """
+    found: list[Act] = []
+    if _startable(view) and not me.draining and me.free >= view.params.slot_stake:
+        nobody = tuple(Claim(slot=s) for s in range(view.params.slots))
+        slot = slot_to_join(view, RoundView(view.job.started, Round(), Phase.JOINING, nobody), me)
+        found += [] if slot is None else [Act(Do.JOIN, view.job.started, slot)]
+    for r in view.rounds:
+        if r.phase == Phase.TRAINING:
+            for s in r.slots_of(me.address):
+                if r.claims[s].status == ClaimStatus.COMMITTED or Act(Do.COMMIT, r.number, s) in sent:
+                    found.append(Act(Do.REVEAL, r.number, s))
+    return found
+
+
+def due(
+    possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds, rank: int, aggregated: bool = False
+) -> list[Act]:
+    """Those acts whose turn it is: `since` says when each was first possible, `rank` is this worker's place in line,
+    `aggregated` whether the job has an aggregator."""
+
+    def wait(do: Do) -> int:
+        return PATIENCE[do] + rank + (AGGREGATOR_SECONDS if aggregated and do in AGGREGATORS else 0)
+
+    return [a for a in possible if a.do not in PATIENCE or now - since.get(a, now) >= wait(a.do)]
 
 
 def remember(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds) -> dict[Act, Seconds]:
@@ -146,8 +175,10 @@ def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
 
 
 def stake_wanted(params: JobParams) -> Wei:
-    """Free stake with which a worker is never short: a claim in every round in flight, and one merge."""
-    return Wei(params.slot_stake * params.max_lead + params.merge_stake)
+    """Free stake with which a worker is never short: a claim in every round in flight, and a merge where the aggregator
+    failed (without an aggregator: one in every round)."""
+    merges = 1 if params.aggregator != ZERO_ADDRESS else params.max_lead
+    return Wei(params.slot_stake * params.max_lead + params.merge_stake * merges)
 
 
 def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:

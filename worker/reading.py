@@ -130,6 +130,15 @@ class Ledger:
         order = [a for a in self.nodes if a not in others]
         return order.index(me) if me in order else len(order)
 
+    def holder(self, job: JobId, round_: int, slot: int) -> Address | None:
+        """Who holds a slot of the current attempt (slot MERGE_SLOT: who merged)."""
+        r = self.jobs[job].rounds.get(round_) if job in self.jobs else None
+        if r is None:
+            return None
+        if slot == MERGE_SLOT:
+            return r.merge.worker if r.merge else None
+        return r.holders[slot][0] if slot in r.holders else None
+
     # -- vault
 
     def _StakeVault_NodeRegistered(self, e: Event) -> None:

@@ -87,6 +87,11 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
     return tensors
 
 
+def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | None]) -> list[Tensors | None]:
+    """A round's accepted payloads in slot order, None = not accepted; raises what `fetch_payload` raises."""
+    return [None if p is None else fetch_payload(job, store, p) for p in payloads]
+
+
 def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
     """Run the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
     return finish(merge_run(job, base, payloads, seed, round_))
@@ -133,7 +138,7 @@ def _recomputed(
     job: Job, store: ContentStore, before: Sequence[RoundRecord], last: RoundRecord, why: LockstepError
 ) -> Checkpoint:
     try:
-        payloads = [None if p is None else fetch_payload(job, store, p) for p in last.payloads]
+        payloads = fetch_payloads(job, store, last.payloads)
         merged = merge_round(job, base_checkpoint(job, store, before), payloads, last.seed, last.number)
     except (BlobMissing, Unreachable):
         raise why from None

@@ -20,7 +20,7 @@ from tests import games, toyjob
 from worker.cheats import CHEATS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
 
 SEEDS = range(4)
-EVERY_LIE = [(name, seed) for name in CHEATS for seed in SEEDS]
+SPOKEN = [(name, seed) for name in CHEATS if name != "silent" for seed in SEEDS]
 
 
 def lie_of(name: str, seed: int, job: Job) -> Cheat:
@@ -37,7 +37,7 @@ def claim_of(run: ClaimRun, held: HeldClaim) -> game.Claim:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "seed"), EVERY_LIE)
+@pytest.mark.parametrize(("name", "seed"), SPOKEN)
 def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
     name: str, seed: int, honest_run: ClaimRun, toy: Job
 ) -> None:
@@ -49,7 +49,7 @@ def test_the_lie_begins_at_its_declared_step_and_op_and_nowhere_before(
     honest_step, lying_step = truth.step(expected.step), lies.step(expected.step)
     ops = [i for i, (a, b) in enumerate(zip(honest_step.outputs, lying_step.outputs, strict=True)) if not same(a, b)]
     assert ops[0] == expected.op_index, "the first op that differs"
-    assert honest_step.program.ops[ops[0]].kind.name.lower() == expected.op_kind
+    assert expected.op_kind == honest_step.program.ops[ops[0]].kind.name.lower()
     assert honest_step.program.name_of(ops[0]) == expected.op_name
     if expected.element is not None:
         a, b = (s.output(ops[0]).words.astype(np.int64) for s in (honest_step, lying_step))
@@ -63,7 +63,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return tensor_root(a) == tensor_root(b)
 
 
-@pytest.mark.parametrize(("name", "seed"), EVERY_LIE)
+@pytest.mark.parametrize(("name", "seed"), SPOKEN)
 def test_the_game_ends_exactly_where_the_lie_was_declared(name: str, seed: int, honest_run: ClaimRun, toy: Job) -> None:
     cheat = lie_of(name, seed, toy)
     truth, lies = HeldClaim.of(honest_run), HeldClaim.of(cheat.run(honest_run))
@@ -88,6 +88,7 @@ def test_the_game_ends_exactly_where_the_lie_was_declared(name: str, seed: int, 
 def test_a_liar_that_is_silent_loses_by_the_clock(honest_run: ClaimRun, toy: Job) -> None:
     cheat = lie_of("silent", 0, toy)
     assert cheat.silent, "it makes no move"
+    assert cheat.expectation.verdict == "timeout"
     truth, lies = HeldClaim.of(honest_run), HeldClaim.of(cheat.run(honest_run))
     claim = claim_of(honest_run, lies)
     opening = honest.opening(claim, truth, lies.trace, 0)

@@ -7,7 +7,21 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
-from worker.decide import PATIENCE, Act, Do, JobView, RoundView, Self, acts, due, rank, remember, slot_to_join
+from worker.decide import (
+    AGGREGATOR_SECONDS,
+    PATIENCE,
+    Act,
+    Do,
+    JobView,
+    RoundView,
+    Self,
+    acts,
+    ahead,
+    due,
+    rank,
+    remember,
+    slot_to_join,
+)  # fmt: skip
 
 ME, OTHER, THIRD = (Address("0x" + c * 40) for c in "abc")
 ROOT = StateRoot(ZERO)
@@ -132,8 +146,23 @@ def test_patience_holds_back_only_what_others_may_do_and_never_for_ever(view: Jo
     since = remember(possible, {}, Seconds(100))
     now = due(possible, since, Seconds(100), place)
     assert set(now) >= {a for a in possible if a.do not in PATIENCE}, "own duties never wait"
-    longest = max(PATIENCE.values()) + place
-    assert due(possible, since, Seconds(100 + longest), place) == possible, "everything is done in the end"
+    longest = max(PATIENCE.values()) + AGGREGATOR_SECONDS + place
+    assert due(possible, since, Seconds(100 + longest), place, True) == possible, "everything is done in the end"
+
+
+@given(views(), selves)
+def test_what_is_tried_ahead_is_only_a_join_of_the_next_round_or_the_reveal_of_an_own_claim(
+    view: JobView, me: Self
+) -> None:
+    for act in ahead(view, me, frozenset()):
+        if act.do == Do.JOIN:
+            assert act.round == view.job.started
+            assert not me.draining
+            continue
+        assert act.do == Do.REVEAL
+        r = view.round(act.round)
+        assert r is not None
+        assert (r.claims[act.slot].worker, r.claims[act.slot].status) == (ME, ClaimStatus.COMMITTED)
 
 
 def test_remembering_forgets_what_is_no_longer_possible() -> None:

@@ -1,0 +1,154 @@
+"""What became of a worker's rounds: stake, pay, and a reason code for every round that did not pay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.errors import KeyStoreError
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.types import MERGE_SLOT, Address, JobId
+from lockstep.settings import Deployment, Settings
+from worker.reading import JobLedger, Ledger, RoundLedger
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Contracts
+
+MEANINGS = {
+    "paid": "accepted and paid",
+    "pending": "accepted; paid once the challenge window is over and the rounds before it are final",
+    "training": "joined, not revealed yet",
+    "not_joined": "this account held no slot of the round",
+    "absent": "joined and did not reveal in time: the slot's price was burned",
+    "excluded": "the payload could not be fetched or decoded in time: unpaid, the stake is returned",
+    "convicted": "a challenger proved the claim wrong: the stake was slashed",
+    "round_failed": "too few payloads, or nobody merged: nobody is paid, stakes are returned",
+    "round_void": "a merge before it was convicted: void without fault, the stake is returned",
+}
+"""Reason codes, as people are told."""
+
+_OF_STATUS = {
+    ClaimStatus.JOINED: "training",
+    ClaimStatus.COMMITTED: "training",
+    ClaimStatus.REVEALED: "pending",
+    ClaimStatus.ACCEPTED: "pending",
+    ClaimStatus.EXCLUDED: "excluded",
+    ClaimStatus.ABSENT: "absent",
+    ClaimStatus.CONVICTED: "convicted",
+    ClaimStatus.VOID: "round_failed",
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """One account's view of the chain."""
+
+    address: Address
+    ledger: Ledger
+    contracts: Contracts
+
+
+def open_account(settings: Settings) -> Account:
+    """The account of a home (no password is needed: nothing is signed), read up to the latest block."""
+    from web3 import Web3
+
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.contracts import Contracts
+    from lockstep.chain.events import EventReader
+    from lockstep.chain.rpc import connect
+    from worker.reading import Watcher
+    from worker.setup import KEYSTORE
+
+    path = settings.home_dir / KEYSTORE
+    try:
+        address = Address(Web3.to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x")))
+    except FileNotFoundError as error:
+        raise KeyStoreError(f"no key at {path}", hint="make one: `lockstep key new`") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise KeyStoreError(f"{path} is not a v3 keystore", hint="restore the file from its backup") from error
+    deployment = Deployment.load(settings.deployment)
+    addresses = Addresses(**deployment.__dict__)
+    w3 = connect(settings.rpc, deployment.chain_id)
+    watcher = Watcher(EventReader(w3, addresses))
+    watcher.poll()
+    return Account(address, watcher.ledger, Contracts.at(w3, addresses))
+
+
+def status_of(account: Account) -> dict[str, Any]:
+    """Stake, credits, claims in flight, open games; amounts as decimal strings."""
+    vault, me = account.contracts.vault, account.address
+    return {
+        "address": me,
+        "free": str(vault.free(me)),
+        "unbonding": str(vault.unbonding(me)[0]),
+        "credits": str(vault.credits(me)),
+        "node_key": account.ledger.nodes.get(me, b"").hex(),
+        "claims": [r for r in reasons_of(account) if r["reason"] in ("training", "pending")],
+        "games": [
+            {"game": g.id.hex(), "claim": g.claim.hex(), "challenger": g.challenger}
+            for g in account.ledger.games.values()
+            if g.defender == me
+        ],
+    }
+
+
+def earnings_of(account: Account) -> dict[str, Any]:
+    """Every payment and slash of the account, with their sums."""
+    me = account.address
+    paid = [p for p in account.ledger.pays if p.account == me]
+    slashes = [
+        (row, account.ledger.slashed[claim])
+        for row, claim in _rounds(account)
+        if claim in account.ledger.slashed and row["slot"] is not None
+    ]
+    return {
+        "address": me,
+        "earned": str(sum(p.amount for p in paid)),
+        "slashed": str(sum(amount for _, amount in slashes)),
+        "paid": [
+            {
+                "job": p.job.hex(), "round": p.round, "slot": "merge" if p.slot == MERGE_SLOT else p.slot,
+                "amount": str(p.amount), "time": p.time,
+            }
+            for p in paid
+        ],
+        "slashes": [{**row, "amount": str(amount)} for row, amount in slashes],
+    }  # fmt: skip
+
+
+def reasons_of(account: Account) -> list[dict[str, Any]]:
+    """One row a round of every job: its reason code and what that means."""
+    return [row for row, _ in _rounds(account)]
+
+
+def _rounds(account: Account) -> list[tuple[dict[str, Any], bytes]]:
+    """(row, ClaimId) of every round of every attempt, in order."""
+    rows = []
+    for job in account.ledger.jobs.values():
+        for r in sorted(job.all_rounds(), key=lambda r: (r.number, r.attempt)):
+            slot = next((s for s, (holder, _) in r.holders.items() if holder == account.address), None)
+            code = _reason(account, job, r, slot)
+            row = {
+                "job": job.id.hex(), "round": r.number, "attempt": r.attempt, "slot": slot, "reason": code,
+                "means": MEANINGS[code],
+            }  # fmt: skip
+            claim = claim_id(JobId(job.id), r.number, r.attempt, slot) if slot is not None else b""
+            rows.append((row, claim))
+    return rows
+
+
+def _reason(account: Account, job: JobLedger, r: RoundLedger, slot: int | None) -> str:
+    if slot is None:
+        return "not_joined"
+    status = r.holders[slot][1]
+    if r.phase == Phase.VOID and status != ClaimStatus.CONVICTED:
+        return "round_void"
+    paid = any(
+        p.account == account.address and (p.job, p.round, p.slot) == (job.id, r.number, slot)
+        for p in account.ledger.pays
+    )
+    if status == ClaimStatus.FINAL:
+        return "paid" if paid else "excluded"
+    return _OF_STATUS[status]

@@ -1,0 +1,131 @@
+"""`lockstep worker`: train for jobs, see what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.output import emit
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.types import JobId
+from lockstep.settings import Deployment, Settings, resolve
+
+if TYPE_CHECKING:
+    from worker.service import CheatFor
+
+app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
+
+JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
+CHEAT, CHEAT_SEED = "LOCKSTEP_CHEAT", "LOCKSTEP_CHEAT_SEED"
+
+
+@app.command("up")
+def up(
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    coordinator: CoordinatorUrl = None,
+    threads: Threads = None,
+    once: Annotated[bool, typer.Option("--once", help="Leave with exit code 0 when a job is done.")] = False,
+    job: JobOption = None,
+) -> None:
+    """Work until SIGTERM: JSON Lines of what happened on stdout, logs on stderr."""
+    settings = resolve(
+        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        coordinator=coordinator, threads=threads,
+    )  # fmt: skip
+    only = _job_id(job)
+    from worker.service import Worker
+    from worker.setup import assemble, configure_logs
+
+    configure_logs()
+    with assemble(settings) as parts:
+        worker = Worker(parts, once=once, only=only, cheat_for=_cheat(settings))
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: worker.drain())
+        worker.run()
+
+
+@app.command("status")
+def status(
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Stake, credits, claims in flight, open games."""
+    from worker.account import open_account, status_of
+
+    emit(status_of(open_account(_reading(rpc, deployment, home, password_file))), as_json)
+
+
+@app.command("earnings")
+def earnings(
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Every payment and every slash, with their sums."""
+    from worker.account import earnings_of, open_account
+
+    emit(earnings_of(open_account(_reading(rpc, deployment, home, password_file))), as_json)
+
+
+@app.command("why")
+def why(
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Why each round paid, did not pay, or has not paid yet."""
+    from worker.account import open_account, reasons_of
+
+    rows = reasons_of(open_account(_reading(rpc, deployment, home, password_file)))
+    text = "\n".join(f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<14} {r['means']}" for r in rows)
+    emit(rows, as_json, text=text or "no round of any job yet")
+
+
+def _reading(rpc: str | None, deployment: str | None, home: str | None, password_file: str | None) -> Settings:
+    return resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+
+
+def _job_id(text: str | None) -> JobId | None:
+    if text is None:
+        return None
+    try:
+        value = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise UsageError(f"{text!r} is no job", hint="64 hex digits, as `lockstep train list` shows them")
+    return JobId(value)
+
+
+def _cheat(settings: Settings) -> CheatFor | None:
+    """The lie that this process's environment asks for; raises UsageError off devnets."""
+    name = os.environ.get(CHEAT, "none")
+    if name == "none":
+        return None
+    from worker.cheats import cheat_of, check
+
+    chain_id = Deployment.load(settings.deployment).chain_id
+    check(name, chain_id)
+    seed = os.environ.get(CHEAT_SEED, "0")
+    if not seed.isdecimal():
+        raise UsageError(f"{CHEAT_SEED} is {seed!r}", hint="a number")
+
+    def cheat_for(job: Any) -> Any:
+        return cheat_of(name, job.programs, job.params, int(seed), chain_id)
+
+    return cheat_for

@@ -1,0 +1,49 @@
+"""What a watcher of a worker reads: one JSON line on stdout for each thing that happened to it on chain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.cli.output import event
+from lockstep.protocol.types import MERGE_SLOT, Address
+
+if TYPE_CHECKING:
+    from lockstep.chain.events import Event
+
+TOLD = {
+    ("StakeVault", "Deposited"): "staked",
+    ("JobMarket", "Joined"): "joined",
+    ("JobMarket", "Committed"): "committed",
+    ("JobMarket", "Revealed"): "revealed",
+    ("JobMarket", "Merged"): "merged",
+    ("JobMarket", "Paid"): "paid",
+    ("JobMarket", "Convicted"): "convicted",
+    ("StakeVault", "Slashed"): "slashed",
+    ("StakeVault", "Withdrawn"): "withdrawn",
+    ("DisputeGame", "Opened"): "challenged",
+    ("DisputeGame", "Resolved"): "resolved",
+}
+
+
+def tell(e: Event, me: Address, holder: Address | None, game_is_mine: bool) -> None:
+    """Print an event if it is about `me`. `holder` holds the slot that it names, if it names one."""
+    name = TOLD.get((e.contract, e.name))
+    if name is None:
+        return
+    about = e.args.get("account") or e.args.get("worker") or e.args.get("defender") or holder
+    if about != me and not (e.name == "Resolved" and game_is_mine):
+        return
+    fields: dict[str, object] = {
+        k: _shown(v)
+        for k, v in e.args.items()
+        if k in ("job", "round", "slot", "claim", "game", "amount", "verdict", "key")
+    }
+    if fields.get("slot") == MERGE_SLOT:
+        fields["slot"] = "merge"
+    event(name, time=e.time, **fields)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
