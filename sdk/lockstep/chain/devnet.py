@@ -62,6 +62,7 @@ class Devnet:
     def __init__(self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False) -> None:
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
+        `block_seconds` 0: a block for every transaction, at once.
         `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it.
         """
         directory.mkdir(parents=True, exist_ok=True)
@@ -69,8 +70,10 @@ class Devnet:
         self._log = directory / "anvil.log"
         command = [
             str(find_anvil()), "--host", "127.0.0.1", "--port", "0", "--chain-id", str(CHAIN_ID),
-            "--hardfork", HARDFORK, "--block-time", str(block_seconds), "--accounts", "1", "--order", "fifo",
+            "--hardfork", HARDFORK, "--accounts", "1", "--order", "fifo",
         ]  # fmt: skip
+        if block_seconds:
+            command += ["--block-time", str(block_seconds)]
         if keep_state:
             command += ["--state", str(directory / "state.json"), "--state-interval", "5"]
             command += ["--preserve-historical-states"]

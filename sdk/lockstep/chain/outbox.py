@@ -45,6 +45,10 @@ CREATE TABLE IF NOT EXISTS transactions (
 )
 """
 
+# What nodes answer (Anvil, geth, reth) to a transaction that they have, and to one whose fee no longer suffices.
+_KNOWN = ("already known", "already imported", "nonce too low")
+_CHEAP = ("underpriced", "less than block base fee")
+
 TIP_WEI = 1_000_000_000
 STUCK_SECONDS = 30.0
 """How long a transaction waits (of this machine's time: pacing only) before its fee is raised."""
@@ -254,14 +258,14 @@ class Outbox:
         self._database.execute(f"INSERT OR REPLACE INTO transactions ({columns}) VALUES ({marks})", row)
 
     def _broadcast(self, raw: bytes) -> None:
-        """Hands the transaction to the node. One that the node knows, or has mined, is no failure."""
+        """Hands the transaction to the node; one that it knows, has mined or finds too cheap, `wait` sees to."""
         from web3.exceptions import Web3RPCError
 
         try:
             self._w3.eth.send_raw_transaction(raw)
         except Web3RPCError as failure:
             text = str(failure).lower()
-            if any(known in text for known in ("already known", "already imported", "nonce too low", "underpriced")):
+            if any(reason in text for reason in _KNOWN) or any(reason in text for reason in _CHEAP):
                 return
             raise _rejected(failure) from failure
 

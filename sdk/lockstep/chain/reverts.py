@@ -39,7 +39,15 @@ def decode(data: bytes) -> ChainError | FundsError:
         shown = f"0x{data.hex()}" if data else "nothing"
         return ChainError(f"reverted, returning {shown}", "the call ran out of gas, or the address is another contract")
     types = [artifacts.abi_type(part) for part in entry["inputs"]]
-    values = abi_decode(types, arguments)
+    values = [_shown(kind, value) for kind, value in zip(types, abi_decode(types, arguments), strict=True)]
     if entry["name"] == "JobInvalid":
         return revert("JobInvalid", values[0].rstrip(b"\0").decode())
     return revert(entry["name"], *values)
+
+
+def _shown(kind: str, value: Any) -> Any:
+    if kind == "address":
+        from eth_utils.address import to_checksum_address
+
+        return to_checksum_address(value)
+    return value

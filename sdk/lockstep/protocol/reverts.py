@@ -50,6 +50,13 @@ HINTS: dict[str, str] = {
     "EqualBits": "the contract computes the same bits: there is nothing to convict",
     "LengthWrong": "the bytes do not have the length that the descriptor implies",
     "PartialsWrong": "the partials do not combine to the claimed word",
+    # arbiter
+    "DescriptorInvalid": "the op breaks a rule of the validator: nobody can prove it, and no worker should have joined",
+    "OpUnknown": "the op-set has no such kind, fold mode, opcode or register",
+    "OperandNotEarlier": "an operand must be the output of an earlier op",
+    "OpeningsWrong": "open every leaf that an operand touches: operands in order, lowest leaf first",
+    "OutOfRange": "a view or an opening reads outside its tensor",
+    "DatasetInvalid": "the opened row is not of the job's dataset",
     # tokens (OpenZeppelin)
     "ERC20InsufficientBalance": "fund the account with the job's token",
     "ERC20InsufficientAllowance": "approve the vault for the amount, or use a permit",

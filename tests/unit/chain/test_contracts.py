@@ -1,0 +1,140 @@
+"""Wrappers: the values mirror the ABI, reverts come back as the rule that they broke."""
+
+from dataclasses import fields, replace
+
+import pytest
+from eth_account.signers.local import LocalAccount
+
+from lockstep.chain import artifacts, reverts
+from lockstep.chain.contracts import Contracts, Lock
+from lockstep.chain.devnet import Devnet
+from lockstep.protocol import jobs
+from lockstep.protocol.errors import ChainError, FundsError
+from lockstep.protocol.job_rules import check_params
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.reverts import HINTS
+from lockstep.protocol.types import Seconds, Wei
+from tests.histories import random_params
+from tests.unit.chain.conftest import OpenOutbox
+
+pytestmark = pytest.mark.chain
+
+
+@pytest.mark.parametrize(
+    ("contract", "function", "value"),
+    [
+        ("JobMarket", "job", jobs.Job),
+        ("JobMarket", "params", jobs.JobParams),
+        ("JobMarket", "round", jobs.Round),
+        ("JobMarket", "claim", jobs.Claim),
+        ("JobMarket", "onOpen", jobs.GameTerms),
+        ("StakeVault", "lockOf", Lock),
+    ],
+)
+def test_values_have_the_fields_of_the_abi_in_its_order(contract: str, function: str, value: type) -> None:
+    (output,) = artifacts.load(contract).entries("function")[function]["outputs"]
+    assert [f.name for f in fields(value)] == [artifacts.snake(part["name"]) for part in output["components"]]
+
+
+def test_enums_have_the_names_of_the_interface(repository: object) -> None:
+    source = (repository / "contracts/interfaces/IJobMarket.sol").read_text()  # type: ignore[operator]
+    for enum in (jobs.JobStatus, jobs.Phase, jobs.ClaimStatus):
+        names = source.split(f"enum {enum.__name__} {{")[1].split("}")[0].replace(",", " ").split()
+        assert [member.name for member in enum] == [name.upper() for name in names], enum.__name__
+
+
+def test_every_error_has_a_hint() -> None:
+    ours = {entry["name"] for entry in reverts._errors().values()}
+    # OpenZeppelin's, most of which no call of ours can meet.
+    ours = {name for name in ours if not name.startswith(("ERC", "EC", "Invalid"))}
+    ours -= {"SafeERC20FailedOperation", "ReentrancyGuardReentrantCall", "StringTooLong"}
+    assert ours <= set(HINTS), f"without a hint: {sorted(ours - set(HINTS))}"
+
+
+def test_a_broken_rule_is_named_with_its_arguments(contracts: Contracts, rich: LocalAccount) -> None:
+    with pytest.raises(FundsError, match=rf"StakeTooLow\({rich.address}, 5, 0\)") as caught:
+        contracts.vault.read("requestUnbond", 5, sender=rich.address)
+    assert caught.value.code == "funds.StakeTooLow"
+    assert "deposit" in caught.value.hint
+    with pytest.raises(ChainError, match="WrongPhase"):
+        contracts.market.read("freeze", bytes(32), 0, sender=rich.address)
+
+
+def test_unknown_and_empty_reverts_are_errors_too() -> None:
+    assert "0xdeadbeef" in reverts.decode(bytes.fromhex("deadbeef")).message
+    assert "nothing" in reverts.decode(b"").message
+    text = bytes.fromhex("08c379a0") + (32).to_bytes(32, "big") + (3).to_bytes(32, "big") + b"why".ljust(32, b"\0")
+    assert reverts.decode(text).message == "reverted: why"
+    assert "panicked (0x11)" in reverts.decode(bytes.fromhex("4e487b71") + (0x11).to_bytes(32, "big")).message
+
+
+def test_no_contract_at_an_address_is_named(devnet: Devnet, contracts: Contracts) -> None:
+    elsewhere = type(contracts.vault)(devnet.w3, "0x" + "22" * 20)
+    with pytest.raises(ChainError, match="no StakeVault at"):
+        elsewhere.free("0x" + "33" * 20)
+
+
+def test_one_permit_stakes_in_one_transaction(
+    contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+) -> None:
+    token, vault = contracts.token, contracts.vault
+    outbox = open_outbox(rich)
+    outbox.send(token.approve(vault.address, Wei(0)), "no allowance")
+    deadline = Seconds(vault.w3.eth.get_block("latest")["timestamp"] + 1_000)
+    permit = token.sign_permit(rich, vault.address, Wei(300), deadline)
+    outbox.send(vault.deposit_with_permit(Wei(300), permit), "stake")
+    assert vault.free(rich.address) == 300
+
+
+def test_parameters_come_back_as_they_were_stored(
+    contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+) -> None:
+    import random
+
+    outbox = open_outbox(rich)
+    market = contracts.market
+    for i in range(5):
+        params = random_params(random.Random(i))
+        receipt = outbox.send(market.create(params, i, params.escrow), f"create {i}")
+        log = market.w3.eth.get_transaction_receipt(receipt.transaction)["logs"][0]
+        assert market.params(log["topics"][1]) == params
+        assert market.job(log["topics"][1]).escrow == params.escrow
+
+
+def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
+    contracts: Contracts, rich: LocalAccount
+) -> None:
+    import random
+
+    good = replace(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
+    unbond = contracts.vault.unbond_seconds()
+    check_params(good, unbond)
+    bad: list[tuple[str, JobParams]] = [
+        ("profile", replace(good, profile=2)),
+        ("profile", replace(good, opset=0)),
+        ("programs", replace(good, merge_program=jobs.ZERO)),
+        ("dataset", replace(good, row_length=0)),
+        ("slots", replace(good, slots=65)),
+        ("slots", replace(good, min_slots=3)),
+        ("slots", replace(good, slots=0, min_slots=0)),
+        ("rounds", replace(good, rounds=0)),
+        ("rounds", replace(good, inner_steps=1 << 24)),
+        ("maxLead", replace(good, max_lead=17)),
+        ("depths", replace(good, shared_depth=24, payload_depth=22)),
+        ("depths", replace(good, payload_depth=25)),
+        ("windows", replace(good, merge_seconds=Seconds(0))),
+        ("windows", replace(good, challenge_seconds=Seconds(31 * 86_400))),
+        ("clocks", replace(good, clock_seconds=Seconds(59))),
+        ("unbonding", replace(good, challenge_seconds=Seconds(unbond - 1))),
+        ("stakes", replace(good, slot_price=Wei(good.slot_stake + 1))),
+        ("stakes", replace(good, bond=Wei(0))),
+    ]
+    for group, params in bad:
+        with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:
+            check_params(params, unbond)
+        assert before.value.hint.startswith("required: "), group
+        with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as after:
+            contracts.market.read("create", params, 0, 10**6, sender=rich.address)
+        assert before.value.code == after.value.code == "chain.JobInvalid"
+    with pytest.raises(FundsError, match="EscrowInsufficient"):
+        contracts.market.read("create", good, 0, good.escrow - 1, sender=rich.address)

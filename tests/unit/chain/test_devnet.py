@@ -1,0 +1,110 @@
+"""The local chain: starts alone, stops clean, keeps what it is told to keep."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.clock import ChainClock
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.deployment import create_address
+from lockstep.chain.devnet import CHAIN_ID, Devnet, deploy, find_anvil, key_of
+from lockstep.protocol.errors import ChainError, DoctorError, NotFoundError, UsageError
+from lockstep.protocol.types import Seconds
+
+pytestmark = pytest.mark.chain
+
+
+def test_same_seed_same_accounts_and_another_seed_others() -> None:
+    assert key_of(3, "worker") == key_of(3, "worker")
+    assert len({key_of(3, "worker"), key_of(4, "worker"), key_of(3, "verifier")}) == 3
+
+
+def test_contracts_lie_at_the_addresses_computed_beforehand(devnet: Devnet, addresses: Addresses) -> None:
+    contracts = Contracts.at(devnet.w3, addresses)
+    assert contracts.market.read("vault") == addresses.vault, "the market knows the vault"
+    assert contracts.vault.read("market") == addresses.market, "the vault knows the market"
+    assert contracts.vault.read("game") == contracts.market.read("game") == addresses.game, "both know the game"
+    assert contracts.game.read("arbiter") == addresses.arbiter, "the game knows the arbiter"
+    assert addresses.chain_id == CHAIN_ID
+
+
+def test_create_address_of_a_known_deployment() -> None:
+    # The first two contracts of Anvil's default account, as every Solidity tutorial prints them.
+    deployer = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+    assert create_address(deployer, 0) == "0x5FbDB2315678afecb367f032d93F642f64180aa3"
+    assert create_address(deployer, 1) == "0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512"
+
+
+def test_time_moves_only_with_the_chain(devnet: Devnet) -> None:
+    clock = ChainClock(devnet.w3)
+    before = clock.now()
+    assert devnet.advance(Seconds(1_000)) >= before + 1_000
+    assert clock.wait_until(Seconds(before + 1_000)) >= before + 1_000, "returns at once: the chain is there"
+    number = clock.block_number()
+    devnet.mine(3)
+    assert clock.wait_for_block(number + 3) == number + 3
+
+
+def test_state_survives_kill_and_restart(tmp_path: Path) -> None:
+    chain = Devnet(tmp_path, seed=1, block_seconds=1, keep_state=True)
+    addresses = deploy(chain.w3, chain.account("deployer"))
+    state = tmp_path / "state.json"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not (state.exists() and addresses.market[2:].lower() in state.read_text()):
+        time.sleep(0.2)
+    os.kill(chain.pid, signal.SIGKILL)
+    chain.stop()
+    with Devnet(tmp_path, seed=1, block_seconds=1, keep_state=True) as again:
+        assert Contracts.at(again.w3, addresses).vault.unbond_seconds() > 0, "the deployment is still there"
+
+
+def test_a_killed_parent_takes_its_chain_along(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from lockstep.chain.devnet import Devnet;"
+        "print(Devnet(Path(sys.argv[1])).pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    pid = int(run.stdout)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and _runs(pid):
+        time.sleep(0.05)
+    assert not _runs(pid), "Anvil ended with its parent"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_anvil_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_ANVIL", "/bin/false")
+    assert find_anvil() == Path("/bin/false")
+    with pytest.raises(DoctorError, match="did not start") as caught:
+        Devnet(tmp_path)
+    assert "anvil.log" in caught.value.hint
+
+
+def test_addresses_file_is_read_back_or_named(tmp_path: Path, addresses: Addresses) -> None:
+    path = tmp_path / "addresses.json"
+    addresses.save(path)
+    assert Addresses.load(path) == addresses
+    with pytest.raises(NotFoundError):
+        Addresses.load(tmp_path / "none.json")
+    path.write_text('{"chain_id": 1}')
+    with pytest.raises(UsageError):
+        Addresses.load(path)
+
+
+def test_wrong_addresses_are_named(devnet: Devnet, addresses: Addresses) -> None:
+    moved = Addresses(**{**addresses.__dict__, "vault": "0x" + "11" * 20})
+    with pytest.raises(ChainError, match="vault") as caught:
+        Contracts.at(devnet.w3, moved)
+    assert "addresses file" in caught.value.hint

@@ -1,0 +1,71 @@
+"""Keys at rest: private, encrypted, never overwritten; a wrong password is a KeyStoreError with a hint."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from lockstep.chain import keys
+from lockstep.protocol.errors import KeyStoreError
+
+WORK = 1 << 10
+
+
+def test_staking_key_opens_with_its_password(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "staking.json"
+    account = keys.create_account(path, "correct horse", work=WORK)
+    assert keys.load_account(path, "correct horse").key == account.key
+    assert account.key.hex() not in path.read_text(), "the secret is not in the file"
+    assert json.loads(path.read_text())["version"] == 3
+
+
+def test_wrong_password_is_refused_with_a_hint(tmp_path: Path) -> None:
+    path = tmp_path / "staking.json"
+    keys.create_account(path, "right", work=WORK)
+    with pytest.raises(KeyStoreError, match="password does not open") as caught:
+        keys.load_account(path, "wrong")
+    assert caught.value.exit_code == 4
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("make", [lambda p: keys.create_account(p, "x", work=WORK), keys.create_node_key])
+def test_files_are_private_and_never_overwritten(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "key"
+    make(path)  # type: ignore[operator]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    with pytest.raises(KeyStoreError, match="exists"):
+        make(path)  # type: ignore[operator]
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["key"], "no temporary file is left"
+
+
+def test_given_secrets_are_kept(tmp_path: Path) -> None:
+    secret = bytes(range(1, 33))
+    assert keys.create_account(tmp_path / "a", "x", secret, work=WORK).key == secret
+    assert bytes(keys.create_node_key(tmp_path / "b", secret)) == secret
+    assert bytes(keys.load_node_key(tmp_path / "b")) == secret
+
+
+def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(KeyStoreError, match="no key at") as caught:
+        keys.load_account(tmp_path / "none", "x")
+    assert "key new" in caught.value.hint
+    for text in (b"", b"[]", b'{"version": 3}', b"\xff\xfe", b'{"version": 3, "crypto": {}}'):
+        path = tmp_path / "bad"
+        path.write_bytes(text)
+        path.chmod(0o600)
+        with pytest.raises(KeyStoreError):
+            keys.load_account(path, "x")
+        with pytest.raises(KeyStoreError):
+            keys.load_node_key(path)
+
+
+def test_node_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    keys.create_node_key(path)
+    path.chmod(0o644)
+    with pytest.raises(KeyStoreError, match="others can read") as caught:
+        keys.load_node_key(path)
+    assert "chmod 600" in caught.value.hint

@@ -1,0 +1,215 @@
+"""The outbox: once per key, through kill -9, reverts, stuck fees and nonces that others took."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from eth_account.signers.local import LocalAccount
+
+from lockstep.chain import outbox as outbox_module
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.devnet import Devnet, key_of
+from lockstep.chain.outbox import Outbox
+from lockstep.protocol.errors import ChainError, FundsError, TryLater
+from lockstep.protocol.types import Wei
+from tests.unit.chain.conftest import OpenOutbox
+
+pytestmark = pytest.mark.chain
+
+STRANGER = "0x" + "44" * 20
+
+
+def test_one_key_is_one_transaction(contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox) -> None:
+    outbox = open_outbox(rich)
+    first = outbox.send(contracts.vault.deposit(Wei(10)), "stake")
+    again = outbox.send(contracts.vault.deposit(Wei(10)), "stake")
+    assert first == again
+    assert contracts.vault.free(rich.address) == 10, "deposited once"
+    assert first.gas_used > 21_000
+    assert first.label == "StakeVault.deposit"
+    assert open_outbox(rich).receipt("stake") == first, "also after a restart"
+
+
+def test_dependent_calls_go_out_together(contracts: Contracts, devnet: Devnet, open_outbox: OpenOutbox) -> None:
+    account = devnet.account("dependent")
+    token, vault = contracts.token, contracts.vault
+    receipts = open_outbox(account).send_all(
+        [
+            ("mint", token.mint(account.address, Wei(9))),
+            ("approve", token.approve(vault.address, Wei(9))),
+            ("stake", vault.deposit(Wei(9))),
+        ]
+    )
+    assert all(receipt.succeeded for receipt in receipts)
+    assert vault.free(account.address) == 9
+
+
+def test_a_call_that_would_revert_is_refused_unsigned(
+    contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+) -> None:
+    outbox = open_outbox(rich)
+    with pytest.raises(FundsError, match="StakeTooLow"):
+        outbox.send(contracts.vault.request_unbond(Wei(1)), "unbond")
+    assert outbox.receipt("unbond") is None
+    assert outbox.recover() == []
+    outbox.send(contracts.vault.deposit(Wei(1)), "stake")
+    assert outbox.send(contracts.vault.request_unbond(Wei(1)), "unbond").succeeded, "the key is still free"
+
+
+def test_a_mined_revert_names_its_rule_and_keeps_its_key(
+    contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+) -> None:
+    outbox = open_outbox(rich)
+    with pytest.raises(FundsError, match=r"StakeTooLow\(.*, 2, 0\)"):
+        outbox.send(contracts.vault.request_unbond(Wei(2)), "unbond", check=False)
+    with pytest.raises(FundsError, match="StakeTooLow"):
+        outbox.send(contracts.vault.deposit(Wei(1)), "unbond")
+    outbox.forget("unbond")
+    assert outbox.send(contracts.vault.deposit(Wei(1)), "unbond").succeeded
+
+
+@pytest.mark.parametrize("when", ["before broadcasting", "after broadcasting"])
+def test_kill_loses_nothing_and_repeats_nothing(
+    when: str, devnet: Devnet, contracts: Contracts, tmp_path: Path, open_outbox: OpenOutbox
+) -> None:
+    name = f"killed {when}"
+    account = devnet.account(name)
+    program = f"""
+import os, signal, sys
+from pathlib import Path
+from eth_account import Account
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.outbox import Outbox
+from lockstep.chain.rpc import connect
+from lockstep.protocol.types import Wei
+
+w3 = connect({devnet.url!r})
+addresses = Addresses.load(Path({str(tmp_path / "addresses.json")!r}))
+account = Account.from_key({key_of(devnet.seed, name)!r})
+outbox = Outbox(Path({str(tmp_path / "killed.db")!r}), w3, account)
+broadcast = outbox._broadcast
+def die(raw):
+    if {when == "after broadcasting"}:
+        broadcast(raw)
+    os.kill(os.getpid(), signal.SIGKILL)
+outbox._broadcast = die
+outbox.submit(Contracts.at(w3, addresses).token.mint(account.address, Wei(1)), "mint")
+"""
+    contracts.addresses.save(tmp_path / "addresses.json")
+    run = subprocess.run([sys.executable, "-c", program], check=False)
+    assert run.returncode == -signal.SIGKILL
+
+    outbox = open_outbox(account, "killed.db")
+    receipt = outbox.send(contracts.token.mint(account.address, Wei(1)), "mint")
+
+    assert receipt.succeeded
+    assert contracts.token.balance_of(account.address) == 1, "minted exactly once"
+    assert devnet.w3.eth.get_transaction_count(account.address) == 1
+    assert os.path.exists(tmp_path / "killed.db")
+
+
+def test_what_was_never_broadcast_does_not_block_what_follows(
+    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = devnet.account("gap")
+    outbox = open_outbox(account)
+    monkeypatch.setattr(outbox, "_broadcast", lambda raw: None)
+    outbox.submit(contracts.token.mint(account.address, Wei(1)), "first")
+    outbox.close()
+    again = open_outbox(account)
+    again.send(contracts.token.mint(account.address, Wei(2)), "second")
+    assert contracts.token.balance_of(account.address) == 3, "recover broadcast the first"
+
+
+def test_a_nonce_that_another_transaction_took_is_signed_anew(
+    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = devnet.account("taken")
+    outbox = open_outbox(account)
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "_broadcast", lambda raw: None)
+        outbox.submit(contracts.token.mint(account.address, Wei(5)), "mint")
+    open_outbox(account, "same-key-elsewhere.db").send(contracts.token.mint(account.address, Wei(70)), "other")
+    monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.2)
+    assert outbox.wait("mint").succeeded
+    assert contracts.token.balance_of(account.address) == 75
+
+
+def test_a_stuck_transaction_is_sent_with_a_higher_fee(
+    contracts: Contracts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.5)
+    with Devnet(tmp_path / "slow", seed=8, block_seconds=1) as chain:
+        account = chain.account("stuck")
+        outbox = Outbox(tmp_path / "stuck.db", chain.w3, account)
+        monkeypatch.setattr(outbox, "_fees", lambda: (1, chain.w3.eth.get_block("latest")["baseFeePerGas"] // 2))
+        outbox.submit(outbox_module.Call(STRANGER, b"", 21_000, "coin", 7), "coin", check=False)
+        monkeypatch.undo()
+        monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.5)
+        receipt = outbox.wait("coin")
+        assert chain.w3.eth.get_balance(STRANGER) == 7, "paid once"
+        assert chain.w3.eth.get_transaction_count(account.address) == 1, "the replacement used the same nonce"
+        assert receipt.succeeded
+
+
+def test_an_account_without_coin_is_told_so_and_its_nonce_stays_free(
+    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox
+) -> None:
+    from eth_account import Account
+
+    poor = Account.from_key(key_of(devnet.seed, "poor"))
+    outbox = open_outbox(poor)
+    for check in (True, False):
+        with pytest.raises(FundsError, match="gas"):
+            outbox.send(contracts.token.mint(poor.address, Wei(1)), "mint", check=check)
+    devnet.account("poor")
+    assert outbox.send(contracts.token.mint(poor.address, Wei(1)), "mint").succeeded
+
+
+def test_a_fee_above_the_bound_is_not_paid(contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox) -> None:
+    outbox = open_outbox(rich, "cheap.db", max_fee_wei=1)
+    with pytest.raises(TryLater, match="base fee"):
+        outbox.send(contracts.vault.deposit(Wei(1)), "stake")
+    assert outbox.recover() == []
+
+
+def test_threads_share_one_outbox(devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox) -> None:
+    account = devnet.account("threads")
+    outbox = open_outbox(account)
+    failures: list[BaseException] = []
+
+    def mint(i: int) -> None:
+        try:
+            outbox.send(contracts.token.mint(account.address, Wei(10**i)), f"mint {i}")
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=mint, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert contracts.token.balance_of(account.address) == 111_111
+
+
+def test_another_chain_with_the_same_id_has_its_own_rows(devnet: Devnet, contracts: Contracts, tmp_path: Path) -> None:
+    account = devnet.account("two chains")
+    here = Outbox(tmp_path / "shared.db", devnet.w3, account)
+    here.send(outbox_module.Call(STRANGER, b"", 21_000, "coin", 1), "coin")
+    here.close()
+    with Devnet(tmp_path / "other", seed=devnet.seed, block_seconds=0) as chain:
+        there = Outbox(tmp_path / "shared.db", chain.w3, chain.account("two chains"))
+        if chain.w3.eth.get_block(0)["hash"] != devnet.w3.eth.get_block(0)["hash"]:
+            assert there.receipt("coin") is None
+        assert there.send(outbox_module.Call(STRANGER, b"", 21_000, "coin", 1), "coin 2").succeeded
+
+
+def test_waiting_for_what_was_not_submitted_is_an_error(rich: LocalAccount, open_outbox: OpenOutbox) -> None:
+    with pytest.raises(ChainError, match="nothing was submitted"):
+        open_outbox(rich).wait("never")
