@@ -36,6 +36,7 @@ class Expectation:
     element: int | None = None
     """None: any (the first that differs)."""
     chunk: int | None = None
+    verdict: str = "fraud"
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written to stdout."""

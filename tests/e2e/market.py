@@ -1,261 +1,330 @@
-"""A market in one folder for end-to-end tests: Anvil, contracts, a store, and workers driven by hand."""
+"""A market on a real chain with a real store: the toy job, workers played by the test, verifiers as processes."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from eth_account.signers.local import LocalAccount
 
 from lockstep import jobs
+from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
+from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
-from lockstep.identity import NodeKey
-from lockstep.jobs import Job, payload_of, slot_run, trace_root
-from lockstep.merging import load_checkpoint, payload_bytes
-from lockstep.protocol import merkle
-from lockstep.protocol.claims import claim_id, commitment
-from lockstep.protocol.jobs import Phase, Reveal
-from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, Wei
-from lockstep.storage import ContentStore, open_store
+from lockstep.cli.key import KEYSTORE
+from lockstep.demo.processes import Group, Process
+from lockstep.disputes import HeldClaim, Seat, Side, Table
+from lockstep.jobs import ClaimRun, Job
+from lockstep.ledger import Watcher
+from lockstep.merging import RoundRecord, base_checkpoint, payload_bytes, store_checkpoint
+from lockstep.numerics.trace import layout_root
+from lockstep.protocol import honest, merkle, moves
+from lockstep.protocol.claims import commitment
+from lockstep.protocol.game import Game
+from lockstep.protocol.jobs import JobParams, Phase, Reveal
+from lockstep.protocol.types import Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
+from lockstep.storage import ContentStore
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import Checkpoint
 from tests import toyjob
 
 WALLET = Wei(1_000 * 10**18)
-STAKE = Wei(200 * 10**18)
-PASSWORD = "correct horse"
-COMMAND = os.environ.get("LS_COMMAND", "-m lockstep.cli.main").split()
+WAIT_SECONDS = 120.0
+NOWHERE = Cid("bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku")
+"""A CID that no store of a test holds."""
 
 
 @dataclass
-class Process:
-    """A running `lockstep` program, its stdout read as events."""
+class Worker:
+    """A worker that the test plays: it claims what it is told to, and defends it."""
 
-    popen: subprocess.Popen[str]
-    log: Path
-    out: Path
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """Everything that it printed so far."""
-        lines = self.out.read_text().splitlines()
-        found = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return found
-
-    def named(self, event: str) -> list[dict[str, Any]]:
-        """The events of that name."""
-        return [e for e in self.events if e["event"] == event]
-
-    def wait_for(self, event: str, seconds: float = 60) -> dict[str, Any]:
-        """The first event of that name."""
-        wait(lambda: bool(self.named(event)) or self.popen.poll() is not None, seconds, f"event {event}")
-        assert self.named(event), f"ended with {self.popen.poll()}: {self.log.read_text()[-2000:]}"
-        return self.named(event)[0]
-
-    def stop(self, seconds: float = 30) -> int:
-        """SIGTERM; returns the exit code."""
-        self.popen.terminate()
-        return self.popen.wait(seconds)
-
-    def kill(self) -> list[psutil.Process]:
-        """SIGKILL to the parent alone; returns the children that it had."""
-        children = psutil.Process(self.popen.pid).children(recursive=True)
-        os.kill(self.popen.pid, signal.SIGKILL)
-        self.popen.wait()
-        return children
+    name: str
+    account: LocalAccount
+    outbox: Outbox
+    held: dict[ClaimId, HeldClaim] = field(default_factory=dict)
+    silent: bool = False
+    """Whether it answers no challenge."""
 
 
 @dataclass
 class Market:
-    """Everything that stands before a coordinator starts."""
+    """Everything of one test."""
 
     folder: Path
     devnet: Devnet
     contracts: Contracts
     store: ContentStore
-    workers: list[Worker] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
+    group: Group
+    requester: Outbox
+    params: JobParams
+    job_id: JobId
+    job: Job
+    workers: list[Worker]
+    records: list[RoundRecord] = field(default_factory=list)
+    _defending: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
 
     @staticmethod
-    def build(folder: Path, workers: int = 3) -> Market:
-        """Start the chain, deploy, fund a coordinator, a requester and workers (who stake)."""
+    def start(folder: Path, **changes: object) -> Market:
+        """Chain, contracts, the toy job on it, three staked workers."""
         devnet = Devnet(folder / "chain")
-        (folder / "blocks").mkdir()
-        addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600))
+        group = Group(folder / "logs")
+        addresses = deploy(devnet.w3, devnet.account("deployer"))
         addresses.save(folder / "deployment.json")
-        market = Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
-        names = ["coordinator", "requester", *(f"worker{i}" for i in range(workers))]
-        deployer = Outbox(folder / "deployer.sqlite", devnet.w3, devnet.account("deployer"))
-        mints = [(name, market.contracts.token.mint(Address(devnet.account(name).address), WALLET)) for name in names]
-        deployer.send_all(mints)
-        deployer.close()
-        market.workers = [Worker(market, name, slot) for slot, name in enumerate(names[2:])]
+        contracts = Contracts.at(devnet.w3, addresses)
+        store = DirectoryStore(folder / "blocks")
+        params = toyjob.publish(store, challenge_seconds=Seconds(900), train_seconds=Seconds(300), **changes)
+        requester = Outbox(folder / "requester.sqlite", devnet.w3, devnet.account("requester"))
+        workers = []
+        for i in range(params.slots):
+            account = devnet.account(f"worker-{i}")
+            workers.append(Worker(f"worker-{i}", account, Outbox(folder / f"worker-{i}.sqlite", devnet.w3, account)))
+        market = Market(
+            folder, devnet, contracts, store, group, requester, params, JobId(b""), toyjob.load(store), workers
+        )
+        market._fund([requester, *(w.outbox for w in workers)])
+        requester.send(contracts.market.create(params, 0, params.escrow), "create")
+        market.job_id = next(iter(market.ledger().jobs))
+        market.job = jobs.load(market.job_id, params, store)
         return market
 
-    def close(self) -> None:
-        """End every process."""
-        for process in self.processes:
-            if process.popen.poll() is None:
-                children = process.kill()
-                psutil.wait_procs(children, timeout=5)
+    def stop(self) -> None:
+        """End every process and thread of it."""
+        self._defending.set()
+        for thread in self._threads:
+            thread.join()
+        self.group.__exit__()
+        self.requester.close()
         for worker in self.workers:
             worker.outbox.close()
         self.devnet.stop()
 
-    def coordinator(self, env: Mapping[str, str] | None = None) -> Process:
-        """Start `lockstep coordinator up` in its home, and wait until it serves."""
-        home = self.folder / "coordinator"
-        if not home.exists():
-            create_account(home / "keystore.json", PASSWORD, key_of(0, "coordinator"), work=2)
-            (home / "password").write_text(PASSWORD)
-        process = self.start(
-            "coordinator",
-            ["coordinator", "up", "--rpc", self.devnet.url, "--storage", self.store.url, "--home", str(home),
-             "--deployment", str(self.folder / "deployment.json"), "--password-file", str(home / "password"),
-             "--port", "0"],
-            env,
-        )  # fmt: skip
-        process.wait_for("ready")
-        return process
+    # -- reading
 
-    def start(self, name: str, arguments: list[str], env: Mapping[str, str] | None = None) -> Process:
-        """Start a `lockstep` command."""
-        number = len(self.processes)
-        out, log = self.folder / f"{name}{number}.out", self.folder / f"{name}{number}.log"
-        with out.open("w") as stdout, log.open("w") as stderr:
-            popen = subprocess.Popen(
-                [sys.executable, *COMMAND, *arguments],
-                stdout=stdout,
-                stderr=stderr,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-            )
-        process = Process(popen, log, out)
-        self.processes.append(process)
-        return process
+    def ledger(self) -> Any:
+        """What the events say by now."""
+        watcher = Watcher(EventReader(self.devnet.w3, self.contracts.addresses))
+        watcher.poll()
+        return watcher.ledger
 
-    def submit(self, **changes: Any) -> Job:
-        """Publish the toy job and create it, the coordinator its aggregator."""
-        aggregator = Address(self.devnet.account("coordinator").address)
-        params = toyjob.publish(self.store, aggregator=aggregator, **changes)
-        requester = self.devnet.account("requester")
-        outbox = Outbox(self.folder / "requester.sqlite", self.devnet.w3, requester)
-        token, vault, market = self.contracts.token, self.contracts.vault, self.contracts.market
-        permit = token.sign_permit(requester, vault.address, params.escrow, Seconds(self.now() + 3600))
-        outbox.send(market.create_with_permit(params, 1, params.escrow, permit), "create")
-        outbox.close()
-        reader = self.devnet.w3.eth.get_logs({"address": market.address, "fromBlock": 0})  # type: ignore[typeddict-item]
-        job_id = JobId(bytes(reader[-1]["topics"][1]))
-        return jobs.load(job_id, params, self.store)
+    def events(self) -> tuple[Event, ...]:
+        """All of them."""
+        reader = EventReader(self.devnet.w3, self.contracts.addresses)
+        return reader.poll(reader.start()).events
 
     def now(self) -> Seconds:
         """Chain time."""
         return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
 
-    def phase(self, job: Job, r: int) -> Phase:
-        """A round's phase now."""
-        return self.contracts.market.phase(job.id, r)
+    def games_on(self, claim: ClaimId) -> list[GameId]:
+        """Games opened on a claim."""
+        return games.opened(self.contracts.game, claim, self.contracts.addresses.block)
 
-    def wait_phase(self, job: Job, r: int, *phases: Phase, seconds: float = 60) -> None:
-        """Wait until the round stands in one of `phases`."""
-        wait(lambda: self.phase(job, r) in phases, seconds, f"round {r} in {phases}, is {self.phase(job, r)!r}")
+    def game(self, game: GameId) -> Game:
+        """A game as stored."""
+        return games.read(self.contracts.game, game)
 
-    def play_round(self, job: Job, r: int, base: jobs.Checkpoint) -> None:
-        """All workers join, train, commit and reveal; whoever is to seal seals."""
-        if self.contracts.market.job(job.id).started <= r:
-            with contextlib.suppress(Exception):
-                self.workers[0].send(self.contracts.market.start_round(job.id, r), f"start/{r}")
-        self.wait_phase(job, r, Phase.JOINING)
+    def log(self, game: GameId) -> list[moves.Event]:
+        """A game's events."""
+        return games.log(self.contracts.game, game, self.contracts.addresses.block)
+
+    def receipts(self, game: GameId) -> list[int]:
+        """Gas of every transaction of a game, in order."""
+        hashes = dict.fromkeys(e.transaction for e in self.events() if e.args.get("game") == game)
+        w3 = self.devnet.w3
+        return [int(w3.eth.get_transaction_receipt("0x" + h.hex())["gasUsed"]) for h in hashes]  # type: ignore[arg-type]
+
+    # -- processes
+
+    def home(self, name: str) -> Path:
+        """A process's directory with its keystore; funded."""
+        home = self.folder / name
+        if not home.exists():
+            home.mkdir(mode=0o700)
+            (home / "password").write_text("correct horse")
+            create_account(home / KEYSTORE, "correct horse", key_of(self.devnet.seed, name), work=2)
+            self.requester.send(self.contracts.token.mint(self.address(name), WALLET), f"mint/{name}")
+        return home
+
+    def address(self, name: str) -> Address:
+        """Of a process's account."""
+        return Address(self.devnet.account(name).address)
+
+    def arguments(self) -> list[str]:
+        """Where the world is."""
+        deployment = str(self.folder / "deployment.json")
+        return ["--rpc", self.devnet.url, "--storage", self.store.url, "--deployment", deployment]
+
+    def verifier(self, name: str = "verifier", env: dict[str, str] | None = None) -> Process:
+        """`lockstep verifier up` in a process of its own; returns when it is ready."""
+        home = self.home(name)
+        key = ["--home", str(home), "--password-file", str(home / "password")]
+        process = self.group.start(name, ["verifier", "up", *self.arguments(), *key], env)
+        process.wait_for("ready", WAIT_SECONDS)
+        return process
+
+    def replay(self, claim: ClaimId, *options: str) -> subprocess.CompletedProcess[str]:
+        """`lockstep replay CLAIM`."""
+        return self.lockstep("replay", claim.hex(), *self.arguments(), *options)
+
+    def lockstep(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command, run to its end."""
+        command = [sys.executable, "-m", "lockstep.cli.main", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+
+    # -- a round
+
+    def base(self) -> Checkpoint:
+        """What the next round starts from."""
+        return base_checkpoint(self.job, self.store, self.records)
+
+    def seal(self, r: int = 0) -> None:
+        """Start a round, have every worker join its slot, draw the seed."""
+        market = self.contracts.market
+        self.requester.send(market.start_round(self.job_id, r), f"start/{r}")
+        for slot, worker in enumerate(self.workers):
+            worker.outbox.send(market.join(self.job_id, r, slot), f"join/{r}")
+        self.devnet.mine(2)
+        self.requester.send(market.seal(self.job_id, r), f"seal/{r}")
+
+    def run(self, slot: int, r: int = 0) -> ClaimRun:
+        """The honest run of a slot."""
+        seed = self.contracts.market.round(self.job_id, r).seed
+        return jobs.slot_run(self.job, self.base(), seed, r, slot)
+
+    def claim(
+        self,
+        runs: list[ClaimRun],
+        r: int = 0,
+        trace_cids: dict[int, Cid] | None = None,
+        payload_cids: dict[int, Cid] | None = None,
+    ) -> list[ClaimId]:
+        """Every worker commits to its run and reveals it; by slot, where some traces and payloads are said to lie."""
+        market, opened, made = self.contracts.market, [], []
+        for slot, (worker, run) in enumerate(zip(self.workers, runs, strict=True)):
+            claim = market.claim_id_of(self.job_id, r, slot)
+            held, reveal = self._reveal(run, (trace_cids or {}).get(slot), (payload_cids or {}).get(slot))
+            worker.held[claim] = held
+            made.append(claim)
+            opened.append(reveal)
+            digest = commitment(claim, Address(worker.account.address), reveal)
+            worker.outbox.submit(market.commit(self.job_id, r, slot, digest), f"commit/{r}")
         for worker in self.workers:
-            worker.join(job, r)
-        self.wait_phase(job, r, Phase.TRAINING)
+            worker.outbox.wait(f"commit/{r}")
+        for slot, (worker, reveal) in enumerate(zip(self.workers, opened, strict=True)):
+            worker.outbox.submit(market.reveal(self.job_id, r, slot, reveal), f"reveal/{r}")
         for worker in self.workers:
-            worker.commit(job, r, base)
-        self.wait_phase(job, r, Phase.REVEALING)
-        for worker in self.workers:
-            worker.reveal(job, r)
+            worker.outbox.wait(f"reveal/{r}")
+        return made
 
-
-@dataclass
-class Worker:
-    """A worker that does what the test tells it."""
-
-    market: Market
-    name: str
-    slot: int
-    claims: dict[int, tuple[Reveal, ClaimId]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        devnet, contracts = self.market.devnet, self.market.contracts
-        self.account: LocalAccount = devnet.account(self.name)
-        self.node = NodeKey(key_of(1, self.name))
-        self.outbox = Outbox(self.market.folder / f"{self.name}.sqlite", devnet.w3, self.account)
-        permit = contracts.token.sign_permit(
-            self.account, contracts.vault.address, STAKE, Seconds(self.market.now() + 3600)
-        )
-        self.outbox.submit(contracts.vault.deposit_with_permit(STAKE, permit), "deposit")
-        self.outbox.submit(contracts.vault.register_node(self.node.public), "node", check=False)
-        self.outbox.wait("node")
-
-    def send(self, call: Any, key: str) -> None:
-        """One transaction, mined."""
-        self.outbox.send(call, key)
-
-    def join(self, job: Job, r: int) -> None:
-        """Take one's slot."""
-        self.send(self.market.contracts.market.join(job.id, r, self.slot), f"join/{job.id.hex()}/{r}")
-
-    def commit(self, job: Job, r: int, base: jobs.Checkpoint) -> None:
-        """Train and commit."""
-        stored = self.market.contracts.market.round(job.id, r)
-        run = slot_run(job, base, Seed(stored.seed), r, self.slot)
+    def _reveal(self, run: ClaimRun, trace_cid: Cid | None, payload_cid: Cid | None) -> tuple[HeldClaim, Reveal]:
         states = list(run.states())
-        roots = [root for _, _, root in states]
-        payload = payload_of(job, states[-1][1])
-        out = StateRoot(job.payload_root(payload))
-        out2 = StateRoot(merkle.EMPTY[job.params.payload_depth])
-        assert merkle.node(out, out2) == roots[-1], "S_T is node(payload, Z)"
-        levels = merkle.levels([merkle.leaf(root) for root in roots])
-        opened = Reveal(
-            trace_root(roots), out, out2, Digest(os.urandom(32)), tuple(merkle.proof(levels, len(roots) - 1)),
-            self.market.store.put(b"".join(roots)), self.market.store.put(payload_bytes(payload)),
-        )  # type: ignore[arg-type] # fmt: skip
-        claim = claim_id(job.id, r, stored.attempt, self.slot)
-        self.claims[r] = opened, claim
-        h = commitment(claim, Address(self.account.address), opened)
-        self.send(self.market.contracts.market.commit(job.id, r, self.slot, h), f"commit/{claim.hex()}")
+        roots, final = [root for _, _, root in states], states[-1][1]
+        layout, width = run.program(run.transitions).output_layout, 1 << self.params.payload_depth
+        out, out2 = (layout_root(layout[p], final[p]) for p in (slice(width), slice(width, None)))
+        levels = honest.trace_levels(roots)
+        proof = tuple(merkle.proof(levels, len(roots) - 1))
+        payload = payload_cid or self.store.put(payload_bytes(jobs.payload_of(self.job, final)))
+        cid = trace_cid or self.store.put(b"".join(roots))
+        nonce = Digest(os.urandom(32))
+        return HeldClaim(run, roots), Reveal(levels[-1][0], out, out2, nonce, proof, cid, payload)  # type: ignore[arg-type]
 
-    def reveal(self, job: Job, r: int) -> None:
-        """Open the commitment."""
-        opened, claim = self.claims[r]
-        self.send(self.market.contracts.market.reveal(job.id, r, self.slot, opened), f"reveal/{claim.hex()}")
+    def merge(self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0) -> tuple[ClaimId, Worker]:
+        """Freeze, and have whoever's turn it is merge; `lie` makes another run of it."""
+        market = self.contracts.market
+        if market.phase(self.job_id, r) != Phase.MERGING:
+            self.requester.send(market.freeze(self.job_id, r), f"freeze/{r}")
+        stored = market.round(self.job_id, r)
+        while int(merger := market.merger_of(self.job_id, r), 16) == 0:
+            self.devnet.advance(self.params.merge_seconds)
+        worker = next(w for w in self.workers if w.account.address == merger)
+        ledger = self.ledger().jobs[self.job_id].rounds[r]
+        run = self._merge_run(ledger.accepted(self.params.slots), stored.seed, r)
+        run = lie(run) if lie else run
+        final = run.advance(1, run.start)
+        checkpoint = jobs.checkpoint_of(self.job, final)
+        out, out2 = self.job.checkpoint_roots(checkpoint)
+        cid = store_checkpoint(self.store, checkpoint)
+        attempt = market.job(self.job_id).attempt
+        call = market.merge(self.job_id, r, StateRoot(out), StateRoot(out2), cid)
+        worker.outbox.send(call, f"merge/{r}/{attempt}")
+        claim = market.claim_id_of(self.job_id, r)
+        worker.held[claim] = HeldClaim(run, [run.root(1, final)])
+        return claim, worker
+
+    def _merge_run(self, refs: Any, seed: Any, r: int) -> ClaimRun:
+        from lockstep.merging import fetch_payload
+
+        payloads = [None if ref is None else fetch_payload(self.job, self.store, ref) for ref in refs]
+        return jobs.merge_run(self.job, self.base(), payloads, seed, r)
+
+    # -- defending
+
+    def defend(self) -> None:
+        """From now on every worker answers every game about its claims."""
+        thread = threading.Thread(target=self._defend, name="defend", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _defend(self) -> None:
+        table = Table(self.contracts.game, self.contracts.addresses.block)
+        seen = -1
+        while not self._defending.wait(0.1):
+            head = self.devnet.w3.eth.get_block("latest")
+            if head["number"] == seen:
+                continue
+            seen = head["number"]
+            for game in self.ledger().games.values():
+                for worker in self.workers:
+                    if game.claim in worker.held and not worker.silent:
+                        seat = Seat(game.id, Side.DEFENDER, worker.held[game.claim], table, worker.outbox.send)
+                        seat.turn(Seconds(head["timestamp"]))
+
+    # -- inside
+
+    def _fund(self, outboxes: list[Outbox]) -> None:
+        token, vault = self.contracts.token, self.contracts.vault
+        for outbox in outboxes:
+            outbox.submit(token.mint(Address(outbox.address), WALLET), "mint", check=False)
+            outbox.submit(token.approve(vault.address, WALLET), "approve", check=False)
+            outbox.submit(vault.deposit(Wei(WALLET // 2)), "deposit", check=False)
+        for outbox in outboxes:
+            outbox.wait("deposit")
 
 
-def merged_checkpoint(market: Market, job: Job, merged: Mapping[str, Any]) -> jobs.Checkpoint:
-    """The checkpoint of a `merged` event, checked against the chain's roots."""
-    out, out2 = (bytes.fromhex(merged[name][2:]) for name in ("out", "out2"))
-    return load_checkpoint(job, market.store, merged["checkpoint_cid"], out, out2)
-
-
-def wait(until: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+def wait_for(told: Process, name: str, seconds: float = WAIT_SECONDS, **fields: Any) -> dict[str, Any]:
+    """The first event of that name whose fields are these; fails after `seconds`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for event in told.named(name):
+            if all(event.get(k) == v for k, v in fields.items()):
+                return event
+        assert told.running, f"{told.name} ended: {told.last_words()}"
         time.sleep(0.1)
+    raise AssertionError(f"{told.name} did not tell {name} {fields}; it told {told.events}; {told.last_words()}")
+
+
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Until it holds; fails after `seconds`."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"waited in vain until {what}"
+        time.sleep(0.2)
+
+
+def kill(process: Process) -> None:
+    """kill -9."""
+    os.kill(process.popen.pid, signal.SIGKILL)
+    process.popen.wait()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
 import psutil
 import pytest
 
+from lockstep.chain.events import Event, EventReader
 from lockstep.protocol.jobs import JobStatus, Phase
 
-from .market import Market, merged_checkpoint, wait
+from .market import Market, Process, merged_checkpoint, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -51,3 +54,74 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
     assert len(children) == 2
     assert coordinator.stop() == 0
     assert [c for c in children if c.is_running()] == []
+
+
+def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) -> None:
+    job = market.submit(rounds=1, max_lead=1)
+    coordinator = market.coordinator()
+    home = market.folder / "coordinator"
+    for worker in market.workers:
+        if worker.slot == 0:
+            worker.send(market.contracts.market.start_round(job.id, 0), "start")
+        worker.join(job, 0)
+
+    # Killed while it seals.
+    _kill(coordinator)
+    coordinator = market.coordinator()
+    market.wait_phase(job, 0, Phase.TRAINING)
+    for worker in market.workers:
+        worker.commit(job, 0, job.genesis)
+    for worker in market.workers[:-1]:
+        worker.reveal(job, 0)
+
+    # Killed among the reveals, and all that it knew is deleted.
+    _kill(coordinator)
+    for file in home.glob("index.sqlite*"):
+        file.unlink()
+    market.workers[-1].reveal(job, 0)
+    coordinator = market.coordinator()
+    for phase in (Phase.FREEZING, Phase.MERGING, Phase.LEAD):
+        # Killed between attest, freeze and merge, as close to each as one can see from outside.
+        market.wait_phase(job, 0, *[p for p in Phase if phase <= p <= Phase.LEAD])
+        _kill(coordinator)
+        coordinator = market.coordinator()
+    market.wait_phase(job, 0, Phase.LEAD)
+    url = f"{coordinator.wait_for('ready')['url']}/api/v1/jobs/0x{job.id.hex()}/rounds"
+    wait(lambda: [r["state"] for r in httpx2.get(url).json()] == ["lead"], 20, "round indexed as lead")
+
+    # Deleted once more, and indexed by command.
+    assert coordinator.stop() == 0
+    before = _rows(home)
+    for file in home.glob("index.sqlite*"):
+        file.unlink()
+    done = market.start("reindex", ["coordinator", "reindex", "--rpc", market.devnet.url, "--home", str(home),
+                                    "--deployment", str(market.folder / "deployment.json"), "--json"])  # fmt: skip
+    assert done.popen.wait(60) == 0, done.log.read_text()
+    assert done.envelope["ok"] is True
+    assert _rows(home) == before
+
+    coordinator = market.coordinator()
+    market.devnet.advance(job.params.challenge_seconds)
+    coordinator.wait_for("done")
+    books = market.contracts.market.job(job.id)
+    assert (books.status, books.paid) == (JobStatus.DONE, job.params.round_pay)
+    merges = [e for e in _events(market) if e.name == "Merged"]
+    assert len(merges) == 1, "one merge, whatever was killed"
+
+
+def _kill(coordinator: Process) -> None:
+    """SIGKILL to the parent; its children end by themselves."""
+    _gone, alive = psutil.wait_procs(coordinator.kill(), timeout=10)
+    assert alive == []
+
+
+def _rows(home: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Everything in the index that comes from the chain."""
+    with closing(sqlite3.connect(home / "index.sqlite")) as database:
+        tables = ("events", "jobs", "rounds", "claims", "games", "nodes")
+        return {t: sorted(database.execute(f"SELECT * FROM {t}").fetchall(), key=repr) for t in tables}
+
+
+def _events(market: Market) -> tuple[Event, ...]:
+    reader = EventReader(market.devnet.w3, market.contracts.addresses)
+    return reader.poll(reader.start()).events

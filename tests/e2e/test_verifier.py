@@ -1,0 +1,154 @@
+"""The verifier as a process: what it finds from public data alone, and what becomes of it on chain."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from coordinator.cheats import lying_aggregator
+from lockstep.protocol import moves
+from lockstep.protocol.moves import Phase, Verdict
+from lockstep.protocol.types import ClaimId, Seconds
+from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
+from worker import cheats
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+MOST_TRANSACTIONS, MOST_GAS, MOST_GAS_IN_ONE = 16, 2_000_000, 600_000
+
+
+def lie(market: Market, name: str, seed: int = 3) -> cheats.Cheat:
+    return cheats.cheat_of(name, market.job.programs, market.params, seed, market.contracts.addresses.chain_id)
+
+
+def test_a_lie_is_convicted_where_it_was_told_and_honest_claims_are_left_alone(market: Market) -> None:
+    market.seal()
+    market.defend()
+    cheat = lie(market, "one-ulp")
+    runs = [market.run(0), cheat.run(market.run(1)), market.run(2)]
+    verifier = market.verifier()
+    claims = market.claim(runs)
+
+    won = wait_for(verifier, "won")
+    for slot in (0, 2):
+        assert wait_for(verifier, "audited", claim=claims[slot].hex())["verdict"] == "match", slot
+    audited = wait_for(verifier, "audited", claim=claims[1].hex())
+    assert (audited["verdict"], audited["t"]) == ("mismatch", cheat.expectation.step)
+
+    assert won["verdict"] == "fraud"
+    (game,) = market.games_on(claims[1])
+    assert not market.games_on(claims[0]) + market.games_on(claims[2])
+    convicted = next(e for e in market.log(game) if isinstance(e, moves.Convicted))
+    found, expected = convicted.finding, cheat.expectation
+    assert (found.t, found.position, found.element) == (expected.step, expected.op_index, expected.element)
+    assert found.chunk == (expected.chunk or 0)
+
+    gas = market.receipts(game)
+    print(f"{len(gas)} transactions, {sum(gas)} gas, worst {max(gas)}; moves {verifier.named('moved')}")
+    assert len(gas) <= MOST_TRANSACTIONS
+    assert sum(gas) <= MOST_GAS
+    assert max(gas) <= MOST_GAS_IN_ONE
+
+    before = market.contracts.token.balance_of(market.address("verifier"))
+    assert verifier.stop(60) == 0, verifier.last_words()
+    withdrawn = int(verifier.named("withdrawn")[0]["amount"])
+    assert withdrawn == market.params.slot_stake * 3 // 10
+    assert market.contracts.token.balance_of(market.address("verifier")) == before + withdrawn
+
+    told = json.loads(market.replay(claims[0], "--json").stdout)["data"]
+    assert told["verdict"] == "match"
+    second = market.replay(claims[1], "--json", "--roots", "--path", "scalar", "--threads", "2")
+    told = json.loads(second.stdout)["data"]
+    assert second.returncode == 10
+    assert (told["step"], told["op"]["index"], told["element"]) == (expected.step, expected.op_index, expected.element)
+    assert len(told["roots"]) == expected.step + 1
+
+
+def test_a_killed_verifier_sits_down_again_and_a_silent_liar_loses_by_the_clock(market: Market) -> None:
+    market.seal()
+    market.defend()
+    market.workers[2].silent = True
+    cheat = lie(market, "other-data")
+    runs = [market.run(0), cheat.run(market.run(1)), cheat.run(market.run(2))]
+    verifier = market.verifier()
+    # Slot 1 withholds the list of its roots: the game begins at the trace root. Slot 0's payload is lost.
+    claims = market.claim(runs, trace_cids={1: NOWHERE}, payload_cids={0: NOWHERE})
+    honest = wait_for(verifier, "audited", claim=claims[0].hex())
+    assert (honest["verdict"], honest["payload"]) == ("match", "blob_missing")
+    assert wait_for(verifier, "challenged", claim=claims[1].hex())["t"] == 0
+    (game,) = market.games_on(claims[1])
+    wait_for(verifier, "moved", game=game.hex())
+    kill(verifier)
+    assert market.contracts.game.read("game", game)[5] == Verdict.NONE, "the game still runs"
+
+    second = market.verifier()
+    assert wait_for(second, "won", game=game.hex())["verdict"] == "fraud"
+    assert market.games_on(claims[1]) == [game]
+    assert not [e for e in second.named("audited") if e["claim"] == claims[0].hex() and "seconds" in e], (
+        "replayed twice"
+    )
+    found = next(e for e in market.log(game) if isinstance(e, moves.Convicted)).finding
+    assert (found.t, found.position) == (1, cheat.expectation.op_index)
+
+    if not market.games_on(claims[2]):
+        wait_for(second, "challenged", claim=claims[2].hex())
+    (silent,) = market.games_on(claims[2])
+    market.devnet.advance(Seconds(market.params.clock_seconds + market.params.step_seconds + 1))
+    assert wait_for(second, "won", game=silent.hex())["verdict"] == "timeout"
+
+
+def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market: Market) -> None:
+    market.seal()
+    market.defend()
+    verifier = market.verifier()
+    claims = market.claim([market.run(slot) for slot in range(3)])
+    challenger = market.verifier("challenger", {"LOCKSTEP_CHEAT": "false-challenge", "LOCKSTEP_CHEAT_SEED": "1"})
+    expected = wait_for(challenger, "lie")["expectation"]
+    attacked = ClaimId(bytes.fromhex(wait_for(challenger, "challenged")["claim"]))
+    (game,) = market.games_on(attacked)
+
+    lying = lying_aggregator(market.job.programs, market.params, Random(0))
+    merge, liar = market.merge(lying.run)
+    assert wait_for(verifier, "audited", claim=merge.hex())["verdict"] == "mismatch"
+    assert wait_for(verifier, "won", claim=merge.hex())["verdict"] == "fraud"
+    (on_merge,) = market.games_on(merge)
+    found = next(e for e in market.log(on_merge) if isinstance(e, moves.Convicted)).finding
+    assert (found.t, found.position, found.program) == (1, lying.expectation.op_index, market.job.programs.merge.root)
+    again, merger = market.merge()
+    assert merger is not liar
+    assert wait_for(verifier, "audited", claim=again.hex())["verdict"] == "match"
+
+    for claim in claims:
+        assert wait_for(verifier, "audited", claim=claim.hex())["verdict"] == "match"
+    wait_until(lambda: market.game(game).phase == Phase.PROOF, "the liar comes to the proof")
+    market.devnet.advance(Seconds(market.params.clock_seconds + 1))
+    assert wait_for(challenger, "lost")["verdict"] == expected["verdict"] == "rejected"
+    argued = next(e for e in market.log(game) if isinstance(e, moves.Argued))
+    assert argued.t == expected["step"]
+    picked = next(e for e in market.log(game) if isinstance(e, moves.ElementPicked))
+    assert picked.element == expected["aims_at"]["element"]
+    assert market.contracts.vault.free(market.address("challenger")) == 0
+    lock = market.contracts.vault.lock_of(attacked)
+    assert lock is not None
+    assert lock.amount == market.params.slot_stake
+    assert not [e for e in verifier.named("challenged") if e["claim"] != merge.hex()], "honest claims are left alone"
+
+
+def test_replay_decides_neither_way_without_data_and_names_bad_arguments(market: Market) -> None:
+    market.seal()
+    (claim, *_) = market.claim([market.run(slot) for slot in range(3)])
+    empty = market.folder / "empty"
+    empty.mkdir()
+    without = market.replay(claim, "--json", "--storage", f"dir://{empty}")
+    assert (without.returncode, json.loads(without.stdout)["error"]["code"]) == (11, "inconclusive")
+    assert market.replay(ClaimId(bytes(32)), "--json").returncode == 7
+    bad = market.lockstep("replay", "nonsense", "--json")
+    assert (bad.returncode, json.loads(bad.stdout)["error"]["code"]) == (2, "usage")
+    off = market.lockstep(
+        "replay", claim.hex(), "--deployment", str(market.folder / "deployment.json"), "--rpc", "http://127.0.0.1:9"
+    )
+    assert off.returncode == 9
+    told = market.replay(claim)
+    assert told.stdout.startswith("MATCH"), told.stdout + told.stderr

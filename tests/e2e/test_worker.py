@@ -1,0 +1,235 @@
+"""Workers as processes: a job on Anvil without a coordinator, a kill, a lie played to the leaf, every exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.devnet import key_of
+from lockstep.chain.events import Event, EventReader
+from lockstep.chain.keys import create_account
+from lockstep.chain.outbox import Outbox
+from lockstep.disputes import HeldClaim, Seat, Side, Table
+from lockstep.jobs import Job, slot_run, trace_root
+from lockstep.merging import base_checkpoint
+from lockstep.protocol import honest, moves
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import Address, GameId, JobId, Seconds, Seed
+from tests import toyjob
+from worker.reading import Ledger, Watcher
+
+from .market import PASSWORD, WALLET, Market, Process, wait
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    market = Market.build(tmp_path, workers=0)
+    yield market
+    market.close()
+
+
+def home_of(market: Market, name: str) -> Path:
+    """A funded worker's home."""
+    home = market.folder / name
+    create_account(home / "keystore.json", PASSWORD, key_of(0, name), work=2)
+    (home / "password").write_text(PASSWORD)
+    deployer = Outbox(market.folder / "deployer.sqlite", market.devnet.w3, market.devnet.account("deployer"))
+    deployer.send(market.contracts.token.mint(Address(market.devnet.account(name).address), WALLET), f"mint/{name}")
+    deployer.close()
+    return home
+
+
+def arguments(market: Market, home: Path, *more: str) -> list[str]:
+    return [
+        "worker", "up", "--rpc", market.devnet.url, "--storage", market.store.url, "--home", str(home),
+        "--deployment", str(market.folder / "deployment.json"), "--password-file", str(home / "password"), *more,
+    ]  # fmt: skip
+
+
+def up(market: Market, home: Path, *more: str, env: Mapping[str, str] | None = None) -> Process:
+    process = market.start(home.name, arguments(market, home, *more), env)
+    process.wait_for("ready")
+    return process
+
+
+def ledger_of(market: Market) -> Ledger:
+    watcher = Watcher(EventReader(market.devnet.w3, market.contracts.addresses))
+    watcher.poll()
+    return watcher.ledger
+
+
+def events_of(market: Market, *names: str) -> list[Event]:
+    reader = EventReader(market.devnet.w3, market.contracts.addresses)
+    return [e for e in reader.poll(reader.start()).events if e.name in names]
+
+
+def replayed(market: Market, job: Job, slot: int, round_: int) -> bytes:
+    """The trace root of a slot's claim, from public data alone."""
+    ledger = ledger_of(market).jobs[job.id]
+    base = base_checkpoint(job, market.store, ledger.records(round_, job.params.slots))
+    run = slot_run(job, base, Seed(ledger.rounds[round_].seed), round_, slot)
+    return trace_root([root for _, _, root in run.states()])
+
+
+def maps(process: Process) -> str:
+    return Path(f"/proc/{process.popen.pid}/maps").read_text()
+
+
+WITHOUT_AGGREGATOR = {"attest_seconds": Seconds(1), "merge_seconds": Seconds(3), "challenge_seconds": Seconds(8)}
+
+
+def test_workers_finish_a_job_among_themselves_though_one_is_killed_mid_round(market: Market) -> None:
+    homes = [home_of(market, f"w{i}") for i in range(3)]
+    workers = [up(market, home, "--once") for home in homes]
+    job = market.submit(steps=300, rounds=2, max_lead=2, **WITHOUT_AGGREGATOR)
+    work = list(homes[1].glob("work/*/progress"))
+    wait(lambda: bool(list(homes[1].glob("work/*/progress"))), 60, "progress of w1")
+    time.sleep(0.3)
+    assert work == [], "nothing was trained before the round was sealed"
+    assert not workers[0].named("lie"), "an honest worker declares no lie"
+    assert "torch" not in maps(workers[0]), "a worker runs without torch"
+    workers[1].popen.send_signal(signal.SIGKILL)
+    workers[1].popen.wait()
+    assert not workers[1].named("trained"), "killed in the middle of its round"
+    workers[1] = up(market, homes[1], "--once")
+    assert [w.popen.wait(150) for w in workers] == [0, 0, 0]
+    assert workers[1].named("trained")[0]["resumed_from"] > 0, "it went on where it was killed"
+
+    books = market.contracts.market.job(job.id)
+    assert books.status == JobStatus.DONE
+    assert books.escrow == books.paid + books.refunded
+    assert books.paid == 2 * job.params.round_pay, "every slot and every merge is paid"
+    revealed = events_of(market, "Revealed")
+    assert len([e for e in revealed if e.contract == "JobMarket"]) == 6
+    for e in revealed:
+        assert e.trace_root == replayed(market, job, e.slot, e.round), f"round {e.round}, slot {e.slot}"
+    earned = sum(int(w.named("done")[0]["earned"]) for w in workers)
+    assert earned == books.paid
+
+
+class Challenger:
+    """Plays one game against a claim, from public data."""
+
+    def __init__(self, market: Market, name: str) -> None:
+        self.market = market
+        account = market.devnet.account(name)
+        self.address = Address(account.address)
+        home_of(market, name)
+        self.outbox = Outbox(market.folder / f"{name}.sqlite", market.devnet.w3, account)
+        vault, token = market.contracts.vault, market.contracts.token
+        permit = token.sign_permit(account, vault.address, WALLET, Seconds(market.now() + 3600))
+        self.outbox.send(vault.deposit_with_permit(WALLET, permit), "deposit")
+
+    def play(self, job: Job, round_: int, slot: int, trace_cid: str, seconds: float = 120) -> GameId:
+        """Open a game on the claim and play it to its end."""
+        from lockstep.chain import games
+
+        contracts: Contracts = self.market.contracts
+        ledger = ledger_of(self.market).jobs[job.id]
+        base = base_checkpoint(job, self.market.store, ledger.records(round_, job.params.slots))
+        held = HeldClaim.of(slot_run(job, base, Seed(ledger.rounds[round_].seed), round_, slot))
+        claim = games.claim(contracts.market, claim_id(job.id, round_, ledger.rounds[round_].attempt, slot))
+        blob = self.market.store.get(trace_cid, max_bytes=1 << 20)
+        published = [blob[i : i + 32] for i in range(0, len(blob), 32)]
+        opening = honest.opening(claim, held, published, 0)
+        assert opening is not None, "the claim is wrong"
+        game = GameId(contracts.game.read("gameIdOf", claim.id, self.address, 0))
+        self.outbox.send(games.call(contracts.game, opening, game), "open")
+        seat = Seat(game, Side.CHALLENGER, held, Table(contracts.game, contracts.addresses.block), self.outbox.send)
+
+        def over() -> bool:
+            seat.turn(self.market.now())
+            return seat.verdict != moves.Verdict.NONE
+
+        wait(over, seconds, "end of the game")
+        self.outbox.close()
+        return game
+
+
+@pytest.mark.parametrize("cheat", ["one-ulp", "scaled-payload"])
+def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(market: Market, cheat: str) -> None:
+    homes = [home_of(market, f"w{i}") for i in range(3)]
+    liar = up(market, homes[0], env={"LOCKSTEP_CHEAT": cheat, "LOCKSTEP_CHEAT_SEED": "1"})
+    others = [up(market, home) for home in homes[1:]]
+    job = market.submit(rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
+    lie = liar.wait_for("lie")["expectation"]
+    revealed = liar.wait_for("revealed", 90)
+    assert not liar.named("challenged"), "declared beforehand"
+    claims = [e for e in events_of(market, "Revealed") if e.contract == "JobMarket"]
+    own = next(e for e in claims if e.claim.hex() == revealed["claim"])
+    challenger = Challenger(market, "challenger")
+    game = challenger.play(job, own.round, own.slot, own.trace_cid)
+    finding = next(e for e in events_of(market, "Convicted") if e.contract == "DisputeGame").finding
+    resolved = next(e for e in events_of(market, "Resolved") if e.game == game)
+    assert moves.Verdict(resolved.verdict) == moves.Verdict.FRAUD
+    assert finding["program"] == getattr(job.programs, lie["program"]).root
+    assert (finding["t"], finding["position"]) == (lie["step"], lie["op_index"])
+    if lie["element"] is not None:
+        assert (finding["element"], finding["chunk"]) == (lie["element"], lie["chunk"])
+        assert finding["chunk"] > 0
+    assert liar.named("defending"), "the liar moved"
+    assert market.contracts.market.claim(own.claim).status.name == "CONVICTED"
+    liar.wait_for("slashed", 20)
+    wait(lambda: len(liar.named("joined")) > 1, 60, "the next round, joined by the liar too")
+    assert [w.stop() for w in (liar, *others)] == [0, 0, 0]
+
+
+def test_a_draining_worker_reveals_what_it_joined_and_leaves(market: Market) -> None:
+    homes = [home_of(market, f"w{i}") for i in range(2)]
+    workers = [up(market, home) for home in homes]
+    market.submit(steps=200, rounds=1, max_lead=1, join_seconds=Seconds(4), min_slots=2, **WITHOUT_AGGREGATOR)
+    wait(lambda: bool(list(homes[0].glob("work/*/progress"))), 60, "progress of w0")
+    workers[0].popen.terminate()
+    assert workers[0].popen.wait(60) == 0
+    assert workers[0].named("revealed"), "what was joined is revealed first"
+    assert workers[1].stop() == 0
+
+
+def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_path: Path) -> None:
+    home = home_of(market, "w0")
+    running = up(market, home)
+
+    def failed(command: list[str], env: Mapping[str, str] | None = None) -> int:
+        process = market.start("failing", command, env)
+        code = process.popen.wait(60)
+        text = process.log.read_text()
+        assert "hint: " in text, text
+        assert "Traceback" not in text
+        return code
+
+    assert failed(arguments(market, home)) == 8, "a second worker in the same home"
+    (home / "other").write_text("wrong")
+    assert failed(arguments(market, home, "--password-file", str(home / "other"))) == 4, "a wrong password"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "password").write_text("x")
+    assert failed(arguments(market, empty)) == 4, "no key"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    poor = home_of(market, "w1")
+    assert failed(arguments(market, poor, "--rpc", f"http://127.0.0.1:{port}")) == 9, "nobody answers"
+    assert failed(arguments(market, poor, "--deployment", str(tmp_path / "none.json"))) == 2, "no deployment"
+    assert failed(arguments(market, poor, "--job", "xyz")) == 2, "no job id"
+    assert failed(arguments(market, poor), {"LOCKSTEP_CHEAT": "kindness"}) == 2, "no such cheat"
+    assert failed(arguments(market, poor, "--storage", "ftp://x")) == 2, "no such storage"
+    assert running.stop() == 0
+    shown = market.start(
+        "status", ["worker", "status", *arguments(market, home)[2:4], *arguments(market, home)[6:], "--json"]
+    )
+    assert shown.popen.wait(60) == 0, shown.log.read_text()
+    data = shown.envelope["data"]
+    assert data["address"] == market.devnet.account("w0").address
+    assert len(data["node_key"]) == 64, "the node key is registered"
+    assert os.stat(home / "node.key").st_mode & 0o077 == 0
+    assert JobId(b"") != toyjob.ID
