@@ -32,9 +32,11 @@ Buffer Pool::take(Index words) {
 }
 
 void Pool::give(Buffer buffer) {
-    constexpr std::size_t kMost = 256;
+    constexpr Index kMostWords = Index{32} << 20;  // 128 MiB: a few states, not every op's output
     const std::lock_guard lock(mutex_);
-    if (free_.size() < kMost) free_.push_back(std::move(buffer));
+    Index held = buffer.words();
+    for (const Buffer& b : free_) held += b.words();
+    if (held <= kMostWords) free_.push_back(std::move(buffer));
 }
 
 namespace {
