@@ -52,6 +52,7 @@ def save_model(
 
 def load_model(folder: Path) -> nn.Module:
     """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     from lockstep.training.models import build_model
@@ -59,8 +60,15 @@ def load_model(folder: Path) -> nn.Module:
     for name in (MODEL_FILE, CONFIG_FILE):
         if not (folder / name).is_file():
             raise NotFoundError(f"no {name} in {folder}", "name the folder that `lockstep train` wrote")
-    model = build_model(json.loads((folder / CONFIG_FILE).read_text()))
-    missing, unexpected = model.load_state_dict(load((folder / MODEL_FILE).read_bytes()), strict=False)
+    try:
+        model = build_model(json.loads((folder / CONFIG_FILE).read_text()))
+        stored = load((folder / MODEL_FILE).read_bytes())
+        missing, unexpected = model.load_state_dict(stored, strict=False)
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise PayloadInvalid(
+            f"the model in {folder} does not load: {str(error).splitlines()[0]}",
+            "download it again: its files are truncated or of two models",
+        ) from error
     # A tied head is stored once, as the embedding.
     tied = {n for n, p in model.named_parameters(remove_duplicate=False)} - {n for n, _ in model.named_parameters()}
     if set(missing) - tied or unexpected:
