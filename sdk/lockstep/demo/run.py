@@ -18,7 +18,7 @@ from lockstep.chain.events import Cursor, Event, EventReader
 from lockstep.client import JobHandle, Network, TrainingJob
 from lockstep.demo import report
 from lockstep.demo.processes import Group, Process
-from lockstep.demo.world import World, build
+from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -60,6 +60,7 @@ class Options:
 def run(options: Options, say: Say) -> dict[str, Any]:
     """Run the demo; returns `data` of its envelope. Raises LockstepError if anything ends otherwise than it must."""
     begun = time.monotonic()
+    say = _timed(say, begun)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="lockstep-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     say(f"everything is written to {folder}")
@@ -68,12 +69,13 @@ def run(options: Options, say: Say) -> dict[str, Any]:
         names += ["challenger"] if options.cheat in CHALLENGER_CHEATS else []
         world = build(folder, group, options.seed, devnet, names)
         say(f"chain {devnet.url}, storage {world.storage_url}")
-        processes = _start(world, options)
+        processes = _start_public(world, options)
         from lockstep.training.demo import demo_job
 
         demo = demo_job(options.seed, slots=options.workers)
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address))
+        processes += _start_workers(world, options, processes[0])
         ops = {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")}
         say(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}")
         handle = requester.submit(requester.quote(job), budget=Wei(job_price(job)))
@@ -84,6 +86,10 @@ def run(options: Options, say: Say) -> dict[str, Any]:
         data = _weigh(world, handle, demo, course, options)
     data["seconds"] = round(time.monotonic() - begun, 1)
     return data
+
+
+def _timed(say: Say, begun: float) -> Say:
+    return lambda text: say(f"{time.monotonic() - begun:6.1f} s  {text}")
 
 
 def job_price(job: TrainingJob) -> int:
@@ -104,24 +110,28 @@ def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
     return narrate
 
 
-def _start(world: World, options: Options) -> list[Process]:
-    """Coordinator, workers, verifier; the verifier's argv and environment are the same for every cheat."""
-    liar = {"LOCKSTEP_CHEAT": options.cheat, "LOCKSTEP_CHEAT_SEED": str(options.seed)}
+def _liar(options: Options) -> dict[str, str]:
+    return {"LOCKSTEP_CHEAT": options.cheat, "LOCKSTEP_CHEAT_SEED": str(options.seed)}
+
+
+def _start_public(world: World, options: Options) -> list[Process]:
+    """Coordinator and verifier; the verifier's argv and environment are the same for every cheat."""
     aggregates = options.cheat in COORDINATOR_CHEATS
-    coordinator = world.join(
-        "coordinator", "coordinator", ["coordinator", "up", "--port", "0"], liar if aggregates else None
-    )
-    url = coordinator.wait_for("ready", 60.0)["url"]
-    processes = [coordinator]
+    arguments = ["coordinator", "up", "--port", "0"]
+    processes = [world.join("coordinator", "coordinator", arguments, _liar(options) if aggregates else None)]
+    processes.append(world.join("verifier", "verifier", ["verifier", "up"]))
+    if options.cheat in CHALLENGER_CHEATS:
+        processes.append(world.join("challenger", "challenger", ["verifier", "up"], _liar(options)))
+    return processes
+
+
+def _start_workers(world: World, options: Options, coordinator: Process) -> list[Process]:
+    url = coordinator.wait_for("ready", READY_SECONDS)["url"]
+    processes = []
     for i in range(options.workers):
         lies = options.cheat in WORKER_CHEATS and i == options.seed % options.workers
         arguments = ["worker", "up", "--once", "--coordinator", url]
-        processes.append(world.join(f"worker-{i}", "worker", arguments, liar if lies else None))
-    processes.append(world.join("verifier", "verifier", ["verifier", "up"]))
-    if options.cheat in CHALLENGER_CHEATS:
-        processes.append(world.join("challenger", "challenger", ["verifier", "up"], liar))
-    for process in processes[1:]:
-        process.wait_for("ready", 60.0)
+        processes.append(world.join(f"worker-{i}", "worker", arguments, _liar(options) if lies else None))
     return processes
 
 
@@ -162,7 +172,8 @@ class _Course:
         """No game is open, and every claim that can be challenged was audited."""
         opened = {e.args["game"] for e in self.events if e.name == "Opened"}
         resolved = {e.args["game"] for e in self.events if e.name == "Resolved"}
-        claims = {e.args["claim"].hex() for e in self.events if e.name in ("Revealed", "Merged")}
+        market = [e for e in self.events if e.contract == "JobMarket"]
+        claims = {e.args["claim"].hex() for e in market if e.name in ("Revealed", "Merged")}
         verifier = next(p for p in self.processes if p.name == "verifier")
         audited = {str(e["claim"]).removeprefix("0x") for e in verifier.named("audited")}
         return opened == resolved and claims <= audited
