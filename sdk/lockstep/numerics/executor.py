@@ -139,13 +139,15 @@ class Executable:
         return np.ascontiguousarray(array)
 
     def _dataset(self, dataset: Array | None) -> Array | None:
-        draws = [op for op in self.program.ops if op.kind == Kind.DRAW]
-        if not draws:
+        lengths = {op.extents[1] for op in self.program.ops if op.kind == Kind.DRAW}
+        if not lengths:
             return None
-        length = draws[0].extents[1]
-        if dataset is None or dataset.dtype != DTYPES[I32] or dataset.ndim != 2 or dataset.shape[1] != length:
+        if dataset is None or dataset.dtype != DTYPES[I32] or dataset.ndim != 2 or {dataset.shape[1]} != lengths:
             got = None if dataset is None else (dataset.dtype, dataset.shape)
-            raise PayloadInvalid(f"the dataset is {got}", hint=f"the Program draws int32 rows of {length} tokens")
+            wanted = " and ".join(str(length) for length in sorted(lengths))
+            raise PayloadInvalid(f"the dataset is {got}", hint=f"the Program draws int32 rows of {wanted} tokens")
+        if not len(dataset):
+            raise PayloadInvalid("the dataset has no rows", hint="a draw needs one row at least")
         return np.ascontiguousarray(dataset)
 
 

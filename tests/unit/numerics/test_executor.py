@@ -263,6 +263,16 @@ def test_a_missing_dataset_is_refused() -> None:
         executable.run([None], CONTEXT)
     with pytest.raises(PayloadInvalid, match="dataset"):
         executable.run([None], CONTEXT, np.zeros((4, 6), np.int32))
+    with pytest.raises(PayloadInvalid, match="no rows"):
+        executable.run([None], CONTEXT, np.zeros((0, 5), np.int32))
+
+
+def test_draws_of_two_lengths_are_refused() -> None:
+    b = ProgramBuilder([])
+    executable = executor.compile(b.finish([b.draw(2, 5), b.draw(2, 6)]))
+    with pytest.raises(PayloadInvalid) as refused:
+        executable.run([None], CONTEXT, np.zeros((4, 5), np.int32))
+    assert "5 and 6" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""The reference against what others published: Philox, Keccak, and folds written out by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+from Crypto.Hash import keccak
+
+from lockstep.numerics import reference, scalar
+from lockstep.numerics.reference import Dataset, Operands
+from lockstep.protocol.errors import Mismatch
+from lockstep.protocol.program import CHUNK, F32, I32, Fold, Instr, Kind, Op, Tag, View
+
+
+def word(x: float) -> int:
+    return int(struct.unpack("<I", struct.pack("<f", x))[0])
+
+
+def operands_of(values: Sequence[int], dataset: Dataset | None = None) -> Operands:
+    """State entry 0 holds the values."""
+    return Operands(lambda tag, index, at: values[at], bytes(range(32)), (7, 8, 9), dataset)
+
+
+def seed_of(k0: int, k1: int) -> bytes:
+    return struct.pack("<II", k0, k1) + bytes(24)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "due"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+    ids=["zeros", "ones", "pi"],
+)
+def test_philox_gives_the_known_answers(counter: tuple[int, ...], key: tuple[int, int], due: tuple[int, ...]) -> None:
+    """kat_vectors of Random123, philox4x32-10."""
+    context = counter[1], counter[2], counter[3]
+    got = [reference.philox(seed_of(*key), 0, (counter[0] << 2) + i, context) for i in range(4)]
+    assert got == list(due)
+
+
+def test_philox_streams_differ_in_the_key() -> None:
+    assert reference.philox(seed_of(5 ^ 3, 6), 0, 9, (1, 2, 3)) == reference.philox(seed_of(5, 6), 3, 9, (1, 2, 3))
+
+
+def test_a_draw_reads_the_row_that_keccak_names() -> None:
+    dataset = Dataset(1000, lambda row, column: 10 * row + column)
+    op = Op(Kind.DRAW, I32, (2, 3), (), p0=40)
+    message = bytes(range(32)) + struct.pack(">4I", 7, 8, 9, 41)
+    row = int.from_bytes(keccak.new(digest_bits=256, data=message).digest(), "big") % 1000
+    assert reference.element(op, 5, operands_of([], dataset)) == 10 * row + 2
+    with pytest.raises(Mismatch, match="dataset"):
+        reference.element(op, 5, operands_of([]))
+
+
+def test_a_chunk_starts_at_plus_zero_and_is_fused() -> None:
+    values = [word(x) for x in (1.5, -2.25, 3.0, 0.1)]
+    view = View(Tag.STATE, 0, 0, (1,))
+    op = Op(Kind.FOLD, F32, (), (view, view), (4,), Fold.DOT)
+    chain = 0
+    for value in values:
+        chain = scalar.ffma(value, value, chain)
+    assert reference.chunk(op, 0, 0, operands_of(values)) == chain
+    assert reference.element(op, 0, operands_of(values)) == scalar.fadd(0, chain)
+
+
+def test_a_single_chunk_still_passes_one_level() -> None:
+    """A chain that ends in -0 gives +0."""
+    least = word(-1e-40)
+    views = (View(Tag.STATE, 0, 0, (1,)), View(Tag.IOTA, 0, word(1e-10), (0,)))
+    op = Op(Kind.FOLD, F32, (), views, (3,), Fold.DOT)
+    operands = operands_of([least] * 3)
+    assert reference.chunk(op, 0, 0, operands) == scalar.SIGN, "the chain"
+    assert reference.element(op, 0, operands) == 0, "the element"
+
+
+@pytest.mark.parametrize(
+    ("k", "levels", "widths"),
+    [
+        (1, 1, [1, 1]),
+        (257, 1, [2, 1]),
+        (65536, 1, [256, 1]),
+        (65537, 2, [257, 2, 1]),
+        (1 << 24, 2, [65536, 256, 1]),
+    ],
+)
+def test_levels_of_partials(k: int, levels: int, widths: list[int]) -> None:
+    op = Op(Kind.FOLD, F32, (), (View(Tag.IOTA, 0, 0, (0,)),), (k,), Fold.SUM)
+    assert reference.levels(op) == levels
+    assert [reference.width(op, level) for level in range(levels + 1)] == widths
+
+
+def test_two_levels_add_up_in_groups_of_256_chunks() -> None:
+    k = CHUNK * CHUNK + 1
+    op = Op(Kind.FOLD, I32, (), (View(Tag.IOTA, 0, 5, (1,)),), (k,), Fold.ISUM)
+    operands = operands_of([])
+    top = reference.partials(op, 0, 2, 0, operands)
+    first, last = CHUNK * CHUNK, 5 + CHUNK * CHUNK
+    assert top == [(5 * first + first * (first - 1) // 2) & scalar.MASK, last]
+    assert reference.element(op, 0, operands) == sum(top) & scalar.MASK
+
+
+@pytest.mark.parametrize(("mode", "due"), [(Fold.MAX, 0x00000000), (Fold.MIN, 0x80000000)])
+def test_extremes_order_the_zeros_and_show_a_nan(mode: Fold, due: int) -> None:
+    op = Op(Kind.FOLD, F32, (), (View(Tag.STATE, 0, 0, (1,)),), (3,), mode)
+    assert reference.element(op, 0, operands_of([0x80000000, 0, 0x80000000])) == due
+    assert reference.element(op, 0, operands_of([0x80000000, 0xFF800001, 0])) == scalar.NAN
+
+
+def test_context_is_round_slot_t() -> None:
+    views = tuple(View(Tag.CONTEXT, 0, i, ()) for i in range(3))
+    instrs = (Instr(scalar.Op.ISHL, 0, 2), Instr(scalar.Op.IADD, 1, 3))
+    assert reference.element(Op(Kind.MAP, I32, (), views, instrs=instrs), 0, operands_of([])) == (7 << 9) + 8
+
+
+def test_iota_wraps_and_is_the_value_itself() -> None:
+    op = Op(Kind.MAP, I32, (4,), (View(Tag.IOTA, 0, -2, (1,)),))
+    assert [reference.element(op, at, operands_of([])) for at in range(4)] == [0xFFFFFFFE, 0xFFFFFFFF, 0, 1]
+
+
+def test_concat_reads_each_part_from_its_own_start() -> None:
+    views = (View(Tag.STATE, 0, 0, (0, 1)), View(Tag.STATE, 0, 4, (2, 1)))
+    op = Op(Kind.CONCAT, I32, (3, 2), views, p0=0, sizes=(1, 2))
+    assert [reference.element(op, at, operands_of(range(10))) for at in range(6)] == [0, 1, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("index", "due"), [(0, 3), (2, 7), (3, 0), (0xFFFFFFFF, 0)])
+def test_gather_outside_of_the_table_is_zero(index: int, due: int) -> None:
+    views = (View(Tag.IOTA, 0, index - (1 << 32) if index >> 31 else index, ()), View(Tag.STATE, 0, 3, ()))
+    op = Op(Kind.GATHER, I32, (), views, p0=3, p1=2)
+    assert reference.element(op, 0, operands_of(range(10))) == due
