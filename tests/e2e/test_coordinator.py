@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import psutil
@@ -14,7 +15,7 @@ import pytest
 from lockstep.chain.events import Event, EventReader
 from lockstep.protocol.jobs import JobStatus, Phase
 
-from .market import Market, Process, merged_checkpoint, wait
+from .byhand import Market, Process, merged_checkpoint, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -107,6 +108,37 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) ->
     assert (books.status, books.paid) == (JobStatus.DONE, job.params.round_pay)
     merges = [e for e in _events(market) if e.name == "Merged"]
     assert len(merges) == 1, "one merge, whatever was killed"
+
+
+def test_a_lying_aggregator_is_convicted_where_it_said_and_the_job_goes_on(market: Market) -> None:
+    job = market.submit(rounds=1, max_lead=1, challenge_seconds=300, merge_seconds=300)
+    coordinator = market.coordinator({"LOCKSTEP_CHEAT": "lying-aggregator", "LOCKSTEP_CHEAT_SEED": "0"})
+    url = coordinator.wait_for("ready")["url"] + "/api/v1"
+    market.serve("verifier", ["verifier", "up"])
+    market.play_round(job, 0, job.genesis)
+    coordinator.wait_for("merged")
+    expected = coordinator.wait_for("lie")["expectation"]
+    wait(lambda: _closed(url) is not None, 120, "verdict")
+    game = _closed(url)
+    assert game is not None
+    found = {k: game[k] for k in ("verdict", "wrong", "position", "step")}
+    assert found == {"verdict": "fraud", "wrong": "op", "position": expected["op_index"], "step": 1}
+    assert coordinator.named("defending"), "a liar defends itself"
+    claim = httpx2.get(f"{url}/claims/{game['claim']}").json()
+    assert (claim["state"], claim["slashed"]) == ("convicted", str(job.params.merge_stake))
+
+    # The next in turn merges from the same mergeIn; the barred aggregator still turns the crank.
+    market.merge_by_turn(job, 0)
+    market.devnet.advance(job.params.challenge_seconds)
+    coordinator.wait_for("done")
+    books = market.contracts.market.job(job.id)
+    assert (books.status, books.paid) == (JobStatus.DONE, job.params.round_pay)
+    assert coordinator.stop() == 0
+
+
+def _closed(url: str) -> dict[str, Any] | None:
+    games = httpx2.get(f"{url}/games").json()["items"]
+    return next((g for g in games if g["verdict"]), None)
 
 
 def _kill(coordinator: Process) -> None:
