@@ -16,6 +16,7 @@ from lockstep.protocol.errors import ChainError
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
 from lockstep.protocol.program import CHUNK, Alias, Op
+from lockstep.protocol.reverts import HINTS
 from lockstep.protocol.statement import Statement, keccak
 from lockstep.protocol.types import (
     Address,
@@ -42,10 +43,8 @@ EMPTY = merkle.EMPTY[0]
 class Refused(ChainError):
     """A move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
 
-    code = "chain.refused"
-
     def __init__(self, rule: str, *values: Any) -> None:
-        super().__init__(f"{rule}{values}", hint="read the game's state again and answer that")
+        super().__init__(f"{rule}{values}", hint=HINTS[rule], code=f"chain.{rule}")
         self.rule = rule
         self.values = values
 
@@ -96,6 +95,8 @@ class Claim:
     """Games open on the claim, the new one not counted."""
     live: bool = True
     """Whether a verdict on the claim still counts."""
+    delegate: Address | None = None
+    """Who may answer beside the defender, if it named anybody."""
 
     def program_of(self, t: int) -> ProgramRoot:
         """The Program of transition t."""
@@ -170,7 +171,6 @@ def play(game: Game | None, move: Move, sender: Address, now: Seconds, claim: Cl
     """The game after `move`, with its events. Raises `Refused` where the contract reverts."""
     if isinstance(move, moves.Open):
         return _open(game, move, sender, now, claim)
-    # INVARIANT: a move needs a game.
     if game is None:
         raise Refused("PhaseWrong", Phase.NONE)
     if isinstance(move, moves.Resolve):
@@ -182,7 +182,7 @@ def play(game: Game | None, move: Move, sender: Address, now: Seconds, claim: Cl
     # Where one call serves several phases, any of them is right; the Solidity function takes the current one.
     if phase not in rule.phases:
         raise Refused("PhaseWrong", phase)
-    return rule.apply(_move(game, move.answered, sender, now), move, now, claim, arbiter)
+    return rule.apply(_move(game, move.answered, sender, now, claim), move, now, claim, arbiter)
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def _close(game: Game, verdict: Verdict) -> Played:
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-def _move(game: Game, answered: Digest, sender: Address, now: Seconds) -> Game:
+def _move(game: Game, answered: Digest, sender: Address, now: Seconds, claim: Claim) -> Game:
     """A move begins: the right answer, in time, by the side whose turn it is. Stops its clock."""
     # INVARIANT: a move answers the node that is stored.
     if game.node != answered:
@@ -439,11 +439,16 @@ def _move(game: Game, answered: Digest, sender: Address, now: Seconds) -> Game:
     # INVARIANT: a move counts only while the mover's clock runs.
     if now > game.deadline:
         raise Refused("ClockExpired", game.deadline)
-    # INVARIANT: the defender or its delegate answers; the challenger alone points.
-    if sender != game.mover:
-        raise Refused("Unauthorized", sender)
     left = Seconds(game.deadline - now)
-    return replace(game, left_defender=left) if game.defender_moves else replace(game, left_challenger=left)
+    if game.defender_moves:
+        # INVARIANT: the defender or its delegate answers.
+        if sender not in (game.defender, claim.delegate):
+            raise Refused("Unauthorized", sender)
+        return replace(game, left_defender=left)
+    # INVARIANT: the challenger alone points.
+    if sender != game.challenger:
+        raise Refused("Unauthorized", sender)
+    return replace(game, left_challenger=left)
 
 
 def _turn(game: Game, phase: Phase, now: Seconds) -> Game:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -282,6 +284,15 @@ def test_move_by_another_account_reverts() -> None:
     assert refused(match, defence(match), CHALLENGER) == "Unauthorized"
 
 
+def test_delegate_answers_for_the_defender() -> None:
+    match = begun()
+    move = defence(match)
+    match.claim = replace(match.claim, delegate=Address("0x" + "33" * 20))
+    match.play(move, Address("0x" + "33" * 20))
+    assert match.state is not None
+    assert match.state.phase == moves.Phase.GRAPH_PICK
+
+
 def test_move_that_answers_another_node_reverts() -> None:
     match = begun()
     assert refused(match, replace(defence(match), answered=GARBAGE), WORKER) == "AnsweredStale"
@@ -352,3 +363,14 @@ def test_levels_are_equal_parts_of_at_most_six(rem: int, parts: list[int]) -> No
         made.append(game.levels(rem))
         rem -= made[-1]
     assert made == parts
+
+
+def test_both_twins_state_the_same_invariants(repository: Path) -> None:
+    def sentences(*paths: str) -> set[str]:
+        return {x for p in paths for x in re.findall(r"INVARIANT: (.*)", (repository / p).read_text())}
+
+    contracts = sentences("contracts/DisputeGame.sol", "contracts/libraries/Clock.sol")
+    inside = sentences("contracts/libraries/Merkle.sol", "contracts/libraries/Openings.sol")
+    twin = sentences("sdk/lockstep/protocol/game.py")
+    assert contracts - twin == set(), "in Solidity alone"
+    assert twin - contracts - inside == set(), "in Python alone"
