@@ -139,8 +139,7 @@ class _Retrace(fx.Interpreter):
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
     """The aten graph of `fn(*examples)`; raises LoweringError where torch cannot trace it."""
     recorder = _Recorder()
-    # Deterministic names of nothing: the graph that follows must not depend on what this process traced before.
-    with recorder.recording(), _Attention(), torch.random.fork_rng(devices=[]):
+    with recorder.recording(), _Attention():
         try:
             graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
             if any(_mutates(n) for n in graph_module.graph.nodes):
