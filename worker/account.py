@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.errors import KeyStoreError
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId
-from lockstep.settings import Deployment, Settings
-from worker.reading import JobLedger, Ledger, RoundLedger
+from lockstep.settings import Settings
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -58,8 +59,7 @@ def open_account(settings: Settings) -> Account:
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
     from lockstep.chain.rpc import connect
-    from worker.reading import Watcher
-    from worker.setup import KEYSTORE
+    from lockstep.party import KEYSTORE
 
     path = settings.home_dir / KEYSTORE
     try:
@@ -68,9 +68,8 @@ def open_account(settings: Settings) -> Account:
         raise KeyStoreError(f"no key at {path}", hint="make one: `lockstep key new`") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KeyStoreError(f"{path} is not a v3 keystore", hint="restore the file from its backup") from error
-    deployment = Deployment.load(settings.deployment)
-    addresses = Addresses(**deployment.__dict__)
-    w3 = connect(settings.rpc, deployment.chain_id)
+    addresses = Addresses.load(Path(settings.deployment).expanduser())
+    w3 = connect(settings.rpc, addresses.chain_id)
     watcher = Watcher(EventReader(w3, addresses))
     watcher.poll()
     return Account(address, watcher.ledger, Contracts.at(w3, addresses))

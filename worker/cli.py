@@ -41,10 +41,11 @@ def up(
         coordinator=coordinator, threads=threads,
     )  # fmt: skip
     only = _job_id(job)
+    from lockstep import logs
     from worker.service import Worker
-    from worker.setup import assemble, configure_logs
+    from worker.setup import assemble
 
-    configure_logs()
+    logs.configure()
     with assemble(settings) as parts:
         worker = Worker(parts, once=once, only=only, cheat_for=_cheat(settings))
         for name in (signal.SIGTERM, signal.SIGINT):

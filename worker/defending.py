@@ -12,10 +12,10 @@ import structlog
 from lockstep.cli.output import event
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun
+from lockstep.ledger import GameRecord, Ledger
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import ClaimId, GameId, Seconds
 from worker.progress import Material, WorkFolder, materials
-from worker.reading import Ledger, OpenGame
 
 if TYPE_CHECKING:
     from worker.service import Parts
@@ -48,7 +48,7 @@ class Defence:
         """Every claim that this home could defend."""
         return materials(self._parts.home)
 
-    def mine(self, ledger: Ledger) -> list[OpenGame]:
+    def mine(self, ledger: Ledger) -> list[GameRecord]:
         """Open games against this worker's claims."""
         return [g for g in ledger.games.values() if g.defender == self._parts.address]
 
@@ -74,7 +74,7 @@ class Defence:
         """Finish the move in work."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _play_all(self, games: list[OpenGame], now: Seconds) -> None:
+    def _play_all(self, games: list[GameRecord], now: Seconds) -> None:
         for game in games:
             try:
                 self._play(game, now)
@@ -82,7 +82,7 @@ class Defence:
                 # The clock runs on, so does the loop: the next turn tries again.
                 log.warning("move failed", game=game.id.hex(), code=error.code, message=error.message)
 
-    def _play(self, game: OpenGame, now: Seconds) -> None:
+    def _play(self, game: GameRecord, now: Seconds) -> None:
         held = self._held_claim(game.claim)
         if held is None:
             log.error("no material for a challenged claim", claim=game.claim.hex())

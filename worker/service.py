@@ -19,6 +19,7 @@ import structlog
 from lockstep import jobs, merging
 from lockstep.cli.output import event
 from lockstep.jobs import ClaimRun, Job
+from lockstep.ledger import JobLedger, Ledger, Watcher
 from lockstep.protocol import claims
 from lockstep.protocol.errors import (
     BlobMissing,
@@ -41,16 +42,15 @@ from worker.defending import Defence
 from worker.guard import Bound, Guard
 from worker.lying import Liar
 from worker.progress import Material, WorkFolder
-from worker.reading import JobLedger, Ledger, Watcher, look
+from worker.reading import look
 from worker.telling import tell
 
 if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount
-
     from lockstep.chain.contracts import Call, Contracts
     from lockstep.chain.events import Event
     from lockstep.chain.outbox import Outbox
     from lockstep.identity import NodeKey
+    from lockstep.party import Party
     from lockstep.storage import ContentStore
 
 log = structlog.get_logger(__name__)
@@ -65,21 +65,36 @@ PATIENCE_SECONDS = 60.0
 class Parts:
     """What a worker is made of."""
 
-    home: Path
-    contracts: Contracts
-    outbox: Outbox
-    account: LocalAccount
+    party: Party
     node: NodeKey
-    store: ContentStore
     guard: Guard
     watcher: Watcher
     announcer: Announcer
-    threads: int = 1
+
+    @property
+    def home(self) -> Path:
+        """The worker's directory."""
+        return self.party.settings.home_dir
+
+    @property
+    def contracts(self) -> Contracts:
+        """The deployment."""
+        return self.party.contracts
+
+    @property
+    def outbox(self) -> Outbox:
+        """What it sends."""
+        return self.party.outbox
+
+    @property
+    def store(self) -> ContentStore:
+        """Where content is."""
+        return self.party.store
 
     @property
     def address(self) -> Address:
         """The staking account."""
-        return Address(self.account.address)
+        return self.party.address
 
 
 @dataclass
@@ -167,7 +182,7 @@ class Worker:
 
     def _start(self) -> None:
         self.parts.watcher.poll()
-        self._began = self.parts.contracts.market.w3.eth.block_number
+        self._began = self.parts.party.head().number
         event("ready", address=self._me, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
         if self._ledger.nodes.get(self._me) != self.parts.node.public:
             self._submit(f"node/{self.parts.node.public.hex()}", self._vault.register_node(self.parts.node.public))
@@ -177,9 +192,9 @@ class Worker:
         return self.parts.watcher.ledger
 
     def _tick(self) -> None:
-        head = self.parts.contracts.market.w3.eth.get_block("latest")
-        if head["number"] != self._block:
-            self._block, self._now = head["number"], Seconds(head["timestamp"])
+        head = self.parts.party.head()
+        if head.number != self._block:
+            self._block, self._now = head.number, head.time
             self._tell(self.parts.watcher.poll())
             self._settle()
             self._free = self._vault.free(self._me)
@@ -196,10 +211,15 @@ class Worker:
         for e in events:
             if e.block <= self._began:
                 continue
-            holder = self._ledger.holder(e.args["job"], e.args["round"], e.args["slot"]) if "slot" in e.args else None
-            tell(e, self._me, holder, e.args.get("game") in self._games)
+            tell(e, self._me, self._holder(e), e.args.get("game") in self._games)
             if e.name == "Opened" and e.args["defender"] == self._me:
                 self._games.add(e.args["game"])
+
+    def _holder(self, e: Event) -> Address | None:
+        """Who holds the slot that an event names."""
+        job = self._ledger.jobs.get(e.args.get("job", b""))
+        r = job.rounds.get(e.args["round"]) if job and "slot" in e.args else None
+        return r.holders[e.slot][0] if r and e.slot in r.holders else None
 
     def _settle(self) -> None:
         """Look what became of transactions; a reverted one may be sent again."""
@@ -239,7 +259,7 @@ class Worker:
 
     def _load(self, job_id: JobId) -> tuple[JobParams, Job]:
         params = self._market.params(job_id)
-        job = jobs.load(job_id, params, self.parts.store, self.parts.threads)
+        job = jobs.load(job_id, params, self.parts.store, self.parts.party.settings.threads)
         for program in (job.programs.step, job.programs.encode):
             job.executable(program)
         return params, job
@@ -278,7 +298,7 @@ class Worker:
             )
         if amount:
             permit = token.sign_permit(
-                self.parts.account, self._vault.address, amount, Seconds(self._now + PERMIT_SECONDS)
+                self.parts.party.account, self._vault.address, amount, Seconds(self._now + PERMIT_SECONDS)
             )
             self._submit(f"stake/{taken.ledger.id.hex()}", self._vault.deposit_with_permit(amount, permit))
 
@@ -373,7 +393,7 @@ class Worker:
             return
         seed, roots = r.state.seed, (r.state.base, r.state.outer)
         number, attempt = r.number, r.state.attempt
-        records = taken.ledger.records(number, taken.params.slots)
+        records = taken.ledger.records_behind(taken.ledger.rounds[number], taken.params.slots)
         base_cid = next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)
         cheat = self._liar.cheat_of(claim, taken.cheat)
 
@@ -453,8 +473,9 @@ class Worker:
     def _merge(self, taken: Taken, r: RoundView, act: Act, key: str, attempt: int) -> None:
         claim = claims.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
         if not self._working(claim):
-            records = taken.ledger.records(r.number, taken.params.slots)
-            record = taken.ledger.rounds[r.number].record(taken.params.slots)
+            merging_round = taken.ledger.rounds[r.number]
+            records = taken.ledger.records_behind(merging_round, taken.params.slots)
+            record = merging_round.record(taken.params.slots)
             merge_in, base_roots = r.state.merge_in, (r.state.base, r.state.outer)
             base_cid = next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)
 
@@ -492,7 +513,12 @@ class Worker:
         taken = self._taken.get(material.job)
         if taken is None:
             return None
-        records = taken.ledger.records(material.round, taken.params.slots)
+        rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
+        # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
+        behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
+        if behind is None:
+            return None
+        records = taken.ledger.records_behind(behind, taken.params.slots)
         honest = rebuild(taken.job, records, self.parts.store, material)
         return self._liar.retell(material.claim, taken.cheat, honest)
 

@@ -2,51 +2,152 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lockstep import jobs
+from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import key_of
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import Job, slot_run, trace_root
+from lockstep.ledger import Ledger, Watcher
 from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, moves
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import Address, GameId, JobId, Seconds, Seed
+from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
+from lockstep.storage import ContentStore, open_store
 from tests import toyjob
-from worker.reading import Ledger, Watcher
 
-from .market import PASSWORD, WALLET, Market, Process, wait
+PASSWORD = "correct horse"
+WALLET = Wei(1_000 * 10**18)
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 
+@dataclass
+class Process:
+    """A running `lockstep` command."""
+
+    popen: subprocess.Popen[bytes]
+    out: Path
+    log: Path
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What it printed so far; a line in the writing is left out."""
+        return [json.loads(line) for line in self.out.read_text().split("\n")[:-1]]
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        return [e for e in self.events if e.get("event") == event]
+
+    def wait_for(self, event: str, seconds: float = 60) -> dict[str, Any]:
+        wait(lambda: bool(self.named(event)) or self.popen.poll() is not None, seconds, f"event {event}")
+        assert self.named(event), f"ended with {self.popen.poll()}: {self.log.read_text()[-2000:]}"
+        return self.named(event)[0]
+
+    def stop(self, seconds: float = 60) -> int:
+        """SIGTERM; returns the exit code."""
+        self.popen.terminate()
+        return self.popen.wait(seconds)
+
+
+@dataclass
+class Market:
+    """Anvil, contracts, a store; processes end with it."""
+
+    folder: Path
+    devnet: Devnet
+    contracts: Contracts
+    store: ContentStore
+    processes: list[Process] = field(default_factory=list)
+
+    @staticmethod
+    def build(folder: Path) -> Market:
+        devnet = Devnet(folder / "chain")
+        addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600))
+        addresses.save(folder / "deployment.json")
+        return Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
+
+    def start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> Process:
+        number = len(self.processes)
+        out, log = self.folder / f"{name}{number}.out", self.folder / f"{name}{number}.log"
+        with out.open("wb") as stdout, log.open("wb") as stderr:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "lockstep.cli.main", *command], stdout=stdout, stderr=stderr,
+                stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            )  # fmt: skip
+        self.processes.append(Process(popen, out, log))
+        return self.processes[-1]
+
+    def fund(self, *names: str) -> None:
+        deployer = Outbox(self.folder / "deployer.sqlite", self.devnet.w3, self.devnet.account("deployer"))
+        token = self.contracts.token
+        deployer.send_all([(f"mint/{n}", token.mint(Address(self.devnet.account(n).address), WALLET)) for n in names])
+        deployer.close()
+
+    def submit(self, steps: int = toyjob.STEPS, **changes: Any) -> Job:
+        """Publish the toy job and create it."""
+        params = toyjob.publish(self.store, steps, **changes)
+        self.fund("requester")
+        requester = self.devnet.account("requester")
+        outbox = Outbox(self.folder / "requester.sqlite", self.devnet.w3, requester)
+        permit = self.contracts.token.sign_permit(
+            requester, self.contracts.vault.address, params.escrow, Seconds(self.now() + 3600)
+        )
+        outbox.send(self.contracts.market.create_with_permit(params, 0, params.escrow, permit), "create")
+        outbox.close()
+        return jobs.load(next(iter(ledger_of(self).jobs)), params, self.store)
+
+    def now(self) -> Seconds:
+        return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.popen.poll() is None:
+                process.popen.kill()
+                process.popen.wait()
+        self.devnet.stop()
+
+
 @pytest.fixture
 def market(tmp_path: Path) -> Iterator[Market]:
-    market = Market.build(tmp_path, workers=0)
+    market = Market.build(tmp_path)
     yield market
     market.close()
 
 
-def home_of(market: Market, name: str) -> Path:
-    """A funded worker's home."""
-    home = market.folder / name
-    create_account(home / "keystore.json", PASSWORD, key_of(0, name), work=2)
-    (home / "password").write_text(PASSWORD)
-    deployer = Outbox(market.folder / "deployer.sqlite", market.devnet.w3, market.devnet.account("deployer"))
-    deployer.send(market.contracts.token.mint(Address(market.devnet.account(name).address), WALLET), f"mint/{name}")
-    deployer.close()
-    return home
+def wait(until: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll until it holds."""
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+        time.sleep(0.1)
+
+
+def homes_of(market: Market, *names: str) -> list[Path]:
+    """Funded workers' homes."""
+    for name in names:
+        create_account(market.folder / name / "keystore.json", PASSWORD, key_of(0, name), work=2)
+        (market.folder / name / "password").write_text(PASSWORD)
+    market.fund(*names)
+    return [market.folder / name for name in names]
 
 
 def arguments(market: Market, home: Path, *more: str) -> list[str]:
@@ -89,7 +190,7 @@ WITHOUT_AGGREGATOR = {"attest_seconds": Seconds(1), "merge_seconds": Seconds(3),
 
 
 def test_workers_finish_a_job_among_themselves_though_one_is_killed_mid_round(market: Market) -> None:
-    homes = [home_of(market, f"w{i}") for i in range(3)]
+    homes = homes_of(market, "w0", "w1", "w2")
     workers = [up(market, home, "--once") for home in homes]
     job = market.submit(steps=300, rounds=2, max_lead=2, **WITHOUT_AGGREGATOR)
     work = list(homes[1].glob("work/*/progress"))
@@ -124,7 +225,7 @@ class Challenger:
         self.market = market
         account = market.devnet.account(name)
         self.address = Address(account.address)
-        home_of(market, name)
+        market.fund(name)
         self.outbox = Outbox(market.folder / f"{name}.sqlite", market.devnet.w3, account)
         vault, token = market.contracts.vault, market.contracts.token
         permit = token.sign_permit(account, vault.address, WALLET, Seconds(market.now() + 3600))
@@ -132,8 +233,6 @@ class Challenger:
 
     def play(self, job: Job, round_: int, slot: int, trace_cid: str, seconds: float = 120) -> GameId:
         """Open a game on the claim and play it to its end."""
-        from lockstep.chain import games
-
         contracts: Contracts = self.market.contracts
         ledger = ledger_of(self.market).jobs[job.id]
         base = base_checkpoint(job, self.market.store, ledger.records(round_, job.params.slots))
@@ -158,7 +257,7 @@ class Challenger:
 
 @pytest.mark.parametrize("cheat", ["one-ulp", "scaled-payload"])
 def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(market: Market, cheat: str) -> None:
-    homes = [home_of(market, f"w{i}") for i in range(3)]
+    homes = homes_of(market, "w0", "w1", "w2")
     liar = up(market, homes[0], env={"LOCKSTEP_CHEAT": cheat, "LOCKSTEP_CHEAT_SEED": "1"})
     others = [up(market, home) for home in homes[1:]]
     job = market.submit(rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
@@ -185,7 +284,7 @@ def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(mark
 
 
 def test_a_draining_worker_reveals_what_it_joined_and_leaves(market: Market) -> None:
-    homes = [home_of(market, f"w{i}") for i in range(2)]
+    homes = homes_of(market, "w0", "w1")
     workers = [up(market, home) for home in homes]
     market.submit(steps=200, rounds=1, max_lead=1, join_seconds=Seconds(4), min_slots=2, **WITHOUT_AGGREGATOR)
     wait(lambda: bool(list(homes[0].glob("work/*/progress"))), 60, "progress of w0")
@@ -196,7 +295,7 @@ def test_a_draining_worker_reveals_what_it_joined_and_leaves(market: Market) -> 
 
 
 def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_path: Path) -> None:
-    home = home_of(market, "w0")
+    home, poor = homes_of(market, "w0", "w1")
     running = up(market, home)
 
     def failed(command: list[str], env: Mapping[str, str] | None = None) -> int:
@@ -208,8 +307,8 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
         return code
 
     assert failed(arguments(market, home)) == 8, "a second worker in the same home"
-    (home / "other").write_text("wrong")
-    assert failed(arguments(market, home, "--password-file", str(home / "other"))) == 4, "a wrong password"
+    (poor / "other").write_text("wrong")
+    assert failed(arguments(market, poor, "--password-file", str(poor / "other"))) == 4, "a wrong password"
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "password").write_text("x")
@@ -217,9 +316,8 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    poor = home_of(market, "w1")
     assert failed(arguments(market, poor, "--rpc", f"http://127.0.0.1:{port}")) == 9, "nobody answers"
-    assert failed(arguments(market, poor, "--deployment", str(tmp_path / "none.json"))) == 2, "no deployment"
+    assert failed(arguments(market, poor, "--deployment", str(tmp_path / "none.json"))) == 7, "no deployment"
     assert failed(arguments(market, poor, "--job", "xyz")) == 2, "no job id"
     assert failed(arguments(market, poor), {"LOCKSTEP_CHEAT": "kindness"}) == 2, "no such cheat"
     assert failed(arguments(market, poor, "--storage", "ftp://x")) == 2, "no such storage"
@@ -228,8 +326,7 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
         "status", ["worker", "status", *arguments(market, home)[2:4], *arguments(market, home)[6:], "--json"]
     )
     assert shown.popen.wait(60) == 0, shown.log.read_text()
-    data = shown.envelope["data"]
+    data = json.loads(shown.out.read_text())["data"]
     assert data["address"] == market.devnet.account("w0").address
     assert len(data["node_key"]) == 64, "the node key is registered"
     assert os.stat(home / "node.key").st_mode & 0o077 == 0
-    assert JobId(b"") != toyjob.ID
