@@ -11,6 +11,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
+constexpr Index kMost = 0x7fffffff;  // elements of a tensor
+
 // Big-endian fields, one after the other.
 class Reader {
 public:
@@ -50,7 +52,7 @@ Descriptor decode_descriptor(std::span<const std::uint8_t> bytes) {
     for (int i = 0; i < n_out; ++i) {
         op.extents.push_back(in.u32());
         op.elements *= op.extents.back();
-        if (op.extents.back() == 0 || op.elements > 0x7fffffff) refuse("extents out of range");
+        if (op.extents.back() == 0 || op.elements > kMost) refuse("extents out of range");
     }
     if (n_k) op.k = in.u32();
     if (n_k && (op.k == 0 || op.k > (1 << 24))) refuse("K out of range");
@@ -108,6 +110,11 @@ void check_views(const Program& program, const Descriptor& op, std::size_t own) 
                                                                                 : 0;
     if (op.views.size() != due) refuse("the wrong number of operands");
     Index parts = 0;
+    for (const Index size : op.sizes) {
+        if (size == 0 || size > op.extents[op.p0]) refuse("a part of a concat that does not fit");
+        parts += size;
+    }
+    if (op.kind == Kind::kConcat && parts != op.extents[op.p0]) refuse("the parts of a concat do not add up");
     for (std::size_t i = 0; i < op.views.size(); ++i) {
         const View& view = op.views[i];
         const auto index = static_cast<std::size_t>(view.index);
@@ -121,18 +128,12 @@ void check_views(const Program& program, const Descriptor& op, std::size_t own) 
         if (op.kind == Kind::kFold) extents.push_back(op.k);
         if (op.kind == Kind::kConcat) extents.at(op.p0) = op.sizes[i];
         if (op.kind == Kind::kGather && i == 1) {
-            if (op.p0 == 0) refuse("a gather from a table without rows");
+            // Bounded like extents and strides, so that no sum of reaches overflows 64 bits.
+            if (op.p0 == 0 || op.p0 > kMost || op.p1 > kMost) refuse("a gather from a table of impossible rows");
             extents.push_back(op.p0);
             reach.strides.push_back(op.p1);
         }
         check_range(reach, extents, program.source_elements(view));
-    }
-    if (op.kind == Kind::kConcat) {
-        for (const Index size : op.sizes) {
-            if (size == 0) refuse("an empty part in a concat");
-            parts += size;
-        }
-        if (parts != op.extents[op.p0]) refuse("the parts of a concat do not add up");
     }
     if (op.kind == Kind::kDraw && op.extents.size() != 2) refuse("a draw has two axes");
     if (op.kind == Kind::kFold && op.mode > 4) refuse("unknown fold mode");
