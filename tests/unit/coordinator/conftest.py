@@ -79,8 +79,8 @@ def api(tmp_path: Path) -> Iterator[Api]:
         session.add_all(
             [
                 Cursor(
-                    id=1, chain_id=CHAIN_ID, market=MARKET, block=20, hash="0x" + "00" * 32, time=NOW, head=21, reader="",
-                    checked=int(time.time()),
+                    id=1, chain_id=CHAIN_ID, market=MARKET, block=20, hash="0x" + "00" * 32, time=NOW, head=21,
+                    reader="", checked=int(time.time()),
                 ),
                 Node(account=WORKER.address, key="0x" + NODE.public.hex(), block=5),
                 job_row(),

@@ -1,0 +1,247 @@
+"""What the coordinator decides is always allowed, and brings every job to its end."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.decide import (
+    Action,
+    Attest,
+    Deposit,
+    Finalize,
+    JobView,
+    Merge,
+    Release,
+    Report,
+    RoundView,
+    StartRound,
+    Withdraw,
+    World,
+    attestation,
+    decide,
+    stake_due,
+    wanted_payloads,
+)
+from lockstep.protocol import rounds
+from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Round
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Seconds, Wei
+from tests.histories import AGGREGATOR, WORKERS, GamingPlayer, random_params
+
+RICH = Wei(10**9)
+SEEN = tuple(Report)
+
+
+class CoordinatedPlayer(GamingPlayer):
+    """A market at random whose aggregator does what `decide` says."""
+
+    decided: int = 0
+
+    def look(self) -> tuple[JobView, World]:
+        """What chain and storage would tell the coordinator now."""
+        j, p, m = self.market.jobs[self.job], self.params, self.market
+        barred = (self.job, p.aggregator) in m.barred
+        beyond = [r for r in range(j.started, p.rounds) if self._stored(r).phase == Phase.VOID]
+        numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
+        books = m.books
+        world = World(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
+                      Wei(books.credits[AGGREGATOR]))  # fmt: skip
+        return JobView(p, j, barred, tuple(self._view(r) for r in numbers)), world
+
+    def obey(self) -> None:
+        """Decide, and do all of it in the next block."""
+        seen, world = self.look()
+        actions = decide(seen, world)
+        self.pass_time(0)
+        for action in actions:
+            error = self._do(action)
+            assert error == "", f"{action} in {[(v.number, v.phase.name) for v in seen.views]}: {error}"
+        self.decided += len(actions)
+
+    def _step(self) -> None:
+        if self.dice.random() < 0.5:
+            self._wait()
+            self.obey()
+        else:
+            super()._step()
+
+    def _view(self, r: int) -> RoundView:
+        stored = self._stored(r)
+        phase = self.market.phase(self.block, self.job, r)
+        merging = phase == Phase.MERGING
+        lock = self.market.books.locks.get(stored.merge_claim)
+        return RoundView(
+            r,
+            phase,
+            replace(stored),
+            tuple(
+                (s, SEEN[keccak(self._claim(r, s))[0] % 3]) for s in range(self.params.slots) if self._revealed(r, s)
+            ),
+            self.market.merger_of(self.block, self.job, r) if merging else None,
+            merging and rounds.turn(self.params, stored, self.block.time) > stored.accepted,
+            lock is not None and lock.account == AGGREGATOR,
+        )
+
+    def _stored(self, r: int) -> Round:
+        return self.market.rounds.get((self.job, r), Round())
+
+    def _revealed(self, r: int, s: int) -> bool:
+        claim = self.market.claims.get(self._claim(r, s))
+        return claim is not None and claim.status not in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+
+    def _do(self, action: Action) -> str:
+        name = {"StartRound": "startRound"}.get(type(action).__name__, type(action).__name__.lower())
+        match action:
+            case Deposit(amount):
+                return self.act(AGGREGATOR, "deposit", amount)
+            case Withdraw():
+                return self.act(AGGREGATOR, "withdraw")
+            case Attest(r, mask):
+                return self.act(AGGREGATOR, "attest", self.job, r, mask)
+            case Merge(r):
+                return self.act(AGGREGATOR, "merge", self.job, r, keccak(b"%d" % r), keccak(b"outer"))
+        return self.act(AGGREGATOR, name, self.job, *([action.round] if hasattr(action, "round") else []))
+
+
+class WillingPlayer(CoordinatedPlayer):
+    """Workers who join, commit and reveal whenever they may; nobody else turns a crank."""
+
+    def _step(self) -> None:
+        self.obey()
+        j = self.market.jobs[self.job]
+        if j.started == 0:
+            self.act(WORKERS[0], "startRound", self.job, 0)
+        acts = [a for r in range(j.settled, j.started) for a in self._round_acts(r, WORKERS[0])]
+        for act in acts:
+            if act[1] in ("join", "commit", "reveal") and act[0] in WORKERS:
+                self.act(*act)
+        self.pass_time(self.dice.choice((1, 5, 20)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_decision_is_allowed(seed: int) -> None:
+    dice = random.Random(seed)
+    player = CoordinatedPlayer(dice, replace(random_params(dice), aggregator=AGGREGATOR))
+    player.play(100)
+    assert player.decided > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
+    dice = random.Random(seed)
+    params = replace(random_params(dice), aggregator=AGGREGATOR, min_slots=1)
+    player = WillingPlayer(dice, params)
+    for account in (AGGREGATOR, *WORKERS):
+        player.act(account, "deposit", Wei(10**6))
+    player.job = rounds.claims.job_id(player.market.chain_id, player.market.address, AGGREGATOR, 1, params)
+    player.act(AGGREGATOR, "create", params, 1, params.escrow)
+    for _ in range(300):
+        player._step()
+        if player.market.jobs[player.job].status == JobStatus.DONE:
+            break
+    books = player.market.jobs[player.job]
+    assert books.status == JobStatus.DONE
+    assert books.escrow == books.paid + books.refunded
+    player.obey()
+    assert player.market.books.credits[AGGREGATOR] == 0, "what was earned is withdrawn"
+
+
+# -- rules, one by one -----------------------------------------------------------------------------------------------
+
+PARAMS = replace(random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100))
+WORLD = World(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
+REPORTS = st.lists(st.sampled_from(SEEN), min_size=1, max_size=8)
+
+
+def attesting(reports: list[Report], ends: int = 2_000, revealed: int | None = None) -> RoundView:
+    stored = Round(revealed=len(reports) if revealed is None else revealed, attest_ends=Seconds(ends))
+    return RoundView(0, Phase.ATTESTING, stored, tuple(enumerate(reports)))
+
+
+def job(*views: RoundView, started: int = 1, settled: int = 0, **changes: object) -> JobView:
+    books = Job(AGGREGATOR, JobStatus.ACTIVE, started=started, settled=settled)
+    seen = JobView(PARAMS, books, False, views)
+    return replace(seen, **changes)  # type: ignore[arg-type]
+
+
+@given(REPORTS)
+@settings(max_examples=100)
+def test_a_mask_keeps_the_decoded_and_the_unreachable_and_nothing_else(reports: list[Report]) -> None:
+    mask = attestation(attesting(reports), Seconds(1_999), Seconds(5))
+    assert mask is not None, "at the window's end nobody waits"
+    for slot, report in enumerate(reports):
+        assert bool(mask >> slot & 1) == (report not in (Report.REFUSED, Report.MISSING)), report
+
+
+@given(REPORTS)
+@settings(max_examples=100)
+def test_nobody_attests_early_while_a_payload_may_yet_come(reports: list[Report]) -> None:
+    pending = any(r not in (Report.DECODED, Report.REFUSED) for r in reports)
+    assert (attestation(attesting(reports), Seconds(1_000), Seconds(5)) is None) == pending
+
+
+def test_an_index_that_lags_attests_nothing() -> None:
+    assert attestation(attesting([Report.DECODED], revealed=2), Seconds(1_999), Seconds(5)) is None
+
+
+def test_only_undecided_payloads_of_open_rounds_are_fetched() -> None:
+    view = attesting([Report.DECODED, Report.MISSING, Report.UNKNOWN, Report.REFUSED])
+    assert wanted_payloads(job(view), WORLD) == ((0, 1), (0, 2))
+    assert wanted_payloads(job(replace(view, phase=Phase.FREEZING)), WORLD) == ()
+    assert wanted_payloads(job(view, barred=True), WORLD) == (), "a barred aggregator attests nothing"
+
+
+def test_stake_covers_every_round_that_may_be_ahead() -> None:
+    lead = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
+    poor = replace(WORLD, free=Wei(30))
+    assert stake_due(job(), poor) == 2 * 100 - 30
+    assert stake_due(job(lead), poor) == 100 - 30, "what is locked for a merge made is not asked for again"
+    assert stake_due(job(), replace(poor, balance=Wei(7))) == 7, "no more than there is"
+    assert stake_due(job(started=4, settled=3), poor) == 100 - 30, "no more rounds than are left"
+    assert stake_due(job(barred=True), poor) == 0
+
+
+def test_a_merge_waits_for_its_stake() -> None:
+    merging = RoundView(0, Phase.MERGING, Round(), merger=AGGREGATOR)
+    assert Merge(0) in decide(job(merging), WORLD)
+    poor = decide(job(merging), replace(WORLD, free=Wei(99)))
+    assert Merge(0) not in poor
+    assert Deposit(Wei(101)) in poor
+    assert Merge(0) not in decide(job(replace(merging, merger=WORKERS[0])), WORLD)
+    assert Finalize(0) in decide(job(replace(merging, turns_over=True)), WORLD)
+
+
+def test_the_next_round_starts_where_workers_are() -> None:
+    for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
+        view = RoundView(0, phase, Round(merged_at=Seconds(990)))
+        assert (StartRound(1) in decide(job(view), WORLD)) == starts, phase
+    assert decide(job(started=0), WORLD) == (), "the first round is a worker's to start"
+
+
+def test_games_and_windows_hold_payment_back() -> None:
+    params = PARAMS
+    over = Seconds(1_000 - params.challenge_seconds)
+    final = RoundView(0, Phase.LEAD, Round(merged_at=over))
+    assert Finalize(0) in decide(job(final), WORLD)
+    late = replace(final, stored=Round(merged_at=Seconds(over + 1)))
+    assert Finalize(0) not in decide(job(late), WORLD)
+    disputed = replace(final, stored=Round(merged_at=over, open_games=1))
+    assert Finalize(0) not in decide(job(disputed), WORLD)
+
+
+def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:
+    void = RoundView(1, Phase.VOID, Round(), mine=True)
+    cancelled = Job(AGGREGATOR, JobStatus.CANCELLED, started=1)
+    assert Release(1) in decide(job(void, job=cancelled), WORLD)
+    assert Release(1) not in decide(job(void), WORLD), "startRound gives it back"
+    assert Release(1) not in decide(job(replace(void, mine=False), job=cancelled), WORLD)
+
+
+def test_others_jobs_are_left_alone() -> None:
+    view = RoundView(0, Phase.FREEZING, Round())
+    assert decide(job(view), replace(WORLD, me=WORKERS[0])) == ()
