@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.ledger import JobLedger, Ledger, RoundLedger, Watcher
@@ -68,7 +67,7 @@ def open_account(settings: Settings) -> Account:
         raise KeyStoreError(f"no key at {path}", hint="make one: `lockstep key new`") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KeyStoreError(f"{path} is not a v3 keystore", hint="restore the file from its backup") from error
-    addresses = Addresses.load(Path(settings.deployment).expanduser())
+    addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
     watcher = Watcher(EventReader(w3, addresses))
     watcher.poll()

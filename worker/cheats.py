@@ -203,7 +203,8 @@ def wrong_lr(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     table = learning_rate(step, params)
     reader = _first(step, lambda op: any(v.tag == Tag.CONST and v.index == table for v in op.views), "reads no table")
     consts = list(step.consts)
-    consts[table] = _faster(consts[table])
+    row = step.ops[reader].p1 if step.ops[reader].kind == Kind.GATHER else 1
+    consts[table] = _faster(consts[table], row)
     forgery = Forgery(replace(step, consts=tuple(consts)))
     steps = dict.fromkeys(range(1, params.inner_steps + 1), forgery)
     return Cheat("wrong-lr", _expect("step", step, 1, reader), steps)
@@ -419,11 +420,11 @@ def _counted(ops: Sequence[Op]) -> tuple[Op, ...]:
     return tuple(counted)
 
 
-def _faster(table: Const) -> Const:
-    """The table with its rates half as large again: of several columns the smallest, for decays and corrections are
-    near one and rates are not."""
+def _faster(table: Const, row: int) -> Const:
+    """The table (rows of `row` words) with its rates half as large again: of several columns the smallest, for decays
+    and corrections are near one and rates are not."""
     values = to_array(table.header, table.data).copy()
-    columns = values.reshape(values.shape[0], -1) if values.ndim else values.reshape(1, 1)
+    columns = values.reshape(-1, max(row, 1))
     rates = int(np.abs(columns).mean(axis=0).argmin())
     columns[:, rates] *= np.float32(1.5)
     return Const(table.header, to_bytes(values))

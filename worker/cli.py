@@ -12,7 +12,7 @@ from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, Pas
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
-from lockstep.settings import Deployment, Settings, resolve
+from lockstep.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from worker.service import CheatFor
@@ -34,6 +34,7 @@ def up(
     threads: Threads = None,
     once: Annotated[bool, typer.Option("--once", help="Leave with exit code 0 when a job is done.")] = False,
     job: JobOption = None,
+    as_json: Json = False,
 ) -> None:
     """Work until SIGTERM: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
@@ -118,9 +119,10 @@ def _cheat(settings: Settings) -> CheatFor | None:
     name = os.environ.get(CHEAT, "none")
     if name == "none":
         return None
+    from lockstep.chain.addresses import Addresses
     from worker.cheats import cheat_of, check
 
-    chain_id = Deployment.load(settings.deployment).chain_id
+    chain_id = Addresses.load(settings.deployment).chain_id
     check(name, chain_id)
     seed = os.environ.get(CHEAT_SEED, "0")
     if not seed.isdecimal():
