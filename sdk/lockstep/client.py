@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -169,13 +170,14 @@ class JobHandle:
             if not batch.events:
                 time.sleep(poll_seconds)
 
-    def load(self) -> Job:
-        """The job's parts, every root checked."""
+    @cached_property
+    def parts(self) -> Job:
+        """The job's Programs, data and start, every root checked; fetched once."""
         return load(self.id, self.net.contracts.market.params(self.id), self.net.store)
 
     def checkpoint(self) -> tuple[Checkpoint, dict[str, Any]]:
         """The latest merged checkpoint that stands, and where it came from; raises TryLater before the first merge."""
-        job = self.load()
+        job = self.parts
         market = self.net.contracts.market
         reader = EventReader(self.net.w3, self.net.contracts.addresses)
         merged = {}
@@ -208,7 +210,7 @@ class JobHandle:
         from lockstep.training.export import save_model
 
         checkpoint, source = self.checkpoint()
-        job = self.load()
+        job = self.parts
         folder = Path(out)
         path: Path = save_model(folder, checkpoint.shared[0], job.spec.parameters, job.spec.model)
         addresses = self.net.contracts.addresses
@@ -234,7 +236,7 @@ def connect(
     home: str | Path,
 ) -> Network:
     """A market by its RPC URL, storage and deployment; raises Unreachable or ChainError if they are not there."""
-    addresses = deployment if isinstance(deployment, Addresses) else Addresses.load(Path(deployment))
+    addresses = deployment if isinstance(deployment, Addresses) else Addresses.load(deployment)
     w3 = connect_rpc(rpc, addresses.chain_id)
     folder = Path(home)
     folder.mkdir(parents=True, exist_ok=True)

@@ -83,6 +83,8 @@ def run(options: Options, say: Say) -> dict[str, Any]:
         course = _Course(world, handle, processes, say)
         course.follow(begun)
         say("the job is done; downloading and evaluating")
+        for process in processes:
+            process.stop()
         data = _weigh(world, handle, demo, course, options)
     data["seconds"] = round(time.monotonic() - begun, 1)
     return data
@@ -230,7 +232,7 @@ def _weigh(
     course.poll()
     events = [e for e in course.events if e.contract != "TestToken"]
     model_path = handle.download(world.folder / "model")
-    job = handle.load()
+    job = handle.parts
     checkpoint, _ = handle.checkpoint()
     totals = report.money(events)
     games = report.game_reports(world.contracts, events, job)

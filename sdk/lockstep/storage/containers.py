@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 import dag_cbor
+from dag_cbor.decoding import CBORDecodingError
 
 from lockstep.protocol.errors import Mismatch, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
@@ -49,7 +50,7 @@ def decode_program(data: bytes, root: ProgramRoot | bytes | None = None) -> Prog
         program = Program.decode(
             fields["header"], fields["ops"], consts, fields.get("names", ()), fields.get("places", ())
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (CBORDecodingError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProgramInvalid(f"a Program file does not parse: {error}", hint="fetch it again by its CID") from error
     if root is not None and program.root != root:
         raise Mismatch(
@@ -97,7 +98,7 @@ class Spec:
             fields = _mapping(data)
             fields["parameters"] = tuple(fields["parameters"])
             spec = Spec(**fields)
-        except (KeyError, TypeError, ValueError) as error:
+        except (CBORDecodingError, KeyError, TypeError, ValueError) as error:
             raise Mismatch(f"a spec does not parse: {error}", hint="its author wrote another version") from error
         if spec.version != SPEC_VERSION:
             raise Mismatch(
