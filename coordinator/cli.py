@@ -76,7 +76,6 @@ def reindex(
 ) -> None:  # fmt: skip
     """Drop everything that came from the chain and read it again; the coordinator must not be running."""
     settings = resolve_coordinator(rpc=rpc, deployment=deployment, home=home, database=database)
-    from pathlib import Path
 
     from coordinator import supervisor
     from coordinator.db import Database
@@ -85,7 +84,7 @@ def reindex(
     from lockstep.chain.rpc import connect
 
     with supervisor.sole(settings.home):
-        addresses = Addresses.load(Path(settings.shared.deployment).expanduser())
+        addresses = Addresses.load(settings.shared.deployment)
         w3 = connect(settings.shared.rpc, addresses.chain_id)
         index = Database(settings.database_url)
         index.migrate()

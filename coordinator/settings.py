@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.protocol.errors import UsageError
-from lockstep.settings import Deployment, Settings, read_toml, resolve
+from lockstep.settings import Settings, read_toml, resolve
 
 PREFIX = "LOCKSTEP_COORDINATOR_"
 DEFAULTS: dict[str, Any] = {
@@ -48,11 +48,6 @@ class CoordinatorSettings:
     def database_url(self) -> str:
         """Where the index is."""
         return self.database or f"sqlite:///{self.home / 'index.sqlite'}"
-
-    @property
-    def deployment(self) -> Deployment:
-        """The contracts; raises UsageError if the file is missing."""
-        return Deployment.load(self.shared.deployment)
 
     def environment(self) -> dict[str, str]:
         """What a child process needs to resolve to the same settings; holds no secret."""

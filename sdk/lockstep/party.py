@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -51,7 +50,7 @@ class Party:
     def open(settings: Settings) -> Party:
         """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
-        addresses = Addresses.load(Path(settings.deployment).expanduser())
+        addresses = Addresses.load(settings.deployment)
         w3 = connect(settings.rpc, addresses.chain_id)
         contracts = Contracts.at(w3, addresses)
         store = open_store(settings.storage)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from dataclasses import dataclass
@@ -14,39 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.protocol.errors import KeyStoreError, UsageError
-from lockstep.protocol.types import Address
 
 DEVNET_CHAIN_ID = 31337
 """Anvil's; lies refuse to run on any other chain."""
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """Addresses of one deployment of the contracts."""
-
-    chain_id: int
-    token: Address
-    vault: Address
-    market: Address
-    game: Address
-    arbiter: Address
-    block: int
-    """First block that can hold an event of these contracts."""
-
-    @staticmethod
-    def load(path: str | Path) -> Deployment:
-        """Read a deployment file; raises UsageError if it is missing or not one."""
-        try:
-            return Deployment(**json.loads(Path(path).read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise UsageError(
-                f"no deployment in {path}: {error}",
-                hint="pass --deployment FILE as written by `lockstep demo` or the deployer",
-            ) from error
-
-    def dump(self) -> str:
-        """The file's text."""
-        return json.dumps(self.__dict__, indent=1)
 
 
 @dataclass(frozen=True)
@@ -62,10 +31,18 @@ class Settings:
     threads: int
 
     @property
+    def home_path(self) -> Path:
+        """Where the process's directory is, whether it exists or not."""
+        return Path(self.home).expanduser()
+
+    @property
     def home_dir(self) -> Path:
-        """The process's directory, created with mode 0700."""
-        path = Path(self.home).expanduser()
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """The process's directory, created with mode 0700; raises UsageError if that cannot be."""
+        path = self.home_path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be a home: {error.strerror}", hint="pass another --home") from error
         return path
 
     def password(self) -> str:
@@ -73,9 +50,16 @@ class Settings:
         if not self.password_file:
             raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
         try:
-            return Path(self.password_file).read_text().rstrip("\n")
+            return Path(self.password_file).expanduser().read_text().rstrip("\n")
         except OSError as error:
-            raise KeyStoreError(f"the password file cannot be read: {error}", hint="check its path and mode") from error
+            raise KeyStoreError(
+                f"the password file {self.password_file} cannot be read: {error.strerror}",
+                hint="check its path and mode",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise KeyStoreError(
+                f"the password file {self.password_file} is not text", hint="it holds the password, in UTF-8"
+            ) from error
 
 
 DEFAULTS: dict[str, Any] = {
@@ -101,7 +85,7 @@ def resolve(**flags: Any) -> Settings:
             value = file.get(name, default)
         try:
             values[name] = type(default)(value)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
     if values["threads"] < 1:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
@@ -114,5 +98,5 @@ def read_toml(path: Path) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="mend or remove the file") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,7 +70,7 @@ def replay(
     from lockstep.ledger import Watcher
     from lockstep.storage import open_store
 
-    addresses = Addresses.load(Path(settings.deployment).expanduser())
+    addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
     contracts = Contracts.at(w3, addresses)
     watcher = Watcher(EventReader(w3, addresses))

@@ -28,6 +28,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; the RPC has no passwords.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 0,
     max_mib: MaxMib = DEFAULT_MAX_MIB,
+    as_json: Json = False,
 ) -> None:
     """Serve the Kubo RPC over a directory; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
     from lockstep.storage.directory import DirectoryStore
