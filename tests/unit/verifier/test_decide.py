@@ -1,0 +1,170 @@
+"""Decisions of a verifier: nothing that can be challenged is forgotten, nothing is challenged twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.moves import Verdict
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    Cid,
+    ClaimId,
+    Digest,
+    GameId,
+    JobId,
+    Seconds,
+    TraceRoot,
+    Wei,
+)
+from verifier import decide
+from verifier.decide import Candidate
+
+ME, OTHER = (Address("0x" + c * 40) for c in "ab")
+JOB = JobId(b"\7" * 32)
+ROOT = Digest(bytes(32))
+
+
+def record(
+    number: int, *, slot: int = 0, round_: int = 0, claimed_at: int = 100, convicted: bool = False
+) -> ClaimRecord:
+    claim = ClaimId(number.to_bytes(32, "big"))
+    return ClaimRecord(
+        claim, JOB, round_, 0, slot, OTHER, TraceRoot(ROOT), ROOT, ROOT, None, Cid(""), Seconds(claimed_at), convicted
+    )
+
+
+candidates = st.lists(
+    st.builds(
+        lambda number, ends, stands: Candidate(record(number), Seconds(ends), stands),
+        st.integers(0, 12),
+        st.integers(0, 200),
+        st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda c: c.record.id,
+)
+claims = st.sets(st.integers(0, 12).map(lambda n: ClaimId(n.to_bytes(32, "big"))))
+rests = st.dictionaries(
+    st.integers(0, 12).map(lambda n: ClaimId(n.to_bytes(32, "big"))), st.integers(0, 200).map(Seconds)
+)
+times = st.integers(0, 200).map(Seconds)
+games = st.lists(
+    st.builds(
+        lambda number, claim, mine, verdict: GameRecord(
+            GameId(number.to_bytes(32, "big")), ClaimId(claim.to_bytes(32, "big")), ME if mine else OTHER, OTHER, 0, 1,
+            verdict,
+        ),
+        st.integers(0, 30),
+        st.integers(0, 12),
+        st.booleans(),
+        st.sampled_from(Verdict),
+    ),
+    max_size=8,
+    unique_by=lambda g: g.id,
+)  # fmt: skip
+
+
+@given(candidates, claims, rests, times)
+def test_next_claim_is_one_that_may_be_challenged_and_whose_window_ends_first(
+    found: list[Candidate], settled: set[ClaimId], rest: dict[ClaimId, Seconds], now: Seconds
+) -> None:
+    chosen = decide.next_claim(found, settled, rest, now)
+    able = [c for c in found if c.stands and now < c.window_ends and c.record.id not in settled]
+    ready = [c for c in able if rest.get(c.record.id, Seconds(0)) <= now]
+    if chosen is None:
+        assert not ready
+    else:
+        assert chosen in ready
+        assert all(chosen.window_ends <= c.window_ends for c in ready)
+
+
+@given(candidates, claims, times)
+def test_every_claim_is_settled_or_waits_or_is_told_as_missed(
+    found: list[Candidate], settled: set[ClaimId], now: Seconds
+) -> None:
+    missed = decide.missed(found, settled, now)
+    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled]
+    known = [c for c in found if c.record.id in settled]
+    assert sorted(c.record.id for c in (*missed, *waiting, *known)) == sorted(c.record.id for c in found)
+    assert (decide.next_claim(found, settled, {}, now) is None) == (not waiting)
+
+
+@given(games, st.integers(0, 12))
+def test_no_second_game_is_opened_on_a_claim(played: list[GameRecord], number: int) -> None:
+    claim = ClaimId(number.to_bytes(32, "big"))
+    nonce = decide.nonce_of(claim, ME, played)
+    assert (nonce is None) == any(g.claim == claim and g.challenger == ME for g in played)
+    if nonce is not None:
+        opened = GameRecord(GameId(b"\xff" * 32), claim, ME, OTHER, nonce, 1)
+        assert decide.nonce_of(claim, ME, [*played, opened]) is None
+
+
+@given(games, st.sets(st.integers(0, 30).map(lambda n: GameId(n.to_bytes(32, "big")))))
+def test_own_games_are_sat_at_while_they_run_and_told_of_once_when_they_end(
+    played: list[GameRecord], known: set[GameId]
+) -> None:
+    sat, told = decide.seats(ME, played, known), decide.ended(ME, played, known)
+    assert all(g.challenger == ME and g.id not in known for g in (*sat, *told))
+    assert {g.id for g in sat}.isdisjoint(g.id for g in told)
+    assert len(sat) + len(told) == len([g for g in played if g.challenger == ME and g.id not in known])
+
+
+@given(st.integers(0, 10**20), st.integers(0, 10**20))
+def test_deposit_covers_exactly_one_bond(free: int, bond: int) -> None:
+    assert free + decide.deposit_due(Wei(free), Wei(bond)) == max(free, bond)
+
+
+def test_ends_are_named_after_who_won() -> None:
+    names = {verdict: decide.name_of_end(verdict) for verdict in Verdict if verdict is not Verdict.NONE}
+    assert names == {
+        Verdict.FRAUD: "won", Verdict.TIMEOUT: "won", Verdict.REJECTED: "lost", Verdict.VOID: "void",
+    }  # fmt: skip
+
+
+def test_credits_are_withdrawn_when_all_jobs_are_done_or_the_process_ends_and_no_game_runs() -> None:
+    running, done = JobLedger(JOB, OTHER, 0), JobLedger(JOB, OTHER, 0, done=True)
+    assert decide.may_withdraw(0, [done], draining=False)
+    assert decide.may_withdraw(0, [done, running], draining=True)
+    assert not decide.may_withdraw(0, [done, running], draining=False)
+    assert not decide.may_withdraw(0, [], draining=False)
+    assert not decide.may_withdraw(1, [done], draining=True)
+
+
+def ledger_of(round_: RoundLedger, later: RoundLedger | None = None) -> Ledger:
+    job = JobLedger(JOB, OTHER, 0, {round_.number: round_})
+    if later is not None:
+        job.past.append(round_)
+        job.rounds[later.number] = later
+    return Ledger({JOB: job})
+
+
+def test_claims_of_ended_rounds_of_past_attempts_and_convicted_ones_do_not_stand() -> None:
+    plain = RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1), 1: record(2, slot=1, convicted=True)})
+    plain.merges = [record(3, slot=MERGE_SLOT, convicted=True), record(4, slot=MERGE_SLOT)]
+    windows = {JOB: Seconds(60)}
+    standing = [c.record.id[-1] for c in decide.candidates(ledger_of(plain), windows) if c.stands]
+    assert standing == [1, 4]
+    for phase in decide.ENDED:
+        over = list(decide.candidates(ledger_of(replace(plain, phase=phase)), windows))
+        assert not any(c.stands for c in over), phase
+    again = RoundLedger(0, 1, ROOT, ROOT, claims={0: record(5)})
+    both = list(decide.candidates(ledger_of(plain, again), windows))
+    assert [c.record.id[-1] for c in both if c.stands] == [5]
+    assert len(both) == 5
+
+
+def test_windows_end_a_challenge_period_after_the_claim() -> None:
+    (only,) = decide.candidates(ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)})), {JOB: Seconds(60)})
+    assert only.open_at(Seconds(159))
+    assert not only.open_at(Seconds(160))
+
+
+def test_jobs_whose_windows_are_unknown_wait() -> None:
+    known = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.JOINING))
+    assert not list(decide.candidates(known, {}))
