@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dag_cbor
+from dag_cbor.decoding import CBORDecodingError
 
 from coordinator.cheats import Cheat
 from coordinator.decide import Report
@@ -133,7 +134,7 @@ class Aggregator:
             payloads = [None if data is None else decode_payload(data, headers) for data in fields["payloads"]]
             base = decode_checkpoint(fields["base"])
             return self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
-        except (FileNotFoundError, LockstepError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, CBORDecodingError, LockstepError, ValueError, TypeError, KeyError):
             return None
 
 

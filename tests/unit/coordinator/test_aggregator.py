@@ -1,0 +1,193 @@
+"""The aggregator judges payloads, binds merges before it tells them, and can always defend what it claimed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from coordinator import cheats
+from coordinator.aggregator import Aggregator
+from coordinator.cheats import Cheat
+from coordinator.decide import Report
+from coordinator.guard import Guard
+from lockstep.jobs import Job, Tensors, payload_of, slot_run
+from lockstep.merging import Payload, load_checkpoint, merge_round, payload_bytes
+from lockstep.protocol import merkle, states
+from lockstep.protocol.errors import GuardRefused, Mismatch, UsageError
+from lockstep.protocol.jobs import Round
+from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot
+from lockstep.storage import ContentStore, cid_of, open_store
+from lockstep.storage.directory import DirectoryStore
+from tests import toyjob
+
+CLAIM = ClaimId(b"m" * 32)
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ContentStore:
+    return DirectoryStore(tmp_path / "blocks")
+
+
+@pytest.fixture
+def job(store: ContentStore) -> Job:
+    return toyjob.load(store)
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[Guard]:
+    guard = Guard(tmp_path / "guard.sqlite")
+    yield guard
+    guard.close()
+
+
+@pytest.fixture
+def aggregator(job: Job, store: ContentStore, guard: Guard, tmp_path: Path) -> Aggregator:
+    return Aggregator(job, store, guard, tmp_path / "claims")
+
+
+def trained(job: Job, slot: int) -> Tensors:
+    *_, (_, final, _) = slot_run(job, job.genesis, toyjob.SEED, 0, slot).states()
+    return payload_of(job, final)
+
+
+def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
+    return Payload(store.put(payload_bytes(payload)), job.payload_root(payload))
+
+
+def frozen(job: Job, refs: list[Payload | None]) -> Round:
+    """The round as the contract freezes it."""
+    params = job.params
+    mask = sum(1 << s for s, ref in enumerate(refs) if ref is not None)
+    lanes = 1 << params.slot_depth
+    roots = [bytes(ref.out) if ref else bytes(params.zero_payload) for ref in refs]
+    roots += [merkle.EMPTY[params.payload_depth]] * (lanes - len(roots))
+    merge_in = states.merge_in(
+        params.genesis_shared, params.genesis_outer, roots, states.mask_tensor(mask, params.slots),
+        params.shared_depth, params.payload_depth,
+    )  # fmt: skip
+    return Round(seed=toyjob.SEED, mask=mask, merge_in=StateRoot(merge_in))
+
+
+def test_reports_tell_the_four_cases_apart(
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard, tmp_path: Path
+) -> None:
+    good = put(job, store, trained(job, 0))
+    assert aggregator.judge(good) == (Report.DECODED, "")
+    wrong_root = replace(good, out=Digest(bytes(32)))
+    assert aggregator.judge(wrong_root)[0] is Report.REFUSED
+    wrong_shape = replace(good, cid=store.put(b"not a payload"))
+    assert aggregator.judge(wrong_shape)[0] is Report.REFUSED
+    assert aggregator.judge(replace(good, cid=cid_of(b"never stored")))[0] is Report.MISSING
+    assert aggregator.judge(replace(good, cid=Cid("not-a-cid")))[0] is Report.REFUSED
+    deaf = Aggregator(job, open_store(NOWHERE), guard, tmp_path / "claims")
+    assert deaf.judge(good)[0] is Report.UNREACHABLE
+
+
+def test_a_merge_is_bound_archived_stored_and_right(
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard
+) -> None:
+    payloads = [trained(job, 0), None, trained(job, 2)]
+    refs = [None if p is None else put(job, store, p) for p in payloads]
+    out, out2, cid = aggregator.merge(CLAIM, 0, frozen(job, refs), (), refs)
+    honest = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
+    assert (out, out2) == (honest.out, honest.out2)
+    assert guard.merge_of(CLAIM) == (out, out2)
+    loaded = load_checkpoint(job, store, cid, out, out2)
+    np.testing.assert_array_equal(loaded.shared[0], honest.checkpoint.shared[0])
+
+
+def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard
+) -> None:
+    refs = [put(job, store, trained(job, s)) for s in range(3)]
+    with pytest.raises(Mismatch, match="mergeIn"):
+        aggregator.merge(CLAIM, 0, replace(frozen(job, list(refs)), merge_in=StateRoot(bytes(32))), (), refs)
+    assert guard.merge_of(CLAIM) is None
+
+
+def test_other_outputs_than_those_bound_are_never_told(
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard
+) -> None:
+    guard.bind_merge(CLAIM, b"x" * 32, b"y" * 32)
+    refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
+    with pytest.raises(GuardRefused):
+        aggregator.merge(CLAIM, 0, frozen(job, refs), (), refs)
+
+
+@pytest.mark.parametrize("archive", ["kept", "damaged", "lost"])
+def test_a_claim_is_defended_after_a_restart(
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard, tmp_path: Path, archive: str
+) -> None:
+    refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
+    stored = frozen(job, refs)
+    out, out2, _ = aggregator.merge(CLAIM, 0, stored, (), refs)
+    (file,) = (tmp_path / "claims").iterdir()
+    if archive == "damaged":
+        file.write_bytes(file.read_bytes()[:-9])
+    if archive == "lost":
+        file.unlink()
+    source = store if archive != "kept" else open_store(NOWHERE)
+    again = Aggregator(job, source, guard, tmp_path / "claims")
+    held = again.held(CLAIM, 0, stored, (), refs)
+    assert held.state_zero == stored.merge_in
+    assert list(held.trace) == [merkle.node(out, out2)]
+    assert held.step(1).graph[-1][0] == aggregator.held(CLAIM, 0, stored, (), refs).step(1).graph[-1][0]
+    again.forget(CLAIM)
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+# -- the lie ---------------------------------------------------------------------------------------------------------
+
+
+def lie(job: Job, seed: int = 0) -> Cheat:
+    return cheats.lying_aggregator(job.programs, job.params, Random(seed))
+
+
+def test_lies_refuse_every_chain_but_a_devnet(job: Job) -> None:
+    with pytest.raises(UsageError, match="refuse chain 1"):
+        cheats.cheat_of("lying-aggregator", job.programs, job.params, 0, chain_id=1)
+    with pytest.raises(UsageError, match="refuse chain 1"):
+        cheats.named({"LOCKSTEP_CHEAT": "lying-aggregator"}, 1)
+    with pytest.raises(UsageError, match="no cheat"):
+        cheats.named({"LOCKSTEP_CHEAT": "one-ulp"}, 31337)
+    assert cheats.named({}, 1) is None
+    assert cheats.named({"LOCKSTEP_CHEAT": "none"}, 1) is None
+
+
+def test_the_lie_is_where_it_was_declared_and_consistent(
+    job: Job, store: ContentStore, guard: Guard, tmp_path: Path
+) -> None:
+    cheat = lie(job)
+    expected = cheat.expectation
+    assert (expected.program, expected.step, expected.op_kind) == ("merge", 1, "map")
+    liar = Aggregator(job, store, guard, tmp_path / "lies", cheat)
+    refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
+    stored = frozen(job, refs)
+    out, out2, cid = liar.merge(CLAIM, 0, stored, (), refs)
+    honest = merge_round(job, job.genesis, [trained(job, s) for s in range(3)], toyjob.SEED, 0)
+    assert out != honest.out, "the shared state is perturbed"
+    assert load_checkpoint(job, store, cid, out, out2) is not None, "what is stored is what is claimed"
+    theirs, ours = liar.held(CLAIM, 0, stored, (), refs).step(1), honest.run.materialise(1, honest.run.start)
+    assert theirs.program.root == job.programs.merge.root
+    differ = [i for i in range(len(ours.program.ops)) if theirs.graph[0][i] != ours.graph[0][i]]
+    assert differ[0] == expected.op_index, "nothing before the declared op is wrong"
+    assert theirs.prev == ours.prev
+
+
+def test_the_place_of_the_lie_follows_from_the_seed(job: Job) -> None:
+    assert lie(job, 3).expectation == lie(job, 3).expectation
+
+
+def test_no_torch_in_the_coordinators_process() -> None:
+    import subprocess
+
+    loaded = "import coordinator.service, coordinator.queue, coordinator.api, sys; print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
