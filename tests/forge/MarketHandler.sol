@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+
+import {JobMarket} from "../../contracts/JobMarket.sol";
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {TestToken} from "../../contracts/test/TestToken.sol";
+import {CHEATS} from "./Cheats.sol";
+
+/// @title MarketHandler
+/// @notice What the fuzzer may do to one job: every verb, by every account, at any time. It is the game itself.
+contract MarketHandler {
+    uint32 internal constant MERGE = 0xffffffff;
+    uint256 public constant ACCOUNTS = 6;
+    uint16 internal constant SLOTS = 3;
+    uint32 internal constant ROUNDS = 4;
+
+    TestToken public token;
+    StakeVault public vault;
+    JobMarket public market;
+    bytes32 public job;
+
+    bytes32[] internal _keys;
+    mapping(bytes32 key => bool) private _seen;
+    bytes32[] private _bonds;
+    mapping(bytes32 bond => bytes32 claim) private _claimOf;
+
+    /// @notice Sums that the invariants compare with balances.
+    uint256 public slashed;
+    uint256 public slashedTo;
+    uint256 public withdrawn;
+    uint256 public deposited;
+
+    constructor() {
+        token = new TestToken();
+        address marketAt = address(uint160(uint256(keccak256(abi.encodePacked(bytes2(0xd694), address(this), uint8(3))))));
+        vault = new StakeVault(IERC20(address(token)), marketAt, address(this), 1 hours);
+        market = new JobMarket(address(token), vault, address(this));
+        for (uint256 i = 0; i < ACCOUNTS; i++) {
+            token.mint(account(i), 1e9);
+            CHEATS.prank(account(i));
+            token.approve(address(vault), type(uint256).max);
+        }
+        CHEATS.prank(account(0));
+        job = market.create(_params(), 0, 1e6 + 1);
+        deposited = 1e6 + 1;
+        for (uint256 i = 1; i < ACCOUNTS; i++) _deposit(i, 5_000);
+    }
+
+    function account(uint256 i) public pure returns (address) {
+        return address(uint160(0xacc0 + i % 6));
+    }
+
+    /// @notice Everything under lock.
+    function locked() external view returns (uint256 sum) {
+        for (uint256 i = 0; i < _keys.length; i++) sum += vault.lockOf(_keys[i]).amount;
+    }
+
+    // -- stakes
+
+    /// @notice What happens beside the rounds: money in and out, a slot given up, a job ended.
+    function aside(uint256 kind, uint256 who, uint256 amount) external {
+        address actor = account(who);
+        (uint256 unbonding,) = vault.unbonding(actor);
+        if (kind % 8 == 0) {
+            _deposit(who, amount);
+        } else if (kind % 8 == 1) {
+            CHEATS.prank(actor);
+            withdrawn += vault.withdraw();
+        } else if (kind % 8 == 2) {
+            withdrawn += vault.burn();
+        } else if (kind % 8 == 3) {
+            CHEATS.prank(actor);
+            vault.requestUnbond(amount % 3_000);
+        } else if (kind % 8 == 4) {
+            CHEATS.prank(actor);
+            vault.withdrawUnbonded();
+            withdrawn += unbonding;
+        } else if (kind % 8 == 5) {
+            _leave(_round(amount), uint32(who % SLOTS));
+        } else if (kind % 64 == 6) {
+            CHEATS.prank(account(0));
+            market.cancel(job);
+        } else {
+            market.finish(job);
+        }
+    }
+
+    function _deposit(uint256 who, uint256 amount) private {
+        amount %= 10_000;
+        CHEATS.prank(account(who));
+        vault.deposit(amount);
+        deposited += amount;
+    }
+
+    // -- rounds
+
+    function pass(uint256 time, uint256 blocks) external {
+        CHEATS.warp(block.timestamp + time % 70);
+        CHEATS.roll(block.number + (blocks % 32 == 0 ? 257 : 2));
+    }
+
+    function _startRound() private {
+        market.startRound(job, market.job(job).started);
+    }
+
+    /// @notice What the phase of a round asks for, by everybody whose bit in `who` is set (by most: two of three draws each).
+    function advance(uint256 back, uint256 who, bytes32 out) external {
+        uint32 r = _round(back);
+        IJobMarket.Phase phase = market.phase(job, r);
+        who |= who >> 64;
+        if (phase == IJobMarket.Phase.Sealing) {
+            CHEATS.roll(block.number + 2);
+            market.seal(job, r);
+        } else if (phase == IJobMarket.Phase.Attesting) {
+            CHEATS.prank(account(1));
+            market.attest(job, r, who);
+        } else if (phase == IJobMarket.Phase.Freezing) {
+            market.freeze(job, r);
+        } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
+            CHEATS.prank(market.mergerOf(job, r));
+            market.merge(job, r, out, out, "");
+            _note(market.claimIdOf(job, r, MERGE));
+        } else if (phase == IJobMarket.Phase.Lead && market.job(job).started < ROUNDS && uint256(out) % 4 != 0) {
+            _startRound();
+        } else if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) {
+            market.finalize(job, r);
+        } else if (phase == IJobMarket.Phase.Void) {
+            market.release(job, r);
+        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final || phase == IJobMarket.Phase.Failed) {
+            market.job(job).started < ROUNDS ? _startRound() : market.finish(job);
+        } else {
+            for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _act(r, s, phase, account(who >> 8));
+        }
+    }
+
+    function _leave(uint32 r, uint32 slot) private {
+        CHEATS.prank(_owner(r, slot));
+        market.leave(job, r, slot);
+    }
+
+    /// @dev A slot's part in a phase. What it may not do, it leaves.
+    function _act(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
+        bytes32 claim = market.claimIdOf(job, r, s);
+        address worker = _owner(r, s);
+        IJobMarket.ClaimStatus status = market.claim(claim).status;
+        if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
+            _note(claim);
+            CHEATS.prank(who);
+            market.join(job, r, s);
+        } else if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
+            IJobMarket.Reveal memory o = _opened(claim);
+            bytes32 commitment = keccak256(abi.encode(claim, worker, o.traceRoot, o.out, o.out2, o.nonce));
+            CHEATS.prank(worker);
+            market.commit(job, r, s, commitment);
+        } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {
+            // Computed before the prank: hashing calls a precompile, which the prank would be spent on.
+            IJobMarket.Reveal memory o = _opened(claim);
+            CHEATS.prank(worker);
+            market.reveal(job, r, s, o);
+        }
+    }
+
+    // -- the game
+
+    function open(uint256 who, uint256 back, uint256 s) external {
+        bytes32 claim = market.claimIdOf(job, _round(back), s % 4 == 3 ? MERGE : uint32(s % 4));
+        IJobMarket.GameTerms memory terms = market.onOpen(claim);
+        bytes32 bond = keccak256(abi.encode(claim, _bonds.length));
+        vault.lock(account(who), bond, terms.bond);
+        _bonds.push(bond);
+        _claimOf[bond] = claim;
+        _note(bond);
+    }
+
+    function verdict(uint256 i, bool fraud) external {
+        bytes32 bond = _bonds[i % _bonds.length];
+        bytes32 claim = _claimOf[bond];
+        IStakeVault.Lock memory held = vault.lockOf(bond);
+        if (!market.live(claim)) {
+            vault.unlock(bond);
+        } else if (fraud) {
+            uint256 stake = vault.lockOf(claim).amount;
+            uint256 before = _creditsOfAll();
+            market.onConvicted(claim, held.account);
+            vault.unlock(bond);
+            slashed += stake;
+            slashedTo += _creditsOfAll() - before;
+        } else {
+            uint256 before = _creditsOfAll();
+            market.onRejected(claim);
+            vault.takeBond(bond, market.claim(claim).worker);
+            slashed += held.amount;
+            slashedTo += _creditsOfAll() - before;
+        }
+    }
+
+    // -- inside
+
+    function _creditsOfAll() private view returns (uint256 sum) {
+        for (uint256 i = 0; i < ACCOUNTS; i++) sum += vault.credits(account(i));
+        sum += vault.credits(vault.BURN());
+    }
+
+    function _note(bytes32 key) private {
+        if (_seen[key]) return;
+        _seen[key] = true;
+        _keys.push(key);
+    }
+
+    /// @dev A round that was started, most often the latest.
+    function _round(uint256 back) private view returns (uint32) {
+        uint32 started = market.job(job).started;
+        back = back % 3 == 0 ? 2 : 1;
+        return started >= back ? started - uint32(back) : 0;
+    }
+
+    function _owner(uint32 round, uint32 slot) private view returns (address) {
+        return market.claim(market.claimIdOf(job, round, slot)).worker;
+    }
+
+    /// @dev T = 2: one step and the encode.
+    function _opened(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
+        o.out = keccak256(abi.encode(claim));
+        o.out2 = o.out;
+        o.nonce = o.out;
+        o.proofT = new bytes32[](1);
+        o.proofT[0] = Merkle.leaf(o.out);
+        o.traceRoot = Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(o.out, o.out2)));
+    }
+
+    function _params() private pure returns (IJobMarket.JobParams memory p) {
+        bytes32 root = keccak256("root");
+        (p.stepProgram, p.encodeProgram, p.mergeProgram) = (root, root, root);
+        (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (1, 1, 1, ROUNDS);
+        (p.slots, p.minSlots, p.maxLead, p.maxFail) = (SLOTS, 2, 3, 3);
+        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 100, 100);
+        (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 100, 60, 1);
+        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 211, 307, 53);
+        p.aggregator = account(1);
+        (p.profile, p.opset) = (1, 1);
+    }
+}
