@@ -306,10 +306,12 @@ class Worker:
 
     def _self(self, taken: Taken) -> Self:
         others = frozenset({taken.params.aggregator})
+        rounds = taken.view.rounds if taken.view else ()
         ready = {
-            (claim.round, claim.slot)
-            for claim, work in ((f.result().material, f) for f in self._work.values() if f.done() and not f.exception())
-            if claim.job == taken.ledger.id
+            (r.number, slot)
+            for r in rounds
+            for slot in r.slots_of(self._me)
+            if self._trained(self._claim_id(r, taken, slot)) is not None
         }
         place = self._ledger.place(self._me, others)
         return Self(self._me, self._free, place, self._draining.is_set(), frozenset(ready))
@@ -387,6 +389,11 @@ class Worker:
     def _claim_id(self, r: RoundView, taken: Taken, slot: int) -> ClaimId:
         return claims.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)
 
+    def _trained(self, claim: ClaimId) -> Trained | None:
+        """The claim as computed; None while it is not, or if it could not be."""
+        future = self._work.get(claim)
+        return future.result() if future is not None and future.done() and not future.exception() else None
+
     def _train(self, taken: Taken, r: RoundView, slot: int) -> None:
         claim = self._claim_id(r, taken, slot)
         if self._working(claim):
@@ -441,9 +448,9 @@ class Worker:
 
     def _commit(self, taken: Taken, r: RoundView, act: Act, key: str) -> None:
         claim = self._claim_id(r, taken, act.slot)
-        trained = self._work[claim].result()
+        trained = self._trained(claim)
         key = f"{key}/{act.slot}"
-        if key in self._sent or self.parts.outbox.receipt(key) is not None:
+        if trained is None or key in self._sent or self.parts.outbox.receipt(key) is not None:
             return
         material = trained.material
         bound = self.parts.guard.bind(claim, _bound(material, SystemRandom().randbytes(32)))
