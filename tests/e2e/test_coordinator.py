@@ -14,6 +14,7 @@ import pytest
 
 from lockstep.chain.events import Event, EventReader
 from lockstep.protocol.jobs import JobStatus, Phase
+from lockstep.protocol.types import Seconds
 
 from .byhand import Market, Process, merged_checkpoint, wait
 
@@ -50,6 +51,14 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
     assert [r["state"] for r in rounds] == ["final", "final"]
     assert {c["state"] for r in rounds for c in r["claims"]} == {"final"}
     assert httpx2.get(f"{url}/readyz").status_code == 200
+
+    blob, path = b"four legs good", "/api/v1/blobs"
+    headers = market.workers[0].node.sign_request("POST", path, blob, now=market.now())
+    assert httpx2.post(url + path, content=blob).status_code == 401
+    assert httpx2.post(url + path, content=blob, headers=headers).status_code == 201
+    assert httpx2.post(url + path, content=blob, headers=headers).status_code == 409
+    stale = market.workers[0].node.sign_request("POST", path, blob, now=Seconds(market.now() - 600))
+    assert httpx2.post(url + path, content=blob, headers=stale).status_code == 401
 
     children = psutil.Process(coordinator.popen.pid).children(recursive=True)
     assert len(children) == 2
