@@ -60,7 +60,7 @@ def open_account(settings: Settings) -> Account:
     from lockstep.chain.rpc import connect
     from lockstep.party import KEYSTORE
 
-    path = settings.home_dir / KEYSTORE
+    path = settings.home_path / KEYSTORE
     try:
         address = Address(Web3.to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x")))
     except FileNotFoundError as error:

@@ -29,7 +29,8 @@ from lockstep.merging import load_checkpoint
 from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
-from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater
+from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
+from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
@@ -38,6 +39,7 @@ from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint
+from lockstep.storage.store import write_atomically
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -80,9 +82,13 @@ class Network:
         return Outbox(self.home / "outbox.sqlite", self.w3, self.account)
 
     def quote(self, job: TrainingJob) -> Quote:
-        """Validate a job's Programs and compute everything that it will bind; raises ProgramInvalid."""
+        """Validate a job's Programs and terms, compute everything that it will bind.
+
+        Raises ProgramInvalid, or ChainError for terms that the market refuses. Nothing is stored or sent.
+        """
         spec = _spec(job)
         params = _params(job, spec)
+        check_params(params, self.contracts.vault.unbond_seconds())
         check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
         return Quote(job, spec, params)
 
@@ -206,13 +212,19 @@ class JobHandle:
         return check_checkpoint(job, checkpoint, last.args["out"], last.args["out2"]), source
 
     def download(self, out: str | Path) -> Path:
-        """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path."""
+        """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path.
+
+        Raises TryLater before the first merge, UsageError if `out` cannot be written.
+        """
         from lockstep.training.export import save_model
 
         checkpoint, source = self.checkpoint()
         job = self.parts
         folder = Path(out)
-        path: Path = save_model(folder, checkpoint.shared[0], job.spec.parameters, job.spec.model)
+        try:
+            path: Path = save_model(folder, checkpoint.shared[0], job.spec.parameters, job.spec.model)
+        except OSError as error:
+            raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
         addresses = self.net.contracts.addresses
         provenance = {
             "job": self.id.hex(),
@@ -223,7 +235,7 @@ class JobHandle:
             "spec": job.params.spec_digest.hex(),
             **source,
         }
-        (folder / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+        write_atomically(folder / "provenance.json", [(json.dumps(provenance, indent=2) + "\n").encode()])
         return path
 
 
@@ -238,9 +250,13 @@ def connect(
     """A market by its RPC URL, storage and deployment; raises Unreachable or ChainError if they are not there."""
     addresses = deployment if isinstance(deployment, Addresses) else Addresses.load(deployment)
     w3 = connect_rpc(rpc, addresses.chain_id)
-    folder = Path(home)
-    folder.mkdir(parents=True, exist_ok=True)
-    return Network(w3, Contracts.at(w3, addresses), open_store(storage), account, folder)
+    contracts, store, folder = Contracts.at(w3, addresses), open_store(storage), Path(home).expanduser()
+    store.check()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be a home: {error.strerror}", hint="name a folder of yours") from error
+    return Network(w3, contracts, store, account, folder)
 
 
 def _named(programs: Schedule) -> list[tuple[str, Program]]:

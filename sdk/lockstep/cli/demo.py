@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,12 @@ def demo(
     """Train a small GPT with three workers on a local chain, catch the one that lies, settle."""
     from lockstep.demo.run import Options, run
 
-    data = run(Options(seed=seed, workers=workers, cheat=cheat, folder=out), say)
+    options = Options(seed=seed, workers=workers, cheat=cheat, folder=out)
+    # It trains after everything is started: what it needs is asked for before.
+    for name in ("torch", "safetensors", "fastapi"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name, name=name)
+    data = run(options, say)
     if browser:
         typer.launch(Path(data["model_path"]).parent.as_uri())
     emit(data, as_json, text=_summary(data))

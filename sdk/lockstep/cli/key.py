@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -36,20 +37,49 @@ def new(
         raise KeyStoreError(
             "no backup is named", hint="pass --backup FILE on another disk: one lost file is a lost stake"
         )
-    if backup.exists():
-        raise KeyStoreError(f"{backup} exists", hint="choose another path for the backup")
-    folder = settings.home_dir
-    account = create_account(folder / KEYSTORE, password)
-    node = create_node_key(folder / NODE_KEY)
-    backup.write_bytes((folder / KEYSTORE).read_bytes())
-    backup.chmod(0o600)
+    keystore, node_key = settings.home_path / KEYSTORE, settings.home_path / NODE_KEY
+    for path in (keystore, node_key, backup):
+        if path.exists():
+            raise KeyStoreError(f"{path} exists", hint="choose another path, or move the old key away")
+    if not backup.parent.is_dir():
+        raise KeyStoreError(f"there is no folder {backup.parent}", hint="mount the disk, or make the folder")
+    _ = settings.home_dir
+    made: list[Path] = []
+    try:
+        account = create_account(keystore, password)
+        made.append(keystore)
+        node = create_node_key(node_key)
+        made.append(node_key)
+        _copy(keystore, backup)
+    except BaseException as error:
+        # INVARIANT: a key without its backup does not stay.
+        for path in made:
+            path.unlink()
+        if isinstance(error, OSError):
+            raise KeyStoreError(
+                f"cannot write {error.filename}: {error.strerror}", hint="the home and the backup must be writable"
+            ) from error
+        raise
     data = {
         "address": account.address,
         "node_key": bytes(node.verify_key).hex(),
-        "keystore": str(folder / KEYSTORE),
+        "keystore": str(keystore),
         "backup": str(backup),
     }
     emit(data, as_json, text=f"{account.address}\nbackup: {backup}")
+
+
+def _copy(keystore: Path, backup: Path) -> None:
+    """A second copy, on disk when this returns; raises OSError and leaves nothing."""
+    descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(keystore.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        backup.unlink()
+        raise
 
 
 @app.command("show")
@@ -58,7 +88,7 @@ def show(home: Home = None, password_file: PasswordFile = None, as_json: Json = 
     from lockstep.chain.keys import load_account, load_node_key
 
     settings = resolve(home=home, password_file=password_file)
-    folder = settings.home_dir
+    folder = settings.home_path
     account = load_account(folder / KEYSTORE, settings.password())
     node = load_node_key(folder / NODE_KEY)
     data = {"address": account.address, "node_key": bytes(node.verify_key).hex()}

@@ -6,19 +6,21 @@ Imports stay light (no web3, no torch): a command imports what it needs when it 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import traceback
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, requires
 
-import click
 import typer
 
 from lockstep.cli import key, storage, train
 from lockstep.cli.demo import demo
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
-from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
+
+DISTRIBUTION = "lockstep-compute"
 
 
 def build() -> typer.Typer:
@@ -43,28 +45,51 @@ def build() -> typer.Typer:
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit with the error tree's code; a bug leaves its trace in a file, not on the screen."""
     args = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in args
     try:
-        result = typer.main.get_command(build())(args=args, standalone_mode=False)
-        code = result if isinstance(result, int) else 0
-    except click.exceptions.Exit as leave:
-        code = leave.exit_code
-    except click.exceptions.Abort:
+        code = _run(args)
+    except LockstepError as error:
+        code = fail(error, as_json="--json" in args)
+    except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except click.exceptions.ClickException as error:
+    sys.exit(code)
+
+
+def _run(args: list[str]) -> int:
+    """The exit code of a command that ran; raises LockstepError alone."""
+    try:
+        result = typer.main.get_command(build())(args=args, prog_name="lockstep", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "lockstep"
-        code = fail(UsageError(error.format_message(), hint=f"see `{where} --help`"), as_json)
-    except LockstepError as error:
-        code = fail(error, as_json)
-    except KeyboardInterrupt:
-        code = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        # Without a command typer has shown the help, and its message is empty.
+        raise UsageError(error.format_message() or "a command is due", hint=f"see `{where} --help`") from error
+    except (LockstepError, typer.Abort):
+        raise
+    except (BrokenPipeError, SystemExit) as leave:
+        # typer leaves by SystemExit when nobody reads on: `lockstep train watch JOB | head`.
+        if not isinstance(leave, BrokenPipeError) and not isinstance(leave.__context__, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+        return 0
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
     except Exception as error:
-        code = fail(_bug(error), as_json)
-    sys.exit(code)
+        raise _bug(error) from error
+    return result if isinstance(result, int) else 0
+
+
+def _missing(error: ModuleNotFoundError) -> LockstepError:
+    """A part of the distribution that is not installed; anything else that is missing is a bug."""
+    module = (error.name or "").partition(".")[0]
+    for requirement in requires(DISTRIBUTION) or ():
+        named = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"""extra == ["'](train|coordinator)["']""", requirement)
+        if named and extra and named[0].replace("-", "_").lower() == module:
+            return DoctorError(
+                f"this command needs {module}", hint=f"install it: pip install '{DISTRIBUTION}[{extra[1]}]'"
+            )
+    return _bug(error)
 
 
 def _bug(error: Exception) -> LockstepError:

@@ -16,7 +16,7 @@ from lockstep.settings import resolve
 
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, TrainingJob
-    from lockstep.protocol.types import JobId
+    from lockstep.protocol.types import JobId, Wei
 
 app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
@@ -50,9 +50,15 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, 6
 @app.command("init")
 def init(path: JobFile = Path("job.toml"), as_json: Json = False) -> None:
     """Write a job description to start from."""
-    if path.exists():
-        raise UsageError(f"{path} exists", hint="choose another name, or edit it")
-    path.write_text(TEMPLATE)
+    try:
+        with path.open("x") as file:
+            file.write(TEMPLATE)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists", hint="choose another name, or edit it") from error
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="name a file in a folder of yours"
+        ) from error
     emit({"path": str(path)}, as_json, text=f"{path}: edit it, then `lockstep train quote {path}`")
 
 
@@ -67,8 +73,9 @@ def quote(
     as_json: Json = False,
 ) -> None:
     """Trace the job and say what it costs; nothing is stored or sent."""
+    described = _read(path)
     net = _network(rpc, storage, deployment, home, password_file)
-    quoted = net.quote(_read(path))
+    quoted = net.quote(_job(described, path))
     params = quoted.params
     data = {
         "escrow": str(quoted.escrow),
@@ -93,8 +100,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
+    described, cap = _read(path), _wei(budget)
     net = _network(rpc, storage, deployment, home, password_file)
-    handle = net.submit(net.quote(_read(path)), budget=_wei(budget))
+    handle = net.submit(net.quote(_job(described, path)), budget=cap)
     emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
 
 
@@ -170,8 +178,8 @@ def _network(
     from lockstep.client import connect
 
     s = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
-    account = load_account(s.home_dir / KEYSTORE, s.password())
-    return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_dir)
+    account = load_account(s.home_path / KEYSTORE, s.password())
+    return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_path)
 
 
 def _handle(
@@ -182,7 +190,8 @@ def _handle(
     home: str | None,
     password_file: str | None,
 ) -> JobHandle:
-    return _network(rpc, storage, deployment, home, password_file).job(_job_id(job))
+    wanted = _job_id(job)
+    return _network(rpc, storage, deployment, home, password_file).job(wanted)
 
 
 def _job_id(text: str) -> JobId:
@@ -197,19 +206,26 @@ def _job_id(text: str) -> JobId:
     return JobId(value)
 
 
-def _wei(amount: int) -> Any:
+def _wei(amount: int) -> Wei:
+    from lockstep.protocol.types import Wei
+
     if amount < 1:
         raise UsageError(f"a budget of {amount}", hint="a positive amount of the token's smallest unit")
-    return amount
+    return Wei(amount)
 
 
-def _read(path: Path) -> TrainingJob:
+def _read(path: Path) -> dict[str, Any]:
+    """What the file says: wrong syntax is told before anything is opened."""
     try:
-        described = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}", hint="mend the line that it names") from error
+
+
+def _job(described: dict[str, Any], path: Path) -> TrainingJob:
+    """Traced: takes seconds, and torch."""
     from lockstep.training.describe import job_of
 
     return job_of(described, path.parent)

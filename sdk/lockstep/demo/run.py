@@ -53,8 +53,9 @@ class Options:
             raise UsageError(f"no cheat is called {self.cheat!r}", hint=f"one of {', '.join(CHEATS)}")
         if not 2 <= self.workers <= 16:
             raise UsageError(f"{self.workers} workers", hint="2 to 16")
-        if self.folder is not None and self.folder.exists() and any(self.folder.iterdir()):
-            raise UsageError(f"{self.folder} is not empty", hint="name a new folder")
+        folder = self.folder
+        if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} is not an empty folder", hint="name a new one")
 
 
 def run(options: Options, say: Say) -> dict[str, Any]:

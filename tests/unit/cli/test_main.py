@@ -1,0 +1,184 @@
+"""The command line itself: help, usage errors, the envelope, what is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from lockstep.cli import main as command
+from lockstep.cli import output
+from lockstep.cli.main import build
+from lockstep.protocol.errors import TryLater, UsageError
+
+from .conftest import Lockstep
+
+NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "key")
+COMMANDS = [
+    ("demo",), ("replay",), ("key", "new"), ("key", "show"),
+    *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "pull", "cancel")),
+    *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
+    *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "doctor")),
+    *(("storage", verb) for verb in ("serve", "put", "get", "stat")),
+]  # fmt: skip
+
+
+def test_help_names_every_noun(lockstep: Lockstep) -> None:
+    ended = lockstep("--help")
+    assert ended.code == 0
+    assert [n for n in NOUNS if n not in ended.out] == []
+    assert ended.err == ""
+
+
+@pytest.mark.parametrize("verb", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_takes_json(lockstep: Lockstep, verb: tuple[str, ...]) -> None:
+    ended = lockstep(*verb, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert "--json" in ended.out, ended.out
+
+
+def test_the_list_of_commands_above_is_all_of_them() -> None:
+    found = set()
+    root = typer.main.get_command(build())
+    for name, noun in root.commands.items():  # type: ignore[attr-defined]
+        verbs = getattr(noun, "commands", None)
+        found |= {(name,)} if verbs is None else {(name, verb) for verb in verbs}
+    assert found == set(COMMANDS)
+
+
+@pytest.mark.parametrize("nothing", [(), ("train",), ("worker",)], ids=str)
+def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(
+    lockstep: Lockstep, nothing: tuple[str, ...]
+) -> None:
+    ended = lockstep(*nothing)
+    assert ended.code == 2
+    assert "Usage: lockstep" in ended.out
+    assert "hint: see `lockstep" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("bogus",), "bogus"),
+        (("--bogus",), "--bogus"),
+        (("worker", "up", "--bogus"), "--bogus"),
+        (("worker", "up", "--threads", "many"), "--threads"),
+        (("worker", "up", "--threads", "0"), "threads is 0"),
+        (("worker", "up", "--job", "xyz"), "xyz"),
+        (("coordinator", "up", "--port", "70000"), "70000"),
+        (("storage", "serve"), "--home"),
+        (("demo", "--seed", "-1"), "--seed"),
+        (("demo", "--cheat", "kindness"), "kindness"),
+        (("demo", "--workers", "99"), "99"),
+        (("demo", "--out", "/dev/null"), "/dev/null"),
+        (("replay",), "CLAIM"),
+        (("replay", "xyz"), "xyz"),
+        (("replay", "ab" * 31), "abab"),
+        (("replay", "ab" * 32, "--path", "abacus"), "abacus"),
+        (("train", "run", "job.toml"), "--budget"),
+        (("train", "run", "job.toml", "--budget", "much"), "--budget"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_wrong_command_line_is_2_with_a_hint(lockstep: Lockstep, arguments: tuple[str, ...], named: str) -> None:
+    told = lockstep(*arguments)
+    assert told.code == 2
+    assert told.out == "", "stdout is for data"
+    assert named in told.err
+    assert "hint: " in told.err
+    assert "Traceback" not in told.err
+    as_json = lockstep(*arguments, "--json")
+    assert (as_json.code, as_json.error["code"]) == (2, "usage")
+    assert named in as_json.error["message"]
+    assert as_json.err == ""
+    assert list(Path.cwd().iterdir()) == [], "nothing was written"
+
+
+def test_a_wrong_settings_file_is_2(lockstep: Lockstep) -> None:
+    Path("lockstep.toml").write_text("threads = 'many'\n")
+    assert lockstep("worker", "up", "--json").error["code"] == "usage"
+
+
+def test_a_bug_leaves_its_trace_in_a_file_and_exits_with_1(lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> typer.Typer:
+        raise ZeroDivisionError("one over nothing")
+
+    monkeypatch.setattr(command, "build", broken)
+    ended = lockstep("--json")
+    assert (ended.code, ended.error["code"]) == (1, "internal")
+    assert "one over nothing" in ended.error["message"]
+    trace = Path(ended.error["hint"].rpartition(" ")[2])
+    assert "ZeroDivisionError" in trace.read_text()
+    assert "Traceback" not in ended.out + ended.err
+    trace.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "extra"),
+    [
+        (("demo",), "torch", "train"),
+        (("coordinator", "migrate", "--home", "home"), "sqlalchemy", "coordinator"),
+        (("storage", "serve", "--home", "home"), "uvicorn", "coordinator"),
+    ],
+)
+def test_a_part_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, arguments: tuple[str, ...], missing: str, extra: str
+) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from lockstep.cli.main import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments, "--json"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "doctor"
+    assert missing in error["message"]
+    assert f"lockstep-compute[{extra}]" in error["hint"]
+
+
+def test_help_imports_neither_web3_nor_torch() -> None:
+    program = (
+        "import sys, json, contextlib, io\n"
+        "from lockstep.cli.main import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):\n"
+        "    main(['--help'])\n"
+        "assert 'worker' in shown.getvalue()\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    heavy = {"web3", "torch", "eth_account", "sqlalchemy", "celery", "fastapi", "numpy", "safetensors"}
+    assert heavy & set(json.loads(done.stdout)) == set()
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    program = "from lockstep.cli.main import main; main(['train', '--help'])"
+    running = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    running.stdout.close()
+    told = running.communicate(timeout=60)[1]
+    assert (running.returncode, told) == (0, "")
+
+
+def test_an_envelope_is_one_line_of_success_or_of_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit({"a": 1}, True)
+    assert json.loads(capsys.readouterr().out) == {"schema": "lockstep/1", "ok": True, "data": {"a": 1}}
+    assert output.fail(TryLater("not yet", hint="wait\na bit"), True) == 75
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1
+    assert json.loads(out)["error"] == {"code": "try_later", "message": "not yet", "hint": "wait\na bit"}
+    assert err == ""
+
+
+def test_for_people_data_is_on_stdout_and_everything_else_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit({"a": 1}, False, text="one")
+    output.say("working")
+    assert output.fail(UsageError("no such file", hint="name another"), False) == 2
+    out, err = capsys.readouterr()
+    assert out == "one\n"
+    assert err == "working\nerror: no such file\nhint: name another\n"
