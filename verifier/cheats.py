@@ -70,23 +70,22 @@ class Expectation:
         return asdict(self)
 
 
-def named(environment: Mapping[str, str], party: Party) -> FalseChallenger | None:
-    """The liar that the environment names, or None; raises UsageError for an unknown lie or off devnets."""
+def seed_of(environment: Mapping[str, str], chain_id: int) -> int | None:
+    """The seed of the lie that the environment asks for, None if it asks for none; raises UsageError off devnets."""
     name = environment.get(CHEAT)
     if name in (None, "", "none"):
         return None
     # INVARIANT: lies run on devnets alone.
-    if party.addresses.chain_id != DEVNET_CHAIN_ID:
+    if chain_id != DEVNET_CHAIN_ID:
         raise UsageError(
-            f"cheats refuse chain {party.addresses.chain_id}",
-            hint=f"{CHEAT} is for devnets (chain {DEVNET_CHAIN_ID}); unset it",
+            f"cheats refuse chain {chain_id}", hint=f"{CHEAT} is for devnets (chain {DEVNET_CHAIN_ID}); unset it"
         )
     if name != FALSE_CHALLENGE:
         raise UsageError(f"no cheat of a verifier is called {name!r}", hint=f"{FALSE_CHALLENGE} is")
     seed = environment.get(SEED, "0")
     if not seed.isdecimal():
         raise UsageError(f"{SEED} is {seed!r}", hint="a whole number")
-    return FalseChallenger(party, int(seed))
+    return int(seed)
 
 
 def place_of(programs: Schedule, seed: int) -> Place:

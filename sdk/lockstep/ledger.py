@@ -127,7 +127,7 @@ class JobLedger:
         return [self.rounds[r].record(slots) for r in range(before)]
 
     def records_behind(self, r: RoundLedger, slots: int) -> list[RoundRecord]:
-        """The rounds before `r` as they were when it started: by the merge that its base came from."""
+        """The rounds before `r` as they were when it started, up to the merge that its base came from."""
         records = self.records(r.number, slots)
         for number in reversed(range(r.number)):
             base = next((m for m in self._merges(number) if (m.out, m.out2) == (r.base, r.outer)), None)

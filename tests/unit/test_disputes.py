@@ -1,0 +1,206 @@
+"""Seats: the two sides of a game play it from what the chain shows, each its own moves and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from eth_account.signers.local import LocalAccount
+
+from lockstep.chain import games as chain_games
+from lockstep.chain.contracts import Call
+from lockstep.disputes import HeldClaim, Seat, Side, Table
+from lockstep.jobs import Job, slot_run, trace_root
+from lockstep.protocol import honest, moves
+from lockstep.protocol.errors import ChainError, NotFoundError
+from lockstep.protocol.game import game_id
+from lockstep.protocol.moves import Verdict
+from lockstep.protocol.types import Address, ClaimId, GameId, Seconds, Seed, StateRoot
+from lockstep.storage.directory import DirectoryStore
+from tests import games, toyjob
+from tests.arena import Arena, Terms
+from tests.games import Lie, PlainClaim
+
+STEP, ENCODE = games.step_program(), games.encode_program()
+DEFENDERS_CALLS = ("defend", "reveal", "revealTensor", "postLeaf", "postPartials")
+LIE = Lie(2, element=300, bits=1 << 20)
+
+
+@dataclass
+class Court:
+    """A chain, one lying claim (slot 0) and one honest one (slot 1), both kept as their worker made them."""
+
+    arena: Arena
+    claims: list[ClaimId]
+    seed: Seed
+    opened: int = 0
+
+    def held(self, slot: int, lie: Lie | None = None) -> PlainClaim:
+        return PlainClaim((STEP, ENCODE), games.start_state(), games.dataset(), self.seed, 0, slot, lie_at=1, lie=lie)
+
+    def open(self, slot: int, held: PlainClaim) -> GameId:
+        self.opened += 1
+        claim = chain_games.claim(self.arena.contracts.market, self.claims[slot])
+        move = games.open_at(claim, held, 1, self.opened)
+        game = game_id(claim.id, Address(self.arena.challenger.address), self.opened)
+        self.arena.begin(game, move)
+        return game
+
+    def seat(self, game: GameId, side: Side, held: Any, watched: bool = False) -> Seat:
+        contracts = self.arena.contracts
+        table = Table(contracts.game, 0, contracts.market if watched else None)
+        account = self.arena.worker if side is Side.DEFENDER else self.arena.challenger
+        return Seat(game, side, held, table, self.sender(account))
+
+    def sender(self, account: LocalAccount) -> Any:
+        self.keys: list[str] = getattr(self, "keys", [])
+
+        def send(call: Call, key: str) -> object:
+            self.keys.append(key)
+            return self.arena.send(call, account)
+
+        return send
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
+    arena = Arena.start(tmp_path_factory.mktemp("chain"))
+    made: dict[int, PlainClaim] = {}
+    lies = (LIE, None, LIE)
+
+    def trace(seed: Seed, slot: int) -> tuple[StateRoot, ...]:
+        made[slot] = PlainClaim(
+            (STEP, ENCODE), games.start_state(), games.dataset(), seed, 0, slot, lie_at=1, lie=lies[slot]
+        )
+        return made[slot].trace
+
+    def ends(slot: int) -> tuple[StateRoot, StateRoot]:
+        last = made[slot].steps[-1].graph[1]
+        return StateRoot(last[-2]), StateRoot(last[-1])
+
+    start, data = games.start_state(), games.dataset()
+    step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
+    rows, length = data.header.shape
+    terms = Terms(
+        STEP, ENCODE, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]),
+        StateRoot(b"\0" * 32), StateRoot(step.prev[1][2]), 1, 1, 1,
+    )  # fmt: skip
+    claims = arena.claims(terms, len(lies), trace, ends)
+    seed, _, _ = arena.contracts.market.context_of(claims[0])
+    yield Court(arena, claims, seed)
+    arena.stop()
+
+
+@pytest.mark.chain
+def test_two_seats_play_a_lie_to_its_conviction(court: Court) -> None:
+    game = court.open(0, court.held(0, LIE))
+    sides = [
+        court.seat(game, Side.DEFENDER, court.held(0, LIE)),
+        court.seat(game, Side.CHALLENGER, court.held(0)),
+    ]
+    played: list[str] = []
+    for _ in range(40):
+        for seat in sides:
+            move = seat.turn(court.arena.now())
+            if move is not None:
+                assert (move.call in DEFENDERS_CALLS) == (seat.side is Side.DEFENDER), move.call
+                played.append(move.call)
+    assert sides[0].verdict is Verdict.FRAUD
+    assert played[-1] == "proveOp"
+    assert len(court.keys) == len(set(court.keys)) == len(played), "one key a move"
+    assert sides[1].turn(court.arena.now()) is None, "nothing is due at a closed game"
+
+
+@pytest.mark.chain
+def test_challenger_with_nothing_to_prove_makes_no_move_and_loses_by_its_clock(court: Court) -> None:
+    truth = court.held(1)
+    game = court.open(1, truth)
+    defender, challenger = court.seat(game, Side.DEFENDER, truth), court.seat(game, Side.CHALLENGER, truth)
+    first = defender.turn(court.arena.now())
+    assert isinstance(first, moves.Defend)
+    assert challenger.turn(court.arena.now()) is None
+    assert defender.turn(court.arena.now()) is None, "its clock still runs"
+    deadline = defender.table.game(game).deadline
+    court.arena.devnet.advance(Seconds(deadline - court.arena.now() + 1))
+    assert challenger.turn(court.arena.now()) is None, "one's own clock has run out: nothing can be done"
+    assert isinstance(defender.turn(court.arena.now()), moves.Resolve)
+    assert defender.verdict is Verdict.REJECTED
+
+
+@pytest.mark.chain
+def test_move_that_comes_too_late_is_no_error_and_any_other_revert_is(court: Court) -> None:
+    truth = court.held(1)
+    game = court.open(1, truth)
+    defender = court.seat(game, Side.DEFENDER, truth)
+    due = defender.due(court.arena.now())
+    assert due is not None
+
+    def somebody_was_faster(call: Call, key: str) -> object:
+        court.arena.send(call, court.arena.worker)
+        raise ChainError("AnsweredStale", code="chain.AnsweredStale")
+
+    defender.send = somebody_was_faster
+    assert defender.turn(court.arena.now()) is None
+
+    other = court.seat(court.open(1, truth), Side.DEFENDER, truth)
+
+    def refused(call: Call, key: str) -> object:
+        raise ChainError("Unauthorized", code="chain.Unauthorized")
+
+    other.send = refused
+    with pytest.raises(ChainError, match="Unauthorized"):
+        other.turn(court.arena.now())
+
+
+@pytest.mark.chain
+def test_game_whose_claim_was_decided_elsewhere_is_resolved_at_once_and_the_bond_comes_back(court: Court) -> None:
+    vault, me = court.arena.contracts.vault, Address(court.arena.challenger.address)
+    first, second = (court.open(2, court.held(2, LIE)) for _ in range(2))
+    bonded = vault.free(me)
+    sides = [court.seat(first, Side.DEFENDER, court.held(2, LIE)), court.seat(first, Side.CHALLENGER, court.held(2))]
+    while sides[0].verdict is Verdict.NONE:
+        assert [seat.turn(court.arena.now()) for seat in sides] != [None, None]
+    waiting = court.seat(second, Side.CHALLENGER, court.held(2), watched=True)
+    assert isinstance(waiting.turn(court.arena.now()), moves.Resolve)
+    assert waiting.verdict is Verdict.VOID
+    assert vault.free(me) == bonded + 2 * court.arena.contracts.market.params(court.arena.last_job()).bond
+
+
+@pytest.mark.chain
+def test_game_that_is_not_on_chain_is_not_found(court: Court) -> None:
+    seat = court.seat(GameId(bytes(32)), Side.CHALLENGER, court.held(1))
+    with pytest.raises(NotFoundError):
+        seat.due(court.arena.now())
+
+
+# -- what a party holds ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return toyjob.load(DirectoryStore(tmp_path_factory.mktemp("toy")))
+
+
+def test_held_claim_materialises_each_step_as_it_was_computed(job: Job) -> None:
+    run = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
+    held = HeldClaim.of(run)
+    assert held.state_zero == run.root(0, run.start)
+    assert len(held.trace) == run.transitions
+    for t in Random(0).sample(range(1, run.transitions + 1), 3):
+        step = held.step(t)
+        assert step.root == held.trace[t - 1], f"step {t}"  # type: ignore[attr-defined]
+        assert held.step(t) is step, "kept"
+    assert honest.trace_levels(held.trace)[-1][0] == trace_root(held.trace)
+
+
+def test_held_claim_keeps_few_steps(job: Job) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    first = held.step(1)
+    held.step(2)
+    held.step(3)
+    again = held.step(1)
+    assert again is not first
+    assert again.graph == first.graph

@@ -1,0 +1,93 @@
+"""The false challenger: its step differs from the honest one in one place, and the contract would not agree with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockstep.disputes import HeldClaim
+from lockstep.jobs import Job, slot_run
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol import honest, moves
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.game import Claim, Refused
+from lockstep.protocol.moves import Verdict
+from lockstep.protocol.types import ClaimId, ProgramRoot, TensorRoot, TraceRoot
+from lockstep.storage.directory import DirectoryStore
+from tests import games, toyjob
+from verifier import cheats
+from verifier.cheats import InventedStep, place_of
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return toyjob.load(DirectoryStore(tmp_path_factory.mktemp("toy")))
+
+
+def held_pair(job: Job, seed: int) -> tuple[HeldClaim, HeldClaim]:
+    """(honest, invented) of slot 0."""
+    run = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
+    truth = HeldClaim.of(run)
+    step = InventedStep(run.materialise(1, run.start), place_of(job.programs, seed))
+    lie = HeldClaim(run, [step.root, *truth.trace[1:]])
+    lie.keep(1, step)
+    return truth, lie
+
+
+def claim_of(job: Job, held: HeldClaim) -> Claim:
+    p = job.params
+    return Claim(
+        ClaimId(b"\7" * 32), games.WORKER, len(held.trace), TraceRoot(honest.trace_levels(held.trace)[-1][0]),
+        held.state_zero, ProgramRoot(p.step_program), ProgramRoot(p.encode_program), toyjob.SEED, 0, 0,
+        TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, p.clock_seconds, p.step_seconds, p.bond,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_false_challenger_comes_to_a_proof_that_proves_nothing(job: Job, seed: int) -> None:
+    truth, lie = held_pair(job, seed)
+    place = place_of(job.programs, seed)
+    match = games.Match(claim_of(job, truth), ReferenceArbiter())
+    opening = honest.opening(match.claim, lie, truth.trace, 0)
+    assert opening is not None
+    assert opening.t == 1
+    refused: list[str] = []
+
+    def attacks(state: Any, log: Any) -> moves.Move | None:
+        move = honest.point(state, log, lie)
+        if isinstance(move, moves.ProveOp):
+            with pytest.raises(Refused) as raised:
+                match.play(move, games.CHALLENGER)
+            refused.append(raised.value.rule)
+            return None
+        return move
+
+    ended = match.run(opening, games.defends(truth), attacks)
+    assert ended.verdict is Verdict.REJECTED
+    picked = next((e for e in match.log if isinstance(e, moves.ElementPicked)), None)
+    assert picked is not None
+    assert (match.log[-1], picked.element) == (ended, place.element)
+    assert refused == ["EqualBits"]
+    assert match.finding is None
+
+
+def test_lies_of_a_verifier_are_for_devnets_alone_and_by_name() -> None:
+    lie = {"LOCKSTEP_CHEAT": "false-challenge"}
+    assert cheats.seed_of({}, 1) is None
+    assert cheats.seed_of({"LOCKSTEP_CHEAT": "none"}, 1) is None
+    assert cheats.seed_of(lie, 31337) == 0
+    assert cheats.seed_of({**lie, "LOCKSTEP_CHEAT_SEED": "7"}, 31337) == 7
+    with pytest.raises(UsageError, match="refuse chain 1"):
+        cheats.seed_of(lie, 1)
+    with pytest.raises(UsageError, match="one-ulp"):
+        cheats.seed_of({"LOCKSTEP_CHEAT": "one-ulp"}, 31337)
+    with pytest.raises(UsageError, match="LOCKSTEP_CHEAT_SEED"):
+        cheats.seed_of({**lie, "LOCKSTEP_CHEAT_SEED": "x"}, 31337)
+
+
+def test_place_follows_from_the_seed(job: Job) -> None:
+    places = [place_of(job.programs, seed) for seed in range(30)]
+    assert places == [place_of(job.programs, seed) for seed in range(30)]
+    assert len({p.op_index for p in places}) > 5
+    assert any(p.chunk for p in places), "some aim at a later chunk of a fold"
