@@ -1,0 +1,95 @@
+"""`lockstep train`: what is wrong with a description is told before a key, a chain or torch is needed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.keys import create_account
+from lockstep.cli.train import TEMPLATE
+from lockstep.protocol.types import Address
+
+from .conftest import Lockstep
+
+DEPLOYED = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 6)))
+NOBODY = "http://127.0.0.1:9"
+"""The discard port: nobody listens."""
+
+
+@pytest.fixture
+def party(lockstep: Lockstep) -> list[str]:
+    """Options of a requester with a key, whose chain does not answer."""
+    create_account(Path("home/keystore.json"), "correct horse", work=2)
+    Path("password").write_text("correct horse")
+    DEPLOYED.save(Path("deployment.json"))
+    return ["--home", "home", "--password-file", "password", "--rpc", NOBODY, "--storage", f"dir://{Path.cwd()}/blocks"]
+
+
+def test_init_writes_a_description_that_train_reads(lockstep: Lockstep) -> None:
+    from lockstep.training.describe import KEYS
+
+    assert lockstep("train", "init", "job.toml", "--json").data == {"path": "job.toml"}
+    assert Path("job.toml").read_text() == TEMPLATE
+    assert set(tomllib.loads(TEMPLATE)) <= KEYS
+
+
+def test_init_writes_over_nothing(lockstep: Lockstep) -> None:
+    Path("job.toml").write_text("mine")
+    for path in ("job.toml", ".", "no/such/folder/job.toml"):
+        ended = lockstep("train", "init", path, "--json")
+        assert (ended.code, ended.error["code"]) == (2, "usage"), path
+    assert Path("job.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", [None, b"rounds = ", b"\xff\xfe"])
+def test_a_description_that_cannot_be_read_is_2(lockstep: Lockstep, content: bytes | None) -> None:
+    if content is not None:
+        Path("job.toml").write_bytes(content)
+    for command in (("quote",), ("run", "--budget", "1")):
+        ended = lockstep("train", *command, "job.toml", "--json")
+        assert (ended.code, ended.error["code"]) == (2, "usage"), "before a key is asked for"
+        assert "job.toml" in ended.error["message"]
+
+
+@pytest.mark.parametrize("budget", ["0", "-5"])
+def test_a_budget_that_is_none_is_2(lockstep: Lockstep, budget: str) -> None:
+    Path("job.toml").write_text(TEMPLATE)
+    ended = lockstep("train", "run", "job.toml", "--budget", budget, "--json")
+    assert (ended.code, ended.error["code"]) == (2, "usage")
+    assert budget in ended.error["message"]
+
+
+@pytest.mark.parametrize("verb", [("status",), ("watch",), ("cancel",), ("pull", "--out", "out")], ids=lambda v: v[0])
+def test_a_job_id_that_is_none_is_2(lockstep: Lockstep, verb: tuple[str, ...]) -> None:
+    ended = lockstep("train", *verb, "job 7", "--json")
+    assert (ended.code, ended.error["code"]) == (2, "usage")
+    assert "job 7" in ended.error["message"]
+
+
+@pytest.mark.parametrize("verb", [("status",), ("watch",), ("cancel",), ("pull", "--out", "out")], ids=lambda v: v[0])
+def test_a_chain_that_does_not_answer_is_9(lockstep: Lockstep, party: list[str], verb: tuple[str, ...]) -> None:
+    ended = lockstep("train", *verb, "ab" * 32, *party, "--json")
+    assert (ended.code, ended.error["code"]) == (9, "unreachable")
+    assert NOBODY in ended.error["message"]
+    assert sorted(p.name for p in Path("home").iterdir()) == ["keystore.json"], "no outbox was begun"
+    assert not Path("blocks").exists()
+    assert not Path("out").exists()
+
+
+def test_quote_and_run_ask_the_chain_before_they_trace(lockstep: Lockstep, party: list[str]) -> None:
+    Path("job.toml").write_text(TEMPLATE)
+    for command in (("quote",), ("run", "--budget", "1")):
+        ended = lockstep("train", *command, "job.toml", *party, "--json")
+        assert (ended.code, ended.error["code"]) == (9, "unreachable"), "not: there is no folder of texts"
+
+
+def test_a_deployment_that_is_missing_is_7_and_garbage_2(lockstep: Lockstep, party: list[str]) -> None:
+    missing = lockstep("train", "status", "ab" * 32, *party, "--deployment", "none.json", "--json")
+    assert (missing.code, missing.error["code"]) == (7, "not_found")
+    Path("deployment.json").write_text('{"chain_id": "anvil"}')
+    garbage = lockstep("train", "status", "ab" * 32, *party, "--json")
+    assert (garbage.code, garbage.error["code"]) == (2, "usage")
+    assert "deployment.json" in garbage.error["message"]
