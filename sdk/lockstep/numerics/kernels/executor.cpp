@@ -220,9 +220,10 @@ private:
         partial.extents[plan.axes] = full;
         partial.outputs = plan.outputs * full;
         for (int v = 0; v < 2; ++v) partial.strides[v][plan.axes] = kChunk * plan.k_stride[v];
-        std::vector<Word> full_chunks(static_cast<std::size_t>(partial.outputs)), last(static_cast<std::size_t>(plan.outputs));
+        Word* full_chunks = at_least(e_.workspaces_[0].packed, partial.outputs + plan.outputs);
+        Word* last = full_chunks + partial.outputs;
         split(partial.outputs, kLeastWork / kChunk, in_.threads, [&](Index begin, Index end, int) {
-            in_.kernels->fold(partial, bases, full_chunks.data(), begin, end);
+            in_.kernels->fold(partial, bases, full_chunks, begin, end);
         });
         if (tail) {
             FoldPlan rest = plan;
@@ -230,12 +231,12 @@ private:
             rest.k = tail;
             const Word* tails[2];
             for (int v = 0; v < 2; ++v) tails[v] = bases[v] + full * kChunk * plan.k_stride[v];
-            in_.kernels->fold(rest, tails, last.data(), 0, plan.outputs);
+            in_.kernels->fold(rest, tails, last, 0, plan.outputs);
         }
         for (Index o = 0; o < plan.outputs; ++o) {
             float sum = 0, total = 0;
             for (Index c = 0; c < chunks; ++c) {
-                sum += f32::value(c < full ? full_chunks[static_cast<std::size_t>(o * full + c)] : last[static_cast<std::size_t>(o)]);
+                sum += f32::value(c < full ? full_chunks[o * full + c] : last[o]);
                 if ((c + 1) % kChunk && c + 1 < chunks) continue;
                 total += sum;
                 sum = 0;

@@ -159,7 +159,9 @@ LOCKSTEP_INLINE void lanes_of(const Extreme<MODE>& e, Word* result) {
         for (int i = 0; i < W; ++i) result[i] = magnitude[i] > f32::INFINITE ? f32::NOT_A_NUMBER : result[i];
 }
 
-// max, min and the wrapping sum have no order: along k where that is contiguous, across outputs elsewhere.
+// max, min and the wrapping sum have no order: along k where that is contiguous and long, across outputs elsewhere.
+constexpr Index kLongRow = 1024;  // terms from which joining the lanes at the end costs less than transposing
+
 template <FoldMode MODE>
 void fold_unordered(const FoldPlan& plan, const Word* const* bases, Word* out, Index begin, Index end) {
     Word lanes[W];
@@ -167,7 +169,7 @@ void fold_unordered(const FoldPlan& plan, const Word* const* bases, Word* out, I
     for (Index o = begin; o < end; o += W) {
         const Group g = group_at(plan, 1, o, end);
         const Access access = access_of(g.start[0], plan.k_stride[0]);
-        if (access == Access::kRows || (plan.k_stride[0] == 1 && g.outputs < W)) {
+        if (plan.k_stride[0] == 1 && access != Access::kDirect && (plan.k >= kLongRow || g.outputs < W)) {
             for (int lane = 0; lane < g.outputs; ++lane) {
                 const Word* row = bases[0] + g.start[0][lane];
                 Extreme<MODE> even, odd;
