@@ -41,7 +41,7 @@ from lockstep.cli.output import event
 from lockstep.disputes import Seat, Side, Table
 from lockstep.merging import Payload as PayloadRef
 from lockstep.protocol.claims import claim_id
-from lockstep.protocol.errors import ChainError, FundsError, ProgramInvalid, TryLater
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, ProgramInvalid, TryLater
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, GameId, JobId, Seconds
 
@@ -130,9 +130,13 @@ class Service:
     def _once(self, job: JobId) -> bool:
         """One look; whether anything was done."""
         params = self._params_of(job)
+        if params.aggregator != self._parts.me:
+            return False
         world = reading.read_world(self._party)
-        defended = self._defend(job, params, world)
         seen = self._read(job, params, world)
+        if seen.job.status != JobStatus.DONE and not self._prepared(job, params):
+            return False
+        defended = self._defend(job, params, world)
         wanted = wanted_payloads(seen, world)
         if wanted and self._judge(job, params, seen, wanted):
             seen = self._read(job, params, world)
@@ -153,10 +157,23 @@ class Service:
     def _is_mine(self, row: Job | None) -> bool:
         return row is not None and row.aggregator.lower() == self._parts.me.lower()
 
+    def _prepared(self, job: JobId, params: JobParams) -> bool:
+        """Load the job before its first payload comes; False for good if it is not what the chain names."""
+        if job in self._refused:
+            return False
+        try:
+            self._aggregator(job, params)
+        except (ProgramInvalid, Mismatch) as error:
+            self._refused.add(job)
+            log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
+            return False
+        return True
+
     def _aggregator(self, job: JobId, params: JobParams) -> Aggregator:
         if job not in self._aggregators:
             settings = self._parts.settings
             loaded = jobs.load(job, params, self._party.store, settings.shared.threads)
+            loaded.executable(loaded.programs.merge)
             cheat = None
             if self._cheat is not None:
                 cheat = self._cheat(loaded.programs, params)
@@ -168,14 +185,7 @@ class Service:
 
     def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Iterable[tuple[int, int]]) -> bool:
         """Fetch payloads and write down what they are; whether any was judged."""
-        if job in self._refused:
-            return False
-        try:
-            aggregator = self._aggregator(job, params)
-        except ProgramInvalid as error:
-            self._refused.add(job)
-            log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
-            return False
+        aggregator = self._aggregator(job, params)
         with self._parts.database.reading() as session:
             claims = {
                 (view.number, claim.slot): claim
@@ -204,9 +214,9 @@ class Service:
                 key, call = self._call(job, seen, action, world)
                 self._submit(call, key)
                 sent.append(key)
-            except (ChainError, FundsError) as error:
-                # Everybody may call these: somebody else was first, or it is not our turn any more.
-                log.info("not done", action=type(action).__name__, why=error.message)
+            except LockstepError as error:
+                # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
+                log.info("not done", action=type(action).__name__, why=error.message, hint=error.hint)
         return sum(self._mined(key) for key in sent) > 0
 
     def _call(self, job: JobId, seen: JobView, action: Action, world: World) -> tuple[str, Call]:
