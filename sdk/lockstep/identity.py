@@ -1,7 +1,7 @@
 """A node's identity: the ed25519 key that signs its requests to coordinators.
 
 The key is no money: it only proves that a request comes from the node that a staking account registered on chain
-(`NodeRegistered`). It lies in `node.key` as 64 hex digits, readable by its owner alone.
+(`NodeRegistered`). Its file is `lockstep.chain.keys`'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
-from lockstep.protocol.errors import AuthError, KeyStoreError
+from lockstep.chain.keys import create_node_key, load_node_key
+from lockstep.protocol.errors import AuthError
 from lockstep.protocol.requests import LIFETIME, NONCE_BYTES, RequestSignature, request_digest
 from lockstep.protocol.types import Seconds
 
@@ -47,28 +48,12 @@ class NodeKey:
     @staticmethod
     def create(path: Path, seed: bytes | None = None) -> NodeKey:
         """Write a new key (from `seed` or the system's randomness); raises KeyStoreError if `path` exists."""
-        secret = os.urandom(32) if seed is None else seed
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError as error:
-            raise KeyStoreError(f"{path} exists", hint="a node key is never overwritten; move it away first") from error
-        with os.fdopen(handle, "w") as file:
-            file.write(secret.hex() + "\n")
-        return NodeKey(secret)
+        return NodeKey(bytes(create_node_key(path, seed)))
 
     @staticmethod
     def load(path: Path) -> NodeKey:
-        """Read a key; raises KeyStoreError if it is absent or not 64 hex digits."""
-        try:
-            secret = bytes.fromhex(path.read_text().strip())
-        except FileNotFoundError as error:
-            raise KeyStoreError(f"no node key at {path}", hint="`lockstep key new` makes one") from error
-        except (ValueError, UnicodeDecodeError) as error:
-            raise KeyStoreError(f"{path} is not a node key", hint="restore it from your backup") from error
-        if len(secret) != 32:
-            raise KeyStoreError(f"{path} is not a node key: {len(secret)} bytes", hint="restore it from your backup")
-        return NodeKey(secret)
+        """Read a key; raises KeyStoreError if it is absent, damaged or readable by others."""
+        return NodeKey(bytes(load_node_key(path)))
 
     @staticmethod
     def open(path: Path) -> NodeKey:

@@ -58,6 +58,7 @@ def test_the_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
 def test_a_damaged_key_file_is_a_key_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "node.key"
     path.write_text(text)
+    path.chmod(0o600)
     with pytest.raises(KeyStoreError):
         NodeKey.load(path)
     with pytest.raises(KeyStoreError):
