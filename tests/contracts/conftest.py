@@ -1,0 +1,169 @@
+"""The five contracts on Anvil, as brownie deploys them; short hands for a job's round."""
+
+from hashlib import sha256
+from types import SimpleNamespace
+
+import brownie
+import pytest
+from brownie import Arbiter, DisputeGame, JobMarket, StakeVault, TestToken, accounts, chain, web3
+from eth_abi import encode
+
+ZERO = bytes(32)
+BURN = "0x000000000000000000000000000000000000dEaD"
+MERGE = 0xFFFFFFFF
+UNBOND_SECONDS = 3_600
+PRICE, MERGE_PRICE, STAKE, MERGE_STAKE, BOND = 1_000, 601, 10_007, 20_011, 5_003
+ESCROW = 2 * (3 * PRICE + MERGE_PRICE)
+
+
+def fields_of(function):
+    """The names of the struct that a view of the market returns."""
+    (struct,) = next(entry for entry in JobMarket.abi if entry.get("name") == function)["outputs"]
+    return [field["name"] for field in struct["components"]]
+
+
+JOB_FIELDS, ROUND_FIELDS = fields_of("params"), fields_of("round")
+
+
+@pytest.fixture(autouse=True)
+def isolation(fn_isolation):
+    """Every test starts from the deployment."""
+
+
+def deploy(game=None):
+    """token, arbiter, vault, market, game: by one account, at the addresses of its next five transactions."""
+    deployer = accounts[0]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(5)]
+    token = TestToken.deploy({"from": deployer})
+    arbiter = Arbiter.deploy({"from": deployer})
+    judge = game or at[4]
+    vault = StakeVault.deploy(token, at[3], judge, UNBOND_SECONDS, {"from": deployer})
+    market = JobMarket.deploy(token, vault, judge, {"from": deployer})
+    court = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
+    assert [token, arbiter, vault, market, court] == at, "each contract lies where the others expect it"
+    for account in accounts[1:7]:
+        token.mint(account, 10**6, {"from": account})
+        token.approve(vault, 2**256 - 1, {"from": account})
+        vault.deposit(10**5, {"from": account})
+    return SimpleNamespace(token=token, arbiter=arbiter, vault=vault, market=market, game=court)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """The deployment with its real game."""
+    return deploy()
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """A deployment whose game is accounts[9]: the market's callbacks, one by one."""
+    return deploy(accounts[9])
+
+
+def leaf(data):
+    return sha256(b"\x00" + data).digest()
+
+
+def node(left, right):
+    return sha256(b"\x01" + left + right).digest()
+
+
+def params(**changed):
+    """A job of two rounds and three slots; `changed` by field."""
+    values = dict.fromkeys(JOB_FIELDS, 100)
+    values |= dict.fromkeys(JOB_FIELDS[:5] + JOB_FIELDS[7:11], leaf(b"root"))
+    values |= {"sharedDepth": 2, "payloadDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3, "minSlots": 2}
+    values |= {"maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE, "slotStake": STAKE}
+    values |= {"mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2], "profile": 1, "opset": 1}
+    return [(values | changed)[name] for name in JOB_FIELDS]
+
+
+class Job:
+    """One job, created by accounts[1], aggregated by accounts[2], worked on by accounts[3..5]."""
+
+    def __init__(self, parts, escrow=ESCROW, **changed):
+        self.requester, self.aggregator, *self.workers, self.challenger = accounts[1:7]
+        self.market, self.vault = parts.market, parts.vault
+        self.params = params(**changed)
+        tx = self.market.create(self.params, 0, escrow, {"from": self.requester})
+        self.id = tx.events["JobCreated"]["job"]
+
+    def claim(self, slot, r=0):
+        return bytes(self.market.claimIdOf(self.id, r, slot))
+
+    def round(self, r=0):
+        """The round's fields by name."""
+        return dict(zip(ROUND_FIELDS, self.market.round(self.id, r), strict=True))
+
+    def phase(self, r=0):
+        return PHASES[self.market.phase(self.id, r)]
+
+    def opened(self, claim):
+        """(traceRoot, out, out2, nonce, proofT, traceCid, payloadCid) of a made-up trace of two states."""
+        out, out2, first = leaf(claim + b"out"), leaf(claim + b"out2"), leaf(leaf(claim))
+        return [node(first, leaf(node(out, out2))), out, out2, leaf(claim + b"nonce"), [first], "trace", "payload"]
+
+    def commitment(self, claim, worker):
+        o = self.opened(claim)
+        types = ["bytes32", "address", "bytes32", "bytes32", "bytes32", "bytes32"]
+        return web3.keccak(encode(types, [claim, worker.address, *o[:4]]))
+
+    def start(self, r=0):
+        self.market.startRound(self.id, r, {"from": self.requester})
+
+    def join(self, r=0):
+        for s, worker in enumerate(self.workers):
+            self.market.join(self.id, r, s, {"from": worker})
+
+    def seal(self, r=0):
+        chain.mine(1)
+        self.market.seal(self.id, r, {"from": self.requester})
+
+    def commit(self, r=0, slots=(0, 1, 2)):
+        for s in slots:
+            commitment = self.commitment(self.claim(s, r), self.workers[s])
+            self.market.commit(self.id, r, s, commitment, {"from": self.workers[s]})
+
+    def reveal(self, r=0, slots=(0, 1, 2)):
+        for s in slots:
+            self.market.reveal(self.id, r, s, self.opened(self.claim(s, r)), {"from": self.workers[s]})
+
+    def to_revealed(self, r=0):
+        self.start(r)
+        self.join(r)
+        self.seal(r)
+        self.commit(r)
+        self.reveal(r)
+
+    def to_frozen(self, r=0, mask=7):
+        self.to_revealed(r)
+        self.market.attest(self.id, r, mask, {"from": self.aggregator})
+        self.market.freeze(self.id, r, {"from": self.requester})
+
+    def merge(self, r=0, merger=None):
+        tx = self.market.merge(self.id, r, leaf(b"next"), leaf(b"outer"), "cid", {"from": merger or self.aggregator})
+        return bytes(tx.events["Merged"]["claim"])
+
+    def to_lead(self, r=0):
+        self.to_frozen(r)
+        return self.merge(r)
+
+    def finalize(self, r=0):
+        return self.market.finalize(self.id, r, {"from": self.requester})
+
+
+PHASES = [
+    "None", "Joining", "Sealing", "Training", "Revealing", "Attesting", "Freezing", "Merging", "Lead", "Final",
+    "Failed", "Void",
+]  # fmt: skip
+
+
+def later(seconds):
+    """Moves chain time."""
+    chain.sleep(seconds)
+    chain.mine(1)
+
+
+def reverts(name):
+    """Expects a revert with the custom error `name`: brownie reports it as "name: arguments"."""
+    return brownie.reverts(revert_pattern=rf"{name}(:.*)?")

@@ -1,0 +1,248 @@
+"""JobMarket: rounds on Anvil, verdicts, money to the wei. The rules one by one: tests/unit/protocol/test_rounds.py."""
+
+from hashlib import sha256
+
+from brownie import accounts, chain
+from conftest import (
+    BOND,
+    BURN,
+    ESCROW,
+    MERGE_PRICE,
+    MERGE_STAKE,
+    PRICE,
+    STAKE,
+    ZERO,
+    Job,
+    later,
+    leaf,
+    node,
+    params,
+    reverts,
+)
+
+GAME = 9
+
+
+def status(job, claim):
+    return job.market.claim(claim)[5]
+
+
+REVEALED, ACCEPTED, EXCLUDED, ABSENT, FINAL, CONVICTED, VOID = range(3, 10)
+
+
+def books(parts):
+    """Everything that the vault owes to accounts 0..9, the burn address, claims and jobs - without locks."""
+    vault = parts.vault
+    people = [*accounts[:10], BURN]
+    return sum(vault.free(a) + vault.credits(a) + vault.unbonding(a)[0] for a in people) + vault.totalEscrow()
+
+
+def test_parameters_are_read_as_they_were_written(bench):
+    distinct = params(
+        datasetRows=2, rowLength=3, sharedDepth=4, payloadDepth=5, innerSteps=6, rounds=7, slots=8, minSlots=1,
+        maxLead=9, maxFail=10, joinSeconds=11, trainSeconds=12, revealSeconds=13, attestSeconds=14, mergeSeconds=15,
+        challengeSeconds=16, clockSeconds=117, stepSeconds=18, slotPrice=1, mergePrice=2, slotStake=21,
+        mergeStake=22, bond=23,
+    )  # fmt: skip
+    for i in (*range(5), *range(7, 11)):
+        distinct[i] = leaf(bytes([i]))
+    tx = bench.market.create(distinct, 5, 70, {"from": accounts[1]})
+    stored = bench.market.params(tx.events["JobCreated"]["job"])
+    assert [bytes(v) if i in (*range(5), *range(7, 11)) else v for i, v in enumerate(stored)] == distinct
+
+
+def test_an_honest_job_pays_everybody_and_refunds_the_rest(parts):
+    job = Job(parts, escrow=ESCROW + 13)
+    for r in range(2):
+        job.to_lead(r)
+    with reverts("TooEarly"):
+        job.finalize(0)
+    later(101)
+    with reverts("WrongPhase"):
+        job.finalize(1)
+    job.finalize(0)
+    job.finalize(1)
+    tx = parts.market.finish(job.id, {"from": accounts[8]})
+    assert tx.events["JobDone"]["paid"] == ESCROW
+    assert tx.events["JobDone"]["refunded"] == 13
+    assert [parts.vault.credits(w) for w in job.workers] == [2 * PRICE] * 3
+    assert parts.vault.credits(job.aggregator) == 2 * MERGE_PRICE
+    assert parts.vault.credits(job.requester) == 13
+    assert parts.vault.totalEscrow() == 0
+    assert books(parts) == parts.token.balanceOf(parts.vault), "nothing locked, nothing lost"
+
+
+def test_the_market_has_no_token_of_its_own(parts):
+    job = Job(parts)
+    job.to_lead()
+    assert parts.token.balanceOf(parts.market) == 0
+    assert parts.market.balance() == 0
+
+
+def test_a_worker_that_never_reveals_pays_the_price_of_its_slot(bench):
+    job = Job(bench)
+    job.start()
+    job.join()
+    job.seal()
+    job.commit(slots=(0, 1))
+    later(101)
+    assert job.phase() == "Revealing"
+    job.reveal(slots=(0, 1))
+    bench.market.attest(job.id, 0, 7, {"from": job.aggregator})
+    tx = bench.market.freeze(job.id, 0, {"from": accounts[8]})
+    assert tx.events["Slashed"]["burned"] == tx.events["Slashed"]["amount"] == PRICE
+    assert tx.events["Frozen"]["mask"] == 3
+    assert bench.vault.free(job.workers[2]) == 10**5 - PRICE
+    assert status(job, job.claim(2)) == ABSENT
+
+
+def test_a_seed_is_drawn_within_256_blocks_or_never(bench):
+    job = Job(bench)
+    job.start()
+    job.join()
+    with reverts("TooEarly"):
+        bench.market.seal.call(job.id, 0, {"from": accounts[8]})
+    chain.mine(257)
+    bench.market.seal(job.id, 0, {"from": accounts[8]})
+    assert job.phase() == "Failed"
+    assert all(bench.vault.free(w) == 10**5 for w in job.workers)
+    with reverts("RoundNotStartable"):
+        job.start(1)
+    bench.market.finish(job.id, {"from": accounts[8]})
+    assert bench.vault.credits(job.requester) == ESCROW, "maxFail 0: one failure ends the job"
+
+
+def test_verdicts_are_the_games_alone(bench):
+    job = Job(bench)
+    merge = job.to_lead()
+    for call, args in (
+        (bench.market.onOpen, (merge,)),
+        (bench.market.onConvicted, (merge, accounts[5])),
+        (bench.market.onRejected, (merge,)),
+    ):
+        for stranger in (job.requester, job.aggregator, accounts[0]):
+            with reverts("Unauthorized"):
+                call(*args, {"from": stranger})
+
+
+def test_a_convicted_slot_is_slashed_to_the_wei_and_earns_nothing(bench):
+    game = {"from": accounts[GAME]}
+    job = Job(bench)
+    job.to_revealed()
+    liar = job.claim(1)
+    bench.market.onOpen(liar, game)
+    tx = bench.market.onConvicted(liar, job.challenger, game)
+    event = tx.events["Slashed"]
+    parts = (event["burned"], event["toChallenger"], event["toRequester"])
+    assert parts == (STAKE - STAKE * 30 // 100 - STAKE * 20 // 100, STAKE * 30 // 100, STAKE * 20 // 100)
+    assert sum(parts) == event["amount"] == STAKE
+    bench.market.attest(job.id, 0, 7, {"from": job.aggregator})
+    bench.market.freeze(job.id, 0, {"from": accounts[8]})
+    assert job.round()["mask"] == 0b101, "excluded from the merge"
+    job.merge()
+    later(101)
+    job.finalize()
+    assert [bench.vault.credits(w) for w in job.workers] == [PRICE, 0, PRICE]
+    with reverts("ClaimClosed"):
+        bench.market.onConvicted(liar, job.challenger, game)
+
+
+def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(bench):
+    game = {"from": accounts[GAME]}
+    job = Job(bench)
+    bad = job.to_lead(0)
+    job.to_lead(1)
+    merge_in = job.round()["mergeIn"]
+    assert bench.market.stateZero(bad) == merge_in
+    bench.market.onOpen(bad, game)
+    tx = bench.market.onConvicted(bad, job.challenger, game)
+    assert tx.events["RoundVoid"]["round"] == 1
+    assert (job.phase(0), job.phase(1)) == ("Merging", "Void")
+    assert job.round()["mergeIn"] == merge_in
+    assert status(job, job.claim(0, 1)) == VOID
+    assert not bench.market.live(job.claim(0, 1))
+    bench.market.release(job.id, 1, {"from": accounts[8]})
+    assert bench.vault.free(job.aggregator) == 10**5 - MERGE_STAKE
+
+    with reverts("NotYourTurn"):
+        job.merge(0)
+    merger = accounts.at(bench.market.mergerOf(job.id, 0))
+    assert merger in job.workers
+    again = job.merge(0, merger)
+    assert again != bad
+    job.start(1)
+    assert job.round(1)["attempt"] == 1, "another attempt"
+    later(101)
+    job.finalize(0)
+    assert bench.vault.credits(merger) == PRICE + MERGE_PRICE
+
+
+def test_an_open_game_holds_up_the_pay(bench):
+    game = {"from": accounts[GAME]}
+    job = Job(bench)
+    job.to_lead()
+    bench.market.onOpen(job.claim(0), game)
+    later(101)
+    with reverts("GamesOpen"):
+        job.finalize()
+    with reverts("WindowClosed"):
+        bench.market.onOpen(job.claim(0), game)
+    bench.market.onRejected(job.claim(0), game)
+    job.finalize()
+
+
+# -- with the real game: a defender that does not answer
+
+# A Program that nobody ever runs: the clock decides before anything of it is opened.
+HEADER, OPS = b"LSP1" + bytes(11), leaf(b"ops")
+PROGRAM = sha256(b"\x03" + leaf(HEADER) + OPS + ZERO).digest()
+
+
+def open_on_slot(parts, job, claim, nonce=0):
+    """A game over the whole trace of a slot."""
+    step = (ZERO, [], b"", ZERO, ZERO)
+    tx = parts.game.open(claim, nonce, 0, ZERO, [], step, {"from": job.challenger})
+    return tx.events["Opened"]["game"]
+
+
+def open_on_merge(parts, job, claim, nonce=0):
+    """A game over the one transition of a merge."""
+    step = (job.round()["mergeIn"], [], HEADER, OPS, ZERO)
+    end = node(leaf(b"next"), leaf(b"outer"))
+    tx = parts.game.open(claim, nonce, 1, end, [], step, {"from": job.challenger})
+    return tx.events["Opened"]["game"]
+
+
+def test_a_silent_liar_loses_its_stake_by_the_clock(parts):
+    job = Job(parts)
+    job.to_lead()
+    claim = job.claim(1)
+    game = open_on_slot(parts, job, claim)
+    assert parts.vault.lockOf(game)[1] == BOND
+    with reverts("ClockRunning"):
+        parts.game.resolve(game, {"from": accounts[8]})
+    later(101)
+    with reverts("GamesOpen"):
+        job.finalize()
+    parts.game.resolve(game, {"from": accounts[8]})
+    assert status(job, claim) == CONVICTED
+    assert parts.vault.free(job.challenger) == 10**5, "the bond is back"
+    assert parts.vault.credits(job.challenger) == STAKE * 30 // 100
+    job.finalize()
+    assert [parts.vault.credits(w) for w in job.workers] == [PRICE, 0, PRICE]
+
+
+def test_games_on_what_a_conviction_voids_close_with_the_bonds_returned(parts):
+    job = Job(parts, mergeProgram=PROGRAM)
+    bad = job.to_lead(0)
+    job.to_lead(1)
+    first = open_on_merge(parts, job, bad)
+    second = open_on_merge(parts, job, bad, 1)
+    on_void = open_on_slot(parts, job, job.claim(0, 1))
+    later(101)
+    parts.game.resolve(first, {"from": accounts[8]})
+    assert status(job, bad) == CONVICTED
+    for game in (second, on_void):
+        parts.game.resolve(game, {"from": accounts[8]})
+    assert parts.vault.free(job.challenger) == 10**5, "three bonds went out, three came back"
+    assert parts.vault.credits(job.challenger) == MERGE_STAKE * 30 // 100, "one conviction pays once"

@@ -1,0 +1,173 @@
+"""StakeVault: who may move which balance, and where it ends."""
+
+import pytest
+from brownie import TestToken, accounts, chain, web3
+from conftest import BURN, UNBOND_SECONDS, ZERO, Job, later, leaf, reverts
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+
+KEY = leaf(b"key")
+
+
+def test_deposit_needs_tokens_and_gives_free_stake(bench):
+    before = bench.token.balanceOf(bench.vault)
+    bench.vault.deposit(77, {"from": accounts[3]})
+    assert bench.vault.free(accounts[3]) == 10**5 + 77
+    assert bench.token.balanceOf(bench.vault) == before + 77
+    with reverts("ERC20InsufficientAllowance"):
+        bench.vault.deposit(1, {"from": accounts[8]})
+
+
+def test_one_permit_stakes_in_one_transaction(bench):
+    owner = Account.create()
+    accounts[0].transfer(owner.address, "1 ether")
+    bench.token.mint(owner.address, 500, {"from": accounts[0]})
+    deadline = chain.time() + 1_000
+    signed = owner.sign_message(permit(bench, owner.address, 500, deadline))
+    args = (500, deadline, signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big"))
+    account = accounts.add(owner.key)
+    bench.vault.depositWithPermit(*args, {"from": account})
+    assert bench.vault.free(account) == 500
+    with reverts("ERC20InsufficientAllowance"):
+        bench.vault.depositWithPermit(*args, {"from": account})
+
+
+def test_a_permit_that_somebody_sent_first_still_stakes(bench):
+    owner = Account.create()
+    accounts[0].transfer(owner.address, "1 ether")
+    bench.token.mint(owner.address, 500, {"from": accounts[0]})
+    deadline = chain.time() + 1_000
+    signed = owner.sign_message(permit(bench, owner.address, 500, deadline))
+    proof = (deadline, signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big"))
+    bench.token.permit(owner.address, bench.vault, 500, *proof, {"from": accounts[7]})
+    account = accounts.add(owner.key)
+    bench.vault.depositWithPermit(500, *proof, {"from": account})
+    assert bench.vault.free(account) == 500
+
+
+def permit(parts, owner, value, deadline):
+    """The ERC-2612 message."""
+    fields = {
+        "EIP712Domain": "name:string version:string chainId:uint256 verifyingContract:address",
+        "Permit": "owner:address spender:address value:uint256 nonce:uint256 deadline:uint256",
+    }
+    types = {
+        name: [{"name": part.partition(":")[0], "type": part.partition(":")[2]} for part in text.split()]
+        for name, text in fields.items()
+    }
+    domain = {
+        "name": parts.token.name(),
+        "version": "1",
+        "chainId": web3.eth.chain_id,
+        "verifyingContract": parts.token.address,
+    }
+    message = {
+        "owner": owner,
+        "spender": parts.vault.address,
+        "value": value,
+        "nonce": parts.token.nonces(owner),
+        "deadline": deadline,
+    }
+    full = {"types": types, "primaryType": "Permit", "domain": domain, "message": message}
+    return encode_typed_data(full_message=full)
+
+
+def test_unbonding_takes_its_time_and_a_further_request_starts_it_anew(bench):
+    worker = accounts[3]
+    with reverts("StakeTooLow"):
+        bench.vault.requestUnbond(10**5 + 1, {"from": worker})
+    bench.vault.requestUnbond(400, {"from": worker})
+    later(UNBOND_SECONDS // 2)
+    bench.vault.requestUnbond(600, {"from": worker})
+    later(UNBOND_SECONDS // 2 + 1)
+    with reverts("Unbonding"):
+        bench.vault.withdrawUnbonded({"from": worker})
+    later(UNBOND_SECONDS // 2)
+    before = bench.token.balanceOf(worker)
+    bench.vault.withdrawUnbonded({"from": worker})
+    assert bench.token.balanceOf(worker) == before + 1_000
+    with reverts("NothingDue"):
+        bench.vault.withdrawUnbonded({"from": worker})
+
+
+def test_only_the_market_and_the_game_move_stakes(bench):
+    stranger = {"from": accounts[5]}
+    for call, args in (
+        (bench.vault.lock, (accounts[3], KEY, 1)),
+        (bench.vault.takeBond, (KEY, accounts[5])),
+        (bench.vault.slash, (KEY, accounts[5], accounts[5])),
+        (bench.vault.slashLiveness, (KEY, 1)),
+        (bench.vault.escrow, (accounts[3], 1)),
+        (bench.vault.escrowWithPermit, (accounts[3], 1, 0, 0, ZERO, ZERO)),
+        (bench.vault.credit, (accounts[5], 1)),
+    ):
+        with reverts("Unauthorized"):
+            call(*args, stranger)
+
+
+def test_the_game_cannot_touch_what_the_market_locked(bench):
+    job = Job(bench)
+    job.start()
+    job.join()
+    game = {"from": accounts[9]}
+    for call, args in ((bench.vault.unlock, ()), (bench.vault.takeBond, (accounts[9],))):
+        with reverts("WrongKeeper"):
+            call(job.claim(0), *args, game)
+    with reverts("Unauthorized"):
+        bench.vault.slash(job.claim(0), accounts[9], accounts[9], game)
+    with reverts("AlreadyLocked"):
+        bench.vault.lock(accounts[3], job.claim(0), 1, game)
+
+
+def test_a_lost_bond_goes_to_the_defender_and_to_nobody(bench):
+    game, challenger, defender = {"from": accounts[9]}, accounts[6], accounts[3]
+    bench.vault.lock(challenger, KEY, 99, game)
+    assert tuple(bench.vault.lockOf(KEY)) == (challenger, 99, True)
+    tx = bench.vault.takeBond(KEY, defender, game)
+    event = tx.events["BondTaken"]
+    assert (event["amount"], event["burned"], event["toDefender"]) == (99, 40, 59)
+    assert bench.vault.credits(defender) == 59
+    with reverts("NotLocked"):
+        bench.vault.takeBond(KEY, defender, game)
+
+
+def test_credits_are_pulled_and_the_burned_is_pushed_by_anyone(bench):
+    game, defender = {"from": accounts[9]}, accounts[3]
+    bench.vault.lock(accounts[6], KEY, 100, game)
+    bench.vault.takeBond(KEY, defender, game)
+    before = bench.token.balanceOf(defender)
+    bench.vault.withdraw({"from": defender})
+    assert bench.token.balanceOf(defender) == before + 60
+    bench.vault.burn({"from": accounts[8]})
+    assert bench.token.balanceOf(BURN) == 40
+    for call in (bench.vault.withdraw, bench.vault.burn):
+        with reverts("NothingDue"):
+            call({"from": defender})
+
+
+def test_delegates_and_node_keys_are_their_accounts_own_affair(bench):
+    owner, delegate = accounts[3], accounts[7]
+    assert bench.vault.mayAct(owner, owner)
+    assert not bench.vault.mayAct(owner, delegate)
+    bench.vault.setDelegate(delegate, {"from": owner})
+    assert bench.vault.mayAct(owner, delegate)
+    bench.vault.setDelegate("0x" + "00" * 20, {"from": owner})
+    assert not bench.vault.mayAct(owner, "0x" + "00" * 20)
+    tx = bench.vault.registerNode(KEY, {"from": owner})
+    assert tx.events["NodeRegistered"]["account"] == owner
+
+
+@pytest.mark.parametrize("name", ["vault", "market", "game", "arbiter"])
+def test_no_contract_has_an_owner_or_a_setter(bench, name):
+    contract = getattr(bench, name)
+    names = {entry["name"].lower() for entry in contract.abi if entry["type"] == "function"}
+    suspects = {n for n in names if n.startswith(("owner", "set", "upgrade", "pause", "transferown", "initialize"))}
+    assert suspects <= {"setdelegate"}, "one's own delegate is all that can be set"
+    assert len(web3.eth.get_code(contract.address)) <= 24_576, "EIP-170"
+
+
+def test_another_token_with_the_same_face_changes_nothing(bench):
+    forged = TestToken.deploy({"from": accounts[8]})
+    forged.mint(accounts[8], 10**9, {"from": accounts[8]})
+    forged.transfer(bench.vault, 10**9, {"from": accounts[8]})
+    assert bench.vault.free(accounts[8]) == 0
