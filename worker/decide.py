@@ -19,6 +19,7 @@ class Do(StrEnum):
 
     START = "startRound"
     JOIN = "join"
+    LEAVE = "leave"
     SEAL = "seal"
     TRAIN = "train"
     COMMIT = "commit"
@@ -174,18 +175,26 @@ def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
     return min(free, key=preference, default=None)
 
 
+def owes(view: JobView, account: Address) -> bool:
+    """Whether the account would be fined if it left now: it holds a slot whose claim is not revealed yet."""
+    running = (Phase.JOINING, Phase.SEALING, Phase.TRAINING, Phase.REVEALING)
+    unrevealed = (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+    return any(r.claims[s].status in unrevealed for r in view.rounds if r.phase in running for s in r.slots_of(account))
+
+
 def stake_wanted(params: JobParams) -> Wei:
-    """Free stake with which a worker is never short: a claim in every round in flight, and a merge where the aggregator
-    failed (without an aggregator: one in every round)."""
-    merges = 1 if params.aggregator != ZERO_ADDRESS else params.max_lead
-    return Wei(params.slot_stake * params.max_lead + params.merge_stake * merges)
+    """Free stake with which a worker is never short: a claim and, should it succeed the aggregator, a merge in every
+    round in flight."""
+    return Wei(params.max_lead * (params.slot_stake + params.merge_stake))
 
 
 def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
     own = r.slots_of(me.address)
     if r.phase == Phase.JOINING:
+        if me.draining:
+            return [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
-        slot = None if own or me.draining or me.free < view.params.slot_stake else slot_to_join(view, r, me)
+        slot = None if own or me.free < view.params.slot_stake else slot_to_join(view, r, me)
         return [] if slot is None else [Act(Do.JOIN, r.number, slot)]
     if r.phase == Phase.SEALING:
         # A transaction sent now is executed in the next block at the earliest.

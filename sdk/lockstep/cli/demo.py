@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,8 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train a small GPT with three workers on a local chain, catch the one that lies, settle."""
+    # One thread a process, ours included: the parties share the machine. Before anything imports torch.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from lockstep.demo.run import Options, run
 
     options = Options(seed=seed, workers=workers, cheat=cheat, folder=out)
