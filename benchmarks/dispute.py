@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ import numpy as np
 
 from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
-from lockstep.jobs import ClaimRun, Job, Schedule, checkpoint_of, merge_run, payload_of, slot_run
+from lockstep.jobs import ClaimRun, Job, Schedule, checkpoint_of, merge_run, payload_of, slot_run, subtree_root
 from lockstep.numerics import reference
+from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Contents, StepTrace, tensor_root
 from lockstep.protocol import merkle, moves
+from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.openings import Levels, Tensor
-from lockstep.protocol.program import CHUNK, Fold, Kind, Op, Program, Tag
+from lockstep.protocol.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import ClaimId, Digest, JobId, Seed, StateRoot
 from lockstep.storage.payload import Checkpoint
 from tests import games
@@ -248,6 +251,52 @@ def job_of(shape: Shape) -> Job:
     return Job(JobId(bytes(32)), params_of(terms_of(job), SLOTS), unplaced, schedule, dataset, genesis)
 
 
+def hardest_job() -> Job:
+    """Tensors of 2^20 elements, a G of depth 10: a map of six operands, 32 instructions and eight functions, and a fold
+    whose chunks lie across two leaves of each operand."""
+    n, filler = 1 << 20, 505
+    copies = [Op(Kind.MAP, F32, (n,), (View(Tag.STATE, k, 0, (1,)),), instrs=(Instr(Code.MOV, 0),)) for k in range(6)]
+    small = [Op(Kind.MAP, F32, (), (), instrs=(Instr(Code.IMM, imm=i),)) for i in range(filler)]
+    reads = tuple(View(Tag.OP, k, 0, (1,)) for k in range(6))
+    functions = [Instr(Code.FTANH, k) for k in (0, 1, 2, 3, 4, 5, 6, 7)]
+    chained = [Instr(Code.FFMA, 6 + i, i % 6, 13) for i in range(24)]
+    dot = (View(Tag.OP, 0, 100, (4096, 1)), View(Tag.OP, 1, 57, (0, 1)))
+    ops = (
+        *copies, *small, Op(Kind.MAP, F32, (n,), reads, instrs=(*functions, *chained)),
+        Op(Kind.FOLD, F32, (200,), dot, (4096,), Fold.DOT),
+    )  # fmt: skip
+    vector = TensorHeader(F32, (n,))
+    inputs = (vector, vector, vector, vector, vector, vector, TensorHeader(I32, ()), None)
+    outputs = (Alias(1, len(ops) - 2), *(Alias(2, k) for k in range(1, 7)), Alias(0))
+    encode = Program((copies[0],), inputs, (Alias(1, 0), Alias(0)))
+    schedule = Schedule(Program(ops, inputs, outputs), encode, encode)
+    values = np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
+    genesis = Checkpoint((values[0], values[1]), (values[0], values[1]))
+    dataset = np.zeros((ROWS, 4), dtype=np.int32)
+    unplaced: Any = None
+    return Job(JobId(bytes(32)), _shapes(), unplaced, schedule, dataset, genesis)
+
+
+def run_hardest(arena: Arena) -> Iterator[Row]:
+    """The two dearest proofs that the validator admits, at the size that the design budgets."""
+    job = hardest_job()
+    runs: dict[int, Held] = {}
+
+    def trace(seed: Seed, slot: int) -> Sequence[StateRoot]:
+        if 0 not in runs:
+            runs[0] = Held.of(slot_run(job, job.genesis, seed, 0, 0))
+        return runs[0].trace
+
+    def out(slot: int) -> tuple[StateRoot, StateRoot]:
+        last = runs[0].honest(2)
+        return StateRoot(merkle.node_at(last.graph, 0, 2)), StateRoot(merkle.EMPTY[0])
+
+    claims = arena.claims(terms_of(job), SLOTS, trace, out)
+    program = job.programs.step
+    for op in (len(program.ops) - 2, len(program.ops) - 1):
+        yield play(arena, "hardest", claims[0], runs[0], 1, op)
+
+
 def _shapes() -> Any:
     from types import SimpleNamespace
 
@@ -256,7 +305,8 @@ def _shapes() -> Any:
 
 def terms_of(job: Job) -> Terms:
     """What the market must know of the job."""
-    shared, outer = job.checkpoint_roots(job.genesis)
+    shared = subtree_root(job.programs.step.inputs[:2], job.genesis.shared)
+    outer = subtree_root((job.programs.step.inputs[0], None), job.genesis.outer[:1])
     start = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
     zero_carry = start.materialise(1, start.start).prev[1][2]
     rows, length = job.dataset.shape
@@ -311,7 +361,7 @@ def main() -> None:
         arena = Arena.start(Path(folder))
         try:
             rows = []
-            for row in run(Shape(**given), arena):
+            for row in chain(run(Shape(**given), arena), run_hardest(arena)):
                 rows.append(row)
                 if not as_json:
                     _print(row)

@@ -22,6 +22,11 @@ contract Arbiter is IArbiter {
 
     uint256 private constant I32 = 1;
 
+    /// Bytes of eight words: folds read their terms a block at a time.
+    uint256 private constant BLOCK = 32;
+    uint256 private constant WORD = 0xffffffff;
+    uint256 private constant LANES = 0x0000000100000001000000010000000100000001000000010000000100000001;
+
     /// @notice One execution's working set. The first four words point into the calldata: they would not fit the stack.
     /// @param next The opening to be used next.
     struct Frame {
@@ -79,7 +84,7 @@ contract Arbiter is IArbiter {
             mstore(0x40, add(at, add(words.length, 0x40)))
             calldatacopy(at, words.offset, words.length)
         }
-        return uint32(_chain(mode == DOT ? SUM : mode, at, 4, count));
+        return uint32(_chain(mode == DOT ? SUM : mode, at, BLOCK, count));
     }
 
     // -- kinds -----------------------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ contract Arbiter is IArbiter {
             assembly ("memory-safe") {
                 mstore(0x00, shl(224, word))
             }
-            word = _chain(mode == DOT ? SUM : mode, 0x00, 4, 1);
+            word = _chain(mode == DOT ? SUM : mode, 0x00, BLOCK, 1);
         }
     }
 
@@ -209,8 +214,8 @@ contract Arbiter is IArbiter {
         return Openings.word(opening.data, uint256(position) % Program.CHUNK);
     }
 
-    /// @dev `count` consecutive terms of operand `j` of a fold, from the k coordinate in the frame: big-endian words in memory
-    /// at `at`, `at + step`, `at + 2 step`, ...
+    /// @dev `count` consecutive terms of operand `j` of a fold, from the k coordinate in the frame: big-endian words in memory,
+    /// eight to a block, the blocks at `at`, `at + step`, `at + 2 step`, ... (step 0: one block serves them all).
     function _terms(
         Roots calldata roots,
         Context calldata context,
@@ -229,11 +234,11 @@ contract Arbiter is IArbiter {
                     mstore(add(at, mul(4, i)), shl(224, word))
                 }
             }
-            return (at, 4);
+            return (at, BLOCK);
         }
         // INVARIANT: along k a fold's operand is contiguous or constant.
         if (position < 0 || (stride != 0 && stride != 1)) revert OutOfRange();
-        step = uint256(stride) * 4;
+        step = uint256(stride) * BLOCK;
         if (stride == 0) count = 1;
         for (uint256 done = 0; done < count; ) {
             uint256 start = (uint256(position) + done) % Program.CHUNK;
@@ -242,6 +247,11 @@ contract Arbiter is IArbiter {
             Opening calldata opening = _open(roots, context, f, v, uint256(position) + done);
             Openings.copy(opening.data, start, part, at + 4 * done);
             done += part;
+        }
+        if (stride == 0) {
+            assembly ("memory-safe") {
+                mstore(at, mul(shr(224, mload(at)), LANES))
+            }
         }
     }
 
@@ -302,19 +312,28 @@ contract Arbiter is IArbiter {
 
     // -- chains ----------------------------------------------------------------------------------------------------
 
-    /// @dev s = +0; s = fma(a_k, b_k, s).
+    /// @dev s = +0; s = fma(a_k, b_k, s). A fold's 256 terms are most of a proof's gas: whole blocks are written out.
     function _dot(uint256 a, uint256 stepA, uint256 b, uint256 stepB, uint256 count) private pure returns (uint256 s) {
-        for (uint256 i = 0; i < count; ) {
-            uint256 x;
-            uint256 y;
-            assembly ("memory-safe") {
-                x := shr(224, mload(a))
-                y := shr(224, mload(b))
-                a := add(a, stepA)
-                b := add(b, stepB)
-                i := add(i, 1)
+        unchecked {
+            for (; count != 0; (a, b) = (a + stepA, b + stepB)) {
+                (uint256 x, uint256 y) = (_load(a), _load(b));
+                if (count >= 8) {
+                    s = Float32.fma(x >> 224, y >> 224, s);
+                    s = Float32.fma((x >> 192) & WORD, (y >> 192) & WORD, s);
+                    s = Float32.fma((x >> 160) & WORD, (y >> 160) & WORD, s);
+                    s = Float32.fma((x >> 128) & WORD, (y >> 128) & WORD, s);
+                    s = Float32.fma((x >> 96) & WORD, (y >> 96) & WORD, s);
+                    s = Float32.fma((x >> 64) & WORD, (y >> 64) & WORD, s);
+                    s = Float32.fma((x >> 32) & WORD, (y >> 32) & WORD, s);
+                    s = Float32.fma(x & WORD, y & WORD, s);
+                    count -= 8;
+                } else {
+                    for (; count != 0; (count, x, y) = (count - 1, x << 32, y << 32)) {
+                        s = Float32.fma(x >> 224, y >> 224, s);
+                    }
+                    return s;
+                }
             }
-            s = Float32.fma(x, y, s);
         }
     }
 
@@ -323,17 +342,24 @@ contract Arbiter is IArbiter {
         if (mode == MAX) s = NEGATIVE_INFINITY;
         else if (mode == MIN) s = INFINITY;
         else if (mode != SUM && mode != ISUM) revert OpUnknown(mode);
-        for (uint256 i = 0; i < count; ) {
-            uint256 x;
-            assembly ("memory-safe") {
-                x := shr(224, mload(at))
-                at := add(at, step)
-                i := add(i, 1)
+        unchecked {
+            for (; count != 0; at += step) {
+                uint256 x = _load(at);
+                uint256 terms = count < 8 ? count : 8;
+                count -= terms;
+                for (; terms != 0; (terms, x) = (terms - 1, x << 32)) {
+                    if (mode == SUM) s = Float32.add(s, x >> 224);
+                    else if (mode == MAX) s = Float32.max(s, x >> 224);
+                    else if (mode == MIN) s = Float32.min(s, x >> 224);
+                    else s = (s + (x >> 224)) & WORD;
+                }
             }
-            if (mode == SUM) s = Float32.add(s, x);
-            else if (mode == MAX) s = Float32.max(s, x);
-            else if (mode == MIN) s = Float32.min(s, x);
-            else s = (s + x) & 0xffffffff;
+        }
+    }
+
+    function _load(uint256 at) private pure returns (uint256 value) {
+        assembly ("memory-safe") {
+            value := mload(at)
         }
     }
 }

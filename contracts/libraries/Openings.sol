@@ -30,11 +30,9 @@ library Openings {
         if (flat >= elements) revert IArbiter.OutOfRange();
 
         bytes32 x = leafHash(opening.data);
-        // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
-        if (opening.leafProof.length != Program.depthOf(Program.leaves(elements))) revert ProofInvalid();
-        x = climb(x, leafIndex, opening.leafProof);
-        x = sha256(abi.encodePacked(bytes1(0x02), header, x));
-        if (opening.rootProof.length != depth || climb(x, index, opening.rootProof) != root) revert ProofInvalid();
+        x = _climb(x, leafIndex, Program.depthOf(Program.leaves(elements)), opening.leafProof);
+        x = _tensorRoot(header, x);
+        if (_climb(x, index, depth, opening.rootProof) != root) revert ProofInvalid();
     }
 
     /// @notice SHA256(0x00 ‖ data), without keeping a copy.
@@ -58,23 +56,20 @@ library Openings {
             let free := mload(0x40)
             let left := add(free, 0x01)
             let right := add(free, 0x21)
+            let hashed := 1
             mstore8(free, 0x01)
             root := x
             let at := proof.offset
             for { let end := add(at, shl(5, length)) } lt(at, end) { at := add(at, 0x20) } {
-                switch and(index, 1)
-                case 0 {
-                    mstore(left, root)
-                    mstore(right, calldataload(at))
-                }
-                default {
-                    mstore(left, calldataload(at))
-                    mstore(right, root)
-                }
-                if iszero(staticcall(gas(), 0x02, free, 0x41, 0x00, 0x20)) { revert(0x00, 0x00) }
+                let side := shl(5, and(index, 1))
+                mstore(add(left, side), root)
+                mstore(sub(right, side), calldataload(at))
+                hashed := and(hashed, staticcall(gas(), 0x02, free, 0x41, 0x00, 0x20))
                 root := mload(0x00)
                 index := shr(1, index)
             }
+            // The precompile fails only for want of gas.
+            if iszero(hashed) { revert(0x00, 0x00) }
         }
     }
 
@@ -139,6 +134,24 @@ library Openings {
     function swap(uint256 lanes) internal pure returns (uint256) {
         lanes = ((lanes & LANES_8) << 8) | ((lanes >> 8) & LANES_8);
         return ((lanes & LANES_16) << 16) | ((lanes >> 16) & LANES_16);
+    }
+
+    function _climb(bytes32 x, uint256 index, uint256 depth, bytes32[] calldata proof) private view returns (bytes32) {
+        // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
+        if (proof.length != depth) revert ProofInvalid();
+        return climb(x, index, proof);
+    }
+
+    /// @dev SHA256(0x02 ‖ header ‖ tree).
+    function _tensorRoot(bytes calldata header, bytes32 tree) private view returns (bytes32 digest) {
+        assembly ("memory-safe") {
+            let free := mload(0x40)
+            mstore8(free, 0x02)
+            calldatacopy(add(free, 0x01), header.offset, header.length)
+            mstore(add(free, add(header.length, 0x01)), tree)
+            if iszero(staticcall(gas(), 0x02, free, add(header.length, 0x21), 0x00, 0x20)) { revert(0x00, 0x00) }
+            digest := mload(0x00)
+        }
     }
 
     function _u32(bytes calldata data, uint256 at) private pure returns (uint256 value) {

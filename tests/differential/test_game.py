@@ -12,6 +12,7 @@ import pytest
 from lockstep.chain import games as chain_games
 from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.errors import ChainError
+from lockstep.protocol.game import Claim as ProtocolClaim
 from lockstep.protocol.game import Refused
 from lockstep.protocol.moves import Verdict, Wrong
 from lockstep.protocol.types import Address, ClaimId, Digest, Seed, StateRoot
@@ -90,6 +91,11 @@ class Stage:
     def twin(self, case: int) -> Match:
         """The Python game on the claim as the chain has it."""
         return Match(chain_games.claim(self.arena.contracts.market, self.claims[case]))
+
+    @cache  # noqa: B019
+    def unchallenged(self) -> ProtocolClaim:
+        """The honest claim with no game open on it."""
+        return chain_games.claim(self.arena.contracts.market, self.claims[0])
 
     def nonce(self) -> int:
         self.games += 1
@@ -187,7 +193,7 @@ def test_garbage_padding_is_convicted_on_chain(stage: Stage) -> None:
 def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) -> None:
     """Every move of a random challenger, and what the contract says to the proof that does not convict."""
     rng = random.Random(seed)
-    held, twin = stage.held(0), stage.twin(0)
+    held, twin = stage.held(0), Match(stage.unchallenged())
     choose = games.random_challenger(rng, held, concede=0.02)
     last: list[moves.Move] = []
 
