@@ -209,7 +209,9 @@ class Player:
         """What somebody could want to do now."""
         job, j, p = self.job, self.market.jobs[self.job], self.params
         anyone = self.dice.choice(ACCOUNTS)
-        if j.status == JobStatus.ACTIVE and j.started < p.rounds and (j.started - j.settled) < p.max_lead:
+        before = self.market.rounds.get((job, j.started - 1), Round(Phase.FINAL)).phase
+        ahead = j.started < p.rounds and j.started - j.settled < p.max_lead and j.failed <= p.max_fail
+        if j.status == JobStatus.ACTIVE and ahead and before in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
             yield anyone, "startRound", job, j.started
         if j.settled == j.started and self.dice.random() < (0.1 if j.started < p.rounds else 1):
             yield anyone, "finish", job
@@ -236,6 +238,8 @@ class Player:
                     s, worker = self.dice.choice(owned)
                     yield worker, "leave", job, r, s
             case Phase.SEALING:
+                if self.block.number <= ro.seed_block and d.random() < 0.9:
+                    self.pass_time(1)
                 yield anyone, "seal", job, r
             case Phase.TRAINING:
                 for s, worker in owned:
@@ -258,18 +262,20 @@ class Player:
                 roots = (keccak(b"out %d %d" % (r, len(self.acts))), keccak(b"out2"))
                 if merger != ZERO_ADDRESS:
                     yield merger, "merge", job, r, *roots
-                yield anyone, "finalize", job, r
+                if merger == ZERO_ADDRESS or d.random() < 0.05:
+                    yield anyone, "finalize", job, r
             case Phase.LEAD:
-                yield anyone, "finalize", job, r
+                if self.block.time >= ro.merged_at + p.challenge_seconds or d.random() < 0.05:
+                    yield anyone, "finalize", job, r
             case Phase.VOID:
                 yield anyone, "release", job, r
         for claim in [*(self._claim(r, s) for s in range(p.slots)), ro.merge_claim]:
-            if m.live(claim) and d.random() < 0.15:
+            if m.live(claim) and d.random() < 0.12:
                 yield GAME, "onOpen", claim
 
     def _verdicts(self, claim: ClaimId, challenger: Address, key: bytes) -> Iterator[tuple[Any, ...]]:
         if self.market.live(claim):
-            yield GAME, self.dice.choice(("onConvicted", "onRejected", "onRejected")), claim, challenger
+            yield GAME, self.dice.choice(("onConvicted", *["onRejected"] * 4)), claim, challenger
         else:
             yield GAME, "unlock", key
 
@@ -371,7 +377,7 @@ def random_params(dice: random.Random) -> JobParams:
     )  # fmt: skip
 
 
-def history(seed: int, length: int = 120) -> Player:
+def history(seed: int, length: int = 100) -> Player:
     """The history of a seed; games are opened, bonds locked and verdicts followed through as the game contract does."""
     dice = random.Random(seed)
     player = GamingPlayer(dice, random_params(dice))
@@ -426,7 +432,7 @@ def line(player: Player) -> dict[str, Any]:
     }
 
 
-def write(path: Path, seeds: Iterable[int], length: int = 120) -> list[Player]:
+def write(path: Path, seeds: Iterable[int], length: int = 100) -> list[Player]:
     """Writes the histories of `seeds`, one JSON line each."""
     players = [history(seed, length) for seed in seeds]
     path.parent.mkdir(parents=True, exist_ok=True)
