@@ -18,9 +18,11 @@ from lockstep.protocol.types import ClaimId, GameId, Seconds
 from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
-    from worker.service import Parts
+    from worker.parts import Parts
 
 log = structlog.get_logger(__name__)
+
+RunOf = Callable[[Material], ClaimRun | None]
 
 KEPT_CLAIMS = 4
 """Claims whose tensors stay in memory; others are computed again from their material when a game asks."""
@@ -29,10 +31,8 @@ KEPT_CLAIMS = 4
 class Defence:
     """The games in which this worker is the defender."""
 
-    def __init__(self, parts: Parts, run_of: Callable[[Material], ClaimRun | None]) -> None:
-        """`run_of` makes the computation behind a claim of this home anew."""
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._run_of = run_of
         self._table = Table(parts.contracts.game, parts.contracts.addresses.block)
         self._held: OrderedDict[ClaimId, HeldClaim] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, "defend")
@@ -56,10 +56,11 @@ class Defence:
         """Whether a game still needs this worker."""
         return bool(self.mine(ledger))
 
-    def play(self, ledger: Ledger, now: Seconds, ignores: Callable[[ClaimId], bool]) -> None:
+    def play(self, ledger: Ledger, now: Seconds, run_of: RunOf, ignores: Callable[[ClaimId], bool]) -> None:
         """One turn at every open game, unless the last turns are still under way; returns at once.
 
-        `ignores` says about which claims no challenge is answered (a silent liar's).
+        `run_of` makes the computation behind a claim of an earlier process anew; `ignores` says about which claims no
+        challenge is answered (a silent liar's).
         """
         if self._turn is not None:
             if not self._turn.done():
@@ -68,22 +69,22 @@ class Defence:
             turn.result()
         games = [g for g in self.mine(ledger) if not ignores(g.claim)]
         if games:
-            self._turn = self._thread.submit(self._play_all, games, now)
+            self._turn = self._thread.submit(self._play_all, games, now, run_of)
 
     def close(self) -> None:
         """Finish the move in work."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _play_all(self, games: list[GameRecord], now: Seconds) -> None:
+    def _play_all(self, games: list[GameRecord], now: Seconds, run_of: RunOf) -> None:
         for game in games:
             try:
-                self._play(game, now)
+                self._play(game, now, run_of)
             except LockstepError as error:
                 # The clock runs on, so does the loop: the next turn tries again.
                 log.warning("move failed", game=game.id.hex(), code=error.code, message=error.message)
 
-    def _play(self, game: GameRecord, now: Seconds) -> None:
-        held = self._held_claim(game.claim)
+    def _play(self, game: GameRecord, now: Seconds, run_of: RunOf) -> None:
+        held = self._held_claim(game.claim, run_of)
         if held is None:
             log.error("no material for a challenged claim", claim=game.claim.hex())
             return
@@ -92,12 +93,12 @@ class Defence:
         if move is not None:
             event("defending", time=now, game=game.id.hex(), claim=game.claim.hex(), move=move.call)
 
-    def _held_claim(self, claim: ClaimId) -> HeldClaim | None:
+    def _held_claim(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
         held = self._held.get(claim)
         if held is not None:
             return held
         material = WorkFolder(self._parts.home, claim).material()
-        run = None if material is None else self._run_of(material)
+        run = None if material is None else run_of(material)
         if material is None or run is None:
             return None
         self.hold(material, run)

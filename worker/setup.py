@@ -12,7 +12,7 @@ from lockstep.party import Party
 from lockstep.settings import Settings
 from worker.announcing import Announcer
 from worker.guard import Guard
-from worker.service import Parts
+from worker.parts import Parts
 
 
 @contextmanager

@@ -20,7 +20,7 @@ TOLD = {
     ("JobMarket", "Convicted"): "convicted",
     ("StakeVault", "Slashed"): "slashed",
     ("StakeVault", "Withdrawn"): "withdrawn",
-    ("DisputeGame", "Opened"): "challenged",
+    ("DisputeGame", "Opened"): "disputed",
     ("DisputeGame", "Resolved"): "resolved",
 }
 

@@ -263,7 +263,7 @@ def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(mark
     job = market.submit(rounds=2, max_lead=2, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
     lie = liar.wait_for("lie")["expectation"]
     revealed = liar.wait_for("revealed", 90)
-    assert not liar.named("challenged"), "declared beforehand"
+    assert not liar.named("disputed"), "declared beforehand"
     claims = [e for e in events_of(market, "Revealed") if e.contract == "JobMarket"]
     own = next(e for e in claims if e.claim.hex() == revealed["claim"])
     challenger = Challenger(market, "challenger")

@@ -18,6 +18,7 @@ from worker.decide import (
     acts,
     ahead,
     due,
+    owes,
     rank,
     remember,
     slot_to_join,
@@ -96,7 +97,8 @@ selves = st.builds(
 @given(views(), selves)
 def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None:
     phases = {
-        Do.JOIN: {Phase.JOINING}, Do.SEAL: {Phase.SEALING}, Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
+        Do.JOIN: {Phase.JOINING}, Do.LEAVE: {Phase.JOINING}, Do.SEAL: {Phase.SEALING},
+        Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
         Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING},
         Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID},
     }  # fmt: skip
@@ -107,7 +109,7 @@ def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None
         assert r is not None
         assert r.phase in phases[act.do], act
         held = r.claims[act.slot]
-        if act.do in (Do.TRAIN, Do.COMMIT, Do.REVEAL):
+        if act.do in (Do.TRAIN, Do.COMMIT, Do.REVEAL, Do.LEAVE):
             assert held.worker == ME, "only for its own slots"
         if act.do == Do.COMMIT:
             assert (act.round, act.slot) in me.trained, "nothing is committed before it is trained"
@@ -163,6 +165,20 @@ def test_what_is_tried_ahead_is_only_a_join_of_the_next_round_or_the_reveal_of_a
         r = view.round(act.round)
         assert r is not None
         assert (r.claims[act.slot].worker, r.claims[act.slot].status) == (ME, ClaimStatus.COMMITTED)
+
+
+@given(views(), selves)
+def test_a_worker_that_owes_a_reveal_is_never_idle_in_training_or_revealing(view: JobView, me: Self) -> None:
+    """What `owes` waits for while draining is something that `acts` brings about."""
+    for r in view.rounds:
+        for slot in r.slots_of(ME):
+            status = r.claims[slot].status
+            if r.phase == Phase.TRAINING and status == ClaimStatus.JOINED:
+                assert owes(view, ME)
+                assert {a.do for a in acts(view, me) if (a.round, a.slot) == (r.number, slot)} & {Do.TRAIN, Do.COMMIT}
+            if r.phase == Phase.REVEALING and status == ClaimStatus.COMMITTED:
+                assert owes(view, ME)
+                assert Act(Do.REVEAL, r.number, slot) in acts(view, me)
 
 
 def test_remembering_forgets_what_is_no_longer_possible() -> None:

@@ -1,0 +1,235 @@
+"""Making claims: computed on the bench, bound in the guard, committed, revealed; merges likewise, where it is our turn.
+
+The bench is one thread beside the loop. What it raises for good (a machine that computes other bits, a guard that
+refuses) ends the worker; what may pass (a blob that is not there yet) is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import SystemRandom
+from typing import TypeVar
+
+import structlog
+
+from lockstep import jobs, merging
+from lockstep.cli.output import event
+from lockstep.jobs import ClaimRun
+from lockstep.merging import RoundRecord
+from lockstep.protocol import claims
+from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
+from lockstep.protocol.jobs import Reveal
+from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
+from worker.claiming import Place, Stopped, Trained, compute, rebuild
+from worker.decide import Act, RoundView
+from worker.defending import Defence
+from worker.guard import Bound
+from worker.lying import Liar
+from worker.parts import Parts, Taken
+from worker.progress import Material, WorkFolder
+from worker.sending import Sender
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 2
+_R = TypeVar("_R")
+
+
+class Claimant:
+    """The claims of one worker."""
+
+    def __init__(self, parts: Parts, sender: Sender, wake: Callable[[], None]) -> None:
+        """`wake` is called from the bench whenever something is done there."""
+        self._parts = parts
+        self._sender = sender
+        self._wake = wake
+        self._market = parts.contracts.market
+        self._bench = ThreadPoolExecutor(1, "train")
+        self._stop = threading.Event()
+        self._work: dict[ClaimId, Future[Trained]] = {}
+        self._retry_at: dict[ClaimId, Seconds] = {}
+        self._reported: set[ClaimId] = set()
+        self.liar = Liar(parts.home)
+        self.defence = Defence(parts)
+
+    def on_bench(self, work: Callable[[], _R]) -> Future[_R]:
+        """Do something beside the loop, after what is being done."""
+        future = self._bench.submit(work)
+        future.add_done_callback(lambda _: self._wake())
+        return future
+
+    def close(self) -> None:
+        """Stop after the step in work; what was computed is on disk."""
+        self._stop.set()
+        self._bench.shutdown(wait=True, cancel_futures=True)
+        self.defence.close()
+
+    # -- a slot's claim
+
+    def ready(self, taken: Taken) -> frozenset[tuple[int, int]]:
+        """(round, slot) of the claims that are computed."""
+        rounds = taken.view.rounds if taken.view else ()
+        own = ((r, slot) for r in rounds for slot in r.slots_of(self._parts.address))
+        return frozenset((r.number, slot) for r, slot in own if self._trained(claim_of(taken, r, slot)) is not None)
+
+    def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
+        """Have a slot's claim computed, unless that is under way."""
+        claim = claim_of(taken, r, slot)
+        if self._busy(claim, now):
+            return
+        seed, roots = Seed(r.state.seed), (r.state.base, r.state.outer)
+        number = r.number
+        records = taken.ledger.records_behind(taken.ledger.rounds[number], taken.params.slots)
+        place = Place(claim, r.state.attempt, _base_cid(taken, records))
+        cheat = self.liar.cheat_of(claim, taken.cheat)
+
+        def work() -> Trained:
+            base = merging.base_checkpoint(taken.job, self._parts.store, records)
+            jobs.check_checkpoint(taken.job, base, *roots)
+            honest = jobs.slot_run(taken.job, base, seed, number, slot)
+            run = cheat.run(honest) if cheat else honest
+            # A liar's words are not those of the reference arithmetic; it knows.
+            check = None if cheat else SystemRandom()
+            folder = WorkFolder(self._parts.home, claim)
+            trained = compute(run, place, folder, self._parts.store, self._stop, check)
+            self.liar.told(claim, run)
+            self.defence.hold(trained.material, run)
+            return trained
+
+        self._work[claim] = self.on_bench(work)
+
+    def commit(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Bind a computed claim in the guard, then commit it."""
+        claim = claim_of(taken, r, act.slot)
+        trained = self._trained(claim)
+        if trained is None or self._sender.known(key):
+            return
+        material = trained.material
+        # INVARIANT: the guard's row is on disk before the transaction that it guards.
+        bound = self._parts.guard.bind(claim, _bound(material, SystemRandom().randbytes(32)))
+        if claim not in self._reported:
+            self._reported.add(claim)
+            event(
+                "trained", time=now, round=r.number, slot=act.slot, seconds=round(trained.seconds, 3),
+                resumed_from=trained.resumed_from,
+            )  # fmt: skip
+        commitment = claims.commitment(claim, self._parts.address, _reveal(material, bound))
+        self._sender.submit(key, self._market.commit(taken.ledger.id, r.number, act.slot, commitment), act)
+
+    def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Open the commitment, and tell the coordinator."""
+        claim = claim_of(taken, r, act.slot)
+        material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.bound(claim)
+        if material is None or bound is None:
+            log.error("a committed claim has no material here", claim=claim.hex())
+            return
+        call = self._market.reveal(taken.ledger.id, r.number, act.slot, _reveal(material, bound))
+        if self._sender.submit(key, call, act):
+            self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
+
+    # -- a merge, in succession
+
+    def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Have the round's merge computed, then claim it."""
+        assert taken.view is not None, "acts follow from a view"
+        attempt = taken.view.job.attempt
+        claim = claims.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
+        if not self._busy(claim, now):
+            self._work[claim] = self.on_bench(self._merging(taken, r, claim, attempt))
+        trained = self._trained(claim)
+        if trained is None:
+            return
+        material = trained.material
+        self._parts.guard.bind(claim, _bound(material, bytes(32)))
+        out, out2 = StateRoot(material.out), StateRoot(material.out2)
+        call = self._market.merge(taken.ledger.id, r.number, out, out2, material.payload_cid)
+        self._sender.submit(f"{key}/{attempt}", call, act)
+
+    def _merging(self, taken: Taken, r: RoundView, claim: ClaimId, attempt: int) -> Callable[[], Trained]:
+        records = taken.ledger.records_behind(taken.ledger.rounds[r.number], taken.params.slots)
+        record = taken.ledger.rounds[r.number].record(taken.params.slots)
+        base_cid = _base_cid(taken, records)
+
+        def work() -> Trained:
+            base = merging.base_checkpoint(taken.job, self._parts.store, records)
+            jobs.check_checkpoint(taken.job, base, r.state.base, r.state.outer)
+            payloads = merging.fetch_payloads(taken.job, self._parts.store, record.payloads)
+            merged = merging.merge_round(taken.job, base, payloads, record.seed, r.number)
+            # INVARIANT: what is merged is what the contract froze.
+            if merged.run.root(0, merged.run.start) != r.state.merge_in:
+                raise DoctorError("the merge's input is not the contract's", hint="do not merge with this build")
+            material = Material(
+                claim, taken.ledger.id, r.number, attempt, MERGE_SLOT, record.seed, base_cid, record.payloads,
+                (merged.root,), merged.out, merged.out2, Cid(""),
+                merging.store_checkpoint(self._parts.store, merged.checkpoint),
+            )  # fmt: skip
+            WorkFolder(self._parts.home, claim).save_material(material)
+            self.defence.hold(material, merged.run)
+            return Trained(material, 0.0, 0)
+
+        return work
+
+    # -- claims of earlier processes
+
+    def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
+        """The computation behind a claim of this home, made anew; None if the chain knows no such round."""
+        rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
+        # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
+        behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
+        if behind is None:
+            return None
+        records = taken.ledger.records_behind(behind, taken.params.slots)
+        honest = rebuild(taken.job, records, self._parts.store, material)
+        return self.liar.retell(material.claim, taken.cheat, honest)
+
+    def forget(self, job: JobId) -> None:
+        """Remove the material of a job that is done: nobody can challenge its claims any more."""
+        for material in self.defence.materials():
+            if material.job == job:
+                WorkFolder(self._parts.home, material.claim).remove()
+
+    # -- inside
+
+    def _trained(self, claim: ClaimId) -> Trained | None:
+        """The claim as computed; None while it is not, or if it could not be."""
+        future = self._work.get(claim)
+        return future.result() if future is not None and future.done() and not future.exception() else None
+
+    def _busy(self, claim: ClaimId, now: Seconds) -> bool:
+        """Whether a claim is being computed, or was, or waits to be tried again; raises what ends the worker."""
+        future = self._work.get(claim)
+        if future is None:
+            return self._retry_at.get(claim, Seconds(0)) > now
+        error = future.exception() if future.done() else None
+        if error is None:
+            return True
+        del self._work[claim]
+        self._retry_at[claim] = Seconds(now + RETRY_SECONDS)
+        if isinstance(error, Stopped):
+            return True
+        if not isinstance(error, LockstepError) or isinstance(error, DoctorError | GuardRefused):
+            raise error
+        log.warning("claim not computed", claim=claim.hex(), code=error.code, message=error.message)
+        return True
+
+
+def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
+    """The id of a slot's claim in the round's attempt."""
+    return claims.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)
+
+
+def _base_cid(taken: Taken, records: Sequence[RoundRecord]) -> Cid:
+    return next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)
+
+
+def _bound(material: Material, nonce: bytes) -> Bound:
+    return Bound(material.trace_root, material.out, material.out2, nonce, material.trace_cid, material.payload_cid)
+
+
+def _reveal(material: Material, bound: Bound) -> Reveal:
+    return Reveal(
+        bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2), Digest(bound.nonce), material.proof_t,
+        bound.trace_cid, bound.payload_cid,
+    )  # fmt: skip

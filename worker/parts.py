@@ -1,0 +1,72 @@
+"""What a worker is made of; opened once, shared by everything that it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.protocol.types import Address, Seconds
+from worker.decide import Act, JobView
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Contracts
+    from lockstep.chain.outbox import Outbox
+    from lockstep.identity import NodeKey
+    from lockstep.jobs import Job
+    from lockstep.ledger import JobLedger, Watcher
+    from lockstep.party import Party
+    from lockstep.protocol.jobs import JobParams
+    from lockstep.storage import ContentStore
+    from worker.announcing import Announcer
+    from worker.cheats import Cheat
+    from worker.guard import Guard
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Keys, chain, storage, memory."""
+
+    party: Party
+    node: NodeKey
+    guard: Guard
+    watcher: Watcher
+    announcer: Announcer
+
+    @property
+    def home(self) -> Path:
+        """The worker's directory."""
+        return self.party.settings.home_dir
+
+    @property
+    def contracts(self) -> Contracts:
+        """The deployment."""
+        return self.party.contracts
+
+    @property
+    def outbox(self) -> Outbox:
+        """What it sends."""
+        return self.party.outbox
+
+    @property
+    def store(self) -> ContentStore:
+        """Where content is."""
+        return self.party.store
+
+    @property
+    def address(self) -> Address:
+        """The staking account."""
+        return self.party.address
+
+
+@dataclass
+class Taken:
+    """A job that the worker takes part in."""
+
+    ledger: JobLedger
+    params: JobParams
+    job: Job
+    cheat: Cheat | None = None
+    since: dict[Act, Seconds] = field(default_factory=dict)
+    """When each act was first seen to be possible."""
+    view: JobView | None = None
