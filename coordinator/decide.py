@@ -29,6 +29,11 @@ class Report(Enum):
     """Not asked yet."""
 
 
+PATIENCE_SECONDS = Seconds(3)
+PATIENCE_BLOCKS = 2
+"""How long the coordinator leaves a round's beginning to the workers, who need it first: two that send the same pay
+for it twice."""
+
 FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
 
 
@@ -163,7 +168,7 @@ def decide(seen: JobView, world: World) -> tuple[Action, ...]:
     actions: list[Action] = [Deposit(deposit)] if deposit else []
     for view in seen.views:
         actions += _round_actions(seen, view, world)
-    if start_due(seen):
+    if start_due(seen, world):
         actions.append(StartRound(seen.job.started))
     if finish_due(seen):
         actions.append(Finish())
@@ -209,7 +214,7 @@ def stake_due(seen: JobView, world: World) -> Wei:
     return Wei(max(0, min(needed - world.free, world.balance)))
 
 
-def start_due(seen: JobView) -> bool:
+def start_due(seen: JobView, world: World) -> bool:
     """Whether the next round can start, and somebody is there to join it.
 
     After a failed round, and before the first, a worker that is there starts it: a round without workers only fails.
@@ -220,6 +225,7 @@ def start_due(seen: JobView) -> bool:
         and seen.job.started - seen.job.settled < seen.params.max_lead
         and previous is not None
         and previous.phase in (Phase.LEAD, Phase.FINAL)
+        and world.now >= previous.stored.merged_at + PATIENCE_SECONDS
     )
 
 
@@ -240,7 +246,9 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
     match view.phase:
         case Phase.SEALING:
             # INVARIANT: the seed is the hash of a block that is already there when it is drawn.
-            if stored.seed_block == 0 or world.block >= stored.seed_block:
+            drawn = stored.seed_block > 0 and world.block >= stored.seed_block + PATIENCE_BLOCKS
+            closed = stored.seed_block == 0 and world.now >= stored.join_ends + PATIENCE_SECONDS
+            if drawn or closed:
                 yield Seal(view.number)
         case Phase.ATTESTING:
             mask = attestation(view, world.now, Seconds(max(2, params.attest_seconds // 4)))

@@ -74,6 +74,8 @@ class Service:
         self._aggregators: dict[JobId, Aggregator] = {}
         self._refused: set[JobId] = set()
         self._closed: set[str] = set()
+        self._idle: dict[str, int] = {}
+        self._indexed = 0
         self._cheat = cheats.named(os.environ, parts.party.addresses.chain_id)
 
     @staticmethod
@@ -97,11 +99,17 @@ class Service:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
 
     def look(self, job: str) -> None:
-        """Do what is due for one job, until nothing is."""
+        """Do what is due for one job, until nothing is; a block in which nothing was is not looked at again."""
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
-            looks = LOOKS if taken else 0
-            while looks and self._once(JobId(reading.unhex(job))):
-                looks -= 1
+            block = self._party.head().number
+            if not taken or self._idle.get(job) == block:
+                return
+            for _ in range(LOOKS):
+                block = self._party.head().number
+                if not self._once(JobId(reading.unhex(job))):
+                    # An index that lags may have hidden something that is due.
+                    self._idle[job] = min(block, self._indexed)
+                    return
                 self._step()
 
     def close(self) -> None:
@@ -113,6 +121,7 @@ class Service:
 
     def _step(self) -> Indexed:
         done = self._indexer.step()
+        self._indexed = done.block
         if done.events:
             event("indexed", time=done.time, block=done.block, events=len(done.events))
         with self._parts.database.reading() as session:

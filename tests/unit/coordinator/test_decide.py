@@ -19,6 +19,7 @@ from coordinator.decide import (
     Release,
     Report,
     RoundView,
+    Seal,
     StartRound,
     Withdraw,
     World,
@@ -220,7 +221,19 @@ def test_the_next_round_starts_where_workers_are() -> None:
     for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
         view = RoundView(0, phase, Round(merged_at=Seconds(990)))
         assert (StartRound(1) in decide(job(view), WORLD)) == starts, phase
+    just = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(999)))
+    assert StartRound(1) not in decide(job(just), WORLD), "workers, who need it first, have a moment"
     assert decide(job(started=0), WORLD) == (), "the first round is a worker's to start"
+
+
+def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
+    for stored, due in (
+        (Round(seed_block=48), True),
+        (Round(seed_block=49), False),
+        (Round(join_ends=Seconds(997)), True),
+        (Round(join_ends=Seconds(998)), False),
+    ):
+        assert (Seal(0) in decide(job(RoundView(0, Phase.SEALING, stored)), WORLD)) == due, stored
 
 
 def test_games_and_windows_hold_payment_back() -> None:
