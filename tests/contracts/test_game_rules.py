@@ -2,9 +2,9 @@
 
 import brownie
 import pytest
+import rlp
 from eth_abi import encode
 from eth_utils import keccak, to_checksum_address
-import rlp
 
 ZERO = "0x" + "00" * 32
 STEP = (ZERO, [], "0x", ZERO, ZERO)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -13,9 +13,9 @@ from lockstep.chain import games as chain_games
 from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.game import Claim as ProtocolClaim
-from lockstep.protocol.game import Refused
+from lockstep.protocol.game import Game, Refused
 from lockstep.protocol.moves import Verdict, Wrong
-from lockstep.protocol.types import Address, ClaimId, Digest, Seed, StateRoot
+from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot
 from tests import games
 from tests.arena import Arena, Terms
 from tests.games import Lie, Match, PlainClaim
@@ -144,6 +144,7 @@ def test_one_flip_is_convicted_on_chain(stage: Stage, case: int) -> None:
     lie = CASES[case].lie
     assert lie is not None
     held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    mark = stage.arena.devnet.snapshot()
     opening = honest.opening(twin.claim, truth, held.trace, stage.nonce())
     if opening is None:
         # The chain's seed decides whether S_t shows this lie or rounds it away; G shows it always.
@@ -154,6 +155,7 @@ def test_one_flip_is_convicted_on_chain(stage: Stage, case: int) -> None:
     assert found is not None
     assert (found.wrong, found.position, found.element, found.chunk) == (Wrong.OP, lie.op, lie.element, lie.chunk or 0)
     assert not stage.arena.contracts.market.live(stage.claims[case]), "the stake is slashed"
+    stage.arena.devnet.revert(mark)
     assert len(outcome.spent) <= 16, "transactions"
     assert outcome.gas <= 2_000_000, "gas of the game"
     assert outcome.worst <= 600_000, f"worst transaction: {max(outcome.spent, key=lambda s: s.gas)}"
@@ -265,3 +267,62 @@ def test_wrong_moves_are_refused_with_the_same_rule(stage: Stage) -> None:
             arena.send(chain_games.call(arena.contracts.game, move, game_id), sender)  # type: ignore[arg-type]
         with pytest.raises(Refused, match=rule):
             twin.play(move, Address(sender.address))  # type: ignore[attr-defined]
+
+
+def both_refuse(stage: Stage, twin: Match, opening: moves.Open, move: moves.Move, rule: str, *, worker: bool) -> None:
+    arena = stage.arena
+    sender = arena.worker if worker else arena.challenger
+    game_id = chain_games.game.game_id(opening.claim, Address(arena.challenger.address), opening.nonce)
+    with pytest.raises(ChainError, match=rule):
+        arena.send(chain_games.call(arena.contracts.game, move, game_id), sender)
+    twin.now = Seconds(arena.now() - twin.seconds_per_move)
+    with pytest.raises(Refused, match=rule):
+        twin.play(move, Address(sender.address))
+
+
+def test_wrong_openings_are_refused_with_the_same_rule(stage: Stage) -> None:
+    held, twin = stage.held(0), Match(stage.unchallenged())
+    good = games.open_at(twin.claim, held, 2, stage.nonce())
+    foreign = replace(good.transition, ops_root=STEP.ops_root)
+    other_start = replace(good.transition, prev=held.trace[1])
+    for rule, opening in (
+        ("StepOutOfRange", replace(good, t=3)),
+        ("ProofInvalid", replace(good, transition=foreign)),
+        ("ProofInvalid", replace(good, transition=other_start)),
+        ("ProofInvalid", replace(good, next=held.trace[0])),
+        ("ProofInvalid", replace(good, next_proof=())),
+    ):
+        both_refuse(stage, twin, opening, opening, rule, worker=False)
+
+
+def test_move_after_the_clock_is_refused_with_the_same_rule(stage: Stage) -> None:
+    held, twin = stage.held(0), stage.twin(0)
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    game_id = chain_games.game.game_id(opening.claim, Address(stage.arena.challenger.address), opening.nonce)
+    state, log = stage.arena.begin(game_id, opening, twin)
+    move = honest.answer(state, log, held)
+    assert move is not None
+    mark = stage.arena.devnet.snapshot()
+    stage.arena.devnet.advance(Seconds(state.deadline - stage.arena.now() + 1))
+    both_refuse(stage, twin, opening, move, "ClockExpired", worker=True)
+    stage.arena.devnet.revert(mark)
+
+
+def test_partials_that_do_not_combine_are_refused_with_the_same_rule(stage: Stage) -> None:
+    case = CASES.index(Case(lie=Lie(5, element=1, chunk=1)))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    refused: list[str] = []
+
+    def defender(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+        if state.phase == moves.Phase.PARTIALS:
+            honest_words = honest.answer(state, log, truth)
+            assert honest_words is not None
+            both_refuse(stage, twin, opening, honest_words, "PartialsWrong", worker=True)
+            refused.append("PartialsWrong")
+        return honest.answer(state, log, held)
+
+    mark = stage.arena.devnet.snapshot()
+    stage.arena.play(opening, defender, games.challenges(truth), twin)
+    stage.arena.devnet.revert(mark)
+    assert refused == ["PartialsWrong"]
