@@ -8,6 +8,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from hashlib import sha256
@@ -19,7 +20,15 @@ from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.presets import DEVNET, MAINNET
 from lockstep.protocol.types import Address
-from lockstep.training.data import EXCERPT_BYTES, SEPARATOR, Texts, byte_corpus, read_documents, split_documents
+from lockstep.training.data import (
+    BYTE_VOCABULARY,
+    EXCERPT_BYTES,
+    SEPARATOR,
+    Texts,
+    byte_corpus,
+    read_documents,
+    split_documents,
+)
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import GPT, GPTConfig
 from lockstep.training.optimizers import AdamW
@@ -41,12 +50,17 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
     config = _value(GPTConfig, described.get("model", {}), "model")
-    batch = _value(Batch, {**described.get("batch", {}), "row_length": config.context + 1}, "batch")
-    strategy = dict(described.get("strategy", {}))
+    batch = _value(Batch, {**_table(described, "batch"), "row_length": config.context + 1}, "batch")
+    strategy = dict(_table(described, "strategy"))
     strategy["inner"] = _value(AdamW, strategy.get("inner", {}), "strategy.inner")
     spec = _value(diloco.Spec, strategy, "strategy")
+    # INVARIANT: every token of the data names a row of the embedding.
+    if config.vocabulary < BYTE_VOCABULARY:
+        raise UsageError(
+            f"a vocabulary of {config.vocabulary} for texts of bytes", f"model.vocabulary is {BYTE_VOCABULARY} at least"
+        )
     terms = described.get("terms", "devnet")
-    if terms not in TERMS:
+    if not isinstance(terms, str) or terms not in TERMS:
         raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(TERMS)}")
     slots = _integer(described, "slots", 3)
     return training_job(
@@ -58,7 +72,7 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
         slots=slots,
         min_slots=_integer(described, "min_slots", max(1, slots - 1)),
         seed=_integer(described, "seed", 0),
-        aggregator=Address(described.get("aggregator") or ZERO_ADDRESS),
+        aggregator=_address(described.get("aggregator") or ZERO_ADDRESS),
         terms=TERMS[terms],
     )
 
@@ -86,6 +100,19 @@ def _value(kind: type[T], given: Any, where: str) -> T:
         if not isinstance(value, due) and not (due is float and isinstance(value, int)):
             raise UsageError(f"{where}.{name} is {value!r}", f"a {due.__name__} is due")
     return kind(**given)
+
+
+def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = described.get(key, {})
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{key} is {value!r}", f"a table is due: [{key}]")
+    return value
+
+
+def _address(value: object) -> Address:
+    if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]{40}", value) is None:
+        raise UsageError(f"aggregator is {value!r}", 'an address, 0x and 40 hex digits, or "" for none')
+    return Address(value)
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:

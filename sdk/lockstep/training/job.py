@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lockstep.jobs import Schedule, TrainingJob
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.presets import DEVNET, Terms
@@ -72,6 +73,11 @@ def build_programs(
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
     if rounds < 1 or slots < 2:
         raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one round and two slots")
+    if slots > MAX_SLOTS or rounds * spec.inner_steps > MAX_STEPS:
+        raise UsageError(
+            f"{rounds} rounds of {spec.inner_steps} steps in {slots} slots",
+            f"the market takes {MAX_SLOTS} slots, and {MAX_STEPS} steps a slot",
+        )
     layout = layout_of(model)
     flat, scalar = torch.zeros(layout.size), torch.zeros((), dtype=torch.int32)
     table = spec.inner.table(rounds * spec.inner_steps, spec.inner_steps)
