@@ -42,7 +42,7 @@ GAS = {
     "StakeVault.burn": 200_000,
     # These loop over the slots (64 at most), a rewind also over the rounds ahead (16 at most).
     "JobMarket.freeze": 5_000_000,
-    "JobMarket.finalize": 5_000_000,
+    "JobMarket.finalize": 6_000_000,
     "JobMarket.seal": 4_000_000,
     "JobMarket.startRound": 4_000_000,
     "JobMarket.release": 4_000_000,
