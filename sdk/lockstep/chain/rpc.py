@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from lockstep.protocol.errors import ChainError, Unreachable
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 TIMEOUT_SECONDS = 20.0
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def connect(url: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECONDS) -> Web3:
@@ -18,6 +20,7 @@ def connect(url: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECO
     Raises `Unreachable` if nobody answers there, `ChainError` if the chain is not `chain_id`. Every later request
     raises `Unreachable` too when the endpoint has gone.
     """
+    from requests import Session
     from requests.exceptions import RequestException
     from web3 import HTTPProvider, Web3
 
@@ -38,7 +41,11 @@ def connect(url: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECO
 
     if not url.startswith(("http://", "https://")):
         raise Unreachable(f"{url!r} is not an http(s) URL", "give the chain's RPC URL, as http://127.0.0.1:8545")
-    w3 = Web3(Provider(url, request_kwargs={"timeout": timeout}, exception_retry_configuration=None))
+    session = Session()
+    # A proxy never stands between a process and its own machine, and looking for one costs more than the request.
+    session.trust_env = urlsplit(url).hostname not in LOOPBACK
+    provider = Provider(url, request_kwargs={"timeout": timeout}, session=session, exception_retry_configuration=None)
+    w3 = Web3(provider)
     actual = w3.eth.chain_id
     if chain_id is not None and actual != chain_id:
         raise ChainError(f"{url} is chain {actual}, not {chain_id}", "check the RPC URL and the addresses file")
