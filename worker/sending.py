@@ -42,7 +42,7 @@ class Sender:
             return False
         except FundsError as error:
             # A contract that finds too little stake is a rule like others; gas that cannot be paid is the end.
-            if not error.code.startswith("chain."):
+            if not error.code.startswith("funds."):
                 raise
             log.info("not now", key=key, rule=error.code)
             return False

@@ -163,6 +163,14 @@ def up(market: Market, home: Path, *more: str, env: Mapping[str, str] | None = N
     return process
 
 
+def asked(market: Market, home: Path, question: str) -> Any:
+    """`data` of `lockstep worker <question> --json`."""
+    where = ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json"), "--home", str(home)]
+    shown = market.start(question, ["worker", question, *where, "--json"])
+    assert shown.popen.wait(60) == 0, shown.log.read_text()
+    return json.loads(shown.out.read_text())["data"]
+
+
 def ledger_of(market: Market) -> Ledger:
     watcher = Watcher(EventReader(market.devnet.w3, market.contracts.addresses))
     watcher.poll()
@@ -216,6 +224,9 @@ def test_workers_finish_a_job_among_themselves_though_one_is_killed_mid_round(ma
         assert e.trace_root == replayed(market, job, e.slot, e.round), f"round {e.round}, slot {e.slot}"
     earned = sum(int(w.named("done")[0]["earned"]) for w in workers)
     assert earned == books.paid
+    rows, sums = (asked(market, homes[1], question) for question in ("why", "earnings"))
+    assert [r["reason"] for r in rows] == ["paid", "paid"], "why says so"
+    assert sums["earned"] == workers[1].named("done")[0]["earned"]
 
 
 class Challenger:

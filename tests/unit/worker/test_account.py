@@ -1,0 +1,115 @@
+"""Reason codes: every round that did not pay says why; sums agree with the events."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from lockstep.ledger import Ledger
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.types import MERGE_SLOT, Address, JobId
+from worker.account import MEANINGS, Account, earnings_of, reasons_of
+
+ME, OTHER, REQUESTER = (Address("0x" + c * 40) for c in "abc")
+JOB = JobId(b"\x07" * 32)
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event as the reader gives it."""
+
+    contract: str
+    name: str
+    args: dict[str, Any]
+    block: int = 1
+    time: int = 100
+
+    def __getattr__(self, name: str) -> Any:
+        return self.args[name]
+
+
+def market(name: str, round_: int = 0, **args: Any) -> Told:
+    return Told("JobMarket", name, {"job": JOB, "round": round_, **args})
+
+
+def started(attempt: int = 0, round_: int = 0) -> list[Told]:
+    return [
+        market("RoundStarted", round_, attempt=attempt, base=bytes(32), outer=bytes(32)),
+        market("Joined", round_, slot=0, worker=ME),
+        market("Joined", round_, slot=1, worker=OTHER),
+    ]
+
+
+def revealed(slot: int, worker: Address, attempt: int = 0) -> list[Told]:
+    claim = claim_id(JOB, 0, attempt, slot)
+    return [
+        market("Committed", slot=slot, commitment=bytes(32)),
+        market(
+            "Revealed", slot=slot, claim=claim, worker=worker, trace_root=bytes(32), out=bytes(32), out2=bytes(32),
+            trace_cid="bafytrace", payload_cid="bafypayload",
+        ),
+    ]  # fmt: skip
+
+
+CREATED = Told("JobMarket", "JobCreated", {"job": JOB, "requester": REQUESTER, "spec_digest": bytes(32)})
+SEALED = market("Sealed", seed=b"\x01" * 32)
+BOTH = [*started(), SEALED, *revealed(0, ME), *revealed(1, OTHER)]
+FROZEN = market("Frozen", merge_in=bytes(32), mask=0b11)
+PAID = market("Paid", slot=0, account=ME, amount=10)
+CONVICTED = market("Convicted", claim=claim_id(JOB, 0, 0, 0), slot=0, worker=ME, challenger=OTHER)
+SLASHED = Told(
+    "StakeVault", "Slashed",
+    {
+        "key": claim_id(JOB, 0, 0, 0), "account": ME, "amount": 100, "burned": 50, "to_challenger": 30,
+        "to_requester": 20,
+    },
+)  # fmt: skip
+
+
+def account(*events: Told) -> Account:
+    ledger = Ledger()
+    for e in (CREATED, *events):
+        ledger.apply(e)  # type: ignore[arg-type]
+    return Account(ME, ledger, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reason", "events"),
+    [
+        ("training", started()),
+        ("training", [*started(), SEALED]),
+        ("pending", BOTH),
+        ("pending", [*BOTH, FROZEN]),
+        ("paid", [*BOTH, FROZEN, market("RoundFinal"), PAID]),
+        ("excluded", [*BOTH, market("Frozen", merge_in=bytes(32), mask=0b10)]),
+        ("excluded", [*BOTH, market("Frozen", merge_in=bytes(32), mask=0b10), market("RoundFinal")]),
+        ("absent", [*started(), SEALED, *revealed(1, OTHER), market("Frozen", merge_in=bytes(32), mask=0b10)]),
+        ("convicted", [*BOTH, FROZEN, CONVICTED]),
+        ("convicted", [*BOTH, FROZEN, CONVICTED, market("RoundVoid", attempt=0)]),
+        ("round_failed", [*BOTH, market("RoundFailed")]),
+        ("round_failed", [*started(), market("RoundFailed")]),
+        ("round_void", [*BOTH, FROZEN, market("RoundVoid", attempt=0)]),
+        ("not_joined", [market("RoundStarted", attempt=0, base=bytes(32), outer=bytes(32))]),
+    ],
+)
+def test_each_round_has_the_reason_that_its_events_give(reason: str, events: list[Told]) -> None:
+    rows = reasons_of(account(*events))
+    assert [r["reason"] for r in rows] == [reason]
+    assert rows[0]["means"] == MEANINGS[reason]
+
+
+def test_a_round_started_again_has_a_row_for_each_attempt() -> None:
+    void = [*BOTH, FROZEN, market("RoundVoid", attempt=0), *started(attempt=1)]
+    rows = reasons_of(account(*void))
+    assert [(r["attempt"], r["reason"]) for r in rows] == [(0, "round_void"), (1, "training")]
+
+
+def test_earnings_are_payments_and_slashes_of_this_account() -> None:
+    merge = market("Paid", slot=MERGE_SLOT, account=ME, amount=5)
+    others = market("Paid", slot=1, account=OTHER, amount=10)
+    earned = earnings_of(account(*BOTH, FROZEN, market("RoundFinal"), PAID, merge, others))
+    assert (earned["earned"], earned["slashed"]) == ("15", "0")
+    assert [p["slot"] for p in earned["paid"]] == [0, "merge"]
+    lost = earnings_of(account(*BOTH, FROZEN, CONVICTED, SLASHED))
+    assert (lost["earned"], lost["slashed"]) == ("0", "100")
+    assert lost["slashes"][0]["reason"] == "convicted"

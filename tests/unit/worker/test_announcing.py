@@ -1,0 +1,104 @@
+"""Announcements: signed by both keys, sent once, never in the way."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+
+from lockstep.identity import NodeKey, verify_request
+from lockstep.protocol import merkle
+from lockstep.protocol.claims import typed_data
+from lockstep.protocol.jobs import Claim
+from lockstep.protocol.requests import RequestSignature
+from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
+from worker.announcing import PATH, Announcer
+from worker.progress import Material
+
+STAKING = Account.from_key(b"\x11" * 32)
+NODE = NodeKey(b"\x22" * 32)
+MARKET = Address("0x" + "33" * 20)
+OUT, OUT2 = Digest(b"o" * 32), Digest(b"p" * 32)
+MATERIAL = Material(
+    ClaimId(b"c" * 32), JobId(b"j" * 32), 3, 1, 2, Seed(b"s" * 32), Cid("bafybase"), (),
+    (StateRoot(b"1" * 32), StateRoot(merkle.node(OUT, OUT2))), OUT, OUT2, Cid("bafytrace"), Cid("bafypayload"),
+)  # fmt: skip
+BASE = StateRoot(b"b" * 32)
+
+
+class Coordinator(HTTPServer):
+    """Takes what is posted, and answers as it is told."""
+
+    def __init__(self, status: int = 202) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.status = status
+        self.got: list[tuple[str, dict[str, str], bytes]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Coordinator
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.server.got.append((self.path, dict(self.headers), body))
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    server = Coordinator()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def announcer(url: str) -> Announcer:
+    return Announcer(url, STAKING, NODE, 31337, MARKET)
+
+
+def test_a_claim_is_announced_once_signed_by_node_and_staking_key(coordinator: Coordinator) -> None:
+    teller = announcer(f"http://127.0.0.1:{coordinator.server_port}")
+    for _ in range(3):
+        teller.announce(MATERIAL, BASE, 2, Seconds(1000))
+    teller.close()
+    assert len(coordinator.got) == 1, "once"
+    path, headers, body = coordinator.got[0]
+    assert path == PATH
+    signature = RequestSignature.parse({k.lower(): v for k, v in headers.items()})
+    verify_request(signature, "POST", path, body)
+    assert signature.key == NODE.public
+    said = json.loads(body)
+    claim = Claim(
+        job=MATERIAL.job, round=3, attempt=1, slot=2, transitions=2, trace_root=TraceRoot(MATERIAL.trace_root),
+        out=StateRoot(OUT), out2=StateRoot(OUT2),
+    )  # fmt: skip
+    message = typed_data(31337, MARKET, claim, MATERIAL.seed, BASE)
+    signer = Account.recover_message(encode_typed_data(full_message=message), signature=said["signature"])
+    assert signer == said["worker"] == STAKING.address
+    assert said["claim"]["traceRoot"] == "0x" + MATERIAL.trace_root.hex()
+    assert (said["trace_cid"], said["payload_cid"]) == ("bafytrace", "bafypayload")
+
+
+def test_a_coordinator_that_refuses_or_is_gone_is_no_failure(coordinator: Coordinator) -> None:
+    coordinator.status = 503
+    refused = announcer(f"http://127.0.0.1:{coordinator.server_port}")
+    refused.announce(MATERIAL, BASE, 2, Seconds(1000))
+    refused.close()
+    gone = announcer("http://127.0.0.1:9")
+    gone.announce(MATERIAL, BASE, 2, Seconds(1000))
+    gone.close()
+    assert len(coordinator.got) == 1
+
+
+def test_without_a_url_nobody_is_told() -> None:
+    teller = announcer("")
+    teller.announce(MATERIAL, BASE, 2, Seconds(1000))
+    teller.close()
