@@ -11,11 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep import jobs
-from lockstep.jobs import Job, Schedule
+from lockstep.jobs import Job, Schedule, TrainingJob
 from lockstep.merging import store_checkpoint
 from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams
+from lockstep.protocol.presets import Terms
 from lockstep.protocol.program import F32, I32, Program
 from lockstep.protocol.types import Address, Digest, JobId, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore
@@ -26,6 +27,26 @@ from lockstep.storage.payload import Checkpoint
 SIZE, TERMS, ROWS, STEPS, SLOTS, ROUNDS = 8, 600, 40, 5, 3, 3
 SEED = Seed(bytes(range(32)))
 ID = JobId(b"toy job".ljust(32, b"."))
+
+
+TOY_TERMS = Terms(
+    join_seconds=Seconds(20),
+    train_seconds=Seconds(60),
+    reveal_seconds=Seconds(30),
+    attest_seconds=Seconds(20),
+    merge_seconds=Seconds(20),
+    challenge_seconds=Seconds(30),
+    clock_seconds=Seconds(120),
+    step_seconds=Seconds(10),
+    max_lead=ROUNDS,
+    max_fail=2,
+    slot_price=Wei(10**18),
+    merge_price=Wei(10**17),
+    slot_stake=Wei(10 * 10**18),
+    merge_stake=Wei(10 * 10**18),
+    bond=Wei(10**18),
+)
+"""Short windows, small stakes."""
 
 
 def step_program(steps: int = STEPS, rounds: int = ROUNDS) -> Program:
@@ -138,24 +159,30 @@ def publish(store: ContentStore, steps: int = STEPS, **changes: object) -> JobPa
         rounds=ROUNDS,
         slots=SLOTS,
         min_slots=2,
-        max_lead=ROUNDS,
-        max_fail=2,
-        join_seconds=Seconds(20),
-        train_seconds=Seconds(60),
-        reveal_seconds=Seconds(30),
-        attest_seconds=Seconds(20),
-        merge_seconds=Seconds(20),
-        challenge_seconds=Seconds(30),
-        clock_seconds=Seconds(120),
-        step_seconds=Seconds(10),
-        slot_price=Wei(10**18),
-        merge_price=Wei(10**17),
-        slot_stake=Wei(10 * 10**18),
-        merge_stake=Wei(10 * 10**18),
-        bond=Wei(10**18),
         aggregator=Address(ZERO_ADDRESS),
+        **TOY_TERMS.__dict__,
     )
     return replace(params, **changes)  # type: ignore[arg-type]
+
+
+def training_job(**changes: object) -> TrainingJob:
+    """The same job as a requester hands it to the SDK."""
+    job = TrainingJob(
+        programs=schedule(),
+        dataset=dataset(),
+        genesis=genesis(),
+        model={},
+        parameters=(),
+        strategy={"name": "toy"},
+        inner_steps=STEPS,
+        rounds=ROUNDS,
+        slots=SLOTS,
+        min_slots=2,
+        shared_depth=1,
+        payload_depth=0,
+        terms=TOY_TERMS,
+    )
+    return replace(job, **changes)  # type: ignore[arg-type]
 
 
 def load(store: ContentStore, threads: int = 1) -> Job:
