@@ -211,6 +211,10 @@ class Service:
         except LockstepError as error:
             self._could_not(record, error, head.time)
             return
+        except Exception as error:  # whatever a claimant published must not end the games that run
+            log.exception("a replay failed", claim=record.id.hex())
+            self._could_not(record, LockstepError(f"{type(error).__name__}: {error}"), head.time)
+            return
         if game is not None:
             self._held[record.id] = found.audit.held
             self._sit(game.id, found.audit.held)

@@ -82,13 +82,23 @@ class PublicData:
         """The checkpoint that a round starts from."""
         key = round_.base, round_.outer
         if key not in self._checkpoints:
-            records = ledger.records_behind(round_, self.job.params.slots)
-            checkpoint = base_checkpoint(self.job, self.store, records)
+            checkpoint = self._fetched_base(ledger, round_)
             # INVARIANT: what is replayed starts where the chain says.
             if self.job.checkpoint_roots(checkpoint) != key:
                 raise Mismatch(f"round {round_.number} starts from another checkpoint", hint="read the events again")
             self._keep_checkpoint(key, checkpoint)
         return self._checkpoints[key]
+
+    def _fetched_base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
+        """The base by CID or from stored payloads; if these are lost too, by replaying the merge and its slots."""
+        try:
+            return base_checkpoint(self.job, self.store, ledger.records_behind(round_, self.job.params.slots))
+        except UNAVAILABLE:
+            behind = ledger.merge_behind(round_)
+            if behind is None:
+                raise
+            run = self.run_of(ledger, *behind)
+            return checkpoint_of(self.job, run.advance(1, run.start))
 
     def payload(self, ref: Payload) -> Tensors:
         """A slot's payload, from its own replay if there was one."""

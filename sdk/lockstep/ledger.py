@@ -129,19 +129,25 @@ class JobLedger:
     def records_behind(self, r: RoundLedger, slots: int) -> list[RoundRecord]:
         """The rounds before `r` as they were when it started, up to the merge that its base came from."""
         records = self.records(r.number, slots)
+        base = self.merge_behind(r)
+        if base is None:
+            return records
+        merged, merge = base
+        return [*records[: merged.number], merged.record(slots, merge)]
+
+    def merge_behind(self, r: RoundLedger) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The merge that a round's base came from, convicted or not, with its round; None for the genesis."""
         for number in reversed(range(r.number)):
-            base = next((m for m in self._merges(number) if (m.out, m.out2) == (r.base, r.outer)), None)
-            if base is not None:
-                return [*records[:number], self.rounds[number].record(slots, base)]
-        return records
+            for earlier in self.all_rounds():
+                for merge in earlier.merges:
+                    if earlier.number == number and (merge.out, merge.out2) == (r.base, r.outer):
+                        return earlier, merge
+        return None
 
     def all_rounds(self) -> Iterator[RoundLedger]:
         """Of every attempt."""
         yield from self.past
         yield from self.rounds.values()
-
-    def _merges(self, number: int) -> Iterator[ClaimRecord]:
-        return (m for r in self.all_rounds() if r.number == number for m in r.merges)
 
 
 @dataclass(frozen=True)

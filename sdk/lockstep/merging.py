@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.jobs import ClaimRun, Job, Tensors, check_checkpoint, checkpoint_of, merge_run
-from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, PayloadInvalid, Unreachable
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
 from lockstep.storage.payload import (
     F32_FORMAT,
@@ -80,7 +80,7 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
     """
     headers = job.programs.encode.output_layout[: 1 << job.params.payload_depth]
     limit = max(wire_length(headers, F32_FORMAT), wire_length(headers, INT8_FORMAT))
-    tensors = decode_payload(store.get(payload.cid, max_bytes=limit), headers)
+    tensors = decode_payload(_fetch(store, payload.cid, limit), headers)
     # INVARIANT: what is merged is what was claimed, bit for bit.
     if job.payload_root(tensors) != payload.out:
         raise PayloadInvalid("a payload does not hash to its claim's root", hint="leave the slot out of the merge")
@@ -114,7 +114,7 @@ def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, oute
     """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain."""
     layout = job.programs.merge.output_layout
     limit = sum(4 * h.elements + CBOR_SLACK for h in layout if h is not None) + CBOR_SLACK
-    return check_checkpoint(job, decode_checkpoint(store.get(cid, max_bytes=limit)), shared, outer)
+    return check_checkpoint(job, decode_checkpoint(_fetch(store, cid, limit)), shared, outer)
 
 
 def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
@@ -132,6 +132,14 @@ def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord
         return load_checkpoint(job, store, last.checkpoint, last.out, last.out2)
     except (BlobMissing, Unreachable, Mismatch, PayloadInvalid) as error:
         return _recomputed(job, store, before, last, error)
+
+
+def _fetch(store: ContentStore, cid: Cid, limit: int) -> bytes:
+    """Content that a claimant named; a name that is no CID is content that nobody holds."""
+    try:
+        return store.get(cid, max_bytes=limit)
+    except UsageError as error:
+        raise BlobMissing(f"{cid!r} names no content", hint="its claimant wrote no CID there") from error
 
 
 def _recomputed(

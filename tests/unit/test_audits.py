@@ -202,6 +202,20 @@ def test_lost_payload_of_a_merge_is_computed_again_from_its_slot(job: Job, store
     assert public.payload(Payload(NOWHERE, claims[0].out)) is not None, "kept once it was computed"
 
 
+def test_name_that_is_no_cid_is_data_that_nobody_holds(job: Job, store: ContentStore) -> None:
+    nonsense = Cid("../../etc/passwd")
+    claims = [replace(published(slot_run(job, slot), store), payload_cid=nonsense) for slot in range(3)]
+    ledger, round_ = ledgers(job, claims, 0b111)
+    merged = merge_round(job, job.genesis, [jobs.payload_of(job, f) for f in finals(job)], toyjob.SEED, 0)
+    record = merge_record(job, merged.out, merged.out2, nonsense)
+    round_.merges.append(record)
+    ledger.rounds[1] = RoundLedger(1, 0, merged.out, merged.out2, toyjob.SEED)
+    public = PublicData(job, store)
+    assert public.fault_of_payload(claims[0]) == "blob_missing"
+    assert audit(public.run_of(ledger, round_, record), record, store).matches, "payloads come from the slots"
+    assert job.checkpoint_roots(PublicData(job, store).base(ledger, ledger.rounds[1])) == (merged.out, merged.out2)
+
+
 def test_lost_payload_of_a_liar_leaves_the_merge_undecided(job: Job, store: ContentStore) -> None:
     claims = [replace(published(lying(job, "other-data", slot), store), payload_cid=NOWHERE) for slot in range(3)]
     ledger, round_ = ledgers(job, claims, 0b111)
