@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.contracts import Contracts
+from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.jobs import Job, Schedule, TrainingJob, check_checkpoint, load, subtree_root
@@ -117,12 +117,24 @@ class Network:
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
         permit = token.sign_permit(self.account, vault.address, escrow, deadline)
+        self._send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
+        return JobHandle(self, job)
+
+    def withdraw(self) -> Wei:
+        """Have the vault pay out what it owes the account: refunds, and its part of slashes. Returns the amount."""
+        vault = self.contracts.vault
+        owed = vault.credits(Address(self.account.address))
+        if owed:
+            self._send(vault.withdraw(), f"withdraw/{self.w3.eth.get_transaction_count(self.account.address)}")
+        return owed
+
+    def _send(self, call: Call, key: str) -> None:
+        """One transaction, mined; a key is sent once."""
         outbox = self.outbox()
         try:
-            outbox.send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
+            outbox.send(call, key)
         finally:
             outbox.close()
-        return JobHandle(self, job)
 
     def job(self, job: JobId) -> JobHandle:
         """A job on chain; raises NotFoundError."""
@@ -154,12 +166,9 @@ class JobHandle:
         }
 
     def cancel(self) -> None:
-        """Stop new rounds; refunds what no round in flight has reserved."""
-        outbox = self.net.outbox()
-        try:
-            outbox.send(self.net.contracts.market.cancel(self.id), f"cancel/{self.id.hex()}")
-        finally:
-            outbox.close()
+        """Stop new rounds; what no round in flight has reserved is paid back at once. A second call does nothing."""
+        self.net._send(self.net.contracts.market.cancel(self.id), f"cancel/{self.id.hex()}")
+        self.net.withdraw()
 
     def watch(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Event]:
         """The job's events from its beginning until it is done, as they come."""

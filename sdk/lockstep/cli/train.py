@@ -171,6 +171,20 @@ def cancel(
     emit(handle.status(), as_json)
 
 
+@app.command("withdraw")
+def withdraw(
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Take what the vault owes: refunds, and the requester's part of slashes."""
+    amount = _network(rpc, storage, deployment, home, password_file).withdraw()
+    emit({"withdrawn": str(amount)}, as_json, text=f"{amount} wei")
+
+
 def _network(
     rpc: str | None, storage: str | None, deployment: str | None, home: str | None, password_file: str | None
 ) -> Network:

@@ -20,7 +20,7 @@ from .conftest import Lockstep
 NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "key")
 COMMANDS = [
     ("demo",), ("replay",), ("key", "new"), ("key", "show"),
-    *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "pull", "cancel")),
+    *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "doctor")),
     *(("storage", verb) for verb in ("serve", "put", "get", "stat")),

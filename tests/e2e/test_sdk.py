@@ -1,0 +1,212 @@
+"""The SDK on a real chain: a requester's way from a quote to a model, and back out of a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import lockstep
+from lockstep.chain.events import Event
+from lockstep.client import Network
+from lockstep.jobs import TrainingJob
+from lockstep.protocol.errors import (
+    BudgetExceeded,
+    ChainError,
+    FundsError,
+    NotFoundError,
+    ProgramInvalid,
+    TryLater,
+    Unreachable,
+    UsageError,
+)
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.storage.directory import DirectoryStore
+from tests import broken, toyjob
+
+from .market import WALLET, Market
+
+pytestmark = [pytest.mark.chain]
+
+PARAMETERS = ({"name": "weight", "offset": 0, "shape": [2, 4]},)
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    running = Market.start(tmp_path_factory.mktemp("sdk"))
+    yield running
+    running.stop()
+
+
+def network(market: Market, name: str) -> Network:
+    """A funded requester's, with a store of its own."""
+    account = market.devnet.account(name)
+    if market.contracts.token.balance_of(market.address(name)) == 0:
+        market.requester.send(market.contracts.token.mint(market.address(name), WALLET), f"mint/{name}")
+    return lockstep.connect(
+        rpc=market.devnet.url,
+        storage=f"dir://{market.folder}/store-{name}",
+        deployment=market.folder / "deployment.json",
+        account=account,
+        home=market.folder / f"home-{name}",
+    )
+
+
+def small(**changes: object) -> TrainingJob:
+    return toyjob.training_job(model={"model": "toy"}, parameters=PARAMETERS, rounds=1, min_slots=3, **changes)
+
+
+def untouched(net: Network) -> tuple[object, ...]:
+    """What a refused submission must leave as it was: balance, transactions, blocks kept."""
+    store = net.store
+    assert isinstance(store, DirectoryStore)
+    count = net.w3.eth.get_transaction_count(net.account.address)
+    return net.contracts.token.balance_of(net.account.address), count, sorted(store.blocks())
+
+
+def test_quote_binds_the_whole_job_and_touches_nothing(market: Market) -> None:
+    net = network(market, "quoter")
+    before = untouched(net)
+    quote = net.quote(toyjob.training_job())
+    assert quote.params == toyjob.publish(DirectoryStore(market.folder / "elsewhere")), "as written out by hand"
+    assert quote.escrow == 3 * (3 * 10**18 + 10**17)
+    assert untouched(net) == before
+
+
+def test_over_budget_and_over_balance_store_and_send_nothing(market: Market) -> None:
+    net = network(market, "poor")
+    dear = net.quote(toyjob.training_job(rounds=400))
+    before = untouched(net)
+    with pytest.raises(BudgetExceeded, match=str(dear.escrow)) as refused:
+        net.submit(dear, budget=Wei(dear.escrow - 1))
+    assert (refused.value.exit_code, bool(refused.value.hint)) == (6, True)
+    assert dear.escrow > WALLET
+    with pytest.raises(FundsError, match=str(WALLET)) as refused:
+        net.submit(dear, budget=dear.escrow)
+    assert (refused.value.exit_code, refused.value.code) == (6, "funds")
+    assert untouched(net) == before
+    assert not (net.home / "outbox.sqlite").exists(), "no transaction was begun"
+
+
+def test_what_could_not_be_defended_or_paid_is_refused_by_the_quote(market: Market) -> None:
+    net = network(market, "quoter")
+    before = untouched(net)
+    with pytest.raises(ProgramInvalid, match=r"step: op 1 \(map scale tokens.*33 instructions") as invalid:
+        net.quote(toyjob.training_job(programs=broken.schedule()))
+    assert (invalid.value.exit_code, bool(invalid.value.hint)) == (2, True)
+    with pytest.raises(ChainError, match="slots") as refused:
+        net.quote(toyjob.training_job(min_slots=4))
+    assert "min_slots" in refused.value.hint
+    assert untouched(net) == before
+
+
+def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
+    net = network(market, "trainer")
+    quote = net.quote(small())
+    handle = net.submit(quote, budget=quote.escrow, nonce=7)
+    spent = WALLET - quote.escrow
+    assert net.contracts.token.balance_of(market.address("trainer")) == spent
+
+    again = net.submit(quote, budget=quote.escrow, nonce=7)
+    assert again.id == handle.id, "the same nonce is the same job"
+    assert net.contracts.token.balance_of(market.address("trainer")) == spent, "and is paid once"
+    assert net.job(handle.id).status() == {
+        "job": handle.id.hex(), "status": "active", "rounds": 1, "started": 0, "settled": 0, "failed": 0,
+        "escrow": str(quote.escrow), "paid": "0", "refunded": "0",
+    }  # fmt: skip
+    with pytest.raises(TryLater):
+        handle.download(tmp_path / "early")
+    assert not (tmp_path / "early").exists()
+
+    merge = play(market, net, handle.id)
+    checkpoint, source = handle.checkpoint()
+    assert (source["round"], source["claim"]) == (0, merge)
+    assert checkpoint.shared[0].shape == (toyjob.SIZE,)
+    assert not np.array_equal(checkpoint.shared[0], toyjob.genesis().shared[0]), "it was trained"
+
+    events = list(handle.watch(poll_seconds=0.1))
+    names = [e.name for e in events]
+    assert [names[0], names[-1]] == ["JobCreated", "JobDone"]
+    assert names.count("Revealed") == 3
+    assert all(e.args["job"] == handle.id for e in events)
+    done: Event = events[-1]
+    assert done.args["paid"] + done.args["refunded"] == quote.escrow
+    assert handle.status()["status"] == JobStatus.DONE.name.lower()
+
+    path = handle.download(tmp_path / "model")
+    assert path == tmp_path / "model/model.safetensors"
+    weight = load_file(path)["weight"]
+    assert weight.tobytes() == checkpoint.shared[0].tobytes(), "bit for bit"
+    assert weight.shape == (2, 4)
+    assert json.loads((tmp_path / "model/config.json").read_text()) == {"model": "toy"}
+    provenance = json.loads((tmp_path / "model/provenance.json").read_text())
+    assert provenance["job"] == handle.id.hex()
+    assert provenance["programs"]["step"] == toyjob.step_program().root.hex()
+    assert provenance["shared_root"] == source["shared_root"]
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="file"):
+        handle.download(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def play(market: Market, net: Network, job: JobId) -> str:
+    """The job's one round by the market's workers, to the end; the merge's claim."""
+    market.job_id, market.params = job, net.contracts.market.params(job)
+    market.store, market.job = net.store, net.job(job).parts
+    market.seal()
+    market.claim([market.run(slot) for slot in range(3)])
+    claim, _ = market.merge()
+    market.devnet.advance(Seconds(market.params.challenge_seconds + 1))
+    market.requester.send(net.contracts.market.finalize(job, 0), "finalize")
+    market.requester.send(net.contracts.market.finish(job), "finish")
+    return claim.hex()
+
+
+def test_cancel_gives_the_escrow_back(market: Market) -> None:
+    net = network(market, "waverer")
+    handle = net.submit(quote := net.quote(small()), budget=quote.escrow)
+    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.escrow
+    handle.cancel()
+    status = handle.status()
+    assert (status["status"], status["paid"], status["refunded"]) == ("cancelled", "0", str(quote.escrow))
+    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET, "to the last wei"
+    handle.cancel()
+    assert handle.status() == status, "a second time changes nothing"
+    assert net.withdraw() == 0, "and nothing is owed"
+    market.requester.send(net.contracts.market.finish(handle.id), "finish cancelled")
+    assert [e.name for e in handle.watch()] == ["JobCreated", "JobCancelled", "JobDone"]
+
+
+def test_a_stranger_cannot_cancel(market: Market) -> None:
+    net, stranger = network(market, "owner"), network(market, "stranger")
+    handle = net.submit(quote := net.quote(small()), budget=quote.escrow)
+    with pytest.raises(ChainError) as refused:
+        stranger.job(handle.id).cancel()
+    assert refused.value.hint
+    assert handle.status()["status"] == "active"
+
+
+def test_connect_and_job_say_what_is_not_there(market: Market, tmp_path: Path) -> None:
+    net = network(market, "quoter")
+    with pytest.raises(NotFoundError):
+        net.job(JobId(bytes(32)))
+    there = {
+        "rpc": market.devnet.url, "storage": f"dir://{tmp_path}/blocks", "account": net.account,
+        "deployment": market.folder / "deployment.json", "home": tmp_path / "home",
+    }  # fmt: skip
+    nobody = "http://127.0.0.1:9"
+    for wrong, expected in (
+        ({"rpc": nobody}, Unreachable),
+        ({"storage": nobody}, Unreachable),
+        ({"storage": "nonsense"}, UsageError),
+        ({"deployment": tmp_path / "none.json"}, NotFoundError),
+    ):
+        with pytest.raises(expected) as refused:
+            lockstep.connect(**{**there, **wrong})  # type: ignore[arg-type]
+        assert refused.value.hint, wrong
+        assert not (tmp_path / "home").exists(), "nothing is begun"
