@@ -1,0 +1,192 @@
+"""Whole jobs on the market's twin, played by workers that follow `decide` and nothing else.
+
+Whoever sleeps, is convicted or never wakes: the job comes to its end, and the money adds up.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.protocol import claims, merkle, rounds
+from lockstep.protocol.errors import ChainError, FundsError
+from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Reveal
+from lockstep.protocol.rounds import Block, Market
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
+from tests.histories import BlockHashes
+from tests.unit.worker.test_decide import PARAMS
+from worker import decide
+from worker.decide import Act, Do, JobView, RoundView, Self
+
+REQUESTER, AGGREGATOR, CHALLENGER = (Address(f"0x{i:040x}") for i in range(1, 4))
+ROOT = keccak(b"any root")
+TERMS = replace(
+    PARAMS, spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT,
+    genesis_shared=StateRoot(ROOT), genesis_outer=StateRoot(ROOT), zero_carry=StateRoot(ROOT),
+    zero_payload=StateRoot(ROOT), clock_seconds=Seconds(60), aggregator=ZERO_ADDRESS, max_fail=6,
+)  # fmt: skip
+OUT, OUT2 = StateRoot(keccak(b"out")), StateRoot(keccak(b"out2"))
+
+
+def opened(steps: int) -> Reveal:
+    """A claim of `steps` + 1 transitions; what it says does not matter here."""
+    roots = [keccak(bytes([t])) for t in range(steps)] + [merkle.node(OUT, OUT2)]
+    tree = merkle.levels([merkle.leaf(r) for r in roots])
+    proof = tuple(merkle.proof(tree, len(roots) - 1))
+    return Reveal(TraceRoot(tree[-1][0]), OUT, OUT2, Digest(bytes(32)), proof, "trace", "payload")
+
+
+@dataclass
+class Player:
+    """A worker without threads, disks or chains."""
+
+    address: Address
+    place: int
+    awake: float
+    """The chance that it looks at a block."""
+    since: dict[Act, Seconds] = field(default_factory=dict)
+    refused: int = 0
+
+
+@dataclass
+class Play:
+    """A job and who plays it."""
+
+    market: Market
+    job: JobId
+    players: list[Player]
+    random: random.Random
+    convict_merge: float
+    convict_slot: float
+    block: Block = field(default_factory=lambda: Block(10, Seconds(1000), BlockHashes()))
+    acts: int = 0
+
+    def view(self) -> JobView:
+        """The job as `worker.reading.look` gives it."""
+        books, p = self.market.jobs[self.job], self.market.params[self.job]
+        known = [r for (job, r) in self.market.rounds if job == self.job]
+        numbers = [r for r in sorted(known) if r >= books.settled - 1 and (r < books.started or self._void(r))]
+        return JobView(self.job, p, books, tuple(map(self._round, numbers)), self.block.time, self.block.number)
+
+    def _void(self, r: int) -> bool:
+        return self.market.rounds[self.job, r].phase == Phase.VOID
+
+    def _round(self, r: int) -> RoundView:
+        p, ro = self.market.params[self.job], self.market.rounds[self.job, r]
+        phase = self.market.phase(self.block, self.job, r)
+        merging = phase == Phase.MERGING
+        merger = self.market.merger_of(self.block, self.job, r) if merging else ZERO_ADDRESS
+        over = merging and rounds.turn(p, ro, self.block.time) > ro.mask.bit_count()
+        ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.slots)]
+        held = tuple(self.market.claims.get(i, Claim()) for i in ids)
+        return RoundView(r, ro, phase, held, merger, over)
+
+    def step(self) -> None:
+        """One block: time moves, some players look and act, a challenger may win."""
+        self.block = Block(self.block.number + 1, Seconds(self.block.time + self.random.randint(1, 3)), BlockHashes())
+        for player in self.random.sample(self.players, len(self.players)):
+            if self.random.random() < player.awake:
+                self._look(player)
+        self._challenge()
+
+    def _look(self, player: Player) -> None:
+        view = self.view()
+        committable = frozenset((r.number, s) for r in view.rounds for s in r.slots_of(player.address))
+        me = Self(player.address, Wei(self.market.books.free[player.address]), player.place, False, committable)
+        possible = decide.acts(view, me)
+        player.since = decide.remember(possible, player.since, self.block.time)
+        due = decide.due(possible, player.since, self.block.time, decide.rank(view, me))
+        for act in [*due, *decide.ahead(view, me, frozenset())]:
+            try:
+                self._do(player.address, act)
+                self.acts += 1
+            except (ChainError, FundsError):
+                player.refused += 1
+
+    def _do(self, sender: Address, act: Act) -> None:
+        m, b, job, r = self.market, self.block, self.job, act.round
+        steps = m.params[job].inner_steps
+        if act.do == Do.START:
+            m.start_round(b, job, r)
+        elif act.do == Do.JOIN:
+            m.join(b, sender, job, r, act.slot)
+        elif act.do == Do.SEAL:
+            m.seal(b, job, r)
+        elif act.do == Do.COMMIT:
+            claim = claims.claim_id(job, r, m.rounds[job, r].attempt, act.slot)
+            m.commit(b, sender, job, r, act.slot, claims.commitment(claim, sender, opened(steps)))
+        elif act.do == Do.REVEAL:
+            m.reveal(b, sender, job, r, act.slot, opened(steps))
+        elif act.do == Do.FREEZE:
+            m.freeze(b, job, r)
+        elif act.do == Do.MERGE:
+            m.merge(b, sender, job, r, OUT, OUT2)
+        elif act.do == Do.FINALIZE:
+            m.finalize(b, job, r)
+        elif act.do == Do.RELEASE:
+            m.release(b, job, r)
+        elif act.do == Do.FINISH:
+            m.finish(job)
+        else:
+            raise AssertionError(f"nobody decides to {act.do} here")
+
+    def _challenge(self) -> None:
+        for claim, c in list(self.market.claims.items()):
+            chance = self.convict_merge if c.slot == MERGE_SLOT else self.convict_slot
+            if self.random.random() < chance and self.market.window_open(self.block, claim):
+                self.market.on_open(self.block, ClaimId(claim))
+                self.market.on_convicted(self.block, ClaimId(claim), CHALLENGER)
+
+
+def play(seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float) -> Play:
+    """A job of three rounds, begun."""
+    market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000))
+    params = replace(TERMS, rounds=3, max_lead=2, aggregator=AGGREGATOR if aggregated else ZERO_ADDRESS)
+    job = market.create(REQUESTER, params, 0, params.escrow)
+    seats = [Player(Address(f"0x{i:040x}"), i - 16, awake) for i in range(16, 16 + players)]
+    for player in seats:
+        market.books.deposit(player.address, Wei(10_000))
+    return Play(market, job, seats, random.Random(seed), merges, slots)
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 1 << 32), st.integers(2, 4), st.sampled_from([0.3, 0.7, 1.0]), st.booleans(),
+    st.sampled_from([0.0, 0.0, 0.02]), st.sampled_from([0.0, 0.0, 0.01]),
+)  # fmt: skip
+def test_every_job_ends_and_its_money_adds_up(
+    seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float
+) -> None:
+    """The aggregator, where there is one, never wakes: workers succeed it."""
+    game = play(seed, players, awake, aggregated, merges, slots)
+    deposited = 10_000 * players
+    for _ in range(3000):
+        game.step()
+        if game.market.jobs[game.job].status == JobStatus.DONE:
+            break
+    for _ in range(60):
+        game.step()
+    books, vault = game.market.jobs[game.job], game.market.books
+    assert books.status == JobStatus.DONE, game.view()
+    assert books.escrow == books.paid + books.refunded
+    assert vault.tokens == deposited + books.escrow, "nothing left the vault, nothing appeared"
+    assert not vault.locks, "every stake that was not slashed is back"
+    assert sum(vault.free.values()) + sum(vault.credits.values()) == vault.tokens
+
+
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=10)
+def test_honest_awake_workers_are_paid_for_every_slot_of_every_round(seed: int) -> None:
+    game = play(seed, 3, 1.0, False, 0.0, 0.0)
+    for _ in range(600):
+        game.step()
+    books = game.market.jobs[game.job]
+    assert books.status == JobStatus.DONE
+    assert books.paid == books.escrow == game.market.params[game.job].escrow
+    assert not game.market.books.locks, "every stake is back"
+    statuses = {c.status for c in game.market.claims.values()}
+    assert statuses == {ClaimStatus.FINAL}
