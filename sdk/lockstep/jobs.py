@@ -247,7 +247,24 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
     genesis = decode_checkpoint(store.get(spec.genesis, max_bytes=MAX_PROGRAM_BYTES))
     job = Job(job_id, params, spec, programs, dataset, genesis, threads, path)
     check_checkpoint(job, genesis, params.genesis_shared, params.genesis_outer)
+    _check_zeros(job)
     return job
+
+
+def _check_zeros(job: Job) -> None:
+    quarter, width = 1 << job.params.shared_depth, 1 << job.params.payload_depth
+    carry = job.programs.step.inputs[2 * quarter : 3 * quarter]
+    payload = job.programs.encode.output_layout[:width]
+    for what, layout, named in (
+        ("carry", carry, job.params.zero_carry),
+        ("payload", payload, job.params.zero_payload),
+    ):
+        # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.
+        if subtree_root(layout, [_zeros(h) for h in layout if h is not None]) != named:
+            raise Mismatch(
+                f"the job's zero {what} is not that of its Programs",
+                hint="do not run the job: honest claims about it would be convicted",
+            )
 
 
 def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: bytes) -> Checkpoint:

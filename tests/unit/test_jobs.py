@@ -93,11 +93,26 @@ def test_a_checkpoint_of_other_roots_is_refused(job: Job) -> None:
         check_checkpoint(job, Checkpoint(job.genesis.shared, ()), shared, outer)
 
 
-@pytest.mark.parametrize("part", ["step_program", "encode_program", "merge_program", "dataset_root", "genesis_shared"])
+NAMED = (
+    "step_program", "encode_program", "merge_program", "dataset_root", "genesis_shared", "zero_carry", "zero_payload",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("part", NAMED)
 def test_loading_refuses_what_the_chain_does_not_name(part: str, store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises(Mismatch):
         jobs.load(toyjob.ID, replace(params, **{part: b"\x01" * 32}), store)
+
+
+def test_loading_refuses_a_carry_that_is_not_zero(store: ContentStore) -> None:
+    """The contract would start every slot there; whoever started at zero would be convicted of the first step."""
+    ones = np.ones(toyjob.SIZE, np.float32)
+    vector = toyjob.schedule().step.inputs[4]
+    carry = layout_root([vector, vector], [ones, ones])
+    params = toyjob.publish(store)
+    with pytest.raises(Mismatch, match="carry"):
+        jobs.load(toyjob.ID, replace(params, zero_carry=carry), store)
 
 
 def test_loading_refuses_other_shapes(store: ContentStore) -> None:

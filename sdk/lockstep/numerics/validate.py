@@ -28,7 +28,8 @@ MAX_INSTRS = 32
 MAX_FUNCTIONS = 8
 MAX_TOTAL = 1 << 34
 """Elements of all ops of one Program, unless a job sets less."""
-MAX_STATE_DEPTH = 16
+MAX_STATE_DEPTH = 10
+"""log2 of a state's entries: the header lists them, and four moves of a game carry the header (9 KiB at most)."""
 
 _OPCODES = frozenset(int(op) for op in scalar.Op)
 _MODES = frozenset(int(mode) for mode in Fold)
@@ -77,7 +78,7 @@ def _check_header(program: Program) -> None:
         raise ProgramInvalid(f"a Program of {len(program.ops)} ops", hint=f"1 to {MAX_OPS} can be defended")
     for what, entries in (("input", program.inputs), ("output", program.outputs)):
         if len(entries) != 1 << ceil_log2(max(len(entries), 1)) or len(entries) > 1 << MAX_STATE_DEPTH:
-            raise ProgramInvalid(f"an {what} state of {len(entries)} entries", hint="pad it to a power of two, <= 2^16")
+            raise ProgramInvalid(f"an {what} state of {len(entries)} entries", hint="pad it to a power of two, <= 2^10")
     for k, entry in enumerate(program.inputs):
         # INVARIANT: state is flat.
         if entry is not None and (len(entry.shape) > 1 or not _fits(entry)):

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.scalar import Op as Opcode
-from lockstep.numerics.validate import MAX_OPS, check_schedule, validate
+from lockstep.numerics.validate import MAX_OPS, MAX_STATE_DEPTH, check_schedule, validate
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
@@ -203,6 +203,16 @@ def test_states_that_are_not_flat_are_refused() -> None:
         validate(replace(chain(), inputs=inputs))
     with pytest.raises(ProgramInvalid, match="3 entries"):
         validate(replace(chain(), outputs=(*chain().outputs, Alias(0))))
+
+
+def test_a_state_table_that_no_transaction_carries_is_refused() -> None:
+    """Every party sends the Program's header along: 2^16 entries were 590 KB in each of four moves."""
+    wide = (*chain().inputs, *[None] * ((1 << MAX_STATE_DEPTH) - len(chain().inputs)))
+    validate(replace(chain(), inputs=wide))
+    with pytest.raises(ProgramInvalid, match="2048 entries"):
+        validate(replace(chain(), inputs=wide + wide))
+    with pytest.raises(ProgramInvalid, match="2048 entries"):
+        validate(replace(chain(), outputs=(*chain().outputs, *[Alias(0)] * 2048)[:2048]))
 
 
 def test_a_constant_of_another_length_is_refused() -> None:
