@@ -36,9 +36,10 @@ def up(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, threads=threads,
         host=host, port=port, database=database, broker=broker,
     )  # fmt: skip
-    from coordinator import cheats, logs, queue, supervisor
+    from coordinator import cheats, queue, supervisor
     from coordinator.api import create_app
     from coordinator.parts import Parts
+    from lockstep import logs
 
     logs.configure()
     with supervisor.sole(settings.home), supervisor.listen(settings.host, settings.port) as sock:

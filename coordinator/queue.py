@@ -141,7 +141,7 @@ def keep_stdout_for_events() -> None:
 
 def main(argv: list[str]) -> None:
     """Run `worker` or `beat` until told to stop."""
-    from coordinator.logs import configure
+    from lockstep.logs import configure
 
     keep_stdout_for_events()
     configure()

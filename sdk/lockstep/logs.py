@@ -7,7 +7,8 @@ import sys
 
 import structlog
 
-NOISY = ("web3", "urllib3", "httpx2", "asyncio")
+NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "uvicorn.access")
+"""Libraries that tell more than their warnings."""
 
 
 def configure(level: int = logging.INFO) -> None:
@@ -16,6 +17,7 @@ def configure(level: int = logging.INFO) -> None:
         structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     )
     shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -39,5 +41,8 @@ def configure(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    logging.captureWarnings(True)
+    # kombu warns that its filesystem transport has no host name.
+    logging.getLogger("kombu.connection").setLevel(logging.ERROR)
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
