@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
+# Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain.
+JOBS ?= 2
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 BIN := .venv/bin
 STAMP := out/stamps
@@ -94,9 +96,13 @@ lint: setup ## style, types, who may import whom
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
 
 .PHONY: test
-test: setup $(STAMP)/brownie ## every test: Python with branch coverage, brownie, forge
-	$(BIN)/pytest --cov --cov-report=term $(PYTEST_ARGS)
+test: setup $(STAMP)/brownie ## every test but the slow ones: Python with branch coverage, brownie, forge
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow" --cov --cov-report=term $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-contracts test-forge
+
+.PHONY: test-slow
+test-slow: setup ## the tests that take minutes
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m slow $(PYTEST_ARGS)
 
 .PHONY: test-contracts
 test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
