@@ -37,11 +37,17 @@ library JobRules {
                 && _isWindow(p.attestSeconds) && _isWindow(p.mergeSeconds) && _isWindow(p.challengeSeconds),
             "windows"
         );
-        _require(p.clockSeconds >= MIN_CLOCK && p.clockSeconds <= MAX_WINDOW && p.stepSeconds <= MAX_WINDOW, "clocks");
+        // INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody.
+        _require(
+            p.clockSeconds >= MIN_CLOCK && p.clockSeconds <= MAX_WINDOW && p.stepSeconds > 0 && p.stepSeconds <= MAX_WINDOW,
+            "clocks"
+        );
         // INVARIANT: unbonding takes longer than a challenge window and both clocks.
         _require(uint256(p.challengeSeconds) + 2 * uint256(p.clockSeconds) <= unbondSeconds, "unbonding");
         // INVARIANT: a stake covers the fine for not revealing.
         _require(p.slotStake > 0 && p.slotPrice <= p.slotStake && p.mergeStake > 0 && p.bond > 0, "stakes");
+        // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
+        _require((p.slotStake | p.mergeStake | p.bond) <= type(uint88).max, "stakes");
     }
 
     /// @notice The pay of one round in which everybody is paid.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import ZERO, JobParams
 from lockstep.protocol.reverts import revert
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import Seconds, Wei
 
 MAX_SLOTS = 64
 MAX_LEAD = 16
@@ -16,8 +16,10 @@ MAX_DEPTH = 24
 MAX_STEPS = 1 << 24
 MIN_CLOCK = Seconds(60)
 MAX_WINDOW = Seconds(30 * 86_400)
+MAX_LOCK = Wei((1 << 88) - 1)
 
 _WINDOWS = ("join", "train", "reveal", "attest", "merge", "challenge")
+
 
 def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
     """Raises the contract's JobInvalid, but names the parameter and its bounds. Twin of JobRules.check."""
@@ -42,10 +44,11 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
             ("windows", 0 < getattr(p, f"{name}_seconds") <= MAX_WINDOW, f"1 <= {name}_seconds <= {MAX_WINDOW}")
             for name in _WINDOWS
         ),
+        # INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody.
         (
             "clocks",
-            MIN_CLOCK <= p.clock_seconds <= MAX_WINDOW and p.step_seconds <= MAX_WINDOW,
-            f"{MIN_CLOCK} <= clock_seconds <= {MAX_WINDOW}, step_seconds <= {MAX_WINDOW}",
+            MIN_CLOCK <= p.clock_seconds <= MAX_WINDOW and 0 < p.step_seconds <= MAX_WINDOW,
+            f"{MIN_CLOCK} <= clock_seconds <= {MAX_WINDOW}, 1 <= step_seconds <= {MAX_WINDOW}",
         ),
         # INVARIANT: unbonding takes longer than a challenge window and both clocks.
         (
@@ -59,6 +62,8 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
             p.slot_stake > 0 and p.slot_price <= p.slot_stake and p.merge_stake > 0 and p.bond > 0,
             "stakes and bond positive, slot_stake at least slot_price",
         ),
+        # INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
+        ("stakes", max(p.slot_stake, p.merge_stake, p.bond) <= MAX_LOCK, "stakes and bond below 2^88"),
     ]
     for group, holds, rule in bounds:
         if not holds:

@@ -125,9 +125,13 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("windows", replace(good, merge_seconds=Seconds(0))),
         ("windows", replace(good, challenge_seconds=Seconds(31 * 86_400))),
         ("clocks", replace(good, clock_seconds=Seconds(59))),
+        ("clocks", replace(good, step_seconds=Seconds(0))),
         ("unbonding", replace(good, challenge_seconds=Seconds(unbond - 1))),
         ("stakes", replace(good, slot_price=Wei(good.slot_stake + 1))),
         ("stakes", replace(good, bond=Wei(0))),
+        ("stakes", replace(good, bond=Wei(1 << 88))),
+        ("stakes", replace(good, slot_stake=Wei(1 << 88))),
+        ("stakes", replace(good, merge_stake=Wei(1 << 88))),
     ]
     for group, params in bad:
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:
