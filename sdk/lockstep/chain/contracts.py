@@ -380,18 +380,31 @@ class Contracts:
 
     @classmethod
     def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
-        """Wrappers for one deployment. Raises `ChainError` if there is no code where a contract should be."""
+        """Wrappers for one deployment.
+
+        Raises `ChainError` if there is no code where a contract should be, or another deployment's.
+        """
         for name in ("token", "vault", "market", "game", "arbiter"):
             address = getattr(addresses, name)
             if not w3.eth.get_code(address):
                 raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
-        return cls(
-            addresses,
-            Token(w3, addresses.token),
-            Vault(w3, addresses.vault),
-            Market(w3, addresses.market),
-            Game(w3, addresses.game),
-        )
+        market, game = Market(w3, addresses.market), Game(w3, addresses.game)
+        # INVARIANT: the contracts are those that the market itself names; money goes to no other vault.
+        for contract, name in ((market, "token"), (market, "vault"), (market, "game"), (game, "arbiter")):
+            if _named(contract, name) != getattr(addresses, name).lower():
+                raise ChainError(
+                    f"the contract at {contract.address} belongs to another {name} than the file's",
+                    "the addresses file mixes two deployments: take it anew",
+                )
+        return cls(addresses, Token(w3, addresses.token), Vault(w3, addresses.vault), market, game)
+
+
+def _named(contract: Contract, name: str) -> str | None:
+    """What a contract says its `name` is, lower case; None if it has no such word."""
+    try:
+        return str(contract.read(name)).lower()
+    except ChainError:
+        return None
 
 
 def revert_data(failure: Any) -> bytes:
