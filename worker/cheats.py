@@ -180,8 +180,9 @@ def skipped_step(programs: Schedule, params: JobParams, random: Random) -> Cheat
 def one_ulp(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     """One word of one gradient is one ulp off; of a sum of chunks, by terms of a later chunk."""
     step = programs.step
-    # Early steps: moments are small there, so that one ulp is less likely to be rounded away.
-    t = random.randint(1, min(2, params.inner_steps))
+    # The first step: its moments are zero, so that one ulp of a gradient is seldom rounded away (measured on the demo's
+    # GPT: 1 of 14 there, 4 of 14 at step 2). Where it is, the claim is honest and the next round's is lied about.
+    t = 1
     op = random.choice(_gradients(step, params))
     element = random.randrange(step.ops[op].header.elements)
     chunks = step.ops[op].chunks

@@ -24,7 +24,7 @@ from worker.progress import Material, WorkFolder
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
-CHECKED_WORDS = 24
+CHECKED_WORDS = 12
 """Words of one step that are computed once more in Python integers before every claim."""
 
 CHECKED_TERMS = 1 << 12

@@ -66,9 +66,14 @@ def test_a_lie_about_a_gpt_begins_where_it_was_declared(
 ) -> None:
     job, params = gpt
     cheat = CHEATS[name](job.programs, params, Random(seed))
-    expected, lying = cheat.expectation, cheat.run(run)
-    state = run.state_before(expected.step)
-    truth, lie = run.materialise(expected.step, state), lying.materialise(expected.step, state)
+    expected = cheat.expectation
+    for round_ in range(4):
+        honest = slot_run(run.job, run.job.genesis, toyjob.SEED, round_, 1)
+        lying, state = cheat.run(honest), honest.state_before(expected.step)
+        truth, lie = honest.materialise(expected.step, state), lying.materialise(expected.step, state)
+        # One ulp may be rounded away: then the next round is lied about.
+        if truth.root != lie.root:
+            break
     ops = [i for i, (a, b) in enumerate(zip(truth.roots, lie.roots, strict=True)) if a != b]
     assert ops[0] == expected.op_index
     assert truth.root != lie.root, "the state tells"
