@@ -85,7 +85,8 @@ def test_reports_tell_the_four_cases_apart(
     wrong_shape = replace(good, cid=store.put(b"not a payload"))
     assert aggregator.judge(wrong_shape)[0] is Report.REFUSED
     assert aggregator.judge(replace(good, cid=cid_of(b"never stored")))[0] is Report.MISSING
-    assert aggregator.judge(replace(good, cid=Cid("not-a-cid")))[0] is Report.REFUSED
+    # A name that is no CID names nothing that could be there.
+    assert aggregator.judge(replace(good, cid=Cid("not-a-cid")))[0] is Report.MISSING
     deaf = Aggregator(job, open_store(NOWHERE), guard, tmp_path / "claims")
     assert deaf.judge(good)[0] is Report.UNREACHABLE
 
