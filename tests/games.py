@@ -306,11 +306,7 @@ def step_program(inner: int = 70_000) -> Program:
 def encode_program() -> Program:
     """payload = (w - anchor, m), the carry goes on: out = node(payload), out2 = node(carry)."""
     ops = _with_cumulative(
-        (
-            Op(
-                Kind.MAP, F32, (N,), (_view(Tag.STATE, 0, 1), _view(Tag.STATE, 2, 1)), instrs=(Instr(S.FSUB, 0, 1),)
-            ),
-        )
+        (Op(Kind.MAP, F32, (N,), (_view(Tag.STATE, 0, 1), _view(Tag.STATE, 2, 1)), instrs=(Instr(S.FSUB, 0, 1),)),)
     )
     return Program(ops, step_program().inputs, (Alias(1, 0), Alias(2, 1), Alias(2, 4), Alias(2, 5)))
 

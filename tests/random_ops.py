@@ -1,6 +1,6 @@
 """Random ops of every kind with their openings, and the vectors that Python and Solidity both read.
 
-    python -m tests.random_ops        writes tests/vectors/arbiter.json anew
+python -m tests.random_ops        writes tests/vectors/arbiter.json anew
 """
 
 from __future__ import annotations

@@ -253,9 +253,7 @@ def test_wrong_moves_are_refused_with_the_same_rule(stage: Stage) -> None:
     assert twin.state is not None
     good = honest.answer(twin.state, twin.log, held)
     assert isinstance(good, moves.Defend)
-    wrong: list[tuple[str, moves.Move, object]] = [
-        (rule, change(good), arena.worker) for rule, change in WRONG.items()
-    ]
+    wrong: list[tuple[str, moves.Move, object]] = [(rule, change(good), arena.worker) for rule, change in WRONG.items()]
     wrong += [
         ("Unauthorized", good, arena.challenger),
         ("PhaseWrong", moves.PostLeaf(good.answered, b""), arena.worker),

@@ -1,8 +1,8 @@
 """The outbox: every transaction is written down before it is sent, and sent until it is mined, once per key.
 
-    submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write (SQLite) -> broadcast
-    wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
-    after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
+submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write (SQLite) -> broadcast
+wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
+after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -223,7 +223,6 @@ def _small_integers(rng: np.random.Generator, n: int) -> list[Words]:
     return [rng.integers(-40, 40, n).astype(np.int32).view(np.uint32) for _ in range(3)]
 
 
-
 def golden() -> str:
     """The committed sample tests/vectors/float32.json: 16 vectors of each operation and the results."""
     rows: list[str] = []

@@ -1,4 +1,4 @@
-"""SHA-256 Merkle trees over buffers; levels are given without their padding: a missing right sibling at level k is Z_k."""
+"""SHA-256 Merkle trees over buffers; levels come without their padding: a missing right sibling at level k is Z_k."""
 
 from typing_extensions import Buffer
 

@@ -1,8 +1,8 @@
 """Honest play: the next move of either side as a pure function of the game, its log and one's own materialised step.
 
-    opening(...)    whether a claim is wrong, and where to begin
-    answer(...)     the defender: opens its own commitments
-    point(...)      the challenger: the first revealed node, in position order, that differs from its own
+opening(...)    whether a claim is wrong, and where to begin
+answer(...)     the defender: opens its own commitments
+point(...)      the challenger: the first revealed node, in position order, that differs from its own
 """
 
 from __future__ import annotations

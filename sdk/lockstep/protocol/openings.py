@@ -350,5 +350,3 @@ def _decode_header(data: bytes) -> TensorHeader:
     if len(data) < 2 or len(data) != 2 + 4 * data[1]:
         raise OpeningWrong("ProofInvalid")
     return TensorHeader(data[0], struct.unpack_from(f">{data[1]}I", data, 2))
-
-

@@ -644,11 +644,7 @@ def test_money_is_conserved_in_random_histories(seed: int) -> None:
     assert market.books.owed == market.books.tokens, "the vault holds exactly what it owes"
     assert market.books.total_escrow == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded"
     held = {lock_key for lock_key, lock in market.books.locks.items() if not lock.by_game}
-    staked = {
-        claim
-        for claim, c in market.claims.items()
-        if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED
-    }
+    staked = {claim for claim, c in market.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED}
     assert held == staked, "every claim that can be slashed has its lock, and no other"
     if job.status == JobStatus.DONE:
         assert job.escrow == job.paid + job.refunded
