@@ -32,6 +32,9 @@ Send = Callable[["Call", str], object]
 KEPT_STEPS = 2
 """Materialised steps that are kept: a game is about one, two games seldom about more."""
 
+KEPT_STATES = 16
+"""States before a step that are kept: games on as many steps cost no replay at their moves, only the step itself."""
+
 
 @dataclass
 class HeldClaim:
@@ -41,6 +44,8 @@ class HeldClaim:
     trace: Sequence[StateRoot]
     """S_1 .. S_T of this computation."""
     _steps: OrderedDict[int, MaterialisedStep] = field(default_factory=OrderedDict, repr=False)
+    _before: OrderedDict[int, State] = field(default_factory=OrderedDict, repr=False)
+    """t -> the tensors of S_{t-1}."""
 
     @staticmethod
     def of(run: ClaimRun) -> HeldClaim:
@@ -55,11 +60,15 @@ class HeldClaim:
     def step(self, t: int) -> MaterialisedStep:
         """Transition t with all that a game may ask of it."""
         if t not in self._steps:
-            self.hold(t, self.run.state_before(t))
+            self.hold(t, self._state_before(t))
         return self._steps[t]
 
     def hold(self, t: int, before: State) -> None:
         """Materialise transition t from the tensors of S_{t-1}, where they are at hand."""
+        self._before[t] = before
+        self._before.move_to_end(t)
+        while len(self._before) > KEPT_STATES:
+            self._before.popitem(last=False)
         self.keep(t, self.run.materialise(t, before))
 
     def keep(self, t: int, step: MaterialisedStep) -> None:
@@ -67,6 +76,14 @@ class HeldClaim:
         self._steps[t] = step
         while len(self._steps) > KEPT_STEPS:
             self._steps.popitem(last=False)
+
+    def _state_before(self, t: int) -> State:
+        """The tensors of S_{t-1}, from the nearest state that is kept."""
+        near = max((k for k in self._before if k <= t), default=1)
+        state = self._before.get(near, self.run.start)
+        for k in range(near, t):
+            state = self.run.advance(k, state)
+        return state
 
 
 class Side(Enum):

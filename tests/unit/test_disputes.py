@@ -12,8 +12,8 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
-from lockstep.disputes import HeldClaim, Seat, Side, Table
-from lockstep.jobs import Job, slot_run, trace_root
+from lockstep.disputes import KEPT_STATES, HeldClaim, Seat, Side, Table
+from lockstep.jobs import ClaimRun, Job, State, slot_run, trace_root
 from lockstep.protocol import honest, moves
 from lockstep.protocol.errors import ChainError, NotFoundError
 from lockstep.protocol.game import game_id
@@ -204,3 +204,44 @@ def test_held_claim_keeps_few_steps(job: Job) -> None:
     again = held.step(1)
     assert again is not first
     assert again.graph == first.graph
+
+
+def test_games_on_many_steps_replay_the_claim_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a game adds to the defender's clock is one materialised step: no move may cost a replay."""
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    advanced = counted(monkeypatch)
+    for _ in range(3):
+        for t in range(1, held.run.transitions + 1):
+            assert held.step(t).root == held.trace[t - 1], f"step {t}"  # type: ignore[attr-defined]
+    assert advanced == list(range(1, held.run.transitions)), "each transition once"
+
+
+def test_held_claim_goes_on_from_the_nearest_state_that_it_keeps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    held.step(3)
+    advanced = counted(monkeypatch)
+    held.step(5)
+    held.step(2)
+    assert advanced == [3, 4, 1]
+
+
+def test_held_claim_keeps_few_states(job: Job) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    for t in range(1, KEPT_STATES + 3):
+        held._before[t] = held.run.start
+    held.hold(1, held.run.start)
+    assert len(held._before) == KEPT_STATES
+    assert 1 in held._before, "the oldest go first"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The transitions that are computed from here on."""
+    advanced: list[int] = []
+    plain = ClaimRun.advance
+
+    def advance(run: ClaimRun, t: int, state: State) -> State:
+        advanced.append(t)
+        return plain(run, t, state)
+
+    monkeypatch.setattr(ClaimRun, "advance", advance)
+    return advanced
