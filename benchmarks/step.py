@@ -31,6 +31,7 @@ from lockstep.numerics.executor import Array, Context  # noqa: E402
 from lockstep.numerics.trace import layout_root  # noqa: E402
 from lockstep.protocol import _hash  # noqa: E402
 from lockstep.protocol.program import F32, Program  # noqa: E402
+from lockstep.training.demo import BATCH, MODEL  # noqa: E402
 from lockstep.training.job import Batch, build_programs  # noqa: E402
 from lockstep.training.models import GPT, GPTConfig  # noqa: E402
 from lockstep.training.models.gpt import next_token_loss  # noqa: E402
@@ -168,7 +169,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path = _native.best_isa() if arguments.path == "auto" else arguments.path
-    step = time_step(GPTConfig(), Batch(rows=16, row_length=65), path, arguments.runs)
+    step = time_step(MODEL, BATCH, path, arguments.runs)
     products = [time_product(*shape, path, arguments.runs) for shape in SHAPES]
     mean = statistics.geometric_mean([p.ratio for p in products])
     if arguments.json:

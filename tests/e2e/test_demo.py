@@ -1,0 +1,105 @@
+"""The demo as a user runs it: one line on stdout, every number accounted for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+MAX_TRANSACTIONS, MAX_GAS, MAX_GAS_ONCE = 16, 2_000_000, 600_000
+LIES = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "lying-aggregator")
+
+
+def demo(cheat: str, folder: Path) -> dict[str, Any]:
+    """`data` of one run; the run itself fails unless every game ends where its lie declared."""
+    command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--json", "--no-browser", "--seed", "0"]
+    done = subprocess.run(
+        [*command, "--cheat", cheat, "--out", str(folder)], capture_output=True, text=True, timeout=550
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("\n") == 1, "one line on stdout"
+    answer = json.loads(done.stdout)
+    assert answer["ok"]
+    assert not left_behind(folder), "no process is left behind"
+    data: dict[str, Any] = answer["data"]
+    return data
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Command lines of running processes that name the demo's folder."""
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in line:
+            lines.append(line)
+    return lines
+
+
+def assert_money_adds_up(data: dict[str, Any]) -> None:
+    n = {
+        k: int(data[k])
+        for k in ("escrow_in", "paid_out", "refunded", "slashed", "burned", "to_challenger", "to_requester")
+    }
+    assert n["escrow_in"] == n["paid_out"] + n["refunded"], "escrow"
+    assert n["slashed"] == n["burned"] + n["to_challenger"] + n["to_requester"], "slash"
+    assert n["paid_out"] == sum(int(p["earned"]) for p in data["parties"]), "pay"
+    lost = sum(int(p["stake_before"]) - int(p["stake_after"]) for p in data["parties"])
+    assert lost == n["slashed"] + int(data["bonds_lost"]), "stakes"
+    assert n["to_challenger"] + n["to_requester"] + int(data["bonds_to_defender"]) == sum(
+        int(p["received_from_slash"]) for p in data["parties"]
+    ), "shares"
+
+
+def assert_trained(data: dict[str, Any]) -> None:
+    assert data["loss_last"] < data["loss_first"]
+    assert Path(data["model_path"]).is_file()
+    assert len(data["sample"]) > 100
+
+
+@pytest.mark.parametrize("cheat", LIES)
+def test_a_lie_is_convicted_where_it_was_declared(cheat: str, tmp_path: Path) -> None:
+    data = demo(cheat, tmp_path / "demo")
+    (game,) = data["games"]
+    assert game["verdict"] == "fraud"
+    assert game["claimed_bits"] != game["contract_bits"]
+    assert game["transactions"] <= MAX_TRANSACTIONS
+    assert game["gas_total"] <= MAX_GAS
+    assert game["gas_max"] <= MAX_GAS_ONCE
+    liar = next(p for p in data["parties"] if p["cheat"])
+    assert int(liar["stake_before"]) - int(liar["stake_after"]) == int(data["slashed"]) > 0
+    assert_money_adds_up(data)
+    assert_trained(data)
+
+
+def test_an_honest_market_has_no_game_and_slashes_nobody(tmp_path: Path) -> None:
+    data = demo("none", tmp_path / "demo")
+    assert data["games"] == []
+    assert data["slashed"] == data["bonds_lost"] == "0"
+    assert data["loss_last"] <= data["baseline_loss"] + 0.15
+    assert_money_adds_up(data)
+    assert_trained(data)
+
+
+def test_silence_loses_by_the_clock(tmp_path: Path) -> None:
+    data = demo("silent", tmp_path / "demo")
+    assert [g["verdict"] for g in data["games"]] == ["timeout"]
+    assert_money_adds_up(data)
+
+
+def test_a_false_challenge_loses_its_bond_and_the_worker_nothing(tmp_path: Path) -> None:
+    data = demo("false-challenge", tmp_path / "demo")
+    assert {g["verdict"] for g in data["games"]} == {"rejected"}
+    assert data["slashed"] == "0"
+    challenger = next(p for p in data["parties"] if p["role"] == "challenger")
+    assert int(challenger["stake_after"]) < int(challenger["stake_before"])
+    assert all(p["stake_after"] == p["stake_before"] for p in data["parties"] if p["role"] == "worker")
+    assert_money_adds_up(data)
