@@ -27,9 +27,9 @@ from lockstep.protocol.types import (
 if TYPE_CHECKING:
     from web3.types import LogReceipt
 
-GAS = {"open": 700_000, "adjacent": 400_000, "proveOp": 3_000_000, "proveAlias": 900_000, "provePadding": 700_000,
-       "resolve": 700_000}  # fmt: skip
-"""Limits by move; a verdict on a merge also voids what was built on it."""
+GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTensor": 1_000_000, "proveOp": 3_000_000,
+       "proveAlias": 1_200_000, "provePadding": 700_000, "resolve": 700_000}  # fmt: skip
+"""Limits by move: most carry the Program's header (up to 9 KiB); a verdict on a merge voids what was built on it."""
 GAS_DEFAULT = 500_000
 
 
