@@ -34,9 +34,9 @@ from lockstep.merging import (
     store_checkpoint,
 )
 from lockstep.protocol import merkle
-from lockstep.protocol.claims import claim_id, commitment
+from lockstep.protocol.claims import claim_id, commitment, job_id
 from lockstep.protocol.jobs import Phase, Reveal
-from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, Wei
+from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore, open_store
 from tests import toyjob
 
@@ -173,9 +173,8 @@ class Market:
         permit = token.sign_permit(requester, vault.address, params.escrow, Seconds(self.now() + 3600))
         outbox.send(market.create_with_permit(params, 1, params.escrow, permit), "create")
         outbox.close()
-        reader = self.devnet.w3.eth.get_logs({"address": market.address, "fromBlock": 0})  # type: ignore[typeddict-item]
-        job_id = JobId(bytes(reader[-1]["topics"][1]))
-        return jobs.load(job_id, params, self.store)
+        made = job_id(self.contracts.addresses.chain_id, market.address, Address(requester.address), 1, params)
+        return jobs.load(made, params, self.store)
 
     def now(self) -> Seconds:
         """Chain time."""
