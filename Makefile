@@ -93,6 +93,7 @@ lint: setup ## style, types, who may import whom
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --strict sdk/lockstep/protocol sdk/lockstep/numerics
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
 
 .PHONY: test
