@@ -37,7 +37,7 @@ from tests import broken, toyjob
 
 from .byhand import PASSWORD, WALLET, Market, Process, wait
 
-pytestmark = [pytest.mark.chain]
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 SOMEBODY = "ab" * 32
 """A job, or a claim, that nobody made."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from lockstep.protocol.types import Seconds
 
 from .market import Market, wait_for, wait_until
 
-pytestmark = [pytest.mark.chain]
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 WITNESS = """
 import atexit, json, os, sys

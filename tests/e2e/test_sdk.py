@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lockstep.chain.events import Event
 from lockstep.client import Network
 from lockstep.jobs import TrainingJob
 from lockstep.protocol.errors import (
+    BlobCorrupt,
     BudgetExceeded,
     ChainError,
     FundsError,
@@ -31,7 +33,7 @@ from tests import broken, toyjob
 
 from .market import WALLET, Market
 
-pytestmark = [pytest.mark.chain]
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 PARAMETERS = ({"name": "weight", "offset": 0, "shape": [2, 4]},)
 
@@ -152,6 +154,12 @@ def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="file"):
         handle.download(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+    (block,) = (market.folder / "store-trainer").rglob(source["checkpoint"])
+    os.truncate(block, block.stat().st_size // 2)
+    with pytest.raises(BlobCorrupt) as corrupt:
+        handle.download(tmp_path / "cut")
+    assert (corrupt.value.exit_code, bool(corrupt.value.hint)) == (10, True)
+    assert not (tmp_path / "cut").exists(), "nothing half-written"
 
 
 def play(market: Market, net: Network, job: JobId) -> str:

@@ -64,7 +64,10 @@ def run(options: Options, say: Say) -> dict[str, Any]:
     begun = time.monotonic()
     say = _timed(say, begun)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="lockstep-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name a new folder of yours") from error
     say(f"everything is written to {folder}")
     with Devnet(folder / "chain", seed=options.seed) as devnet, Group(folder / "logs", _narrator(say)) as group:
         names = ["requester", "coordinator", "verifier", *(f"worker-{i}" for i in range(options.workers))]

@@ -1,0 +1,66 @@
+"""What the demo says of its money, from a log written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockstep.chain.events import Event
+from lockstep.demo import report
+from lockstep.protocol.types import Address, Seconds
+
+REQUESTER, WORKER, LIAR, CHALLENGER = (Address(f"0x{n:040x}") for n in range(1, 5))
+CLAIM, GAME, LOCK = bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32
+
+
+def log(*events: tuple[str, str, dict[str, Any]]) -> list[Event]:
+    return [
+        Event(contract, name, args, 1, bytes(32), Seconds(1), bytes(32), index)
+        for index, (contract, name, args) in enumerate(events)
+    ]
+
+
+SLASHED = {"key": CLAIM, "account": LIAR, "amount": 21, "burned": 11, "to_challenger": 6, "to_requester": 4}
+WHOLE = log(
+    ("StakeVault", "Escrowed", {"amount": 100}),
+    ("StakeVault", "Deposited", {"account": LIAR, "amount": 30}),
+    ("StakeVault", "Deposited", {"account": LIAR, "amount": 12}),
+    ("StakeVault", "Locked", {"account": LIAR, "key": CLAIM, "amount": 21}),
+    ("StakeVault", "Locked", {"account": WORKER, "key": LOCK, "amount": 20}),
+    ("DisputeGame", "Opened", {"game": GAME, "claim": CLAIM, "challenger": CHALLENGER, "defender": WORKER}),
+    ("JobMarket", "Convicted", {"claim": CLAIM, "challenger": CHALLENGER}),
+    ("StakeVault", "Slashed", SLASHED),
+    ("StakeVault", "BondTaken", {"key": GAME, "account": LIAR, "amount": 5, "burned": 2, "to_defender": 3}),
+    ("JobMarket", "Paid", {"account": WORKER, "amount": 40}),
+    ("JobMarket", "Paid", {"account": WORKER, "amount": 20}),
+    ("JobMarket", "JobDone", {"paid": 60, "refunded": 40}),
+)
+
+
+def test_money_is_summed_over_the_log_as_decimal_strings() -> None:
+    assert report.money(WHOLE) == {
+        "escrow_in": "100", "paid_out": "60", "refunded": "40",
+        "slashed": "21", "burned": "11", "to_challenger": "6", "to_requester": "4",
+        "bonds_lost": "5", "bonds_burned": "2", "bonds_to_defender": "3",
+    }  # fmt: skip
+    assert set(report.money([]).values()) == {"0"}
+
+
+@pytest.mark.parametrize("name", sorted(report.money(WHOLE)))
+def test_a_wei_that_is_missing_anywhere_is_noticed(name: str) -> None:
+    totals = report.money(WHOLE)
+    assert report.adds_up(totals)
+    assert not report.adds_up({**totals, name: str(int(totals[name]) - 1)})
+    assert not report.adds_up({**totals, name: str(int(totals[name]) + 1)})
+
+
+def test_each_party_has_what_the_log_gave_it() -> None:
+    assert report.deposited(WHOLE, LIAR) == 42
+    assert report.deposited(WHOLE, WORKER) == 0
+    assert report.earned(WHOLE, WORKER) == 60
+    assert report.earned(WHOLE, LIAR) == 0
+    received = {who: report.received_from_slash(WHOLE, who, REQUESTER) for who in (REQUESTER, WORKER, LIAR, CHALLENGER)}
+    assert received == {REQUESTER: 4, WORKER: 3, LIAR: 0, CHALLENGER: 6}
+    totals = report.money(WHOLE)
+    assert sum(received.values()) == sum(int(totals[k]) for k in ("to_challenger", "to_requester", "bonds_to_defender"))

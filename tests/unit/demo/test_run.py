@@ -1,0 +1,66 @@
+"""The demo's options, and how its end is held against what the liar declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.demo.run import CHEATS, Options, difference, job_price, run
+from lockstep.protocol.errors import UsageError
+from tests import toyjob
+
+GAME = {
+    "verdict": "fraud", "program": "step", "step": 3, "op": {"index": 7, "kind": "fold", "name": "gradient"},
+    "element": 5, "chunk": 2,
+}  # fmt: skip
+DECLARED = {
+    "verdict": "fraud", "program": "step", "step": 3, "op_index": 7, "op_kind": "fold", "element": 5, "chunk": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_every_cheat_is_an_option(cheat: str) -> None:
+    assert Options(cheat=cheat).cheat == cheat
+
+
+@pytest.mark.parametrize(("wrong", "named"), [({"cheat": "kindness"}, "kindness"), ({"workers": 1}, "1 workers"),
+                                              ({"workers": 17}, "17 workers")])  # fmt: skip
+def test_a_wrong_option_is_a_usage_error(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named) as refused:
+        Options(**wrong)  # type: ignore[arg-type]
+    assert refused.value.hint
+
+
+def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path) -> None:
+    assert Options(folder=tmp_path).folder == tmp_path, "an empty one may be used"
+    (tmp_path / "mine").write_text("mine")
+    for folder in (tmp_path, tmp_path / "mine"):
+        with pytest.raises(UsageError, match="not an empty folder"):
+            Options(folder=folder)
+    with pytest.raises(UsageError, match="mine/inside"):
+        run(Options(folder=tmp_path / "mine" / "inside"), lambda text: None)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_price_is_what_every_round_costs() -> None:
+    assert job_price(toyjob.training_job()) == 3 * (3 * 10**18 + 10**17)
+
+
+def test_a_game_that_ends_where_it_was_declared_does_not_differ() -> None:
+    assert difference(DECLARED, GAME) is None
+    assert difference({**DECLARED, "element": None, "chunk": None}, GAME) is None, (
+        "what is not declared may be anything"
+    )
+
+
+@pytest.mark.parametrize("field", sorted(DECLARED))
+def test_each_field_that_differs_is_told(field: str) -> None:
+    told = difference({**DECLARED, field: "elsewhere"}, GAME)
+    assert told is not None
+    assert field in told
+    assert "elsewhere" in told
+
+
+def test_a_game_without_a_proof_differs_from_one_that_was_declared() -> None:
+    assert difference(DECLARED, {**GAME, "op": None, "element": None, "chunk": None}) is not None

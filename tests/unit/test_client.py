@@ -1,0 +1,93 @@
+"""The front door: light to import, and a submission that survives being told twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from web3.types import RPCEndpoint
+
+import lockstep
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Devnet
+from lockstep.chain.outbox import Outbox
+from lockstep.client import Network, connect
+from lockstep.protocol.errors import ChainError
+from lockstep.protocol.types import Address, Seconds, Wei
+from tests import toyjob
+
+
+def test_the_package_is_light_until_its_front_door_is_used() -> None:
+    program = "import sys, json, lockstep; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert {"web3", "torch", "numpy"} & set(json.loads(done.stdout)) == set()
+    assert lockstep.connect is connect
+    assert [name for name in lockstep.__all__ if getattr(lockstep, name).__module__.startswith("lockstep.")] == (
+        lockstep.__all__
+    )
+    with pytest.raises(AttributeError, match="disconnect"):
+        _ = lockstep.disconnect
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """A requester on a chain that mines at once; the vault keeps stakes for an hour."""
+    folder = tmp_path_factory.mktemp("client")
+    with Devnet(folder / "chain", block_seconds=0) as devnet:
+        deployer, requester = devnet.account("deployer"), devnet.account("requester")
+        addresses = deploy(devnet.w3, deployer, unbond_seconds=Seconds(3600))
+        net = connect(
+            rpc=devnet.url, storage=f"dir://{folder}/blocks", deployment=addresses, account=requester,
+            home=folder / "home",
+        )  # fmt: skip
+        outbox = Outbox(folder / "deployer.sqlite", devnet.w3, deployer)
+        outbox.send(net.contracts.token.mint(Address(requester.address), Wei(10**21)), "mint")
+        outbox.close()
+        yield net
+
+
+@pytest.mark.chain
+def test_jobs_without_a_nonce_are_different_jobs(net: Network) -> None:
+    quote = net.quote(toyjob.training_job())
+    first, second = (net.submit(quote, budget=quote.escrow) for _ in range(2))
+    assert first.id != second.id
+    assert [net.job(h.id).status()["escrow"] for h in (first, second)] == [str(quote.escrow)] * 2
+
+
+@pytest.mark.chain
+def test_a_submission_told_again_while_it_is_not_mined_is_paid_once(net: Network) -> None:
+    quote, token, owner = net.quote(toyjob.training_job(rounds=1)), net.contracts.token, net.account.address
+    before, sent = token.balance_of(Address(owner)), net.w3.eth.get_transaction_count(owner)
+    # The next process of an impatient requester: the same account and home, opened anew.
+    again = Network(net.w3, net.contracts, net.store, net.account, net.home)
+    anvil = net.w3.provider.make_request
+    anvil(RPCEndpoint("evm_setAutomine"), [False])
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(net.submit, quote, quote.escrow, 10**6)
+            while net.w3.eth.get_transaction_count(owner, "pending") == sent:
+                assert not first.done(), first.result()
+                time.sleep(0.05)
+            second = pool.submit(again.submit, quote, quote.escrow, 10**6)
+            time.sleep(1.0)
+            assert not second.done(), "it waits for the transaction that is on its way"
+            anvil(RPCEndpoint("anvil_mine"), [])
+            assert first.result(60).id == second.result(60).id
+    finally:
+        anvil(RPCEndpoint("evm_setAutomine"), [True])
+    assert net.w3.eth.get_transaction_count(owner, "pending") == sent + 1
+    assert token.balance_of(Address(owner)) == before - quote.escrow
+
+
+@pytest.mark.chain
+def test_terms_that_the_market_refuses_are_refused_by_the_quote_with_their_bounds(net: Network) -> None:
+    terms = replace(toyjob.TOY_TERMS, challenge_seconds=Seconds(7200))
+    with pytest.raises(ChainError) as refused:
+        net.quote(toyjob.training_job(terms=terms))
+    assert "3600" in refused.value.hint, "the vault's delay is named"
