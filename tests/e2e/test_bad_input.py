@@ -144,8 +144,11 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def test_an_rpc_that_is_down_is_9_for_every_program(desk: Desk) -> None:
     status = ["worker", "status", *desk.where()[:2], *desk.where()[4:], "--home", "home"]
-    for ended in together(desk.folder, *desk.programs("home"), desk.replay(), status):
+    doctor = ["coordinator", "doctor", *desk.where(), "--home", "home", "--password-file", "password"]
+    *programs, examined = together(desk.folder, *desk.programs("home"), desk.replay(), status, doctor)
+    for ended in programs:
         assert desk.rpc in ended.failed(9, "unreachable"), ended.command
+    assert desk.rpc in examined.failed(3, "doctor"), "what is wrong with the set-up is named"
     assert desk.begun() == {"keystore.json"}
 
 

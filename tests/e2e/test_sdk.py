@@ -27,7 +27,7 @@ from lockstep.protocol.errors import (
     UsageError,
 )
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.protocol.types import ClaimId, JobId, Seconds, Wei
 from lockstep.storage.directory import DirectoryStore
 from tests import broken, toyjob
 
@@ -150,6 +150,8 @@ def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
     assert provenance["job"] == handle.id.hex()
     assert provenance["programs"]["step"] == toyjob.step_program().root.hex()
     assert provenance["shared_root"] == source["shared_root"]
+    by_command(market, handle.id, merge, path, tmp_path)
+
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="file"):
         handle.download(tmp_path / "file")
@@ -173,6 +175,23 @@ def play(market: Market, net: Network, job: JobId) -> str:
     market.requester.send(net.contracts.market.finalize(job, 0), "finalize")
     market.requester.send(net.contracts.market.finish(job), "finish")
     return claim.hex()
+
+
+def by_command(market: Market, job: JobId, merge: str, model: Path, folder: Path) -> None:
+    """What the SDK said, `lockstep` says too."""
+    home = market.home("trainer")
+    options = [*market.arguments(), "--home", str(home), "--password-file", str(home / "password"), "--json"]
+    pulled = market.lockstep("train", "pull", job.hex(), "--out", str(folder / "pulled"), *options)
+    assert json.loads(pulled.stdout)["data"] == {"model_path": str(folder / "pulled/model.safetensors")}
+    for name in ("model.safetensors", "config.json", "provenance.json"):
+        assert (folder / "pulled" / name).read_bytes() == (model.parent / name).read_bytes(), name
+    watched = market.lockstep("train", "watch", job.hex(), *options)
+    assert watched.returncode == 0
+    events = [json.loads(line) for line in watched.stdout.splitlines()]
+    assert [events[0]["event"], events[-1]["event"]] == ["JobCreated", "JobDone"]
+    assert {event["job"] for event in events} == {job.hex()}
+    replayed = market.replay(ClaimId(bytes.fromhex(merge)), "--json")
+    assert (replayed.returncode, json.loads(replayed.stdout)["data"]["verdict"]) == (0, "match")
 
 
 def test_cancel_gives_the_escrow_back(market: Market) -> None:
