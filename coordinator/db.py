@@ -12,10 +12,10 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.errors import DoctorError, UsageError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 20
@@ -28,7 +28,14 @@ class Database:
     def __init__(self, url: str) -> None:
         """`url`: a SQLAlchemy URL. Nothing is contacted yet."""
         self.url = url
-        self.engine = _engine(url)
+        try:
+            self.engine = _engine(url)
+        except (ArgumentError, ImportError) as error:
+            # The URL may hold a password: it is not told.
+            raise UsageError(
+                f"the database's URL cannot be used: {error}",
+                hint="pass --database sqlite:////absolute/path, or nothing",
+            ) from error
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._readers = sessionmaker(self.engine.execution_options(reading=True), expire_on_commit=False)
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import structlog
 from celery import Celery
 from celery.signals import setup_logging, worker_shutdown
+from kombu import Connection
 from kombu.exceptions import OperationalError
 
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, UsageError
 
 if TYPE_CHECKING:
     from coordinator.service import Service
@@ -35,7 +36,8 @@ STALE_POKES = 5
 
 
 def build(settings: CoordinatorSettings) -> Celery:
-    """The Celery application on the settings' broker, with its schedule; tasks are registered below."""
+    """The Celery application on the settings' broker, with its schedule; raises UsageError for no such broker."""
+    _check(settings.broker)
     app = Celery(QUEUE)
     app.conf.update(
         broker_url=settings.broker or "filesystem://",
@@ -85,6 +87,18 @@ def build(settings: CoordinatorSettings) -> Celery:
             _service().look(job)
 
     return app
+
+
+def _check(broker: str) -> None:
+    try:
+        if broker:
+            Connection(broker).get_transport_cls()
+    except (KeyError, AttributeError, ImportError, ValueError) as error:
+        # The URL may hold a password: only its scheme is told.
+        raise UsageError(
+            f"no broker is reached by {broker.partition(':')[0]!r}",
+            hint="pass --broker redis://... with its client installed, or nothing: a folder in the home will do",
+        ) from error
 
 
 def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:

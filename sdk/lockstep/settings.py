@@ -89,6 +89,8 @@ def resolve(**flags: Any) -> Settings:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
     if values["threads"] < 1:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
+    if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
+        raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     return Settings(**values)
 
 
