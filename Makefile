@@ -80,7 +80,7 @@ clean: ## remove everything that set-up and tests made
 .PHONY: demo
 demo: ## set-up, then the main job: train, catch the liar, slash, pay (DEMO_ARGS="--cheat one-ulp ...")
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup; echo "set-up: $$(( $$(date +%s) - start )) s" >&2
-	$(BIN)/lockstep demo $(DEMO_ARGS)
+	@$(BIN)/lockstep demo $(DEMO_ARGS)
 
 .PHONY: demo-all
 demo-all: setup ## the demo once for each lie
