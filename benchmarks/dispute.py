@@ -35,7 +35,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.openings import Levels, Tensor
 from lockstep.protocol.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import ClaimId, Digest, JobId, Seed, StateRoot
-from lockstep.storage.payload import Checkpoint
+from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 from tests import games
 from tests.arena import Arena, Outcome, Terms, params_of
 
@@ -239,7 +239,7 @@ def job_of(shape: Shape) -> Job:
         return torch.nn.functional.cross_entropy(logits.reshape(-1, config.vocabulary), rows[:, 1:].reshape(-1))
 
     batch = Batch(rows=shape.rows, row_length=shape.context + 1)
-    spec = diloco.Spec(inner_steps=INNER_STEPS)
+    spec = diloco.Spec(inner_steps=INNER_STEPS, payload=INT8_FORMAT)
     built = build_programs(model, loss, spec, batch=batch, rounds=1, slots=SLOTS)
     flat = initial_parameters(model, 0)
     dataset = np.random.default_rng(0).integers(0, config.vocabulary, (ROWS, shape.context + 1), dtype=np.int32)

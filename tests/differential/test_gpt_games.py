@@ -28,6 +28,8 @@ def test_every_program_and_kind_is_played(rows: list[Row]) -> None:
     assert {kind for name, kind in played if name == "step"} >= {
         "map", "gather", "concat", "draw", "fold dot", "fold sum", "fold max",
     }  # fmt: skip
+    assert {kind for name, kind in played if name == "encode"} == {"map", "fold max"}
+    assert {kind for name, kind in played if name == "merge"} == {"map", "fold sum"}
     assert any(row.chunk > 0 for row in rows), "a chunk that is not the first"
     assert any(row.terms > 65_536 for row in rows), "a fold of two levels"
 
