@@ -133,12 +133,12 @@ def market(tmp_path: Path) -> Iterator[Market]:
     market.close()
 
 
-def wait(until: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until it holds."""
+def wait(until: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:
+    """Poll until it holds, once `every` seconds."""
     deadline = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 def homes_of(market: Market, *names: str) -> list[Path]:
@@ -207,13 +207,13 @@ def test_workers_finish_a_job_among_themselves_though_one_is_killed_mid_round(ma
     workers = [up(market, home, "--once") for home in homes]
     job = market.submit(steps=300, rounds=2, max_lead=2, **WITHOUT_AGGREGATOR)
     work = list(homes[1].glob("work/*/progress"))
-    wait(lambda: bool(list(homes[1].glob("work/*/progress"))), 60, "progress of w1")
-    time.sleep(0.3)
+    # Looked for often and killed at once: the round's steps take less than a second.
+    wait(lambda: bool(list(homes[1].glob("work/*/progress"))), 60, "progress of w1", every=0.01)
+    workers[1].popen.send_signal(signal.SIGKILL)
+    workers[1].popen.wait()
     assert work == [], "nothing was trained before the round was sealed"
     assert not workers[0].named("lie"), "an honest worker declares no lie"
     assert "torch" not in maps(workers[0]), "a worker runs without torch"
-    workers[1].popen.send_signal(signal.SIGKILL)
-    workers[1].popen.wait()
     assert not workers[1].named("trained"), "killed in the middle of its round"
     workers[1] = up(market, homes[1], "--once")
     assert [w.popen.wait(150) for w in workers] == [0, 0, 0]
