@@ -57,8 +57,8 @@ def open_account(settings: Settings) -> Account:
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
+    from lockstep.chain.keys import KEYSTORE
     from lockstep.chain.rpc import connect
-    from lockstep.party import KEYSTORE
 
     path = settings.home_path / KEYSTORE
     try:

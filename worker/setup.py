@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from lockstep.chain.events import EventReader
-from lockstep.identity import FILE_NAME, NodeKey
+from lockstep.chain.keys import NODE_KEY
+from lockstep.identity import NodeKey
 from lockstep.ledger import Watcher
 from lockstep.party import Party
 from lockstep.settings import Settings
@@ -23,7 +24,7 @@ def assemble(settings: Settings) -> Iterator[Parts]:
         # The lock comes first: nothing of the home is read while another worker writes it.
         guard = stack.enter_context(Guard(home))
         party = stack.enter_context(Party.open(settings))
-        node = NodeKey.open(home / FILE_NAME)
+        node = NodeKey.open(home / NODE_KEY)
         announcer = Announcer(
             settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
         )

@@ -24,7 +24,7 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.rpc import connect as connect_rpc
-from lockstep.jobs import Job, Schedule, TrainingJob, check_checkpoint, load, subtree_root
+from lockstep.jobs import Job, Schedule, TrainingJob, load, subtree_root
 from lockstep.merging import load_checkpoint
 from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
@@ -218,7 +218,7 @@ class JobHandle:
             "shared_root": last.args["out"].hex(),
             "outer_root": last.args["out2"].hex(),
         }
-        return check_checkpoint(job, checkpoint, last.args["out"], last.args["out2"]), source
+        return checkpoint, source
 
     def download(self, out: str | Path) -> Path:
         """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path.

@@ -17,8 +17,6 @@ from lockstep.protocol.errors import AuthError
 from lockstep.protocol.requests import LIFETIME, NONCE_BYTES, RequestSignature, request_digest
 from lockstep.protocol.types import Seconds
 
-FILE_NAME = "node.key"
-
 
 class NodeKey:
     """An ed25519 key pair of a node."""

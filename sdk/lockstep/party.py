@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.keys import load_account
+from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lockstep.settings import Settings
     from lockstep.storage import ContentStore
 
-KEYSTORE, OUTBOX = "keystore.json", "outbox.sqlite"
+OUTBOX = "outbox.sqlite"
 MINED_SECONDS = 30.0
 
 

@@ -21,9 +21,8 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
-from lockstep.chain.keys import create_account
+from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.chain.outbox import Outbox
-from lockstep.cli.key import KEYSTORE
 from lockstep.demo.processes import Group, Process
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job

@@ -79,7 +79,7 @@ class Devnet:
             command += ["--preserve-historical-states"]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
             )
         try:
             self.url = f"http://127.0.0.1:{self._port()}"
@@ -154,7 +154,7 @@ class Devnet:
         raise DoctorError(f"Anvil did not start: {tail or 'no output'}", f"see {self._log}")
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Linux: a parent that is killed takes its chain along. Elsewhere `stop` alone ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)

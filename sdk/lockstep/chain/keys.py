@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
     from nacl.signing import SigningKey
 
+KEYSTORE, NODE_KEY = "keystore.json", "node.key"
+"""The two files of a party's home."""
+
 SCRYPT_N = 1 << 17
 """Work per password guess (128 MiB for a moment); tests and local chains pass less."""
 

@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
+from lockstep.chain.keys import KEYSTORE, NODE_KEY
 from lockstep.cli.options import Home, Json, PasswordFile
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import KeyStoreError
 from lockstep.settings import resolve
-
-KEYSTORE = "keystore.json"
-NODE_KEY = "node.key"
 
 app = typer.Typer(name="key", help="Staking key and node key.", no_args_is_help=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.cli.key import KEYSTORE
+from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage
 from lockstep.cli.output import emit, event, say
 from lockstep.protocol.errors import UsageError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import queue
@@ -17,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lockstep.chain.devnet import die_with_parent
 from lockstep.protocol.errors import LockstepError, TryLater
 
-_PR_SET_PDEATHSIG = 1
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
 """What a child inherits of our environment: enough to run Python, nothing that could tell it a secret."""
 
@@ -118,7 +117,7 @@ class Group:
                 env=clean,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         process = Process(name, popen, log)
         threading.Thread(target=process._read, args=(self.on_event,), name=f"read {name}", daemon=True).start()
@@ -134,8 +133,3 @@ class Group:
                     f"{process.name} ended with exit code {code}: {process.last_words()}",
                     hint=f"its log is {process.log}",
                 )
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

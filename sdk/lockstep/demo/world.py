@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
-from lockstep.chain.keys import create_account, create_node_key
+from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
 from lockstep.chain.outbox import Outbox
-from lockstep.cli.key import KEYSTORE, NODE_KEY
 from lockstep.demo.processes import Group, Process
 from lockstep.demo.report import Party
 from lockstep.protocol.presets import TOKEN

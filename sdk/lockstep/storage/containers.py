@@ -21,7 +21,6 @@ from lockstep.protocol.types import Cid, Digest, ProgramRoot
 
 SPEC_VERSION = 1
 MAX_PROGRAM_BYTES = 64 << 20
-MAX_SPEC_BYTES = 1 << 20
 
 
 def encode_program(program: Program) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from lockstep.jobs import TrainingJob
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.presets import DEVNET, MAINNET
+from lockstep.protocol.presets import PRESETS
 from lockstep.protocol.types import Address
 from lockstep.training.data import (
     BYTE_VOCABULARY,
@@ -37,7 +37,6 @@ from lockstep.training.strategies import diloco
 T = TypeVar("T")
 
 KEYS = {"texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "batch", "strategy"}
-TERMS = {"devnet": DEVNET, "mainnet": MAINNET}
 HELD_OUT_FRACTION = 20
 """One document in so many is held out."""
 
@@ -60,8 +59,8 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
             f"a vocabulary of {config.vocabulary} for texts of bytes", f"model.vocabulary is {BYTE_VOCABULARY} at least"
         )
     terms = described.get("terms", "devnet")
-    if not isinstance(terms, str) or terms not in TERMS:
-        raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(TERMS)}")
+    if not isinstance(terms, str) or terms not in PRESETS:
+        raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(PRESETS)}")
     slots = _integer(described, "slots", 3)
     return training_job(
         GPT(config),
@@ -73,7 +72,7 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
         min_slots=_integer(described, "min_slots", max(1, slots - 1)),
         seed=_integer(described, "seed", 0),
         aggregator=_address(described.get("aggregator") or ZERO_ADDRESS),
-        terms=TERMS[terms],
+        terms=PRESETS[terms],
     )
 
 
