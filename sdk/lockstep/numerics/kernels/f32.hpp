@@ -91,8 +91,11 @@ LOCKSTEP_INLINE float horner(const Word (&coefficients)[N], float x) {
 }
 
 LOCKSTEP_INLINE float exp(float x) {
-    x = x > value(EXP_HIGHEST) ? value(EXP_HIGHEST) : x;  // a NaN passes both
-    x = x < value(EXP_LOWEST) ? value(EXP_LOWEST) : x;
+    x = x > value(EXP_HIGHEST) ? value(EXP_HIGHEST) : x;  // a NaN passes
+    // Below the lowest the result is +0. Such lanes (a softmax masks half of its terms) compute exp(0) and drop it: scaling by
+    // powers of two down to nothing would cost a microcode assist for each subnormal on the way.
+    const Word vanishes = 0 - Word{x < value(EXP_LOWEST)};
+    x = value(word(x) & ~vanishes);
     const float shifted = raw::fma(x, value(LOG2_E), value(ROUND_TO_INTEGER));
     const float n = shifted - value(ROUND_TO_INTEGER);
     float r = raw::fma(n, -value(LN2_HI), x);
@@ -100,7 +103,7 @@ LOCKSTEP_INLINE float exp(float x) {
     const float p = horner(EXP, r);
     const Word k = word(shifted) - ROUND_TO_INTEGER;
     const Word half = static_cast<Word>(integer(k) >> 1), rest = k - half;
-    return p * value((half + 127) << 23) * value((rest + 127) << 23);
+    return value(word(p * value((half + 127) << 23) * value((rest + 127) << 23)) & ~vanishes);
 }
 
 LOCKSTEP_INLINE float log(float x) {
