@@ -2,6 +2,7 @@
 #include "executor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -86,7 +87,11 @@ public:
             } else {
                 out_[i] = e_.arena_.data() + e_.schedule_.arena_offset[i];
             }
-            std::visit([&](const auto& step) { compute(step, op, out_[i]); }, e_.schedule_.steps[i]);
+            const auto begin = std::chrono::steady_clock::now();
+            const auto run = [&](const auto& step) { compute(step, op, out_[i]); };
+            if (in_.keep || std::holds_alternative<std::monostate>(e_.schedule_.fused[i])) std::visit(run, e_.schedule_.steps[i]);
+            else std::visit(run, e_.schedule_.fused[i]);
+            if (in_.nanoseconds) (*in_.nanoseconds)[i] = (std::chrono::steady_clock::now() - begin).count();
         }
         return std::move(results_);
     }
@@ -244,6 +249,14 @@ private:
             // With one level of partials `total` is +0 + sum, and sum is never -0.
             out[o] = f32::word(f32::canonical(total));
         }
+    }
+
+    void compute(std::monostate, const Descriptor&, Word*) {}
+
+    void compute(const ScatterPlan& plan, const Descriptor&, Word* out) {
+        const Word *index = base(source_of(plan.index)), *table = base(source_of(plan.table));
+        split(plan.columns, std::max<Index>(1, kLeastWork / plan.k), in_.threads,
+              [&](Index begin, Index end, int) { scatter(plan, index, table, out, begin, end); });
     }
 
     void compute(const PlainStep&, const Descriptor& op, Word* out) {

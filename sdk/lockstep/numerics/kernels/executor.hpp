@@ -46,6 +46,7 @@ struct RunInputs {
     bool keep = false;  // every op's output, not only the Program's
     int threads = 1;
     const Kernels* kernels = nullptr;
+    std::vector<std::int64_t>* nanoseconds = nullptr;  // filled with each op's time where there is one
 };
 
 class Executor {

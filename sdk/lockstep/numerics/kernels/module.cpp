@@ -81,7 +81,7 @@ std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vect
 }
 
 nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
-             bool keep, int threads, const std::string& path) {
+             bool keep, int threads, const std::string& path, const nb::object& nanoseconds) {
     const Program& program = executor.program();
     if (state.size() != program.inputs.size()) throw nb::value_error("the state has another number of entries than the Program");
     if (seed.size() != 32) throw nb::value_error("a seed is 32 bytes");
@@ -108,11 +108,15 @@ nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, W
     in.keep = keep;
     in.threads = threads;
     in.kernels = kernels_named(path);
+    std::vector<std::int64_t> spent(program.ops.size());
+    if (!nanoseconds.is_none()) in.nanoseconds = &spent;
     std::vector<Buffer> results;
     {
         nb::gil_scoped_release release;
         results = executor.run(in);
     }
+    if (in.nanoseconds)
+        for (const std::int64_t ns : spent) nb::cast<nb::list>(nanoseconds).append(ns);
     nb::list out;
     for (std::size_t i = 0; i < results.size(); ++i) {
         if (results[i].data()) out.append(to_array(program.ops[i], std::move(results[i]), executor.pool()));
@@ -177,6 +181,6 @@ NB_MODULE(_native, m) {
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
-             nb::arg("keep"), nb::arg("threads"), nb::arg("path"),
+             nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(),
              "One output array per op, None where it was not kept. Releases the interpreter while it computes.");
 }

@@ -9,6 +9,9 @@
 #include "kernels.hpp"
 
 namespace lockstep {
+
+Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
+
 namespace {
 
 std::vector<Index> row_major(const std::vector<Index>& extents) {
@@ -42,8 +45,6 @@ struct Axes {
         *this = std::move(merged);
     }
 };
-
-Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
 
 // --- maps ---------------------------------------------------------------------------------------------------------------
 
@@ -399,6 +400,7 @@ Schedule make_schedule(const Program& program) {
     std::vector<std::vector<View>> views;
     for (const Descriptor& op : program.ops) {
         views.push_back(op.views);
+        schedule.fused.emplace_back();
         switch (op.kind) {
         case Kind::kMap: schedule.steps.emplace_back(plan_map_step(op)); break;
         case Kind::kConcat: schedule.steps.emplace_back(plan_concat(op)); break;
@@ -406,6 +408,10 @@ Schedule make_schedule(const Program& program) {
             for (View& view : views.back()) view = seen_through(program, op, view);
             schedule.steps.push_back(plan_fold_step(op, views.back()));
             if (std::holds_alternative<PlainStep>(schedule.steps.back())) views.back() = op.views;
+            if (auto scatter = plan_scatter(program, op, views.back())) {
+                views.back() = {scatter->index, scatter->table};
+                schedule.fused.back() = std::move(*scatter);
+            }
             break;
         default: schedule.steps.emplace_back(PlainStep{});
         }

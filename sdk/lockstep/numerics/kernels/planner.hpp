@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "program.hpp"
+#include "scatter.hpp"
 
 namespace lockstep {
 
@@ -37,14 +38,20 @@ struct PlainStep {};
 
 using Step = std::variant<MapStep, GemmStep, FoldStep, PlainStep>;
 
+// The step of one op that does the work of others too, so that their outputs need not exist.
+using Fused = std::variant<std::monostate, ScatterPlan>;
+
 struct Schedule {
-    std::vector<Step> steps;          // one per op
-    std::vector<bool> needed;         // false: a copy that every reader reads through
+    std::vector<Step> steps;          // one per op: how it is run by itself
+    std::vector<Fused> fused;         // one per op: what is run in its place, unless every op's output is kept
+    std::vector<bool> needed;         // false: every reader reads through it
     std::vector<bool> kept;           // an output of the Program: has memory of its own
     std::vector<Index> arena_offset;  // of the others, in words
     Index arena_words = 0;
     Index map_scratch_words = 0;
 };
+
+Source source_of(const View& view);
 
 Schedule make_schedule(const Program& program);
 
