@@ -253,6 +253,20 @@ class Views:
 
         return self._restride(val, dims, change)
 
+    def window(self, val: Val, dim: int, count: int, step: int, size: int, dilation: int) -> Val | None:
+        """A logical dimension as `count` windows of `size`; None if that dimension has several iteration axes."""
+        val = self.normal(val)
+        if len(val.dims[dim]) > 1:
+            return None
+        at = sum(len(d) for d in val.dims[:dim])
+        dims = [*val.dims[:dim], (count,), (size,), *val.dims[dim + 1 :]]
+
+        def change(offset: int, strides: Strides) -> tuple[int, Strides]:
+            stride, after = (strides[at], at + 1) if val.dims[dim] else (0, at)
+            return offset, (*strides[:at], step * stride, dilation * stride, *strides[after:])
+
+        return self._restride(val, dims, change)
+
     def split(self, val: Val, dims: Sequence[tuple[int, ...]]) -> Val:
         """Iteration axes cut into finer ones; the products per old axis must agree, the grouping is free."""
         fine = [n for d in dims for n in d]

@@ -149,6 +149,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
                 graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         except Exception as error:
             raise _explain(error, recorder) from error
+    graph_module.graph.eliminate_dead_code()
     return graph_module
 
 

@@ -19,7 +19,7 @@ from lockstep.protocol.program import Fold
 F32, I32, BOOL = "f32", "i32", "bool"
 """dtypes of a node; a bool is an i32 of 0 or 1."""
 
-VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip"})
+VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip", "window"})
 """Node kinds that only re-index their one argument."""
 
 
@@ -197,6 +197,11 @@ class Graph:
             return x
         shape = (*x.shape[:axis], length, *x.shape[axis + 1 :])
         return self._uniform(x, shape) or self._node("slice", x.dtype, shape, (x,), (axis, start, step))
+
+    def window(self, x: Node, axis: int, count: int, step: int, size: int, dilation: int = 1) -> Node:
+        """One axis becomes two, [count, size]: coordinate i x step + j x dilation of x; windows may overlap."""
+        shape = (*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+        return self._uniform(x, shape) or self._node("window", x.dtype, shape, (x,), (axis, step, dilation))
 
     def flip(self, x: Node, axes: Sequence[int]) -> Node:
         """Reversed along the axes."""

@@ -223,6 +223,46 @@ def silu_backward(low: Lowering, grad: Node, x: Node) -> Node:
     return low.f(Op.FMUL, grad, low.f(Op.FMUL, s, slope))
 
 
+_HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100059e-15)
+"""Three binary32 numbers whose sum is pi / 2 (Cody and Waite 1980, chapter 8)."""
+_SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+"""Minimax on [-pi / 4, pi / 4] (Moshier 1989, Cephes sinf and cosf)."""
+
+
+def _series(low: Lowering, coefficients: tuple[float, ...], z: Node) -> Node:
+    result = low.cast(coefficients[0], F32)
+    for coefficient in coefficients[1:]:
+        result = low.f(Op.FFMA, result, z, coefficient)
+    return result
+
+
+def _circular(low: Lowering, x: Node, quarters: int) -> Node:
+    """sin(x + quarters x pi / 2): absolute error about 1e-7 where |x| < 1e5, meaningless where |x| > 1e9."""
+    turns = low.graph.apply(Op.F2I, low.f(Op.FMUL, x, 2 / math.pi), dtype=I32)
+    back, r = low.f(Op.FNEG, low.cast(turns, F32)), x
+    for part in _HALF_PI:
+        r = low.f(Op.FFMA, back, part, r)
+    z = low.f(Op.FMUL, r, r)
+    sine = low.f(Op.FFMA, low.f(Op.FMUL, r, z), _series(low, _SIN, z), r)
+    cosine = low.f(Op.FFMA, low.f(Op.FMUL, z, z), _series(low, _COS, z), low.f(Op.FFMA, z, -0.5, 1.0))
+    quadrant = low.i(Op.IADD, turns, quarters) if quarters else turns
+    value = low.select(low.i(Op.IAND, quadrant, 1), cosine, sine, F32)
+    return low.select(low.i(Op.IAND, quadrant, 2), low.f(Op.FNEG, value), value, F32)
+
+
+@rule("sin")
+def sin(low: Lowering, x: Node) -> Node:
+    """Sine, of radians."""
+    return _circular(low, x, 0)
+
+
+@rule("cos")
+def cos(low: Lowering, x: Node) -> Node:
+    """Cosine, of radians."""
+    return _circular(low, x, 1)
+
+
 @rule("erf")
 def erf(low: Lowering, x: Node) -> Node:
     """Abramowitz and Stegun 1964, 7.1.26: absolute error below 1.5e-7 (plus rounding)."""

@@ -78,7 +78,7 @@ class Schedule:
             return self._vals[node.index]
         base = node.args[0]
         val = self._val(base)
-        if node.kind == "expand" and isinstance(val.body, Inst) and cost(val.body).heavy:
+        if isinstance(val.body, Inst) and _repeats(node, val.body):
             val = self._fix(base)
         result = self._view(node, val)
         if result is None:
@@ -99,8 +99,10 @@ class Schedule:
             return self._views.expand(val, node.shape)
         if node.kind == "flip":
             return self._views.flip(val, node.attrs[0])
-        axis, start, step = node.attrs
-        return self._views.slice(val, axis, start, step, node.shape[axis])
+        axis, first, second = node.attrs
+        if node.kind == "window":
+            return self._views.window(val, axis, node.shape[axis], first, node.shape[axis + 1], second)
+        return self._views.slice(val, axis, first, second, node.shape[axis])
 
     def _fix(self, node: Node) -> Val:
         """The node in memory, contiguous in its own order (but for what is broadcast)."""
@@ -406,6 +408,13 @@ def _cheap(expr: Expr) -> bool:
     c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Op.IMM for e in postorder(expr))
     own = c.instrs - constants
     return not c.heavy and (own <= 8 if c.tensors == 0 else own <= 1 and c.tensors == 1)
+
+
+def _repeats(view: Node, expr: Inst) -> bool:
+    """Whether computing the expression under the view costs more than storing it first."""
+    if view.kind == "window":
+        return view.shape[view.attrs[0] + 1] > view.attrs[1] and not _cheap(expr)
+    return view.kind == "expand" and cost(expr).heavy
 
 
 def _weight(c: Cost | None) -> tuple[int, int]:

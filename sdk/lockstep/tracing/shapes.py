@@ -126,11 +126,12 @@ def repeat(low: Lowering, x: Node, times: Sequence[int]) -> Node:
 def pad(low: Lowering, x: Node, widths: Sequence[int], value: float = 0) -> Node:
     """A constant around."""
     for i in range(0, len(widths), 2):
-        x = _padded(low, x, len(x.shape) - 1 - i // 2, widths[i], widths[i + 1], value)
+        x = padded(low, x, len(x.shape) - 1 - i // 2, widths[i], widths[i + 1], value)
     return x
 
 
-def _padded(low: Lowering, x: Node, dim: int, before: int, after: int, value: float = 0) -> Node:
+def padded(low: Lowering, x: Node, dim: int, before: int, after: int, value: float = 0) -> Node:
+    """A constant before and after along one axis; negative widths cut."""
     if before < 0 or after < 0:
         x = low.graph.slice(x, dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
 
@@ -147,7 +148,7 @@ def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, st
         raise LoweringError("the gradient of a slice with a step", hint="slice with step 1, or reshape and select")
     dim, n = dim % len(sizes), sizes[dim]
     first = min(max(start + n if start < 0 else start, 0), n)
-    return _padded(low, grad, dim, first, n - first - grad.shape[dim])
+    return padded(low, grad, dim, first, n - first - grad.shape[dim])
 
 
 @rule("select_backward")
@@ -156,7 +157,7 @@ def select_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, i
     dim = dim % len(sizes)
     one = low.graph.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
     index %= sizes[dim]
-    return _padded(low, one, dim, index, sizes[dim] - index - 1)
+    return padded(low, one, dim, index, sizes[dim] - index - 1)
 
 
 @rule("slice_scatter")

@@ -21,7 +21,14 @@ from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.program import F32, I32, Alias, Const, Op, Program, Tag
 from lockstep.tracing import graph as g
-from lockstep.tracing import layers, pointwise, reductions, shapes  # noqa: F401  (each fills the table of rules)
+from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
+    layers,
+    normalization,
+    pointwise,
+    reductions,
+    shapes,
+    windows,
+)
 from lockstep.tracing.capture import capture
 from lockstep.tracing.graph import Node
 from lockstep.tracing.lowering import Lowering, input_dtype

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -16,44 +14,11 @@ from lockstep.tracing.affine import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX
 from lockstep.tracing.capture import capture
 from lockstep.tracing.lowering import RULES
 from tests.unit.tracing import wide
+from tests.unit.tracing.helpers import Case, grad_of, ints, m, ramp, rows
+from tests.unit.tracing.windows import WINDOWS
 
 A = torch.ops.aten
 N = 24
-Case = Callable[..., object]
-
-
-def grad_of(function: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The gradient of a weighted sum of the function's output by its flat input."""
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        leaf = x.detach().requires_grad_()
-        y = function(leaf)
-        weights = ramp(y.numel()).reshape(y.shape)
-        return torch.autograd.grad((y * weights).sum(), leaf)[0]
-
-    return run
-
-
-def ramp(n: int) -> torch.Tensor:
-    """Weights that torch does not write with linspace, which has no rule."""
-    return torch.arange(n) / n + 1
-
-
-def m(x: torch.Tensor) -> torch.Tensor:
-    """The flat input as a matrix."""
-    return x.view(4, 6)
-
-
-def ints(x: torch.Tensor) -> torch.Tensor:
-    """Integers -6 .. 6 out of the floats."""
-    return (x * 4).round().clamp(-6, 6).to(torch.int32)
-
-
-def rows(x: torch.Tensor) -> torch.Tensor:
-    """Indices 0 .. 3 out of the floats."""
-    return ints(x).remainder(4)
-
-
 FLOATS: dict[str, Case] = {
     "add": lambda x: [x + 2 * x.flip(0), torch.add(x, x * x, alpha=3), x + 1.5],
     "add scalar": lambda x: [A.add.Scalar(x, 1.5), A.sub.Scalar(x, 1.5), A.mul.Scalar(x, 1.5), A.div.Scalar(x, 3.0)],
@@ -310,11 +275,13 @@ FLOATS: dict[str, Case] = {
         grad_of(lambda y: F.mse_loss(y, x.flip(0)))(x),
         grad_of(lambda y: F.mse_loss(y, x.flip(0), reduction="sum"))(x),
     ],
+    **WINDOWS,
 }
 LOOSE: dict[str, Case] = {
-    # Abramowitz and Stegun's polynomial is good to 1.5e-7.
+    # Abramowitz and Stegun's polynomial is good to 1.5e-7, Cephes's to 1e-7.
     "erf": lambda x: [torch.erf(x)],
     "gelu": lambda x: [F.gelu(x), grad_of(F.gelu)(x)],
+    "circular": lambda x: [x.sin(), x.cos(), (100 * x).sin(), (100 * x).cos(), grad_of(torch.sin)(x)],
 }
 
 

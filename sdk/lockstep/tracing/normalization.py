@@ -1,0 +1,156 @@
+"""Rules: batch and group norm, and their gradients (layer norm is in `layers.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from lockstep.numerics.scalar import Op
+from lockstep.tracing.graph import Node
+from lockstep.tracing.lowering import Lowering, Unlowered, rule
+from lockstep.tracing.reductions import average, total
+
+_UNASKED = "a gradient that was not asked for"
+
+
+def _rstd(low: Lowering, variance: Node, eps: float) -> Node:
+    return low.f(Op.FDIV, 1.0, low.f(Op.FSQRT, low.f(Op.FADD, variance, eps)))
+
+
+def _moments(low: Lowering, x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node]:
+    """Mean and 1 / sqrt(variance + eps) over axes, which stay with extent 1."""
+    mean = average(low, x, axes)
+    centred = low.f(Op.FSUB, x, mean)
+    return mean, _rstd(low, average(low, low.f(Op.FMUL, centred, centred), axes), eps)
+
+
+def _affine(low: Lowering, x: Node, weight: Node | None, bias: Node | None) -> Node:
+    """x weight + bias, by channel: x [N, C, ...]."""
+    x = x if weight is None else low.f(Op.FMUL, x, _by_channel(low, weight, x))
+    return x if bias is None else low.f(Op.FADD, x, _by_channel(low, bias, x))
+
+
+def _by_channel(low: Lowering, v: Node, x: Node) -> Node:
+    """[C] -> [1, C, 1, ...], to go with x [N, C, ...]."""
+    return low.graph.reshape(v, (1, *v.shape, *(1,) * (len(x.shape) - 2)))
+
+
+# --- batch norm --------------------------------------------------------------------------------------------
+
+
+@rule("native_batch_norm")
+def batch_norm(
+    low: Lowering,
+    x: Node,
+    weight: Node | None,
+    bias: Node | None,
+    running_mean: Node | None,
+    running_var: Node | None,
+    training: bool,
+    _momentum: float,
+    eps: float,
+) -> tuple[Node, Any, Any]:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, moments per channel (Ioffe and Szegedy 2015, algorithm 1).
+
+    In training the moments are the batch's, and returned; else they are the running ones, which nothing here writes.
+    """
+    if training:
+        mean, rstd = _moments(low, x, _all_but_channel(x), eps)
+        saved: tuple[Any, Any] = tuple(low.graph.reshape(v, (x.shape[1],)) for v in (mean, rstd))
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, rstd = _by_channel(low, running_mean, x), _by_channel(low, _rstd(low, running_var, eps), x)
+        saved = (None, None)
+    return _affine(low, low.f(Op.FMUL, low.f(Op.FSUB, x, mean), rstd), weight, bias), *saved
+
+
+@rule("native_batch_norm_backward")
+def batch_norm_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    weight: Node | None,
+    running_mean: Node | None,
+    running_var: Node | None,
+    mean: Node | None,
+    rstd: Node | None,
+    training: bool,
+    eps: float,
+    wanted: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    """Gradients of x, weight, bias."""
+    if not training:
+        assert running_var is not None
+        mean, rstd = running_mean, _rstd(low, running_var, eps)
+    assert mean is not None
+    assert rstd is not None
+    axes, scale = _all_but_channel(x), _by_channel(low, rstd, x)
+    normed = low.f(Op.FMUL, low.f(Op.FSUB, x, _by_channel(low, mean, x)), scale)
+    sum_grad, sum_along = total(low, grad, axes), total(low, low.f(Op.FMUL, grad, normed), axes)
+    inner = grad
+    if training:
+        share = 1 / prod(x.shape[i] for i in axes)
+        inner = low.f(Op.FSUB, inner, low.f(Op.FMUL, sum_grad, share))
+        inner = low.f(Op.FSUB, inner, low.f(Op.FMUL, normed, low.f(Op.FMUL, sum_along, share)))
+    if weight is not None:
+        scale = low.f(Op.FMUL, scale, _by_channel(low, weight, x))
+    channels = (x.shape[1],)
+    grad_weight = low.graph.reshape(sum_along, channels) if wanted[1] else Unlowered(_UNASKED)
+    grad_bias = low.graph.reshape(sum_grad, channels) if wanted[2] else Unlowered(_UNASKED)
+    return low.f(Op.FMUL, inner, scale), grad_weight, grad_bias
+
+
+def _all_but_channel(x: Node) -> tuple[int, ...]:
+    return tuple(i for i in range(len(x.shape)) if i != 1)
+
+
+# --- group norm --------------------------------------------------------------------------------------------
+
+
+@rule("native_group_norm")
+def group_norm(
+    low: Lowering,
+    x: Node,
+    weight: Node | None,
+    bias: Node | None,
+    n: int,
+    channels: int,
+    _positions: int,
+    groups: int,
+    eps: float,
+) -> tuple[Node, Node, Node]:
+    """The moments of each image's groups of channels (Wu and He 2018, equation 5); with mean and 1 / sqrt(...)."""
+    grouped = low.graph.reshape(x, (n, groups, x.elements // (n * groups)))
+    mean, rstd = _moments(low, grouped, (2,), eps)
+    normed = low.graph.reshape(low.f(Op.FMUL, low.f(Op.FSUB, grouped, mean), rstd), x.shape)
+    return _affine(low, normed, weight, bias), *(low.graph.reshape(v, (n, groups)) for v in (mean, rstd))
+
+
+@rule("native_group_norm_backward")
+def group_norm_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    mean: Node,
+    rstd: Node,
+    weight: Node | None,
+    n: int,
+    channels: int,
+    _positions: int,
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Node, Any, Any]:
+    """Gradients of x, weight, bias."""
+    shape, one = (n, groups, x.elements // (n * groups)), (n, groups, 1)
+    scale = low.graph.reshape(rstd, one)
+    normed = low.f(Op.FMUL, low.f(Op.FSUB, low.graph.reshape(x, shape), low.graph.reshape(mean, one)), scale)
+    inner = low.graph.reshape(_affine(low, grad, weight, None), shape)
+    along = average(low, low.f(Op.FMUL, inner, normed), (2,))
+    rest = low.f(Op.FSUB, low.f(Op.FSUB, inner, average(low, inner, (2,))), low.f(Op.FMUL, normed, along))
+    axes = _all_but_channel(x)
+    weighted = low.f(Op.FMUL, grad, low.graph.reshape(normed, x.shape))
+    grad_weight = low.graph.reshape(total(low, weighted, axes), (channels,)) if wanted[1] else Unlowered(_UNASKED)
+    grad_bias = low.graph.reshape(total(low, grad, axes), (channels,)) if wanted[2] else Unlowered(_UNASKED)
+    return low.graph.reshape(low.f(Op.FMUL, rest, scale), x.shape), grad_weight, grad_bias

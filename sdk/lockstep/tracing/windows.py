@@ -1,0 +1,397 @@
+"""Rules: convolution and pooling, as folds over overlapping windows (Dumoulin and Visin 2016, chapters 2 to 4).
+
+Shapes: N images, C channels in, O channels out, g groups, P output and S input extents, K kernel extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.protocol.program import Fold
+from lockstep.tracing.graph import F32, I32, Node
+from lockstep.tracing.lowering import Lowering, Unlowered, rule
+from lockstep.tracing.reductions import total
+from lockstep.tracing.shapes import padded
+
+MAX_SPATIAL = 2
+"""Spatial axes: an op has eight axes, and a window takes two for each."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a kernel lies along one axis: tap j of output i reads input i x step + j x dilation - pad."""
+
+    size: int
+    step: int = 1
+    pad: int = 0
+    dilation: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Coordinates from the first tap to the last."""
+        return self.dilation * (self.size - 1) + 1
+
+    @property
+    def tiles(self) -> bool:
+        """Whether windows lie side by side, starting at 0."""
+        return self.size == self.step and not self.pad and self.dilation == 1
+
+
+def _windows_of(
+    sizes: Sequence[int], steps: Sequence[int], pads: Sequence[int], dilations: Sequence[int]
+) -> list[Window]:
+    rank = len(sizes)
+    if rank > MAX_SPATIAL:
+        raise LoweringError(f"windows along {rank} axes", hint="an op has eight axes: windows along one or two fit")
+    columns = [list(c) * rank if len(c) == 1 else list(c) for c in (sizes, steps or sizes, pads, dilations)]
+    return [Window(*column) for column in zip(*columns, strict=True)]
+
+
+def unfolded(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float = 0) -> Node:
+    """[A, B, S...] -> [A, B, P, K, P, K...]: what every tap of every output reads, `fill` outside of x."""
+    for i, (w, count) in reversed(list(enumerate(zip(windows, counts, strict=True)))):
+        axis = 2 + i
+        after = (count - 1) * w.step + w.reach - w.pad - x.shape[axis]
+        x = low.graph.window(padded(low, x, axis, w.pad, after, fill), axis, count, w.step, w.size, w.dilation)
+    return x
+
+
+def spread(low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[int], fill: float = 0) -> Node:
+    """[A, B, P...] -> [A, B, S, K, S, K...]: at (s, j) the output whose tap K - 1 - j reads s, else `fill`."""
+    for i, (w, extent) in reversed(list(enumerate(zip(windows, extents, strict=True)))):
+        axis = 2 + i
+        y = _dilated(low, y, axis, w.step, fill)
+        before = w.reach - 1 - w.pad
+        y = padded(low, y, axis, before, extent + w.reach - 1 - before - y.shape[axis], fill)
+        y = low.graph.window(y, axis, extent, 1, w.size, w.dilation)
+    return y
+
+
+def _dilated(low: Lowering, x: Node, axis: int, step: int, fill: float) -> Node:
+    """step - 1 fills between every two coordinates of an axis."""
+    if step == 1:
+        return x
+    n = x.shape[axis]
+    one = low.graph.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    wide = padded(low, one, axis + 1, 0, step - 1, fill)
+    joined = low.graph.reshape(wide, (*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
+    return low.graph.slice(joined, axis, 0, (n - 1) * step + 1)
+
+
+# --- convolution -------------------------------------------------------------------------------------------
+
+
+def _taps_last(low: Lowering, x: Node, groups: int, rank: int) -> Node:
+    """[N, C, P, K, P, K] -> [N, g, 1, P, P, C/g, K, K]."""
+    n, channels, *rest = x.shape
+    split = low.graph.reshape(x, (n, groups, 1, channels // groups, *rest))
+    outputs, taps = range(4, 4 + 2 * rank, 2), range(5, 5 + 2 * rank, 2)
+    return low.graph.permute(split, [0, 1, 2, *outputs, 3, *taps])
+
+
+def _dot(low: Lowering, a: Node, b: Node, terms: int) -> Node:
+    """The sum of a b over the last `terms` axes, the others broadcast."""
+    shape = tuple(map(max, a.shape, b.shape))
+    axes = range(len(shape) - terms, len(shape))
+    return low.graph.fold(Fold.DOT, axes, low.graph.expand(a, shape), low.graph.expand(b, shape))
+
+
+def correlate(low: Lowering, x: Node, weight: Node, windows: Sequence[Window], groups: int) -> Node:
+    """x [N, C, S...], weight [O, C/g, K...] -> [N, O, P...]."""
+    rank, out = len(windows), weight.shape[0]
+    counts = [
+        (n + 2 * w.pad - w.reach) // w.step + 1 for n, w in zip(x.shape[2:], windows, strict=True)
+    ]  # fmt: skip
+    read = _taps_last(low, unfolded(low, x, windows, counts), groups, rank)
+    kernel = low.graph.reshape(weight, (1, groups, out // groups, *(1,) * rank, *weight.shape[1:]))
+    return low.graph.reshape(_dot(low, read, kernel, 1 + rank), (x.shape[0], out, *counts))
+
+
+def correlate_to_input(
+    low: Lowering, grad: Node, weight: Node, windows: Sequence[Window], groups: int, extents: Sequence[int]
+) -> Node:
+    """The gradient of x: grad [N, O, P...], weight [O, C/g, K...] -> [N, C, S...]."""
+    rank, out = len(windows), weight.shape[0]
+    kernel = low.graph.reshape(weight, (groups, out // groups, *weight.shape[1:]))
+    kernel = low.graph.permute(kernel, [0, 2, 1, *range(3, 3 + rank)])
+    shape = (grad.shape[0], groups * weight.shape[1], *extents)
+    if all(w.tiles for w in windows):
+        return _tiled_to_input(low, grad, kernel, shape)
+    read = _taps_last(low, spread(low, grad, windows, extents), groups, rank)
+    kernel = low.graph.flip(kernel, range(3, 3 + rank))
+    kernel = low.graph.reshape(kernel, (1, *kernel.shape[:2], *(1,) * rank, *kernel.shape[2:]))
+    return low.graph.reshape(_dot(low, read, kernel, 1 + rank), shape)
+
+
+def _tiled_to_input(low: Lowering, grad: Node, kernel: Node, shape: tuple[int, ...]) -> Node:
+    """Windows side by side: every input is read by one tap. kernel [g, C/g, O/g, K...]."""
+    groups, channels, out, *taps = kernel.shape
+    n, _, *counts = grad.shape
+    rank = len(taps)
+    pairs = [e for i in range(rank) for e in (4 + 2 * i, 5 + 2 * i)]
+    ones = [e for count in counts for e in (count, 1)]
+    left = low.graph.permute(
+        low.graph.reshape(grad, (n, groups, 1, out, *ones)), [0, 1, 2, *pairs, 3]
+    )  # fmt: skip
+    ones = [e for tap in taps for e in (1, tap)]
+    right = low.graph.permute(kernel, [0, 1, *range(3, 3 + rank), 2])
+    right = low.graph.reshape(right, (1, groups, channels, *ones, out))
+    covered = [c * k for c, k in zip(counts, taps, strict=True)]
+    result = low.graph.reshape(_dot(low, left, right, 1), (n, groups * channels, *covered))
+    for i, extent in enumerate(shape[2:]):
+        result = padded(low, result, 2 + i, 0, extent - covered[i])
+    return result
+
+
+def correlate_to_weight(low: Lowering, grad: Node, x: Node, windows: Sequence[Window], groups: int) -> Node:
+    """The gradient of the weight: grad [N, O, P...], x [N, C, S...] -> [O, C/g, K...]."""
+    rank, (n, out, *counts) = len(windows), grad.shape
+    channels = x.shape[1] // groups
+    left = low.graph.reshape(grad, (n, groups, out // groups, 1, *(1,) * rank, *counts))
+    left = low.graph.permute(left, [1, 2, 3, *range(4, 4 + rank), 0, *range(4 + rank, 4 + 2 * rank)])
+    read = unfolded(low, x, windows, counts)
+    right = low.graph.reshape(read, (n, groups, 1, channels, *read.shape[2:]))
+    outputs, taps = range(4, 4 + 2 * rank, 2), range(5, 5 + 2 * rank, 2)
+    right = low.graph.permute(right, [1, 2, 3, *taps, 0, *outputs])
+    return low.graph.reshape(_dot(low, left, right, 1 + rank), (out, channels, *[w.size for w in windows]))
+
+
+@rule("convolution")
+def convolution(
+    low: Lowering,
+    x: Node,
+    weight: Node,
+    bias: Node | None,
+    steps: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    transposed: bool,
+    _output_pads: Sequence[int],
+    groups: int,
+) -> Node:
+    """A cross-correlation with the weight, or the gradient of one; plus bias."""
+    windows = _windows_of(weight.shape[2:], steps, pads, dilations)
+    if transposed:
+        y = correlate_to_input(low, x, weight, windows, groups, low.shape[2:])
+    else:
+        y = correlate(low, x, weight, windows, groups)
+    if bias is None:
+        return y
+    return low.f(Op.FADD, y, low.graph.reshape(bias, (*bias.shape, *(1,) * len(windows))))
+
+
+@rule("convolution_backward")
+def convolution_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    weight: Node,
+    _bias: Sequence[int] | None,
+    steps: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    transposed: bool,
+    _output_pads: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Any, Any, Any]:
+    """Gradients of x, weight, bias."""
+    windows = _windows_of(weight.shape[2:], steps, pads, dilations)
+    unasked = Unlowered("a gradient that was not asked for")
+    grad_x, grad_weight, grad_bias = unasked, unasked, unasked
+    if wanted[0]:
+        if transposed:
+            grad_x = correlate(low, grad, weight, windows, groups)
+        else:
+            grad_x = correlate_to_input(low, grad, weight, windows, groups, x.shape[2:])
+    if wanted[1]:
+        outer, inner = (x, grad) if transposed else (grad, x)
+        grad_weight = correlate_to_weight(low, outer, inner, windows, groups)
+    if wanted[2]:
+        axes = (0, *range(2, len(grad.shape)))
+        grad_bias = low.graph.reshape(total(low, grad, axes), (grad.shape[1],))
+    return grad_x, grad_weight, grad_bias
+
+
+# --- pooling -----------------------------------------------------------------------------------------------
+
+
+def _images(low: Lowering, x: Node) -> Node:
+    """[C, S, S] or [N, C, S, S] -> [N, C, S, S]."""
+    return low.graph.reshape(x, (1,) * (4 - len(x.shape)) + x.shape)
+
+
+def _each(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float) -> list[Node]:
+    """Per tap, row-major, what it reads: [N, C, P...]."""
+    read = unfolded(low, x, windows, counts, fill)
+    taps = []
+    for at in product(*(range(w.size) for w in windows)):
+        part = read
+        for i, j in enumerate(at):
+            part = low.graph.slice(part, 3 + 2 * i, j, 1)
+        taps.append(low.graph.reshape(part, (*x.shape[:2], *counts)))
+    return taps
+
+
+def _positions(low: Lowering, shape: Sequence[int]) -> Node:
+    """i32 of the shape: row-major position inside the last two axes."""
+    rows, columns = len(shape) - 2, len(shape) - 1
+    return low.i(Op.IADD, low.graph.iota(shape, rows, 0, shape[columns]), low.graph.iota(shape, columns))
+
+
+@rule("max_pool2d_with_indices")
+def max_pool(
+    low: Lowering,
+    x: Node,
+    sizes: Sequence[int],
+    steps: Sequence[int] = (),
+    pads: Sequence[int] = (0,),
+    dilations: Sequence[int] = (1,),
+    _ceil: bool = False,
+) -> tuple[Node, Node]:
+    """The largest of each window, and the position of the first that is."""
+    windows, counts = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations), low.shape[-2:]
+    images = _images(low, x)
+    taps = _each(low, images, windows, counts, -inf)
+    where = _each(low, _positions(low, images.shape), windows, counts, -1)
+    best, at = taps[0], where[0]
+    for value, position in zip(taps[1:], where[1:], strict=True):
+        at = low.select(low.test(Op.FLT, best, value), position, at, I32)
+        best = low.f(Op.FMAX, best, value)
+    return low.graph.reshape(best, low.shape), low.graph.reshape(at, low.shape)
+
+
+@rule("max_pool2d_with_indices_backward")
+def max_pool_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    _ceil: bool,
+    indices: Node,
+) -> Node:
+    """The gradient of each window at the position of its largest."""
+    windows = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations)
+    shape, grad, indices = _images(low, x).shape, _images(low, grad), _images(low, indices)
+    own = low.graph.reshape(_positions(low, shape), (*shape[:2], shape[2], 1, shape[3], 1))
+    chosen = _spread_pool(low, indices, windows, shape[2:], -1)
+    terms = low.select(low.test(Op.IEQ, chosen, own), _spread_pool(low, grad, windows, shape[2:], 0), 0.0, F32)
+    return low.graph.reshape(total(low, terms, (3, 5)), x.shape)
+
+
+def _spread_pool(
+    low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[int], fill: float
+) -> Node:  # fmt: skip
+    """`spread`, but where windows lie side by side every input has the one output that reads it: [.., S, 1, S, 1]."""
+    if not all(w.tiles for w in windows):
+        return spread(low, y, windows, extents, fill)
+    (a, b), (h, w) = y.shape[:2], y.shape[2:]
+    paired = (a, b, h, windows[0].size, w, windows[1].size)
+    repeated = low.graph.expand(low.graph.reshape(y, (a, b, h, 1, w, 1)), paired)
+    repeated = low.graph.reshape(repeated, (a, b, h * windows[0].size, w * windows[1].size))
+    for axis, extent in enumerate(extents, 2):
+        repeated = padded(low, repeated, axis, 0, extent - repeated.shape[axis], fill)
+    return low.graph.reshape(repeated, (a, b, extents[0], 1, extents[1], 1))
+
+
+def _weights(
+    windows: Sequence[Window], counts: Sequence[int], extents: Sequence[int], inner: bool, divisor: int | None
+) -> np.ndarray:
+    """f32 [P, P]: what the sum of each window is multiplied by."""
+    sides = []
+    for w, count, extent in zip(windows, counts, extents, strict=True):
+        first = np.arange(count) * w.step - w.pad
+        last = np.minimum(first + w.size, extent + w.pad)
+        sides.append(np.minimum(last, extent) - np.maximum(first, 0) if inner else last - first)
+    areas = np.outer(*sides) if divisor is None else np.full(tuple(counts), divisor)
+    return (1 / areas).astype(np.float32)
+
+
+def _weighted(low: Lowering, y: Node, weights: np.ndarray) -> Node:
+    if (weights == weights.flat[0]).all():
+        return low.f(Op.FMUL, y, float(weights.flat[0]))
+    return low.f(Op.FMUL, y, low.graph.const(F32, weights.shape, weights.astype("<f4").tobytes()))
+
+
+@rule("avg_pool2d")
+def average_pool(
+    low: Lowering,
+    x: Node,
+    sizes: Sequence[int],
+    steps: Sequence[int] = (),
+    pads: Sequence[int] = (0,),
+    _ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Node:
+    """The mean of each window; its padding counts, or does not."""
+    windows, counts = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1]), low.shape[-2:]
+    images = _images(low, x)
+    sums = total(low, unfolded(low, images, windows, counts), (3, 5))
+    weights = _weights(windows, counts, images.shape[2:], not count_include_pad, divisor)
+    return low.graph.reshape(_weighted(low, low.graph.reshape(sums, (*images.shape[:2], *counts)), weights), low.shape)
+
+
+@rule("avg_pool2d_backward")
+def average_pool_backward(
+    low: Lowering,
+    grad: Node,
+    x: Node,
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    _ceil: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Node:
+    """The weighted gradients of the windows that read each input."""
+    windows = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, [1])
+    grad, extents = _images(low, grad), x.shape[-2:]
+    weights = _weights(windows, grad.shape[2:], extents, not count_include_pad, divisor)
+    terms = _spread_pool(low, _weighted(low, grad, weights), windows, extents, 0)
+    return low.graph.reshape(total(low, terms, (3, 5)), x.shape)
+
+
+def _shares(low: Lowering, outputs: int, inputs: int) -> Node:
+    """f32 [P, S]: row i is the mean over inputs floor(i S / P) .. ceil((i + 1) S / P) - 1."""
+    table = np.zeros((outputs, inputs), np.float32)
+    for i in range(outputs):
+        first, after = i * inputs // outputs, -(-(i + 1) * inputs // outputs)
+        table[i, first:after] = 1 / (after - first)
+    return low.graph.const(F32, table.shape, table.astype("<f4").tobytes())
+
+
+def _along(low: Lowering, x: Node, rows: Node, columns: Node) -> Node:
+    """rows [P, S] x [N, C, S, S] columns^T -> [N, C, P, P]."""
+    n, c, h, w = x.shape
+    (p, _), (q, _) = rows.shape, columns.shape
+    wide = _dot(low, low.graph.reshape(x, (n, c, h, 1, w)), low.graph.reshape(columns, (1, 1, 1, q, w)), 1)
+    turned = low.graph.reshape(low.graph.permute(wide, [0, 1, 3, 2]), (n, c, 1, q, h))
+    return _dot(low, turned, low.graph.reshape(rows, (1, 1, p, 1, h)), 1)
+
+
+@rule("_adaptive_avg_pool2d")
+def adaptive_average_pool(low: Lowering, x: Node, _size: Sequence[int]) -> Node:
+    """Means of windows that cover the input evenly."""
+    images, (p, q) = _images(low, x), low.shape[-2:]
+    h, w = images.shape[2:]
+    return low.graph.reshape(_along(low, images, _shares(low, p, h), _shares(low, q, w)), low.shape)
+
+
+@rule("_adaptive_avg_pool2d_backward")
+def adaptive_average_pool_backward(low: Lowering, grad: Node, x: Node) -> Node:
+    """The gradient of the windows' means."""
+    grad, (h, w) = _images(low, grad), x.shape[-2:]
+    rows, columns = (low.graph.permute(_shares(low, *pq), [1, 0]) for pq in ((grad.shape[2], h), (grad.shape[3], w)))
+    return low.graph.reshape(_along(low, grad, rows, columns), x.shape)
