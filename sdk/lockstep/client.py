@@ -231,7 +231,9 @@ class JobHandle:
         job = self.parts
         folder = Path(out)
         try:
-            path: Path = save_model(folder, checkpoint.shared[0], job.spec.parameters, job.spec.model)
+            path: Path = save_model(
+                folder, checkpoint.shared[0], job.spec.parameters, job.spec.model, job.programs.step.consts
+            )
         except OSError as error:
             raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
         addresses = self.net.contracts.addresses

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lockstep.numerics.reference import drawn_row, philox
+from lockstep.training.job import Batch
+from lockstep.training.losses import Loss, Model, RandomLoss, Words, bound
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import Layout, layout_of, tensors
-
-Loss = Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tensor], torch.Tensor]
 
 
 def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:
@@ -30,6 +32,61 @@ def flat_parameters(model: nn.Module) -> NDArray[np.float32]:
     return layout.join({n: p.detach() for n, p in model.named_parameters()}).numpy()
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What a slot's step reads: the rows and the random words that its Program draws."""
+
+    rows: NDArray[np.int32]
+    """[N, L]: the dataset."""
+    batch: Batch
+    seed: bytes
+    """Of the round, 32 bytes."""
+    round: int = 0
+    slot: int = 0
+
+    def value(self, model: Model, loss: Loss | RandomLoss, t: int) -> torch.Tensor:
+        """The loss of step t (from 1), averaged over its passes."""
+        passes = range(self.batch.accumulation)
+        return torch.stack([bound(loss, self.words(t, k))(model, self._drawn(t, k)) for k in passes]).mean()
+
+    def words(self, t: int, passed: int) -> Words:
+        """Those that a loss draws in one pass of step t."""
+
+        def words(count: int) -> torch.Tensor:
+            drawn = [philox(self.seed, passed, at, (self.round, self.slot, t)) for at in range(count)]
+            return torch.from_numpy(np.array(drawn, np.uint32).view(np.int32))
+
+        return words
+
+    def _drawn(self, t: int, passed: int) -> torch.Tensor:
+        first, context = passed * self.batch.rows, (self.round, self.slot, t)
+        drawn = [drawn_row(self.seed, context, first + j, len(self.rows)) for j in range(self.batch.rows)]
+        return torch.from_numpy(self.rows[drawn].astype(np.int64))
+
+
+def optimise(model: nn.Module, value: Callable[[int], torch.Tensor], inner: AdamW, *, steps: int) -> list[float]:
+    """`steps` of torch's own AdamW with `inner`'s schedule and clipping on `value(t)`, t from 1; the loss of each."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        parameters,
+        lr=inner.learning_rate,
+        betas=(inner.beta1, inner.beta2),
+        eps=inner.epsilon,
+        weight_decay=inner.weight_decay,
+    )
+    losses = []
+    for t in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = inner.rate(t - 1, steps)
+        optimizer.zero_grad()
+        loss = value(t)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, inner.clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def train_eager(
     model: nn.Module,
     loss: Loss,
@@ -40,29 +97,11 @@ def train_eager(
     batch_rows: int,
     seed: int,
 ) -> list[float]:
-    """`steps` of torch's own AdamW with `inner`'s schedule and clipping; the training loss of each, nats per token.
-
-    `rows` [N, L] are drawn with replacement, `batch_rows` a step, as a job draws them.
-    """
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=inner.learning_rate,
-        betas=(inner.beta1, inner.beta2),
-        eps=inner.epsilon,
-        weight_decay=inner.weight_decay,
-    )
+    """`optimise` on rows [N, L] drawn with replacement, `batch_rows` a step; the training loss of each."""
     draws = np.random.Generator(np.random.Philox(key=seed)).integers(0, len(rows), (steps, batch_rows))
-    losses = []
-    for step, drawn in enumerate(draws):
-        for group in optimizer.param_groups:
-            group["lr"] = inner.rate(step, steps)
-        optimizer.zero_grad()
-        value = loss(model, torch.from_numpy(rows[drawn].astype(np.int64)))
-        value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), inner.clip)
-        optimizer.step()
-        losses.append(value.item())
-    return losses
+    return optimise(
+        model, lambda t: loss(model, torch.from_numpy(rows[draws[t - 1]].astype(np.int64))), inner, steps=steps
+    )
 
 
 def evaluate(model: nn.Module, loss: Loss, rows: NDArray[np.int32], *, batch_rows: int = 64) -> float:

@@ -22,29 +22,28 @@ from lockstep.protocol.errors import NotFoundError, PayloadInvalid
 if TYPE_CHECKING:
     from torch import nn
 
+    from lockstep.protocol.program import Const
+
 MODEL_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 
 
 def save_model(
-    folder: Path, flat: NDArray[np.float32], parameters: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+    folder: Path,
+    flat: NDArray[np.float32],
+    parameters: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
+    constants: Sequence[Const] = (),
 ) -> Path:
     """Writes model.safetensors and config.json; returns the first's path.
 
-    `parameters` lists {name, offset, shape} of each part of the flat tensor, as a job's spec does. Needs no torch. A
-    file appears whole or not at all.
+    `parameters` lists {name, offset, shape} of each part of the flat tensor and {name, root, shape} of each frozen one,
+    as a job's spec does; `constants` are those of its step. Needs no torch. A file appears whole or not at all.
     """
     from safetensors.numpy import save
 
-    parts = {}
-    for p in parameters:
-        end = p["offset"] + prod(p["shape"])
-        # INVARIANT: every parameter lies inside the flat tensor.
-        if not 0 <= p["offset"] <= end <= flat.size:
-            raise PayloadInvalid(
-                f"parameter {p['name']} ends at {end} of {flat.size}", "the checkpoint is of another model"
-            )
-        parts[str(p["name"])] = np.ascontiguousarray(flat[p["offset"] : end].reshape(p["shape"]))
+    tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
+    parts = {str(p["name"]): _part(p, flat, tables) for p in parameters}
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / CONFIG_FILE, (json.dumps(dict(config), indent=2) + "\n").encode())
     return _write(folder / MODEL_FILE, save(parts))
@@ -96,6 +95,22 @@ def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float 
             steps = np.cumsum(weights)
             tokens.append(int(np.searchsorted(steps, draws.random() * steps[-1], side="right")))
     return bytes(tokens[len(prompt) :])
+
+
+def _part(
+    parameter: Mapping[str, Any], flat: NDArray[np.float32], tables: Mapping[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    name, shape = parameter["name"], parameter["shape"]
+    if "root" in parameter:
+        # INVARIANT: a frozen parameter is a constant of the step.
+        if parameter["root"] not in tables:
+            raise PayloadInvalid(f"no constant of the step is the frozen {name}", "its Programs are of another job")
+        return tables[parameter["root"]].reshape(shape)
+    end = parameter["offset"] + prod(shape)
+    # INVARIANT: every parameter lies inside the flat tensor.
+    if not 0 <= parameter["offset"] <= end <= flat.size:
+        raise PayloadInvalid(f"parameter {name} ends at {end} of {flat.size}", "the checkpoint is of another model")
+    return np.ascontiguousarray(flat[parameter["offset"] : end].reshape(shape))
 
 
 def _write(path: Path, data: bytes) -> Path:

@@ -8,8 +8,9 @@ State layouts are those of docs/protocol.md section 3 with shared depth 1 and pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +26,11 @@ from lockstep.protocol.program import Program
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
-from lockstep.tracing import draw, trace
-from lockstep.training.models import describe, next_token_loss
-from lockstep.training.parameters import Layout, initial_parameters, layout_of
+from lockstep.tracing import draw, random_words, trace
+from lockstep.training.losses import Loss, RandomLoss, bound
+from lockstep.training.models import describe, loss_of
+from lockstep.training.parameters import Layout, describe_frozen, frozen_parameters, initial_parameters, layout_of
 from lockstep.training.strategies import diloco
-
-Loss = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
-"""(model as a function, rows i64 [B, L]) -> scalar."""
 
 SHARED_DEPTH = 1
 PAYLOAD_DEPTH = 0
@@ -64,7 +63,7 @@ class Programs:
 
 
 def build_programs(
-    model: nn.Module, loss: Loss, spec: diloco.Spec, *, batch: Batch, rounds: int, slots: int
+    model: nn.Module, loss: Loss | RandomLoss, spec: diloco.Spec, *, batch: Batch, rounds: int, slots: int
 ) -> Programs:
     """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
 
@@ -103,21 +102,24 @@ def build_programs(
     return Programs(trace(step, *slot_state), trace(encode, *slot_state), trace(merge, *shared, *received), layout)
 
 
-def mean_gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
-    """f32 [P]: the gradient of the loss over the rows of one step, drawn in passes of `batch.rows`."""
+def mean_gradient(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
+    """f32 [P]: the gradient of the loss over the rows of one step, drawn in passes of `batch.rows`.
+
+    What a loss draws in pass k comes from stream k.
+    """
     total: Tensor | None = None
     for passed in range(batch.accumulation):
         rows = draw(passed * batch.rows, batch.rows, batch.row_length)
-        grad = gradient(model, loss, layout, flat, rows)
+        grad = gradient(model, bound(loss, partial(random_words, stream=passed)), layout, flat, rows)
         total = grad if total is None else total + grad
     assert total is not None
     return total if batch.accumulation == 1 else total * (1 / batch.accumulation)
 
 
 def gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, rows: Tensor) -> Tensor:
-    """f32 [P]: the gradient of the loss by the flat parameters, by autograd alone."""
+    """f32 [P]: the gradient of the loss by the flat parameters, by autograd; the rest of the model is constant."""
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(flat).items()}
-    state = {**leaves, **dict(model.named_buffers())}
+    state = {**leaves, **frozen_parameters(model), **dict(model.named_buffers())}
 
     def called(*inputs: Tensor) -> Tensor:
         return torch.func.functional_call(model, state, inputs)
@@ -135,24 +137,28 @@ def training_job(
     rounds: int,
     slots: int,
     min_slots: int,
+    loss: Loss | RandomLoss | None = None,
     seed: int = 0,
     aggregator: Address = ZERO_ADDRESS,
     terms: Terms = DEVNET,
 ) -> TrainingJob:
-    """A language model's job as `Network.quote` takes it; `seed` fixes the first weights."""
+    """A model's job as `Network.quote` takes it; `seed` fixes the first weights of what it trains.
+
+    `loss` defaults to the model's own. Frozen parameters keep the values that they have.
+    """
     if not 1 <= min_slots <= slots:
         raise UsageError(f"at least {min_slots} of {slots} slots", "min_slots lies between 1 and slots")
     # INVARIANT: a step reads rows of exactly the dataset's length.
     if dataset.row_tokens != batch.row_length:
         raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
-    built = build_programs(model, next_token_loss, spec, batch=batch, rounds=rounds, slots=slots)
+    built = build_programs(model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots)
     flat = initial_parameters(model, seed)
     return TrainingJob(
         programs=Schedule(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=Checkpoint((flat,), (np.zeros_like(flat),)),
         model=describe(model),
-        parameters=tuple(built.layout.describe()),
+        parameters=(*built.layout.describe(), *_frozen(model, built.step)),
         strategy=spec.to_dict(),
         inner_steps=spec.inner_steps,
         rounds=rounds,
@@ -163,3 +169,16 @@ def training_job(
         aggregator=aggregator,
         terms=terms,
     )
+
+
+def _frozen(model: nn.Module, step: Program) -> list[dict[str, Any]]:
+    """`describe_frozen`, every root that of a constant of the step."""
+    described, roots = describe_frozen(model), {const.root.hex() for const in step.consts}
+    # INVARIANT: whoever has a job's Programs and a checkpoint has its whole model.
+    for parameter in described:
+        if parameter["root"] not in roots:
+            raise UsageError(
+                f"the step does not read the frozen parameter {parameter['name']}",
+                "remove it, or train it",
+            )
+    return described

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lockstep.protocol.merkle import LEAF_ELEMENTS
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.merkle import LEAF_ELEMENTS, tensor_root
+from lockstep.protocol.program import F32
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,30 @@ class Layout:
 
 
 def layout_of(model: torch.nn.Module) -> Layout:
-    """Where each parameter of a model lies; tied parameters once."""
-    named = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    """Where each parameter of a model lies; tied parameters once, frozen ones (no `requires_grad`) nowhere."""
+    named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
+    if not named:
+        raise UsageError(f"{type(model).__name__} has nothing to train", "every parameter is frozen")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
     places, offset = [], 0
     for name, shape in ordered:
         places.append(Parameter(name, offset, shape))
         offset += prod(shape)
     return Layout(tuple(places), -(-offset // LEAF_ELEMENTS) * LEAF_ELEMENTS)
+
+
+def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What a model has but does not train, by name: constants of its step."""
+    return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
+
+
+def describe_frozen(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The rest of a job's `parameters`: {name, root, shape} each, the root that of a flat constant."""
+    described = []
+    for name, p in frozen_parameters(model).items():
+        words = p.contiguous().numpy().astype("<f4").tobytes()
+        described.append({"name": name, "root": tensor_root(F32, (p.numel(),), words).hex(), "shape": list(p.shape)})
+    return described
 
 
 def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]:
@@ -87,7 +105,8 @@ def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]
             part[:] = 1.0 if parameter.name.endswith("weight") else 0.0
         else:
             scale = model.initial_scale(parameter.name, parameter.shape)  # type: ignore[operator]
-            part[:] = np.float32(scale) * _normal(seed, index, parameter.elements)
+            if scale:
+                part[:] = np.float32(scale) * _normal(seed, index, parameter.elements)
     return flat
 
 

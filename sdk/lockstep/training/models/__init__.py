@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training.losses import Loss, RandomLoss
+from lockstep.training.models.cnn import CNN, CNNConfig, image_loss
+from lockstep.training.models.encoder import Encoder, EncoderConfig, masked_token_loss
 from lockstep.training.models.gpt import GPT, GPTConfig, next_token_loss
+from lockstep.training.models.llama import Llama, LlamaConfig
+from lockstep.training.models.lora import LoRA, LoRAConfig
 from lockstep.training.models.mlp import MLP, MLPConfig
 
-__all__ = ["GPT", "MLP", "GPTConfig", "MLPConfig", "build_model", "describe", "next_token_loss"]
+__all__ = [
+    "CNN", "GPT", "MLP", "MODELS", "CNNConfig", "Encoder", "EncoderConfig", "GPTConfig", "Llama", "LlamaConfig", "LoRA",
+    "LoRAConfig", "MLPConfig", "build_model", "describe", "image_loss", "loss_of", "masked_token_loss",
+    "next_token_loss",
+]  # fmt: skip
 
-MODELS: dict[str, tuple[Any, Any]] = {"gpt": (GPTConfig, GPT), "mlp": (MLPConfig, MLP)}
-"""Name in `config.json` to configuration and model."""
+
+@dataclass(frozen=True)
+class Kind:
+    """One row of the registry."""
+
+    config: type[Any]
+    """A frozen dataclass of plain values: the fields of `config.json`."""
+    model: type[nn.Module]
+    """Built from a configuration, which it keeps as `config`."""
+    loss: Callable[[Any], Loss | RandomLoss]
+    """What a model is trained on."""
+
+
+MODELS: dict[str, Kind] = {
+    "gpt": Kind(GPTConfig, GPT, lambda model: next_token_loss),
+    "llama": Kind(LlamaConfig, Llama, lambda model: next_token_loss),
+    "mlp": Kind(MLPConfig, MLP, lambda model: next_token_loss),
+    "encoder": Kind(EncoderConfig, Encoder, lambda model: masked_token_loss(model.config.vocabulary)),
+    "cnn": Kind(CNNConfig, CNN, lambda model: image_loss),
+    "lora": Kind(LoRAConfig, LoRA, lambda model: loss_of(model.base)),
+}
+"""By the name in `config.json`."""
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """`config.json`: {"model": name, ...the configuration's fields}."""
-    for name, (_, kind) in MODELS.items():
-        if type(model) is kind:
-            return {"model": name, **asdict(model.config)}  # type: ignore[call-overload]
-    raise UsageError(f"{type(model).__name__} is not a registered model", f"one of {', '.join(MODELS)}")
+    name, _ = _row(model)
+    return {"model": name, **asdict(model.config)}  # type: ignore[call-overload]
+
+
+def loss_of(model: nn.Module) -> Loss | RandomLoss:
+    """The loss that a registered model is trained on."""
+    return _row(model)[1].loss(model)
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
@@ -32,9 +64,16 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     name = fields.pop("model", None)
     if name not in MODELS:
         raise UsageError(f"no model is called {name!r}", f"one of {', '.join(MODELS)}")
-    shape, kind = MODELS[name]
+    kind = MODELS[name]
     try:
-        model: nn.Module = kind(shape(**fields))
+        model: nn.Module = kind.model(kind.config(**fields))
     except TypeError as error:
         raise UsageError(f"config.json does not fit {name}: {error}", "it belongs to another release") from error
     return model
+
+
+def _row(model: nn.Module) -> tuple[str, Kind]:
+    for name, kind in MODELS.items():
+        if type(model) is kind.model:
+            return name, kind
+    raise UsageError(f"{type(model).__name__} is not a registered model", f"one of {', '.join(MODELS)}")

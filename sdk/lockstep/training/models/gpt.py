@@ -5,13 +5,13 @@ Shapes: B rows, T positions, C width, H heads, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training.losses import Model
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class GPTConfig:
             raise UsageError(f"width {self.width} does not divide into {self.heads} heads", "make it a multiple")
         if self.gelu not in ("tanh", "none"):
             raise UsageError(f"no GELU is called {self.gelu!r}", 'use "tanh" or "none"')
+
+    @property
+    def row_length(self) -> int:
+        """Tokens of a dataset row: inputs and the last target."""
+        return self.context + 1
 
 
 class Attention(nn.Module):
@@ -103,7 +108,7 @@ class GPT(nn.Module):
         return 0.02 / (2 * self.config.layers) ** 0.5 if name.endswith(("proj.weight", "down.weight")) else 0.02
 
 
-def next_token_loss(model: Callable[[Tensor], Tensor], rows_BL: Tensor) -> Tensor:
+def next_token_loss(model: Model, rows_BL: Tensor) -> Tensor:
     """Mean cross-entropy, nats per token, of predicting each of the last L - 1 tokens from those before it."""
     logits_BTV = model(rows_BL[:, :-1])
     return F.cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), rows_BL[:, 1:].reshape(-1).long())

@@ -1,0 +1,36 @@
+"""What a loss is: a function of a model, the rows of a step and, for some, random words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Model = Callable[..., Tensor]
+"""A model as a function of its inputs."""
+Loss = Callable[[Model, Tensor], Tensor]
+"""(model, rows i64 [B, L]) -> scalar, the mean over what it predicts."""
+Words = Callable[[int], Tensor]
+"""(count) -> i32 [count], random; the same words at every call."""
+
+
+@dataclass(frozen=True)
+class RandomLoss:
+    """A loss that draws: fresh words at every step, the same ones on every machine."""
+
+    value: Callable[[Model, Tensor, Tensor], Tensor]
+    """(model, rows i64 [B, L], words i32 [B, L, K]) -> scalar."""
+    words: int
+    """K: words for each element of the rows."""
+
+
+def bound(loss: Loss | RandomLoss, words: Words) -> Loss:
+    """The loss as a function of model and rows alone; what it draws comes from `words`."""
+    if not isinstance(loss, RandomLoss):
+        return loss
+
+    def value(model: Model, rows_BL: Tensor) -> Tensor:
+        return loss.value(model, rows_BL, words(rows_BL.numel() * loss.words).view(*rows_BL.shape, loss.words))
+
+    return value
