@@ -33,12 +33,12 @@ Levels = list[list[Digest]]
 # --- roots of arrays ----------------------------------------------------------------------------------------
 
 
-def tensor_root(array: Array) -> TensorRoot:
+def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
     """The root of a float32 or int32 array. Roots of read-only arrays are remembered while the array lives."""
     known = _ROOTS.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
-    root = merkle.tensor_root(_dtype(array), array.shape, _bytes(array))
+    root = merkle.tensor_root(_dtype(array), array.shape, _bytes(array), threads)
     if _frozen(array):
         key = id(array)
         _ROOTS[key] = (weakref.ref(array, lambda _: _ROOTS.pop(key, None)), root)
@@ -70,18 +70,18 @@ def _dtype(array: Array) -> int:
     raise Mismatch(f"a tensor of dtype {array.dtype}", hint="state tensors are float32 or int32")
 
 
-def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | None]) -> StateRoot:
+def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1) -> StateRoot:
     """The Merkle root over a state's tensors, which must be those of the layout; raises Mismatch."""
     if len(layout) != len(state):
         raise Mismatch(f"a state of {len(state)} entries", hint=f"the layout has {len(layout)}")
-    return state_root([_entry_root(k, h, a) for k, (h, a) in enumerate(zip(layout, state, strict=True))])
+    return state_root([_entry_root(k, h, a, threads) for k, (h, a) in enumerate(zip(layout, state, strict=True))])
 
 
-def _entry_root(k: int, header: TensorHeader | None, array: Array | None) -> TensorRoot | None:
+def _entry_root(k: int, header: TensorHeader | None, array: Array | None, threads: int = 1) -> TensorRoot | None:
     own = None if array is None else TensorHeader(_dtype(array), array.shape)
     if own != header:
         raise Mismatch(f"state entry {k} is {own}", hint=f"the layout has {header} there")
-    return None if array is None else tensor_root(array)
+    return None if array is None else tensor_root(array, threads)
 
 
 # --- one step -----------------------------------------------------------------------------------------------

@@ -124,11 +124,11 @@ def data_levels(data: bytes | memoryview) -> list[list[Digest]]:
     return levels(hashes)
 
 
-def data_root(data: bytes | memoryview) -> Digest:
-    """The tree over the 1 KiB leaves of a tensor's contents."""
+def data_root(data: bytes | memoryview, threads: int = 1) -> Digest:
+    """The tree over the 1 KiB leaves of a tensor's contents; the hash does not depend on `threads`."""
     view = memoryview(data).cast("B")
     if _native is not None:
-        return Digest(_native.tree_root(view))
+        return Digest(_native.tree_root(view, threads=threads))
     return data_levels(view)[-1][0]
 
 
@@ -169,13 +169,13 @@ def tensor_root_of_tree(header: TensorHeader, tree_root: bytes) -> TensorRoot:
     return TensorRoot(sha256(b"\x02" + header.encode() + tree_root).digest())
 
 
-def tensor_root(dtype: int, shape: Sequence[int], data: bytes | memoryview) -> TensorRoot:
+def tensor_root(dtype: int, shape: Sequence[int], data: bytes | memoryview, threads: int = 1) -> TensorRoot:
     """The root of a tensor of little-endian row-major words; refuses contents of another length."""
     header = TensorHeader(dtype, tuple(shape))
     view = memoryview(data).cast("B")
     if len(view) != 4 * header.elements:
         raise ValueError(f"{len(view)} bytes for a tensor of shape {header.shape}: {4 * header.elements} are due")
-    return tensor_root_of_tree(header, data_root(view))
+    return tensor_root_of_tree(header, data_root(view, threads))
 
 
 def scalar_root(dtype: int, word: int) -> TensorRoot:

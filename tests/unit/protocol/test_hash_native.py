@@ -64,6 +64,22 @@ def test_tree_of_a_buffer_equals_hashlib(path: str, length: int) -> None:
     assert _hash.merkle_levels(b"".join(leaves), path)[-1] == levels[-1][0], "levels of the hashes"
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("length", [60 * 1024, 1 << 20, (1 << 20) + 5, 3_000_001])
+def test_threads_change_no_hash(path: str, length: int) -> None:
+    data = Random(length).randbytes(length)
+    leaves = b"".join(leaves_by_hashlib(data))
+    for threads in (1, 2, 3, 7):
+        assert _hash.leaf_hashes(data, path, threads) == leaves, threads
+        assert _hash.tree_levels(data, path, threads) == _hash.merkle_levels(leaves, path), threads
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025])
+def test_a_number_of_threads_that_is_none_is_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        _hash.tree_root(b"", threads=threads)
+
+
 def test_hashes_of_another_length_are_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         _hash.merkle_root(bytes(33))

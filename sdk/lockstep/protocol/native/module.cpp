@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -12,6 +13,9 @@
 
 #if defined(LOCKSTEP_X86_64)
 #include <cpuid.h>
+#endif
+#if defined(_OPENMP)
+#include <omp.h>
 #endif
 
 namespace nb = nanobind;
@@ -25,6 +29,50 @@ using Bytes = std::vector<std::uint8_t>;
 using Digest = std::array<std::uint8_t, kHashBytes>;
 
 constexpr int kMaxLevels = 64;
+constexpr int kMostThreads = 1024;
+constexpr std::size_t kMessagesAtOnce = 16;    // of the widest path
+constexpr std::size_t kLeastPerThread = 1024;  // blocks of 64 bytes below which a second thread costs more than it saves
+
+// A path, and how many threads share its work: none of the hashes depends on either.
+class Hasher {
+public:
+    Hasher(const HashPath& path, int threads) : path_(path), threads_(threads) {
+        if (threads < 1 || threads > kMostThreads) throw nb::value_error("threads: 1 to 1024");
+    }
+    void leaves(const std::uint8_t* data, std::size_t bytes, std::uint8_t* out) const {
+        split((bytes + kLeafBytes - 1) / kLeafBytes, kLeafBytes / 64 + 1, [&](std::size_t begin, std::size_t end) {
+            path_.leaves(data + begin * kLeafBytes, std::min(bytes, end * kLeafBytes) - begin * kLeafBytes, out + begin * kHashBytes);
+        });
+    }
+    void nodes(const std::uint8_t* pairs, std::size_t count, std::uint8_t* out) const {
+        split(count, 2, [&](std::size_t begin, std::size_t end) {
+            path_.nodes(pairs + begin * 2 * kHashBytes, end - begin, out + begin * kHashBytes);
+        });
+    }
+
+private:
+    // Calls part(begin, end) on shares of [0, messages) of whole sixteens, each on a thread of its own.
+    template <class Part>
+    void split(std::size_t messages, std::size_t blocks_per_message, Part part) const {
+        const std::size_t useful = std::min<std::size_t>(static_cast<std::size_t>(threads_), messages * blocks_per_message / kLeastPerThread);
+#if defined(_OPENMP)
+        if (useful > 1) {
+            const std::size_t groups = (messages + kMessagesAtOnce - 1) / kMessagesAtOnce;
+#pragma omp parallel num_threads(static_cast<int>(useful))
+            {
+                const auto all = static_cast<std::size_t>(omp_get_num_threads()), own = static_cast<std::size_t>(omp_get_thread_num());
+                const std::size_t begin = groups * own / all * kMessagesAtOnce, end = std::min(messages, groups * (own + 1) / all * kMessagesAtOnce);
+                if (begin < end) part(begin, end);
+            }
+            return;
+        }
+#endif
+        if (messages) part(0, messages);
+    }
+
+    const HashPath& path_;
+    int threads_;
+};
 
 bool has_sha_ni() {
 #if defined(LOCKSTEP_X86_64)
@@ -81,24 +129,24 @@ const std::array<Digest, kMaxLevels>& zero_hashes() {
 }
 
 // The level above `below`, whose missing right sibling is Z_k.
-Bytes next_level(const HashPath& path, Bytes& below, int k) {
+Bytes next_level(const Hasher& hash, Bytes& below, int k) {
     std::size_t count = below.size() / kHashBytes;
     if (count & 1) {
         below.insert(below.end(), zero_hashes()[k].begin(), zero_hashes()[k].end());
         ++count;
     }
     Bytes above(count / 2 * kHashBytes);
-    path.nodes(below.data(), count / 2, above.data());
+    hash.nodes(below.data(), count / 2, above.data());
     return above;
 }
 
 // Levels from the leaves' hashes to the root, each without its padding.
-std::vector<Bytes> levels_of(const HashPath& path, Bytes hashes) {
+std::vector<Bytes> levels_of(const Hasher& hash, Bytes hashes) {
     if (hashes.empty()) hashes.assign(kHashBytes, 0);
     std::vector<Bytes> levels;
     for (int k = 0; hashes.size() > kHashBytes; ++k) {
         const std::size_t real = hashes.size();
-        Bytes above = next_level(path, hashes, k);
+        Bytes above = next_level(hash, hashes, k);
         hashes.resize(real);
         levels.push_back(std::move(hashes));
         hashes = std::move(above);
@@ -107,9 +155,9 @@ std::vector<Bytes> levels_of(const HashPath& path, Bytes hashes) {
     return levels;
 }
 
-Bytes root_of(const HashPath& path, Bytes hashes) {
+Bytes root_of(const Hasher& hash, Bytes hashes) {
     if (hashes.empty()) hashes.assign(kHashBytes, 0);
-    for (int k = 0; hashes.size() > kHashBytes; ++k) hashes = next_level(path, hashes, k);
+    for (int k = 0; hashes.size() > kHashBytes; ++k) hashes = next_level(hash, hashes, k);
     return hashes;
 }
 
@@ -137,9 +185,9 @@ nb::list to_python(const std::vector<Bytes>& levels) {
     return list;
 }
 
-Bytes hash_leaves(const HashPath& path, const View& view) {
+Bytes hash_leaves(const Hasher& hash, const View& view) {
     Bytes out((view.size() + kLeafBytes - 1) / kLeafBytes * kHashBytes);
-    path.leaves(view.data(), view.size(), out.data());
+    hash.leaves(view.data(), view.size(), out.data());
     return out;
 }
 
@@ -170,43 +218,43 @@ NB_MODULE(_hash, m) {
     m.def("isa", [] { return std::string(best_path().name); }, "The SHA-256 path that this machine runs: avx512, sha-ni or portable.");
     m.def(
         "leaf_hashes",
-        [](nb::handle buf, const std::string& path) {
-            const HashPath& p = path_named(path);
+        [](nb::handle buf, const std::string& path, int threads) {
+            const Hasher hash(path_named(path), threads);
             const View view(buf);
-            return to_python(without_gil([&] { return hash_leaves(p, view); }));
+            return to_python(without_gil([&] { return hash_leaves(hash, view); }));
         },
-        nb::arg("buf"), nb::arg("path") = "auto", "leaf(.) of every 1 KiB leaf of `buf` (the last may be short), 32 bytes each.");
+        nb::arg("buf"), nb::arg("path") = "auto", nb::arg("threads") = 1, "leaf(.) of every 1 KiB leaf of `buf` (the last may be short), 32 bytes each.");
     m.def(
         "tree_root",
-        [](nb::handle buf, const std::string& path) {
-            const HashPath& p = path_named(path);
+        [](nb::handle buf, const std::string& path, int threads) {
+            const Hasher hash(path_named(path), threads);
             const View view(buf);
-            return to_python(without_gil([&] { return root_of(p, hash_leaves(p, view)); }));
+            return to_python(without_gil([&] { return root_of(hash, hash_leaves(hash, view)); }));
         },
-        nb::arg("buf"), nb::arg("path") = "auto", "tree(1 KiB leaves of `buf`), 32 bytes.");
+        nb::arg("buf"), nb::arg("path") = "auto", nb::arg("threads") = 1, "tree(1 KiB leaves of `buf`), 32 bytes.");
     m.def(
         "tree_levels",
-        [](nb::handle buf, const std::string& path) {
-            const HashPath& p = path_named(path);
+        [](nb::handle buf, const std::string& path, int threads) {
+            const Hasher hash(path_named(path), threads);
             const View view(buf);
-            return to_python(without_gil([&] { return levels_of(p, hash_leaves(p, view)); }));
+            return to_python(without_gil([&] { return levels_of(hash, hash_leaves(hash, view)); }));
         },
-        nb::arg("buf"), nb::arg("path") = "auto",
+        nb::arg("buf"), nb::arg("path") = "auto", nb::arg("threads") = 1,
         "Levels of tree(1 KiB leaves of `buf`): [leaf hashes, ..., root], concatenated hashes each, without padding.");
     m.def(
         "merkle_root",
-        [](nb::handle hashes, const std::string& path) {
-            const HashPath& p = path_named(path);
+        [](nb::handle hashes, const std::string& path, int threads) {
+            const Hasher hash(path_named(path), threads);
             const View view(hashes);
-            return to_python(without_gil([&] { return root_of(p, hashes_in(view)); }));
+            return to_python(without_gil([&] { return root_of(hash, hashes_in(view)); }));
         },
-        nb::arg("hashes"), nb::arg("path") = "auto", "tree(hashes) of concatenated 32-byte hashes; Z_0 for none.");
+        nb::arg("hashes"), nb::arg("path") = "auto", nb::arg("threads") = 1, "tree(hashes) of concatenated 32-byte hashes; Z_0 for none.");
     m.def(
         "merkle_levels",
-        [](nb::handle hashes, const std::string& path) {
-            const HashPath& p = path_named(path);
+        [](nb::handle hashes, const std::string& path, int threads) {
+            const Hasher hash(path_named(path), threads);
             const View view(hashes);
-            return to_python(without_gil([&] { return levels_of(p, hashes_in(view)); }));
+            return to_python(without_gil([&] { return levels_of(hash, hashes_in(view)); }));
         },
-        nb::arg("hashes"), nb::arg("path") = "auto", "Levels of tree(hashes): [hashes, ..., root], without padding.");
+        nb::arg("hashes"), nb::arg("path") = "auto", nb::arg("threads") = 1, "Levels of tree(hashes): [hashes, ..., root], without padding.");
 }
