@@ -1,6 +1,6 @@
 """Computing a claim: train its steps, check one of them, store what it commits to.
 
-Runs beside the loop that talks to the chain; knows no chain. Killed in a step, it goes on from the one before.
+Runs beside the loop that talks to the chain; knows no chain. Killed, it goes on from the last state on disk.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from lockstep.jobs import ClaimRun, Job, State, merge_run, payload_of, slot_run
+from lockstep.jobs import Beside, ClaimRun, Job, State, merge_run, payload_of, slot_run
 from lockstep.merging import RoundRecord, base_checkpoint, fetch_payloads, payload_bytes
 from lockstep.numerics import reference
 from lockstep.numerics.trace import StepTrace, layout_root
@@ -60,19 +61,26 @@ def train(
 ) -> tuple[State, list[StateRoot], int]:
     """(tensors of S_T, S_1..S_T, steps found on disk). Raises Stopped between two steps once `stop` is set.
 
+    A state is hashed and written to disk while the next step is computed.
     `check` draws the step that is checked against the reference arithmetic; None checks nothing (a lie would fail).
     """
     state, roots = folder.resume(run)
     resumed = len(roots)
     checked = check.randint(resumed + 1, run.transitions) if check and resumed < run.transitions else 0
-    for t in range(resumed + 1, run.transitions + 1):
-        if stop.is_set():
-            raise Stopped
-        before, state = state, run.advance(t, state)
+
+    def keep(t: int, state: State) -> None:
         roots.append(run.root(t, state))
         folder.save_step(run, state, roots)
-        if t == checked and check is not None:
-            check_step(run.materialise(t, before), t, roots[-1], check)
+
+    with Beside[None]() as beside:
+        for t in range(resumed + 1, run.transitions + 1):
+            if stop.is_set():
+                raise Stopped
+            before, state = state, run.advance(t, state)
+            beside.begin(partial(keep, t, state))
+            if t == checked and check is not None:
+                beside.wait()
+                check_step(run.materialise(t, before), t, roots[-1], check)
     return state, roots, resumed
 
 

@@ -1,8 +1,9 @@
 """Work in progress on disk: a killed worker goes on from its last whole step, with the same bits.
 
-Two kinds of file under `home/work/<claim>/`. `progress` is rewritten after every step (roots S_1..S_t and the tensors
-that step changed); it is replaced atomically and believed only if its tensors hash to its last root. `material.json`
-is written once, before the claim is committed: all that a later process needs to defend it.
+Two kinds of file under `home/work/<claim>/`. `progress` is rewritten for every step (roots S_1..S_t and the tensors
+that step changed) while the next one is computed; it is replaced atomically and believed only if its tensors hash to
+its last root. `material.json` is written once, before the claim is committed: all that a later process needs to defend
+it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class WorkFolder:
         self.path = home / "work" / claim.hex()
 
     def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot]) -> None:
-        """Keep the tensors of S_t, t = len(roots); a kill before this returns costs this step alone."""
+        """Keep the tensors of S_t, t = len(roots); a kill before this returns costs that step and the one in work."""
         t = len(roots)
         changed = _changed(run.program(t), state)
         head = {"t": t, "seed": run.seed.hex(), "roots": [r.hex() for r in roots], "entries": changed}

@@ -172,10 +172,10 @@ def audit(run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = l
     published = _trace_if_reachable(store, claim, run.transitions)
     own: list[StateRoot] = []
     state = run.start
-    for t in range(1, run.transitions + 1):
-        before, state = state, run.advance(t, state)
-        own.append(run.root(t, state))
-        told(t, own[-1])
+    for t, after, root in run.states():
+        before, state = state, after
+        own.append(root)
+        told(t, root)
         if published is not None and own[-1] != published[t - 1]:
             held = HeldClaim(run, [*own, *published[t:]])
             held.hold(t, before)

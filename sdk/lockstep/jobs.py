@@ -6,9 +6,12 @@ bits. Nothing here talks to a chain; `load` reads a content store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -35,6 +38,39 @@ if TYPE_CHECKING:
 Tensors = tuple[np.ndarray, ...]
 State = list[np.ndarray | None]
 """One entry per state entry, None = EMPTY; flat arrays of 4-byte words."""
+_R = TypeVar("_R")
+
+
+class Beside(Generic[_R]):
+    """A thread that does one thing while its caller computes the next: a state is hashed beside the step after it.
+
+    At most one thing is under way, so at most one state more than the caller's own is alive. On leaving, what is under
+    way is finished; what it raises comes from `wait`, or from leaving.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "beside")
+        self._under_way: Future[_R] | None = None
+
+    def begin(self, work: Callable[[], _R]) -> None:
+        """Start something; what was begun before has been waited for."""
+        self.wait()
+        self._under_way = self._thread.submit(work)
+
+    def wait(self) -> _R | None:
+        """The result of what is under way, once it is there; None if nothing is."""
+        last, self._under_way = self._under_way, None
+        return None if last is None else last.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if error is None:
+            self.wait()
 
 
 @dataclass(frozen=True)
@@ -178,11 +214,24 @@ class ClaimRun:
         return materialise(self.job.executable(self.program(t)), state, self.context(t), self.job.dataset)
 
     def states(self, after: int = 0, state: State | None = None) -> Iterator[tuple[int, State, StateRoot]]:
-        """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0)."""
+        """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
+
+        S_t is hashed while the tensors of S_{t+1} are computed, and given after that.
+        """
         current = self.start if state is None else state
-        for t in range(after + 1, self.transitions + 1):
-            current = self.advance(t, current)
-            yield t, current, self.root(t, current)
+        with Beside[tuple[int, State, StateRoot]]() as beside:
+            for t in range(after + 1, self.transitions + 1):
+                current = self.advance(t, current)
+                last = beside.wait()
+                beside.begin(partial(self._rooted, t, current))
+                if last is not None:
+                    yield last
+            last = beside.wait()
+            if last is not None:
+                yield last
+
+    def _rooted(self, t: int, state: State) -> tuple[int, State, StateRoot]:
+        return t, state, self.root(t, state)
 
     def state_before(self, t: int) -> State:
         """The tensors of S_{t-1}, run again from S_0."""

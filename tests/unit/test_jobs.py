@@ -1,5 +1,6 @@
 """A job as its parties run it: states, roots, and a loading that refuses what the chain does not name."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,12 @@ import numpy as np
 import pytest
 
 from lockstep import jobs
-from lockstep.jobs import Job, check_checkpoint, merge_run, payload_of, slot_run, trace_root
+from lockstep.jobs import Beside, ClaimRun, Job, State, check_checkpoint, merge_run, payload_of, slot_run, trace_root
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import BlobMissing, Mismatch, ProgramInvalid
 from lockstep.protocol.program import I32
-from lockstep.protocol.types import MERGE_SLOT
+from lockstep.protocol.types import MERGE_SLOT, StateRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
@@ -74,6 +75,41 @@ def test_states_can_be_taken_up_anywhere(job: Job) -> None:
         rest = list(run.states(after, whole[after - 1][1]))
         assert [r for _, _, r in rest] == [r for _, _, r in whole[after:]]
     assert run.root(3, run.state_before(4)) == whole[2][2]
+
+
+def test_a_state_is_hashed_while_the_next_is_computed(job: Job) -> None:
+    """Each root waits for the step after it to begin: computed one after the other, the first would never come."""
+    honest = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
+    begun = [threading.Event() for _ in range(honest.transitions + 2)]
+    begun[-1].set()  # nothing is computed after S_T
+
+    class Watched(ClaimRun):
+        def advance(self, t: int, state: State) -> State:
+            begun[t].set()
+            return super().advance(t, state)
+
+        def root(self, t: int, state: State) -> StateRoot:
+            assert begun[t + 1].wait(30), f"S_{t} is hashed beside step {t + 1}"
+            return super().root(t, state)
+
+    run = Watched(honest.job, honest.slot, honest.round, honest.seed, honest.start)
+    assert [root for _, _, root in run.states()] == [root for _, _, root in honest.states()]
+
+
+def test_one_thing_is_done_beside_at_a_time_and_what_it_raises_is_not_lost() -> None:
+    done: list[int] = []
+    with Beside[int]() as beside:
+        assert beside.wait() is None, "nothing is under way"
+        for i in range(5):
+            beside.begin(lambda i=i: done.append(i) or i)  # type: ignore[misc]
+            assert done[:i] == list(range(i)), "what was begun before is done"
+        assert beside.wait() == 4
+    with pytest.raises(ZeroDivisionError), Beside[float]() as beside:
+        beside.begin(lambda: 1 / 0)
+    with Beside[float]() as other:
+        other.begin(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            other.begin(lambda: 0.0)
 
 
 def test_threads_change_no_bit(store: ContentStore) -> None:
