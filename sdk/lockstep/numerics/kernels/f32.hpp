@@ -3,37 +3,48 @@
 // Same names without the f, same order of instructions, the same bits on every input; scalar.py is the specification.
 // Compile with -ffp-contract=off -fno-math-errno -fno-trapping-math, and hold a FloatEnvironment on every thread.
 //
-// Every function has internal linkage: files compiled for different instruction sets must not share one body.
+// Every function has internal linkage: files compiled for different instruction sets must not share one body. nvcc and NVRTC
+// make device functions of them (-fmad=false -ftz=false -prec-div=true -prec-sqrt=true).
 // `raw::` functions leave a NaN as the machine made it. They are for chains in which no min, max, compare, select, cast,
 // abs or neg sees the value before a canonical() does; everything outside `raw` returns the canonical NaN.
 #pragma once
 
-#include <bit>
+#if defined(__CUDACC__)
+#define LOCKSTEP_INLINE static __device__ __forceinline__
+#define LOCKSTEP_CONSTANT static __device__ constexpr
+#else
 #include <cstdint>
-
 #if defined(__SSE__)
 #include <xmmintrin.h>
+#endif
+#define LOCKSTEP_INLINE [[gnu::always_inline]] static inline
+#define LOCKSTEP_CONSTANT inline constexpr
 #endif
 
 namespace lockstep::f32 {
 
+#if defined(__CUDACC__)
+using Word = unsigned int;  // NVRTC has no standard headers
+using Signed = int;
+#else
 using Word = std::uint32_t;
+using Signed = std::int32_t;
+#endif
 
-inline constexpr Word SIGN = 0x80000000, INFINITE = 0x7f800000, NEGATIVE_INFINITE = 0xff800000, NOT_A_NUMBER = 0x7fc00000;
-inline constexpr Word SMALLEST_NORMAL = 0x00800000;
+LOCKSTEP_CONSTANT Word SIGN = 0x80000000, INFINITE = 0x7f800000, NEGATIVE_INFINITE = 0xff800000, NOT_A_NUMBER = 0x7fc00000;
+LOCKSTEP_CONSTANT Word SMALLEST_NORMAL = 0x00800000;
 
 // polynomials.py, the same names and the same bits.
-inline constexpr Word LOG2_E = 0x3fb8aa3b, LN2_HI = 0x3f317218, LN2_LO = 0xb102e308, ROUND_TO_INTEGER = 0x4b400000;
-inline constexpr Word EXP_LOWEST = 0xc2d00000, EXP_HIGHEST = 0x42b20000;
-inline constexpr Word EXP[] = {0x3ab526ac, 0x3c091cc7, 0x3d2aac58, 0x3e2aaa49, 0x3efffffe, 0x3f800000, 0x3f800000};
-inline constexpr Word SQRT_HALF = 0x3f3504f3;
-inline constexpr Word LOG[] = {0xbd9c64ef, 0x3e02af63, 0xbe06c121, 0x3e116c97, 0xbe2a3945,
-                               0x3e4cd00e, 0xbe800113, 0x3eaaaaaa, 0xbf000000};
-inline constexpr Word TANH_SMALL = 0x3f200000;
-inline constexpr Word TANH[] = {0xbbba8672, 0x3ca8fc67, 0xbd5c1ad2, 0x3e08837b, 0xbeaaaa99};
+LOCKSTEP_CONSTANT Word LOG2_E = 0x3fb8aa3b, LN2_HI = 0x3f317218, LN2_LO = 0xb102e308, ROUND_TO_INTEGER = 0x4b400000;
+LOCKSTEP_CONSTANT Word EXP_LOWEST = 0xc2d00000, EXP_HIGHEST = 0x42b20000;
+LOCKSTEP_CONSTANT Word EXP[] = {0x3ab526ac, 0x3c091cc7, 0x3d2aac58, 0x3e2aaa49, 0x3efffffe, 0x3f800000, 0x3f800000};
+LOCKSTEP_CONSTANT Word SQRT_HALF = 0x3f3504f3;
+LOCKSTEP_CONSTANT Word LOG[] = {0xbd9c64ef, 0x3e02af63, 0xbe06c121, 0x3e116c97, 0xbe2a3945,
+                                0x3e4cd00e, 0xbe800113, 0x3eaaaaaa, 0xbf000000};
+LOCKSTEP_CONSTANT Word TANH_SMALL = 0x3f200000;
+LOCKSTEP_CONSTANT Word TANH[] = {0xbbba8672, 0x3ca8fc67, 0xbd5c1ad2, 0x3e08837b, 0xbeaaaa99};
 
-#define LOCKSTEP_INLINE [[gnu::always_inline]] static inline
-
+#if !defined(__CUDACC__)
 // Round to nearest even with subnormals kept, on this thread, until the end of the scope.
 class FloatEnvironment {
 public:
@@ -52,10 +63,11 @@ public:
 private:
     unsigned saved_;
 };
+#endif
 
-LOCKSTEP_INLINE Word word(float x) { return std::bit_cast<Word>(x); }
-LOCKSTEP_INLINE float value(Word x) { return std::bit_cast<float>(x); }
-LOCKSTEP_INLINE std::int32_t integer(Word x) { return static_cast<std::int32_t>(x); }
+LOCKSTEP_INLINE Word word(float x) { return __builtin_bit_cast(Word, x); }
+LOCKSTEP_INLINE float value(Word x) { return __builtin_bit_cast(float, x); }
+LOCKSTEP_INLINE Signed integer(Word x) { return static_cast<Signed>(x); }
 
 LOCKSTEP_INLINE Word select(Word c, Word a, Word b) { return c != 0 ? a : b; }
 LOCKSTEP_INLINE Word is_nan(Word x) { return (x & ~SIGN) > INFINITE; }
@@ -65,7 +77,9 @@ namespace raw {
 
 // a * b + c with one rounding.
 LOCKSTEP_INLINE float fma(float a, float b, float c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#if defined(__CUDACC__)
+    return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)
     return __builtin_fmaf(a, b, c);
 #else
     // The product of two floats is exact in double. The sum is rounded to odd, which makes the second rounding harmless
@@ -73,19 +87,27 @@ LOCKSTEP_INLINE float fma(float a, float b, float c) {
     const double product = static_cast<double>(a) * static_cast<double>(b), addend = c;
     const double sum = product + addend, part = sum - product;
     const double error = (product - (sum - part)) + (addend - part);
-    const std::uint64_t bits = std::bit_cast<std::uint64_t>(sum);
+    const std::uint64_t bits = __builtin_bit_cast(std::uint64_t, sum);
     const std::uint64_t outward = (error < 0) == (sum < 0) ? 1 : ~std::uint64_t{0};
     const bool inexact = error < 0 || error > 0;  // false where the sum is infinite or NaN
-    return static_cast<float>(std::bit_cast<double>(inexact && !(bits & 1) ? bits + outward : bits));
+    return static_cast<float>(__builtin_bit_cast(double, inexact && !(bits & 1) ? bits + outward : bits));
 #endif
 }
 
+#if defined(__CUDACC__)
+LOCKSTEP_INLINE float sqrt(float a) { return __fsqrt_rn(a); }
+#else
 LOCKSTEP_INLINE float sqrt(float a) { return __builtin_sqrtf(a); }
+#endif
 
 template <int N>
 LOCKSTEP_INLINE float horner(const Word (&coefficients)[N], float x) {
     float p = value(coefficients[0]);
+#if defined(__CUDACC__)
+#pragma unroll
+#else
 #pragma GCC unroll 16
+#endif
     for (int i = 1; i < N; ++i) p = raw::fma(p, x, value(coefficients[i]));
     return p;
 }
@@ -150,7 +172,7 @@ LOCKSTEP_INLINE float log(float x) { return canonical(raw::log(x)); }
 LOCKSTEP_INLINE float tanh(float x) { return canonical(raw::tanh(x)); }
 
 // An integer that orders floats as document 3 does: -inf < ... < -0 < +0 < ... < +inf.
-LOCKSTEP_INLINE std::int32_t order(float a) {
+LOCKSTEP_INLINE Signed order(float a) {
     return integer(word(a) ^ (static_cast<Word>(integer(word(a)) >> 31) & ~SIGN));
 }
 LOCKSTEP_INLINE float min(float a, float b) {
@@ -173,7 +195,7 @@ LOCKSTEP_INLINE Word to_integer(float a) {
     const float rounded = (a + magic) - magic;
     const Word whole = select(size < 0x4b000000, word(rounded), word(a));
     const bool fits = size < 0x4f000000;
-    const Word nearest = static_cast<Word>(static_cast<std::int32_t>(value(select(fits, whole, 0))));
+    const Word nearest = static_cast<Word>(static_cast<Signed>(value(select(fits, whole, 0))));
     const Word saturated = ~SIGN + (word(a) >> 31);
     return select(is_nan(word(a)), 0, select(fits, nearest, saturated));
 }
