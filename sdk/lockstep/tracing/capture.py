@@ -1,14 +1,13 @@
 """Torch function to aten graph, every node with the module and the line that it comes from.
 
 Two stages (document 3, "Tracing"): `make_fx` over fake tensors, with `torch.autograd.grad` running inside it; then,
-if anything is written in place, once more through `functionalize`. Fused attention is replaced by its formula before
-torch can choose a kernel.
+if anything is written in place, once more through `functionalize`. What torch would choose a kernel or a generator
+for is replaced by its formula first (`functions.py`).
 """
 
 from __future__ import annotations
 
 import linecache
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,53 +19,15 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
 from torch.nn.modules import module as torch_module
-from torch.overrides import TorchFunctionMode
 
 from lockstep.protocol.errors import LockstepError, LoweringError
+from lockstep.tracing.functions import Replaced, without_checkpointing
 from lockstep.tracing.graph import Origin
 
 _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
-
-
-class _Attention(TorchFunctionMode):
-    """Replaces fused attention by its formula."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            return attention(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d) + mask) v (Vaswani 2017, section 3.2.1); shapes [..., T, d]; refuses dropout."""
-    if dropout_p:
-        raise LoweringError(
-            "scaled_dot_product_attention with dropout cannot become a Program",
-            hint="set the attention's dropout to 0",
-        )
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key = torch.repeat_interleave(key, groups, -3)
-        value = torch.repeat_interleave(value, groups, -3)
-    scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        rows = torch.arange(query.shape[-2]).unsqueeze(1)
-        scores = scores.masked_fill(torch.arange(key.shape[-2]).unsqueeze(0) > rows, -math.inf)
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return torch.softmax(scores, -1) @ value
 
 
 class _Recorder:
@@ -139,7 +100,7 @@ class _Retrace(fx.Interpreter):
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
     """The aten graph of `fn(*examples)`; raises LoweringError where torch cannot trace it."""
     recorder = _Recorder()
-    with recorder.recording(), _Attention():
+    with recorder.recording(), without_checkpointing(), Replaced():
         try:
             graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
             if any(_mutates(n) for n in graph_module.graph.nodes):
@@ -149,8 +110,22 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
                 graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
         except Exception as error:
             raise _explain(error, recorder) from error
+    _drop_empty_parts(graph_module)
     graph_module.graph.eliminate_dead_code()
     return graph_module
+
+
+def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
+    """Concatenations lose parts without elements: caches of keys and values start as one."""
+    for node in graph_module.graph.nodes:
+        if node.target is torch.ops.aten.cat.default:
+            parts = [part for part in node.args[0] if _elements(graph_module, part) != 0]
+            node.args = (parts, *node.args[1:])
+
+
+def _elements(graph_module: fx.GraphModule, node: fx.Node) -> int | None:
+    value = getattr(graph_module, str(node.target)) if node.op == "get_attr" else node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else None
 
 
 def _mutates(node: fx.Node) -> bool:
@@ -182,9 +157,11 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
     """What the user wrote that could not be traced, with its module and line."""
     if isinstance(error, LockstepError) and not isinstance(error, LoweringError):
         return error
-    module, place, aten = "", "", ""
+    # While a graph is run again, the node that fails knows where it came from, and no frame does.
+    known = recorder.inherited or Origin()
+    module, place, aten = known.module, known.place, known.aten
     trace = error.__traceback__
-    while trace is not None:
+    while trace is not None and recorder.inherited is None:
         frame = trace.tb_frame
         owner = frame.f_locals.get("self")
         if isinstance(owner, torch.nn.Module) and frame.f_code.co_name == "forward":
@@ -204,6 +181,9 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
         hint = (
             "a Program's shapes and control flow are fixed: no .item(), nonzero, boolean-mask indexing or `if tensor`"
         )
+    elif "mutating a non-functional tensor" in str(error):
+        what = f"a write to a tensor that is no part of the state ({aten or 'in place'})"
+        hint = "buffers are constants of a Program: pass what changes to the function, and return it"
     else:
         what = f"what torch cannot trace ({aten or kind}: {str(error).strip().splitlines()[0] if str(error) else kind})"
         hint = "run the function eagerly on these inputs first; if that works, the operation has no fake kernel"

@@ -10,8 +10,9 @@ from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.program import Fold
 from lockstep.tracing.graph import F32, Node
+from lockstep.tracing.indexing import scattered, take
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
-from lockstep.tracing.reductions import average, kept, scattered, take, total
+from lockstep.tracing.reductions import average, kept, total
 
 # --- normalisation -----------------------------------------------------------------------------------------
 

@@ -50,19 +50,19 @@ def batch_norm(
     training: bool,
     _momentum: float,
     eps: float,
-) -> tuple[Node, Any, Any]:
+) -> tuple[Node | None, ...]:
     """(x - mean) / sqrt(variance + eps) * weight + bias, moments per channel (Ioffe and Szegedy 2015, algorithm 1).
 
     In training the moments are the batch's, and returned; else they are the running ones, which nothing here writes.
     """
     if training:
         mean, rstd = _moments(low, x, _all_but_channel(x), eps)
-        saved: tuple[Any, Any] = tuple(low.graph.reshape(v, (x.shape[1],)) for v in (mean, rstd))
+        saved: list[Node | None] = [low.graph.reshape(v, (x.shape[1],)) for v in (mean, rstd)]
     else:
         assert running_mean is not None
         assert running_var is not None
         mean, rstd = _by_channel(low, running_mean, x), _by_channel(low, _rstd(low, running_var, eps), x)
-        saved = (None, None)
+        saved = [None, None]
     return _affine(low, low.f(Op.FMUL, low.f(Op.FSUB, x, mean), rstd), weight, bias), *saved
 
 
@@ -120,7 +120,7 @@ def group_norm(
     _positions: int,
     groups: int,
     eps: float,
-) -> tuple[Node, Node, Node]:
+) -> tuple[Node, ...]:
     """The moments of each image's groups of channels (Wu and He 2018, equation 5); with mean and 1 / sqrt(...)."""
     grouped = low.graph.reshape(x, (n, groups, x.elements // (n * groups)))
     mean, rstd = _moments(low, grouped, (2,), eps)

@@ -1,4 +1,4 @@
-"""Rules: folds - sums, extrema, matrix products - and the indexing that turns into them."""
+"""Rules: folds - sums, extrema, matrix products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.program import Fold
 from lockstep.tracing.graph import F32, I32, Node
-from lockstep.tracing.lowering import Lowering, Unlowered, rule
+from lockstep.tracing.lowering import Lowering, rule
 
 
 def kept(low: Lowering, x: Node, axes: Sequence[int], folded: Node) -> Node:
@@ -45,7 +45,7 @@ def mean(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwa
     return low.graph.reshape(average(low, low.cast(x, F32), low.axes(x, dims)), low.shape)
 
 
-def _extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
+def extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
     if x.dtype != F32:
         raise LoweringError("the extremum of integers", hint="convert to float32 first")
     axes = low.axes(x, dims)
@@ -55,25 +55,13 @@ def _extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
 @rule("amax", "max")
 def amax(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
     """The largest over some axes."""
-    return _extremum(low, x, dims, Fold.MAX)
+    return extremum(low, x, dims, Fold.MAX)
 
 
 @rule("amin", "min")
 def amin(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False) -> Node:
     """The smallest over some axes."""
-    return _extremum(low, x, dims, Fold.MIN)
-
-
-@rule("max.dim")
-def max_dim(low: Lowering, x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Unlowered]:
-    """The largest over one axis; not where it is."""
-    return _extremum(low, x, dim, Fold.MAX), Unlowered("the position of a maximum")
-
-
-@rule("min.dim")
-def min_dim(low: Lowering, x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Unlowered]:
-    """The smallest over one axis; not where it is."""
-    return _extremum(low, x, dim, Fold.MIN), Unlowered("the position of a minimum")
+    return extremum(low, x, dims, Fold.MIN)
 
 
 @rule("var.correction")
@@ -153,99 +141,3 @@ def mv(low: Lowering, a: Node, x: Node) -> Node:
 def dot(low: Lowering, a: Node, b: Node) -> Node:
     """An inner product."""
     return low.graph.fold(Fold.DOT, [0], a, b)
-
-
-# --- indexing ----------------------------------------------------------------------------------------------
-
-
-def take(low: Lowering, table: Node, index: Node) -> Node:
-    """table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
-    rows, *rest = table.shape
-    out = (*index.shape, *rest)
-    above = low.graph.reshape(table, (rows, *(1,) * len(index.shape), *rest))
-    at = low.graph.reshape(index, (*index.shape, *(1,) * len(rest)))
-    return low.graph.gather(low.graph.expand(above, (rows, *out)), low.graph.expand(at, out))
-
-
-def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1) -> Node:
-    """grad [*at, *rest] summed into [rows, *rest] by index [*at]: a one-hot matrix product."""
-    count = prod(index.shape)
-    rest = grad.shape[len(index.shape) :]
-    columns = prod(rest)
-    flat = low.graph.reshape(index, (1, count))
-    row = low.graph.iota((rows, count), 0)
-    hit = low.test(Op.IEQ, row, flat)
-    if skip >= 0:
-        hit = low.i(Op.IAND, hit, low.negation(low.test(Op.IEQ, row, skip)))
-    one_hot = low.cast(hit, F32)
-    result = product(low, one_hot, low.graph.reshape(grad, (count, columns)))
-    return low.graph.reshape(result, (rows, *rest))
-
-
-def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
-    return low.select(low.test(Op.ILT, index, 0), low.i(Op.IADD, index, rows), index, I32)
-
-
-@rule("index_select")
-def index_select(low: Lowering, x: Node, dim: int, index: Node) -> Node:
-    """Rows of an axis."""
-    dim = dim % len(x.shape)
-    first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
-    taken = take(low, first, index)
-    order = list(range(1, len(x.shape)))
-    order.insert(dim, 0)
-    return low.graph.permute(taken, order) if index.shape else low.graph.reshape(taken, low.shape)
-
-
-@rule("index.Tensor")
-def index_tensor(low: Lowering, x: Node, indices: Sequence[Node | None]) -> Node:
-    """x[index] along the first axis."""
-    if indices[0] is None or any(i is not None for i in indices[1:]):
-        raise LoweringError("indexing of other axes than the first", hint="use torch.gather or index_select")
-    if indices[0].dtype != I32:
-        raise LoweringError("a boolean mask as index", hint="use torch.where: shapes may not depend on data")
-    return take(low, x, _wrapped(low, indices[0], x.shape[0]))
-
-
-@rule("index_put")
-def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
-    """x with values added at rows of the first axis."""
-    if not accumulate or indices[0] is None or any(i is not None for i in indices[1:]):
-        raise LoweringError("writing at indices", hint="only accumulation along the first axis is supported")
-    index = _wrapped(low, indices[0], x.shape[0])
-    values = low.graph.expand(values, (*index.shape, *x.shape[1:]))
-    return low.f(Op.FADD, x, scattered(low, values, index, x.shape[0]))
-
-
-@rule("gather")
-def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = False) -> Node:
-    """x[..., index[...], ...] along one axis."""
-    dim = dim % max(len(x.shape), 1)
-    for axis, n in enumerate(index.shape):
-        if axis != dim:
-            x = low.graph.slice(x, axis, 0, n)
-    rows = x.shape[dim]
-    first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
-    one = (rows, *(1 if i == dim else n for i, n in enumerate(index.shape)))
-    table = low.graph.expand(low.graph.reshape(first, one), (rows, *index.shape))
-    return low.graph.gather(table, index)
-
-
-@rule("scatter_add")
-def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
-    """x with the source added at index[...] along one axis."""
-    dim = dim % max(len(x.shape), 1)
-    if any(x.shape[i] != n for i, n in enumerate(index.shape) if i != dim):
-        raise LoweringError("scatter_add into a larger tensor", hint="slice the target to the index's shape first")
-    rest = [i for i in range(len(x.shape)) if i != dim]
-    order = [*rest, dim]
-    at, terms = low.graph.permute(index, order), low.graph.permute(source, order)
-    outer, count, rows = at.shape[:-1], at.shape[-1], x.shape[dim]
-    shape = (*outer, rows, count)
-    row = low.graph.iota(shape, len(outer))
-    hit = low.cast(low.test(Op.IEQ, row, low.graph.reshape(at, (*outer, 1, count))), F32)
-    spread = low.graph.expand(low.graph.reshape(terms, (*outer, 1, count)), shape)
-    sums = low.graph.fold(Fold.DOT, [len(outer) + 1], hit, spread)
-    back = list(range(len(rest)))
-    back.insert(dim, len(rest))
-    return low.f(Op.FADD, x, low.graph.permute(sums, back))

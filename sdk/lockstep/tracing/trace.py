@@ -22,8 +22,10 @@ from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.program import F32, I32, Alias, Const, Op, Program, Tag
 from lockstep.tracing import graph as g
 from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
+    indexing,
     layers,
     normalization,
+    ordering,
     pointwise,
     reductions,
     shapes,

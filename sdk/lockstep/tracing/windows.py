@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -202,23 +201,23 @@ def convolution_backward(
     _output_pads: Sequence[int],
     groups: int,
     wanted: Sequence[bool],
-) -> tuple[Any, Any, Any]:
+) -> list[Node | Unlowered]:
     """Gradients of x, weight, bias."""
     windows = _windows_of(weight.shape[2:], steps, pads, dilations)
     unasked = Unlowered("a gradient that was not asked for")
-    grad_x, grad_weight, grad_bias = unasked, unasked, unasked
+    gradients: list[Node | Unlowered] = [unasked, unasked, unasked]
     if wanted[0]:
         if transposed:
-            grad_x = correlate(low, grad, weight, windows, groups)
+            gradients[0] = correlate(low, grad, weight, windows, groups)
         else:
-            grad_x = correlate_to_input(low, grad, weight, windows, groups, x.shape[2:])
+            gradients[0] = correlate_to_input(low, grad, weight, windows, groups, x.shape[2:])
     if wanted[1]:
         outer, inner = (x, grad) if transposed else (grad, x)
-        grad_weight = correlate_to_weight(low, outer, inner, windows, groups)
+        gradients[1] = correlate_to_weight(low, outer, inner, windows, groups)
     if wanted[2]:
         axes = (0, *range(2, len(grad.shape)))
-        grad_bias = low.graph.reshape(total(low, grad, axes), (grad.shape[1],))
-    return grad_x, grad_weight, grad_bias
+        gradients[2] = low.graph.reshape(total(low, grad, axes), (grad.shape[1],))
+    return gradients
 
 
 # --- pooling -----------------------------------------------------------------------------------------------

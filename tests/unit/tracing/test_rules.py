@@ -19,6 +19,8 @@ from tests.unit.tracing.windows import WINDOWS
 
 A = torch.ops.aten
 N = 24
+KEPT = torch.ones(6)
+"""A table that no state carries."""
 FLOATS: dict[str, Case] = {
     "add": lambda x: [x + 2 * x.flip(0), torch.add(x, x * x, alpha=3), x + 1.5],
     "add scalar": lambda x: [A.add.Scalar(x, 1.5), A.sub.Scalar(x, 1.5), A.mul.Scalar(x, 1.5), A.div.Scalar(x, 3.0)],
@@ -147,6 +149,7 @@ FLOATS: dict[str, Case] = {
     "split": lambda x: [*x.split(10), *x.split([4, 20]), *x.chunk(3), m(x).unbind(1)[2]],
     "cat": lambda x: [
         torch.cat([x, x.flip(0), torch.zeros(3)]),
+        torch.cat([torch.tensor([]), x, x[:0]]),
         torch.cat([m(x), m(x).flip(0) * 2, torch.ones(4, 1)], 1).reshape(-1),
         torch.cat([m(x).t(), m(x).flip(1).t()], 0).reshape(-1),
         torch.cat([x.view(2, 3, 4).transpose(0, 1).reshape(3, 8), x.view(3, 8)], 0).reshape(-1),
@@ -224,8 +227,40 @@ FLOATS: dict[str, Case] = {
         m(x)[rows(x)].reshape(-1),
         m(x)[(rows(x[:3]) - 4).long()].reshape(-1),
         m(x).index_select(1, rows(x[:5])).reshape(-1),
+        m(x)[rows(x[:5]).long(), rows(x[5:10]).long()],
+        m(x)[:, rows(x[:5]).long()].reshape(-1),
+        x.view(2, 3, 4)[:, rows(x[:5]).remainder(3).long(), rows(x[5:10]).view(5).long()].reshape(-1),
+        x.view(2, 3, 4)[rows(x[:5]).remainder(2).long(), :, rows(x[5:10]).long()].reshape(-1),
+        x.view(2, 3, 4)[torch.arange(2).view(2, 1), torch.arange(3).view(1, 3)].reshape(-1),
         grad_of(lambda y: m(y)[rows(x).long()])(x),
+        grad_of(lambda y: m(y)[rows(x[:5]).long(), rows(x[5:10]).long()])(x),
+        grad_of(lambda y: y.view(2, 3, 4)[:, rows(x[:5]).remainder(3).long(), rows(x[5:10]).long()])(x),
+        grad_of(lambda y: y.view(2, 3, 4)[rows(x[:5]).remainder(2).long(), :, rows(x[5:10]).long()])(x),
     ],
+    "written by index": lambda x: [
+        m(x).index_put((torch.tensor([2, 0]),), m(x)[:2] * 2).reshape(-1),
+        m(x).index_put((torch.tensor([2, 0]), torch.tensor([1, 5])), x[:2] * 2).reshape(-1),
+        m(x).index_put((rows(x[:5]).long(),), x[:6], accumulate=True).reshape(-1),
+        m(x).scatter(1, torch.tensor([[2, 0], [1, 5], [3, 4], [0, 1]]), m(x)[:, :2]).reshape(-1),
+        m(x).scatter(0, torch.tensor([[2, 0, 1, 1, 3, 0]]), 5.0).reshape(-1),
+    ],
+    "positions": lambda x: [
+        x.argmax().float(),
+        m(x).argmax(1).float(),
+        m(x).argmin(0, keepdim=True).reshape(-1).float(),
+        m(x).max(1).indices.float(),
+        m(x).min(0).indices.float(),
+        rows(x).float().view(4, 6).argmax(1).float(),
+    ],
+    "order": lambda x: [
+        *x.sort(),
+        *(part.reshape(-1) for part in m(x).sort(0, descending=True)),
+        *(part.reshape(-1).float() for part in rows(x).float().view(4, 6).sort(dim=1, stable=True)),
+        *(part.reshape(-1).float() for part in m(x).topk(2, 1)),
+        *(part.reshape(-1).float() for part in m(x).topk(3, 0, largest=False)),
+        grad_of(lambda y: m(y).topk(2, 1).values)(x),
+    ],
+    "products": lambda x: [x.prod(), m(x).prod(1), ints(x).clamp(1, 2).view(4, 6).prod(0).float()],
     "gather": lambda x: [
         m(x).gather(0, rows(x).view(4, 6).long()).reshape(-1),
         m(x).gather(1, rows(x)[:8].view(4, 2).long()).reshape(-1),
@@ -359,10 +394,12 @@ def test_maps_keep_the_courts_limits(name: str) -> None:
         (lambda x: x.double(), "float64"),
         (lambda x: x.half(), "float16"),
         (lambda x: torch.fft.rfft(x).real, "fft"),
-        (lambda x: x.sort().values, "sort"),
-        (lambda x: m(x).max(1).indices.float(), "position"),
-        (lambda x: x.view(4, 6).prod(1), "prod"),
-        (lambda x: F.dropout(x, 0.5), "native_dropout"),
+        (lambda x: torch.logcumsumexp(x, 0), "logcumsumexp"),
+        (lambda x: x.repeat(3).prod(), "72 factors"),
+        (lambda x: ints(x).sort().values, "integers"),
+        (lambda x: F.conv3d(x.view(1, 1, 2, 3, 4), ramp(1).view(1, 1, 1, 1, 1)), "windows along 3 axes"),
+        (lambda x: F.batch_norm(m(x), torch.zeros(6), KEPT, training=True).reshape(-1), "running statistics"),
+        (lambda x: KEPT.add_(x[:6]), "no part of the state"),
         (lambda x: torch.tensor([2**40]) + x.long(), "32 bits"),
     ],
 )

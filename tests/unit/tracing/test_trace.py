@@ -255,11 +255,11 @@ class Stack(nn.Module):
 @pytest.mark.parametrize(
     ("how", "aten"),
     [
-        (lambda x: x.sort().values, "aten.sort"),
+        (lambda x: x.cummax(0).values, "aten.cummax"),
         (lambda x: x * x.sum().item(), "aten._local_scalar_dense"),
         (lambda x: x[x > 0].sum() + x, "data"),
         (lambda x: x.double(), "float64"),
-        (lambda x: nn.functional.scaled_dot_product_attention(*[x.view(1, 2, 2)] * 3, dropout_p=0.5), "dropout"),
+        (lambda x: nn.functional.dropout2d(x.view(1, 2, 2, 1), 0.5), "aten.bernoulli"),
     ],
 )
 def test_error_names_module_operation_and_line(how, aten: str) -> None:

@@ -1,0 +1,138 @@
+"""Functions that are replaced before torch can choose a kernel or a generator: attention, dropout, batch norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
+
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing.sources import random_words
+
+DROPOUT_STREAM = 1 << 30
+"""Stream of the first dropout of a Program; the others follow. `random_words` of users take lower ones."""
+_FRACTION_BITS = 24
+
+
+class Replaced(TorchFunctionMode):
+    """Calls our formula where torch would choose; one for each Program, because it counts the dropouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropouts = 0
+        self.formulas: dict[Any, Callable[..., Any]] = {
+            F.scaled_dot_product_attention: self.attention,
+            F.dropout: self.dropout,
+            torch.dropout: lambda x, p, train: self.dropout(x, p, train),
+            F.batch_norm: batch_norm,
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.formulas.get(func, func)(*args, **(kwargs or {}))
+
+    def attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        """softmax(q k^T / sqrt(d) + mask) v (Vaswani 2017, section 3.2.1); shapes [..., T, d]."""
+        if enable_gqa:
+            groups = query.shape[-3] // key.shape[-3]
+            key = torch.repeat_interleave(key, groups, -3)
+            value = torch.repeat_interleave(value, groups, -3)
+        scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        if is_causal:
+            rows = torch.arange(query.shape[-2]).unsqueeze(1)
+            scores = scores.masked_fill(torch.arange(key.shape[-2]).unsqueeze(0) > rows, -math.inf)
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        return self.dropout(torch.softmax(scores, -1), dropout_p) @ value
+
+    def dropout(
+        self,
+        input: torch.Tensor,  # noqa: A002  (torch's name)
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> torch.Tensor:
+        """input, each element kept with probability 1 - p and divided by it, else 0; by Philox words of the job.
+
+        1 - p is rounded to 24 bits (Srivastava 2014, section 4, in its inverted form).
+        """
+        if not training or p == 0:
+            return input
+        words = random_words(input.numel(), DROPOUT_STREAM + self.dropouts).view(input.shape)
+        self.dropouts += 1
+        kept = ((words >> (32 - _FRACTION_BITS)) & ((1 << _FRACTION_BITS) - 1)) < round((1 - p) * (1 << _FRACTION_BITS))
+        scale = torch.where(kept, 1 / (1 - p) if p < 1 else 0.0, 0.0)
+        return input.mul_(scale) if inplace else input * scale
+
+
+@contextmanager
+def without_checkpointing() -> Iterator[None]:
+    """Gradient checkpoints run their function once: a Program has no memory to save, and plans its own.
+
+    What a backward runs again, torch runs outside of every function mode, where nothing would be replaced.
+    """
+    module = torch.utils.checkpoint
+    kept = module._checkpoint_without_reentrant_generator, module.CheckpointFunction
+
+    def generator(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+        yield
+
+    class Once:
+        """In place of the autograd function of reentrant checkpoints."""
+
+        @staticmethod
+        def apply(function: Callable[..., Any], _preserve: bool, *args: Any) -> Any:
+            """The function's result."""
+            return function(*args)
+
+    module._checkpoint_without_reentrant_generator, module.CheckpointFunction = generator, Once  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        module._checkpoint_without_reentrant_generator, module.CheckpointFunction = kept  # type: ignore[misc]
+
+
+def batch_norm(
+    input: torch.Tensor,  # noqa: A002  (torch's name)
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """Batch norm; running statistics are written where the function that is traced was given them.
+
+    Raises LoweringError where they are buffers of a module that nobody passes: what is written there would be lost.
+    """
+    if not training or running_mean is None or running_var is None:
+        moments = (None, None) if training else (running_mean, running_var)
+        return torch.native_batch_norm(input, weight, bias, *moments, training, momentum, eps)[0]
+    if not (isinstance(running_mean, FakeTensor) and isinstance(running_var, FakeTensor)):
+        raise LoweringError(
+            "batch norm writes running statistics that are no part of the state",
+            hint="use track_running_stats=False, a GroupNorm, or model.eval()",
+        )
+    axes = [i for i in range(input.dim()) if i != 1]
+    with torch.no_grad():
+        mean, var = input.mean(axes), input.var(axes)
+        running_mean.copy_((1 - momentum) * running_mean + momentum * mean)
+        running_var.copy_((1 - momentum) * running_var + momentum * var)
+    return torch.native_batch_norm(input, weight, bias, None, None, True, momentum, eps)[0]

@@ -1,0 +1,171 @@
+"""Rules: indexing - rows of a table, and what is added or written by index, as one-hot products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from lockstep.numerics.scalar import Op
+from lockstep.protocol.errors import LoweringError
+from lockstep.protocol.program import Fold
+from lockstep.tracing.graph import F32, I32, Node
+from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.reductions import product
+
+
+def take(low: Lowering, table: Node, index: Node) -> Node:
+    """table [R, *rest], index [*at] -> [*at, *rest]; rows outside 0..R-1 are zero."""
+    rows, *rest = table.shape
+    out = (*index.shape, *rest)
+    above = low.graph.reshape(table, (rows, *(1,) * len(index.shape), *rest))
+    at = low.graph.reshape(index, (*index.shape, *(1,) * len(rest)))
+    return low.graph.gather(low.graph.expand(above, (rows, *out)), low.graph.expand(at, out))
+
+
+def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1) -> Node:
+    """grad [*at, *rest] summed into [rows, *rest] by index [*at]: a one-hot matrix product."""
+    count = prod(index.shape)
+    rest = grad.shape[len(index.shape) :]
+    columns = prod(rest)
+    flat = low.graph.reshape(index, (1, count))
+    row = low.graph.iota((rows, count), 0)
+    hit = low.test(Op.IEQ, row, flat)
+    if skip >= 0:
+        hit = low.i(Op.IAND, hit, low.negation(low.test(Op.IEQ, row, skip)))
+    one_hot = low.cast(hit, F32)
+    result = product(low, one_hot, low.graph.reshape(grad, (count, columns)))
+    return low.graph.reshape(result, (rows, *rest))
+
+
+@rule("index_select")
+def index_select(low: Lowering, x: Node, dim: int, index: Node) -> Node:
+    """Rows of an axis."""
+    dim = dim % len(x.shape)
+    first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
+    taken = take(low, first, index)
+    order = list(range(1, len(x.shape)))
+    order.insert(dim, 0)
+    return low.graph.permute(taken, order) if index.shape else low.graph.reshape(taken, low.shape)
+
+
+def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
+    return low.select(low.test(Op.ILT, index, 0), low.i(Op.IADD, index, rows), index, I32)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """What several index tensors at once name: rows of the indexed axes, moved to the front and merged."""
+
+    index: Node
+    """i32 [*at]: rows 0 .. prod(extents) - 1."""
+    order: tuple[int, ...]
+    """Axes of x: the indexed ones, then the rest."""
+    extents: tuple[int, ...]
+    """Of the indexed axes."""
+    at: int
+    """Axis of the result where the index's axes stand."""
+
+    def rows(self, low: Lowering, x: Node) -> Node:
+        """x as [prod(extents), *rest]."""
+        moved = low.graph.permute(x, self.order)
+        return low.graph.reshape(moved, (prod(self.extents), *moved.shape[len(self.extents) :]))
+
+    def of_result(self) -> list[int]:
+        """[*at, *rest] -> the order in which torch has them."""
+        count, rest = len(self.index.shape), len(self.order) - len(self.extents)
+        axes = list(range(count, count + rest))
+        return [*axes[: self.at], *range(count), *axes[self.at :]]
+
+
+def _places(low: Lowering, x: Node, indices: Sequence[Node | None]) -> _Places:
+    axes = [i for i, index in enumerate(indices) if index is not None]
+    given = [index for index in indices if index is not None]
+    if any(index.dtype != I32 for index in given):
+        raise LoweringError("a boolean mask as index", hint="use torch.where: shapes may not depend on data")
+    flat = low.graph.number(0, I32)
+    for axis, index in zip(axes, given, strict=True):
+        flat = low.i(Op.IADD, low.i(Op.IMUL, flat, x.shape[axis]), _wrapped(low, index, x.shape[axis]))
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    rest = [i for i in range(len(x.shape)) if i not in axes]
+    return _Places(flat, (*axes, *rest), tuple(x.shape[i] for i in axes), axes[0] if adjacent else 0)
+
+
+@rule("index.Tensor")
+def index_tensor(low: Lowering, x: Node, indices: Sequence[Node | None]) -> Node:
+    """x[..., index, index, ...]."""
+    places = _places(low, x, indices)
+    return low.graph.permute(take(low, places.rows(low, x), places.index), places.of_result())
+
+
+@rule("index_put")
+def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
+    """x with values added at, or written to, places; of several values written to one place, their sum."""
+    places = _places(low, x, indices)
+    table = places.rows(low, x)
+    order = places.of_result()
+    front = (*places.index.shape, *table.shape[1:])
+    seen = low.graph.expand(values, [front[i] for i in order])
+    terms = low.graph.permute(seen, [order.index(i) for i in range(len(order))])
+    sums = scattered(low, terms, places.index, table.shape[0])
+    if accumulate:
+        result = low.f(Op.FADD, table, sums)
+    else:
+        ones = low.graph.number(1.0, F32, places.index.shape)
+        hits = scattered(low, ones, places.index, table.shape[0])
+        hit = low.graph.reshape(low.test(Op.FLT, 0.0, hits), (table.shape[0], *(1,) * (len(table.shape) - 1)))
+        result = low.select(hit, low.cast(sums, low.dtype), table, low.dtype)
+    moved = low.graph.reshape(result, [x.shape[i] for i in places.order])
+    return low.graph.permute(moved, [places.order.index(i) for i in range(len(places.order))])
+
+
+@rule("gather")
+def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = False) -> Node:
+    """x[..., index[...], ...] along one axis."""
+    dim = dim % max(len(x.shape), 1)
+    for axis, n in enumerate(index.shape):
+        if axis != dim:
+            x = low.graph.slice(x, axis, 0, n)
+    rows = x.shape[dim]
+    first = low.graph.permute(x, [dim, *(i for i in range(len(x.shape)) if i != dim)])
+    one = (rows, *(1 if i == dim else n for i, n in enumerate(index.shape)))
+    table = low.graph.expand(low.graph.reshape(first, one), (rows, *index.shape))
+    return low.graph.gather(table, index)
+
+
+def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int], Node]:
+    """(axes with `dim` last, f32 [..., rows, count]: 1 where an index names a row)."""
+    if any(x.shape[i] != n for i, n in enumerate(index.shape) if i != dim):
+        raise LoweringError("a scatter into a larger tensor", hint="slice the target to the index's shape first")
+    order = [*(i for i in range(len(x.shape)) if i != dim), dim]
+    at = low.graph.permute(index, order)
+    outer, count = at.shape[:-1], at.shape[-1]
+    row = low.graph.iota((*outer, x.shape[dim], count), len(outer))
+    hit = low.test(Op.IEQ, row, low.graph.reshape(at, (*outer, 1, count)))
+    return order, low.cast(hit, F32)
+
+
+def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Node) -> Node:
+    """The sum by row of a source [..., count], in the axes' own order."""
+    last = len(order) - 1
+    terms = low.graph.permute(source, order)
+    spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), hit.shape)
+    sums = low.graph.fold(Fold.DOT, [last + 1], hit, spread)
+    return low.graph.permute(sums, [order.index(i) for i in range(len(order))])
+
+
+@rule("scatter_add")
+def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
+    """x with the source added at index[...] along one axis."""
+    order, hit = _along_last(low, x, dim % max(len(x.shape), 1), index)
+    return low.f(Op.FADD, x, _scattered_along(low, order, hit, low.cast(source, F32)))
+
+
+@rule("scatter.src", "scatter.value")
+def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float) -> Node:
+    """x with the source written to index[...] along one axis; of several sources for one place, their sum."""
+    order, hit = _along_last(low, x, dim % max(len(x.shape), 1), index)
+    source = low.graph.expand(low.cast(source, F32), index.shape)
+    ones = low.graph.number(1.0, F32, index.shape)
+    written = low.test(Op.FLT, 0.0, _scattered_along(low, order, hit, ones))
+    return low.select(written, low.cast(_scattered_along(low, order, hit, source), low.dtype), x, low.dtype)

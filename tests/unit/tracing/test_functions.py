@@ -1,0 +1,156 @@
+"""Dropout by the job's own random words, batch norm's running statistics, attention in all its forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.reference import philox
+from lockstep.protocol.errors import LoweringError
+from lockstep.tracing import trace
+from lockstep.tracing.functions import DROPOUT_STREAM
+
+N = 4096
+CONTEXT = Context(bytes(range(32)), round=2, slot=1, t=5)
+
+
+def run(fn, *state: np.ndarray, context: Context = CONTEXT) -> list[np.ndarray]:
+    """Traced and run natively."""
+    program = trace(fn, *(torch.from_numpy(s) for s in state))
+    padded = [*state, *[None] * (len(program.inputs) - len(state))]
+    return compile(program).run(padded, context)[: len(state)]
+
+
+# --- dropout -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_fraction_and_the_mean(p: float) -> None:
+    x = np.ones(N, np.float32)
+    (y,) = run(lambda x: [F.dropout(x, p)], x)
+    kept = y != 0
+    assert abs(kept.mean() - (1 - p)) < 4 * (p * (1 - p) / N) ** 0.5, "within four standard deviations"
+    assert (y[kept] == np.float32(1 / (1 - p))).all()
+
+
+def test_dropout_s_mask_is_philox_s_words() -> None:
+    (y,) = run(lambda x: [F.dropout(x, 0.25)], np.ones(N, np.float32))
+    words = np.array([philox(CONTEXT.seed, DROPOUT_STREAM, o, (2, 1, 5)) for o in range(64)], np.uint32)
+    assert ((y[:64] != 0) == (words >> 8 < 0.75 * 2**24)).all()
+
+
+def test_each_dropout_and_each_step_has_a_mask_of_its_own() -> None:
+    x = np.ones(N, np.float32)
+
+    def two(x, _):
+        return [nn.Dropout(0.5)(x), F.dropout(x, 0.5)]
+
+    first, second = run(two, x, x)
+    assert (first != second).mean() > 0.4
+    again, _ = run(two, x, x)
+    assert (again == first).all(), "the same step draws the same mask"
+    later, _ = run(two, x, x, context=Context(CONTEXT.seed, 2, 1, 6))
+    assert (first != later).mean() > 0.4
+
+
+def test_gradient_passes_through_the_mask_of_the_forward() -> None:
+    def both(x, _):
+        leaf = x.detach().requires_grad_()
+        y = F.dropout(leaf, 0.5)
+        return [y, torch.autograd.grad(y.sum(), leaf)[0]]
+
+    y, grad = run(both, np.full(N, 3, np.float32), np.zeros(N, np.float32))
+    assert (y == 3 * grad).all()
+
+
+def test_dropout_at_rest_and_at_its_ends() -> None:
+    x = np.arange(N, dtype=np.float32)
+    assert (run(lambda x: [F.dropout(x, 0.5, training=False)], x)[0] == x).all()
+    assert (run(lambda x: [F.dropout(x, 0.0)], x)[0] == x).all()
+    assert not run(lambda x: [F.dropout(x, 1.0)], x)[0].any()
+    assert (run(lambda x: [F.dropout(x * 1.5, 0.5, inplace=True)], x)[0] != 0).mean() < 0.6
+
+
+def test_attention_s_dropout_keeps_rows_of_the_expected_sum() -> None:
+    def attended(x):
+        q = x.view(1, 4, 64, 16)
+        return [F.scaled_dot_product_attention(q, q, torch.ones_like(q), dropout_p=0.25).reshape(-1)]
+
+    (y,) = run(attended, np.zeros(N, np.float32))
+    assert abs(y.mean() - 1) < 0.02, "weights 1/64 that are kept count 4/3"
+    assert y.std() > 0.01
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_changes_nothing(reentrant: bool) -> None:
+    def step(wrap):
+        def run(x):
+            leaf = x.detach().requires_grad_()
+            y = wrap(lambda v: F.dropout((v.exp() * v).tanh(), 0.5).exp(), leaf)
+            return [torch.autograd.grad(y.sum(), leaf)[0]]
+
+        return run
+
+    saved = trace(step(lambda f, v: checkpoint(f, v, use_reentrant=reentrant)), torch.zeros(8))
+    assert saved.root == trace(step(lambda f, v: f(v)), torch.zeros(8)).root
+
+
+# --- batch norm --------------------------------------------------------------------------------------------
+
+
+def test_running_statistics_are_state_where_they_are_given() -> None:
+    norm = nn.BatchNorm1d(4, momentum=0.3)
+
+    def step(x, mean, var):
+        buffers = {"running_mean": mean.clone(), "running_var": var.clone(), "num_batches_tracked": torch.zeros(())}
+        y = torch.func.functional_call(norm, buffers, (x.view(6, 4),))
+        return [y.reshape(-1), buffers["running_mean"], buffers["running_var"]]
+
+    x = np.random.default_rng(0).standard_normal(24).astype(np.float32)
+    got = run(step, x, np.zeros(4, np.float32), np.ones(4, np.float32))
+    due = nn.BatchNorm1d(4, momentum=0.3)
+    y = due(torch.from_numpy(x).view(6, 4))
+    for a, b in zip(got, (y.detach().reshape(-1), due.running_mean, due.running_var), strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_that_nobody_carries_are_refused() -> None:
+    norm = nn.Sequential(nn.BatchNorm1d(4))
+    with pytest.raises(LoweringError, match=r"module `0`.*running statistics") as caught:
+        trace(lambda x: [norm(x.view(6, 4)).reshape(-1)], torch.zeros(24))
+    assert "track_running_stats=False" in caught.value.hint
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+MASK = torch.arange(5).view(1, 5) <= torch.tensor([[1], [2], [3], [4], [4]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": MASK},
+        {"attn_mask": torch.where(MASK, 0.0, -1e9).view(1, 1, 5, 5)},
+        {"attn_mask": torch.where(MASK, 0.5, -torch.inf)},
+        {"is_causal": True, "scale": 0.7},
+    ],
+    ids=["plain", "causal", "scale", "bool mask", "float mask", "infinite mask", "causal scale"],
+)
+@pytest.mark.parametrize("heads", [4, 2])
+def test_attention_is_torch_s(options: dict, heads: int) -> None:
+    def attended(x, k, v):
+        q, k, v = x.view(2, 4, 5, 6), k.view(2, heads, 5, 6), v.view(2, heads, 5, 6)
+        return [F.scaled_dot_product_attention(q, k, v, enable_gqa=heads < 4, **options).reshape(-1), None, None]
+
+    rng = np.random.default_rng(1)
+    state = [rng.standard_normal(2 * h * 30).astype(np.float32) for h in (4, heads, heads)]
+    due = attended(*(torch.from_numpy(s) for s in state))[0]
+    np.testing.assert_allclose(run(attended, *state)[0], due, rtol=2e-5, atol=2e-6)
