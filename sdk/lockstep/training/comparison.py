@@ -1,0 +1,83 @@
+"""Whether a model trains as a Program like it does in plain PyTorch: the same start, the same data, the same schedule.
+
+found = compare(GPT(config), next_token_loss, dataset.rows, AdamW(), batch=Batch(8, 65), steps=200)
+assert abs(found.ratio - 1) < 0.01
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lockstep.numerics import executor
+from lockstep.numerics.executor import Array, Context
+from lockstep.training.baseline import Sample, load_parameters, optimise
+from lockstep.training.job import Batch, build_programs
+from lockstep.training.losses import Loss, RandomLoss
+from lockstep.training.optimizers import AdamW
+from lockstep.training.parameters import layout_of
+from lockstep.training.strategies import diloco
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Training losses of two runs, each a mean over the last steps, every loss before its step and by eager PyTorch."""
+
+    start: float
+    """The first step's loss, of both."""
+    ours: float
+    eager: float
+    parameters: int
+    """That are trained."""
+    ours_seconds: float
+    eager_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """ours / eager."""
+        return self.ours / self.eager
+
+
+def compare(
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    rows: NDArray[np.int32],
+    start: NDArray[np.float32],
+    inner: AdamW,
+    *,
+    batch: Batch,
+    steps: int,
+    last: int = 20,
+    seed: bytes = bytes(32),
+) -> Comparison:
+    """Trains twice from the flat parameters `start`: by the step's Program, and by torch's own AdamW.
+
+    Both draw what slot 0 of round 0 draws under `seed`. `rows` [N, L]; `last` steps are averaged.
+    """
+    model, sample = load_parameters(copy.deepcopy(model), start), Sample(rows, batch, seed)
+    begin = time.perf_counter()
+    losses = optimise(model, lambda t: sample.value(model, loss, t), inner, steps=steps)
+    eager_seconds = time.perf_counter() - begin
+
+    spec = diloco.Spec(inner=inner, inner_steps=steps)
+    step = executor.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2).step)
+    zero = np.zeros_like(start)
+    state: list[Array | None] = [start, None, start, None, zero, zero, np.array(0, np.int32), None]
+    ours, ours_seconds = [], 0.0
+    for t in range(1, steps + 1):
+        if t > steps - last:
+            flat = state[0]
+            assert flat is not None, "the state begins with the parameters"
+            with torch.no_grad():
+                ours.append(sample.value(load_parameters(model, flat), loss, t).item())
+        begin = time.perf_counter()
+        state = list(step.run(state, Context(seed, 0, 0, t), sample.rows))
+        ours_seconds += time.perf_counter() - begin
+    return Comparison(losses[0], fmean(ours), fmean(losses[-last:]), layout_of(model).used, ours_seconds, eager_seconds)
