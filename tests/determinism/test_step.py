@@ -13,6 +13,7 @@ import pytest
 
 from lockstep.numerics import executor
 from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.libraries import find_compiler
 from lockstep.numerics.trace import layout_root, materialise
 from lockstep.protocol.program import Program
 from tests.unit.numerics.comparison import PATHS
@@ -46,9 +47,9 @@ def start(program: Program) -> tuple[list[Array | None], Array]:
     return state, rng.integers(0, 64, (100, 17)).astype(np.int32)
 
 
-def roots(program: Program, path: str, threads: int) -> list[str]:
+def roots(program: Program, path: str, threads: int, fused: str = "off") -> list[str]:
     """S_1 .. S_STEPS."""
-    executable = executor.compile(program, path=path, threads=threads)
+    executable = executor.compile(program, path=path, threads=threads, fused=fused)
     state, dataset = start(program)
     found = []
     for t in range(1, STEPS + 1):
@@ -68,6 +69,16 @@ def test_roots_do_not_depend_on_path_or_threads(
     step: Program, expected: Sequence[str], path: str, threads: int
 ) -> None:
     assert roots(step, path, threads) == expected
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler on this machine")
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("path", PATHS)
+def test_roots_are_those_of_compiled_maps(
+    step: Program, expected: Sequence[str], path: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    assert roots(step, path, threads, fused="require") == expected
 
 
 def test_roots_do_not_depend_on_what_is_kept(step: Program, expected: Sequence[str]) -> None:

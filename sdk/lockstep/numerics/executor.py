@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lockstep.numerics import _native
+from lockstep.numerics.fused import Fusion, mode_of
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
@@ -85,7 +86,10 @@ class Executable:
     """The bits do not depend on it."""
     path: str = "auto"
     """"auto", "scalar", "avx2" or "avx512"; the bits do not depend on it."""
+    fused: str = "auto"
+    """"auto", "off" or "require": whether maps run compiled code (numerics/fused.py); the bits do not depend on it."""
     _executor: _native.Executor = field(init=False, repr=False, compare=False)
+    _fusion: Fusion = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         consts = [to_array(c.header, c.data).reshape(-1) for c in self.program.consts]
@@ -94,6 +98,12 @@ class Executable:
         except ValueError as error:
             raise ProgramInvalid(f"the Program cannot be run: {error}", hint="validate() names the rule") from error
         object.__setattr__(self, "_executor", executor)
+        object.__setattr__(self, "_fusion", Fusion(executor, self.path, self.fused))
+
+    @property
+    def compiled(self) -> bool:
+        """Whether maps run compiled code by now."""
+        return self._fusion.compiled
 
     def run(
         self,
@@ -110,6 +120,7 @@ class Executable:
         """
         arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
         rows = self._dataset(dataset)
+        self._fusion.before_run()
         outputs = self._executor.run(arrays, context.seed, *context.words, rows, keep, self.threads, self.path)
         return tuple(outputs) if keep else self.select(outputs, state)
 
@@ -162,13 +173,14 @@ class Executable:
 
 
 def compile(  # noqa: A001 - the verb that the field uses
-    program: Program, *, threads: int | None = None, path: str = "auto"
+    program: Program, *, threads: int | None = None, path: str = "auto", fused: str | None = None
 ) -> Executable:
-    """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1.
+    """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1; `fused` to LOCKSTEP_FUSED, or "auto".
 
-    Raises ProgramInvalid; DoctorError on a machine whose arithmetic fails the self-test; UsageError for a path that
-    this machine does not have.
+    Raises ProgramInvalid; DoctorError on a machine whose arithmetic fails the self-test, or which cannot compile loops
+    that `fused="require"` wants; UsageError for a path that this machine does not have.
     """
+    mode = mode_of(fused)
     try:
         check_machine(path)
     except ValueError as error:
@@ -176,4 +188,4 @@ def compile(  # noqa: A001 - the verb that the field uses
     if threads is None:
         setting = os.environ.get("OMP_NUM_THREADS", "1").split(",")[0]
         threads = max(1, int(setting)) if setting.isdigit() else 1
-    return Executable(program, threads, path)
+    return Executable(program, threads, path, mode)

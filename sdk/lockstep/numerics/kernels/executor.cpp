@@ -80,23 +80,38 @@ public:
         const f32::FloatEnvironment environment;
         for (std::size_t i = 0; i < out_.size(); ++i) {
             if (!in_.keep && !e_.schedule_.needed[i]) continue;
-            const Descriptor& op = e_.program_.ops[i];
             if (in_.keep || e_.schedule_.kept[i]) {
-                results_[i] = e_.pool_->take(op.elements);
+                results_[i] = e_.pool_->take(e_.program_.ops[i].elements);
                 out_[i] = results_[i].data();
             } else {
                 out_[i] = e_.arena_.data() + e_.schedule_.arena_offset[i];
             }
             const auto begin = std::chrono::steady_clock::now();
-            const auto run = [&](const auto& step) { compute(step, op, out_[i]); };
-            if (in_.keep || std::holds_alternative<std::monostate>(e_.schedule_.fused[i])) std::visit(run, e_.schedule_.steps[i]);
-            else std::visit(run, e_.schedule_.fused[i]);
+            run_op(i);
             if (in_.nanoseconds) (*in_.nanoseconds)[i] = (std::chrono::steady_clock::now() - begin).count();
         }
         return std::move(results_);
     }
 
 private:
+    void run_op(std::size_t i) {
+        const auto run = [&](const auto& step) { compute(step, e_.program_.ops[i], out_[i]); };
+        if (in_.keep) return std::visit(run, e_.schedule_.steps[i]);
+        if (const Loop* loop = compiled_loop(i)) {
+            if (loop->members.back() == i) compute(*loop);
+            return;
+        }
+        if (std::holds_alternative<std::monostate>(e_.schedule_.fused[i])) std::visit(run, e_.schedule_.steps[i]);
+        else std::visit(run, e_.schedule_.fused[i]);
+    }
+
+    // The loop that computes op i, if there is code for these kernels.
+    const Loop* compiled_loop(std::size_t i) const {
+        if (e_.schedule_.loop_of[i] < 0) return nullptr;
+        const Loop& loop = e_.schedule_.loops[static_cast<std::size_t>(e_.schedule_.loop_of[i])];
+        return loop.function && loop.isa == in_.kernels ? &loop : nullptr;
+    }
+
     const Word* base(const Source& s) const {
         const auto index = static_cast<std::size_t>(s.index);
         switch (s.tag) {
@@ -120,6 +135,19 @@ private:
                 in_.kernels->map(plan, bases, out + step.out_offsets[part], begin, end, scratch);
             });
         }
+    }
+
+    void compute(const Loop& loop) {
+        const Word* bases[kMaxLoopOperands];
+        Word* outs[kMaxLoopOutputs];
+        for (std::size_t v = 0; v < loop.sources.size(); ++v) bases[v] = base(loop.sources[v]);
+        for (std::size_t j = 0; j < loop.outputs.size(); ++j) outs[j] = out_[loop.outputs[j]];
+        const Index work = loop.plan.elements * (1 + static_cast<Index>(loop.instrs.size()) / 4);
+        const Index least = std::max<Index>(1, loop.plan.blocks * kLeastWork / std::max<Index>(1, work));
+        split(loop.plan.blocks, least, in_.threads, [&](Index begin, Index end, int thread) {
+            Word* scratch = at_least(e_.workspaces_[static_cast<std::size_t>(thread)].scratch, loop_scratch(loop.plan));
+            in_.kernels->loop(loop.plan, loop.function, bases, outs, begin, end, scratch);
+        });
     }
 
     void compute(const GemmStep& step, const Descriptor&, Word* out) {
@@ -290,6 +318,17 @@ private:
 
 Executor::Executor(Program program, std::vector<Buffer> consts)
     : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {}
+
+bool Executor::attach(std::size_t index, LoopFunction function, const Kernels& kernels) {
+    Loop& loop = schedule_.loops.at(index);
+    // Loops of one expression share a function; one trial is enough.
+    if (!trusted_.contains({function, &kernels}) && !computes(function, loop, kernels)) return false;
+    const std::lock_guard lock(running_);
+    trusted_.insert({function, &kernels});
+    loop.function = function;
+    loop.isa = &kernels;
+    return true;
+}
 
 std::vector<Buffer> Executor::run(const RunInputs& in) {
     const std::lock_guard lock(running_);

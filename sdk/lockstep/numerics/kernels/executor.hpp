@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels.hpp"
@@ -56,7 +58,11 @@ public:
     // One buffer per op; empty where the op's output was not kept.
     std::vector<Buffer> run(const RunInputs& in);
 
+    // Loop `index` runs `function`, from the next run with these kernels on; false, and nothing changes, if it gives other bits.
+    bool attach(std::size_t index, LoopFunction function, const Kernels& kernels);
+
     const Program& program() const { return program_; }
+    const std::vector<Loop>& loops() const { return schedule_.loops; }
     const std::shared_ptr<Pool>& pool() const { return pool_; }
 
 private:
@@ -71,6 +77,7 @@ private:
     struct Workspace {
         Buffer scratch, packed;
     };
+    std::set<std::pair<LoopFunction, const Kernels*>> trusted_;  // functions that gave the interpreter's bits
     std::vector<Workspace> workspaces_;  // one per thread
 };
 

@@ -1,6 +1,7 @@
 // The kernels of one instruction set. Callers hold a FloatEnvironment; nothing here allocates or starts threads.
 #pragma once
 
+#include "loops.hpp"
 #include "plans.hpp"
 
 namespace lockstep {
@@ -11,6 +12,10 @@ struct Kernels {
     // Blocks [begin, end) of a map. `bases[i]` is operand i's source at its offset (null for an iota), `scratch` holds
     // map_scratch() words.
     void (*map)(const MapPlan& plan, const Word* const* bases, Word* out, Index begin, Index end, Word* scratch);
+
+    // Blocks [begin, end) of a loop: `bases` as above, `outs[j]` is output j's memory, `scratch` holds loop_scratch() words.
+    void (*loop)(const LoopPlan& plan, LoopFunction function, const Word* const* bases, Word* const* outs, Index begin, Index end,
+                 Word* scratch);
 
     // Outputs [begin, end) of a fold; `bases` as above.
     void (*fold)(const FoldPlan& plan, const Word* const* bases, Word* out, Index begin, Index end);

@@ -7,7 +7,8 @@ struct Box {
     Index elements;
 };
 
-inline Box box_of(const MapPlan& plan, Index block) {
+template <class Plan>
+Box box_of(const Plan& plan, Index block) {
     Box box;
     box.axes = plan.axes;
     box.elements = 1;

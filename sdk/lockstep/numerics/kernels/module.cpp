@@ -125,6 +125,29 @@ nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, W
     return out;
 }
 
+// What a compiler has to know of a loop: elements, per operand (form, step), instructions, registers of the results.
+nb::list loops_of(const Executor& executor) {
+    nb::list loops;
+    for (const Loop& loop : executor.loops()) {
+        nb::list operands, instrs, results;
+        for (int v = 0; v < loop.plan.operands; ++v) {
+            const LoopOperand& operand = loop.plan.operand[v];
+            operands.append(nb::make_tuple(std::string(1, static_cast<char>(operand.form)), operand.form == Form::kIota ? operand.step : 0));
+        }
+        for (const LoopInstr& i : loop.instrs) instrs.append(nb::make_tuple(i.op, i.a, i.b, i.c, i.imm));
+        for (const int r : loop.results) results.append(r);
+        loops.append(nb::make_tuple(loop.plan.elements, nb::tuple(operands), nb::tuple(instrs), nb::tuple(results)));
+    }
+    return loops;
+}
+
+bool attach(Executor& executor, std::size_t index, std::uintptr_t address, const std::string& path) {
+    if (index >= executor.loops().size() || address == 0) throw nb::value_error("no such loop");
+    const Kernels* kernels = kernels_named(path);
+    nb::gil_scoped_release release;
+    return executor.attach(index, reinterpret_cast<LoopFunction>(address), *kernels);
+}
+
 nb::object words_array(Word* owned, std::size_t n) {
     nb::capsule owner(owned, [](void* p) noexcept { delete[] static_cast<Word*>(p); });
     return nb::cast(nb::ndarray<nb::numpy, Word, nb::ndim<1>>(owned, {n}, owner));
@@ -182,5 +205,8 @@ NB_MODULE(_native, m) {
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(),
-             "One output array per op, None where it was not kept. Releases the interpreter while it computes.");
+             "One output array per op, None where it was not kept. Releases the interpreter while it computes.")
+        .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results.")
+        .def("attach", &attach, nb::arg("loop"), nb::arg("address"), nb::arg("path"),
+             "Lets a loop run the function at an address; False, and nothing changes, if it gives other bits than the interpreter.");
 }

@@ -6,45 +6,15 @@
 #include <optional>
 
 #include "apply_op.hpp"
+#include "axes.hpp"
 #include "kernels.hpp"
+#include "loops.hpp"
 
 namespace lockstep {
 
 Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
 
 namespace {
-
-std::vector<Index> row_major(const std::vector<Index>& extents) {
-    std::vector<Index> strides(extents.size());
-    Index stride = 1;
-    for (std::size_t i = extents.size(); i-- > 0; stride *= extents[i]) strides[i] = stride;
-    return strides;
-}
-
-// Iteration axes with the strides of several arrays on each.
-struct Axes {
-    std::vector<Index> extents;
-    std::vector<std::vector<Index>> strides;  // [array][axis]
-
-    // Drops axes of extent 1 and merges neighbours that every array walks as one.
-    void merge() {
-        Axes merged;
-        merged.strides.resize(strides.size());
-        for (std::size_t axis = 0; axis < extents.size(); ++axis) {
-            if (extents[axis] == 1) continue;
-            bool joins = !merged.extents.empty();
-            for (std::size_t v = 0; v < strides.size() && joins; ++v)
-                joins = merged.strides[v].back() == strides[v][axis] * extents[axis];
-            if (joins) merged.extents.back() *= extents[axis];
-            else merged.extents.push_back(extents[axis]);
-            for (std::size_t v = 0; v < strides.size(); ++v) {
-                if (joins) merged.strides[v].back() = strides[v][axis];
-                else merged.strides[v].push_back(strides[v][axis]);
-            }
-        }
-        *this = std::move(merged);
-    }
-};
 
 // --- maps ---------------------------------------------------------------------------------------------------------------
 
@@ -365,10 +335,10 @@ private:
     Index size_ = 0;
 };
 
-void place(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+// Which ops run, and which of them have memory of their own.
+void choose_results(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
     const std::size_t n = program.ops.size();
     schedule.kept.assign(n, false);
-    schedule.arena_offset.assign(n, -1);
     for (const Alias& alias : program.outputs)
         if (alias.kind == 1) schedule.kept[static_cast<std::size_t>(alias.index)] = true;
     schedule.needed = schedule.kept;
@@ -376,17 +346,37 @@ void place(const Program& program, const std::vector<std::vector<View>>& views, 
         if (schedule.needed[i])
             for (const View& view : views[i])
                 if (view.tag == Tag::kOp) schedule.needed[static_cast<std::size_t>(view.index)] = true;
-    std::vector<std::size_t> last_use(n, 0);
+}
+
+void find_loops(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<bool> candidate;
+    for (std::size_t i = 0; i < program.ops.size(); ++i)
+        candidate.push_back(program.ops[i].kind == Kind::kMap && !program.ops[i].instrs.empty() && !is_copy(program.ops[i]) &&
+                            std::holds_alternative<std::monostate>(schedule.fused[i]));
+    schedule.loops = make_loops(program, views, candidate, schedule.needed, schedule.kept);
+    schedule.loop_of.assign(program.ops.size(), -1);
+    for (std::size_t l = 0; l < schedule.loops.size(); ++l)
+        for (const std::size_t member : schedule.loops[l].members) schedule.loop_of[member] = static_cast<int>(l);
+}
+
+void place(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+    const std::size_t n = program.ops.size();
+    schedule.arena_offset.assign(n, -1);
+    // A loop reads and writes where its last member stands.
+    std::vector<std::size_t> position(n), last_use(n, 0);
+    for (std::size_t i = 0; i < n; ++i)
+        position[i] = schedule.loop_of[i] < 0 ? i : schedule.loops[static_cast<std::size_t>(schedule.loop_of[i])].members.back();
     for (std::size_t i = 0; i < n; ++i)
         if (schedule.needed[i])
             for (const View& view : views[i])
-                if (view.tag == Tag::kOp) last_use[static_cast<std::size_t>(view.index)] = i;
+                if (view.tag == Tag::kOp)
+                    last_use[static_cast<std::size_t>(view.index)] = std::max(last_use[static_cast<std::size_t>(view.index)], position[i]);
     std::vector<std::vector<std::size_t>> ends(n);
     Arena arena;
     for (std::size_t i = 0; i < n; ++i) {
         if (schedule.needed[i] && !schedule.kept[i]) {
             schedule.arena_offset[i] = arena.take(program.ops[i].elements);
-            ends[last_use[i]].push_back(i);
+            ends[std::max(last_use[i], position[i])].push_back(i);
         }
         for (const std::size_t dead : ends[i]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
     }
@@ -418,6 +408,8 @@ Schedule make_schedule(const Program& program) {
         if (const auto* step = std::get_if<MapStep>(&schedule.steps.back()))
             for (const MapPlan& plan : step->parts) schedule.map_scratch_words = std::max(schedule.map_scratch_words, map_scratch(plan));
     }
+    choose_results(program, views, schedule);
+    find_loops(program, views, schedule);
     place(program, views, schedule);
     return schedule;
 }

@@ -4,17 +4,11 @@
 #include <variant>
 #include <vector>
 
+#include "loops.hpp"
 #include "program.hpp"
 #include "scatter.hpp"
 
 namespace lockstep {
-
-// Where a plan's operand lies: a tensor, or (tag kIota) a word of its own.
-struct Source {
-    Tag tag;
-    int index;
-    Index offset;
-};
 
 struct MapStep {
     std::vector<MapPlan> parts;  // one for a map; one per part of a concat
@@ -47,6 +41,8 @@ struct Schedule {
     std::vector<bool> needed;         // false: every reader reads through it
     std::vector<bool> kept;           // an output of the Program: has memory of its own
     std::vector<Index> arena_offset;  // of the others, in words
+    std::vector<Loop> loops;          // maps that may run together
+    std::vector<int> loop_of;         // per op: its loop, or -1
     Index arena_words = 0;
     Index map_scratch_words = 0;
 };

@@ -23,6 +23,13 @@ struct View {
     bool uniform() const;
 };
 
+// Where a plan's operand lies: a tensor, or (tag kIota) a word of its own.
+struct Source {
+    Tag tag;
+    int index;
+    Index offset;
+};
+
 struct Instr {
     std::uint8_t op, a, b, c;
     Word imm;

@@ -1,0 +1,127 @@
+"""Compiled loops for an executor: interpreted until their library is there, the same bits before and after.
+
+A Program that runs once is never compiled for. On its second run a compiler of this machine starts to build its loops
+in the background, unless another process did already; they replace the interpreter between two runs. Each is tried
+against the interpreter first: a compiler that errs costs speed, never a bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import threading
+from collections.abc import Callable, Sequence
+
+from lockstep.numerics import _native, libraries, loops
+from lockstep.numerics.loops import Expression
+from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
+
+log = logging.getLogger(__name__)
+
+MODES = ("auto", "off", "require")
+LEAST_ELEMENTS = 4096
+"""Of a loop that is worth a function of its own."""
+LEAST_WORK = 1 << 22
+"""Instructions x elements of a run below which nothing is compiled: some milliseconds."""
+
+FLAGS = (
+    *("-std=c++20", "-O3", "-shared", "-fPIC", "-nostdlib"),
+    *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math"),
+)
+"""Those of CMakeLists.txt, and what makes a library that needs no other."""
+ISA_FLAGS: dict[str, tuple[str, ...]] = {
+    "scalar": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": (
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"),
+        *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
+    ),
+}
+
+
+def mode_of(asked: str | None) -> str:
+    """The mode asked for, else LOCKSTEP_FUSED, else auto; raises UsageError for one that there is not."""
+    mode = asked if asked is not None else os.environ.get("LOCKSTEP_FUSED", "auto")
+    if mode not in MODES:
+        raise UsageError(f"fused is {mode!r}", hint=f"one of {', '.join(MODES)}; LOCKSTEP_FUSED sets the default")
+    return mode
+
+
+class Fusion:
+    """The compiled loops of one executor on one kernel path."""
+
+    def __init__(self, executor: _native.Executor, path: str, mode: str) -> None:
+        self._executor = executor
+        self._path = _native.best_isa() if path == "auto" else path
+        self._runs = 0
+        self._found: dict[int, Expression] = {}
+        self._library: ctypes.CDLL | None = None
+        self.compiled = False
+        """Whether the loops run compiled code."""
+        if mode == "off":
+            return
+        self._find_loops(everything=mode == "require")
+        if mode == "require":
+            self._library = libraries.build(self._recipe())
+            self._attach()
+
+    def before_run(self) -> None:
+        """Takes up a library that is there; on the second run starts to build one."""
+        if self.compiled or not self._found:
+            return
+        self._runs += 1
+        if self._runs == 1:
+            self._quietly(self._find)
+        if self._library is not None:
+            self._quietly(self._attach)
+        elif self._runs == 2:
+            threading.Thread(target=self._quietly, args=(self._build,), name="lockstep-fuse", daemon=True).start()
+
+    def _find_loops(self, everything: bool) -> None:
+        told = self._executor.loops()
+        work = sum(elements * len(instrs) for elements, _, instrs, _ in told)
+        if everything or work >= LEAST_WORK:
+            self._found = {
+                i: Expression(operands, instrs, results)
+                for i, (elements, operands, instrs, results) in enumerate(told)
+                if everything or elements >= LEAST_ELEMENTS
+            }
+
+    def _expressions(self) -> Sequence[Expression]:
+        return list(dict.fromkeys(self._found.values()))
+
+    def _recipe(self) -> libraries.Recipe:
+        compiler = libraries.find_compiler()
+        if compiler is None:
+            raise DoctorError(
+                "no C++ compiler", hint="install g++ or clang++, or set CXX; without one maps are interpreted"
+            )
+        return libraries.Recipe(loops.source(self._expressions()), (*FLAGS, *ISA_FLAGS[self._path]), compiler)
+
+    def _find(self) -> None:
+        self._library = libraries.cached(self._recipe())
+
+    def _build(self) -> None:
+        self._library = libraries.build(self._recipe(), nice=True)
+
+    def _attach(self) -> None:
+        library, self._library = self._library, None
+        place = {expression: i for i, expression in enumerate(self._expressions())}
+        for i, expression in self._found.items():
+            address = ctypes.cast(getattr(library, loops.name(place[expression])), ctypes.c_void_p).value
+            if address is None or not self._executor.attach(i, address, self._path):
+                raise DoctorError(
+                    f"loop {i}, compiled on this machine, gives other bits than the interpreter",
+                    hint="set CXX to another compiler, or LOCKSTEP_FUSED=off",
+                )
+        self.compiled = True
+
+    def _quietly(self, action: Callable[[], None]) -> None:
+        """Unless loops are required, a failure costs speed alone; it is not tried again."""
+        try:
+            action()
+        except (LockstepError, OSError, AttributeError) as error:
+            self._found = {}
+            log.debug("maps stay interpreted: %s", error)

@@ -1,0 +1,195 @@
+"""C++ of the executor's loops: one function per distinct expression, straight-line code that a compiler vectorises.
+
+A loop is what `_native.Executor.loops()` tells of it; its function computes a block of rows (kernels/loops.hpp). The
+scalar operations are those of kernels/f32.hpp, which the source begins with: there is one implementation of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lockstep.numerics.scalar import Op
+
+Form = tuple[str, int]
+"""How an operand is read: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
+Instr = tuple[int, int, int, int, int]
+"""Opcode, registers a, b, c (-1 where it reads none) and immediate; operands are the first registers."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What a loop computes, whatever it computes it on: loops of one expression share a function."""
+
+    operands: tuple[Form, ...]
+    instrs: tuple[Instr, ...]
+    results: tuple[int, ...]
+    """Registers that are stored."""
+
+
+FLOATS: dict[Op, str] = {
+    Op.FADD: "{0} + {1}",
+    Op.FSUB: "{0} - {1}",
+    Op.FMUL: "{0} * {1}",
+    Op.FDIV: "{0} / {1}",
+    Op.FFMA: "raw::fma({0}, {1}, {2})",
+    Op.FSQRT: "raw::sqrt({0})",
+    Op.FEXP: "raw::exp({0})",
+    Op.FLOG: "raw::log({0})",
+    Op.FTANH: "raw::tanh({0})",
+}
+"""Floats of floats whose result may be a NaN of any kind; canonical() follows, at once or later."""
+
+OTHERS: dict[Op, str] = {
+    Op.MOV: "{0}",
+    Op.FNEG: "word(f32::neg(value({0})))",
+    Op.FABS: "word(f32::abs(value({0})))",
+    Op.FMIN: "word(f32::min(value({0}), value({1})))",
+    Op.FMAX: "word(f32::max(value({0}), value({1})))",
+    Op.FLT: "f32::lt(value({0}), value({1}))",
+    Op.FLE: "f32::le(value({0}), value({1}))",
+    Op.FEQ: "f32::eq(value({0}), value({1}))",
+    Op.SELECT: "f32::select({0}, {1}, {2})",
+    Op.IADD: "{0} + {1}",
+    Op.ISUB: "{0} - {1}",
+    Op.IMUL: "{0} * {1}",
+    Op.IDIV: "i32::div({0}, {1})",
+    Op.IREM: "i32::rem({0}, {1})",
+    Op.IAND: "{0} & {1}",
+    Op.IOR: "{0} | {1}",
+    Op.IXOR: "{0} ^ {1}",
+    Op.ISHL: "i32::shl({0}, {1})",
+    Op.ISHR: "i32::shr({0}, {1})",
+    Op.IUSHR: "i32::ushr({0}, {1})",
+    Op.ILT: "i32::lt({0}, {1})",
+    Op.ILE: "i32::le({0}, {1})",
+    Op.IEQ: "i32::eq({0}, {1})",
+    Op.IMIN: "i32::min({0}, {1})",
+    Op.IMAX: "i32::max({0}, {1})",
+    Op.I2F: "word(f32::from_integer({0}))",
+    Op.F2I: "f32::to_integer(value({0}))",
+    Op.FCANON: "word(f32::canonical(value({0})))",
+}
+"""Words of words; all that reads a float here wants its NaN canonical (document 3, rule 1)."""
+
+PREAMBLE = """
+namespace {
+using namespace lockstep;
+using namespace lockstep::f32;
+using Index = std::int64_t;
+}  // namespace
+
+#if defined(__clang__)
+#define LOCKSTEP_LANES _Pragma("clang loop vectorize(enable) interleave(enable)")
+#else
+#define LOCKSTEP_LANES _Pragma("GCC ivdep")
+#endif
+"""
+
+SIGNATURE = (
+    "(const Word* const* in, [[maybe_unused]] const Index* in_stride, Word* const* out, const Index* out_stride,"
+    " Index rows, Index columns)"
+)
+
+_UNIFORM, _ROW, _ELEMENT = range(3)
+_LEVEL = {"U": _UNIFORM, "B": _ROW, "C": _ELEMENT, "I": _ELEMENT}
+
+
+@cache
+def float_source() -> str:
+    """kernels/f32.hpp as it is installed."""
+    return (Path(__file__).parent / "kernels/f32.hpp").read_text().replace("#pragma once", "")
+
+
+def name(i: int) -> str:
+    """The function of expression i."""
+    return f"loop_{i}"
+
+
+def source(expressions: Sequence[Expression]) -> str:
+    """A translation unit with a function for each expression."""
+    functions = (_function(name(i), expression) for i, expression in enumerate(expressions))
+    return float_source() + PREAMBLE + "".join(functions)
+
+
+def deferred(expression: Expression) -> frozenset[int]:
+    """Registers that may hold a NaN of any kind: float results that only float arithmetic reads, and nobody stores."""
+    first = len(expression.operands)
+    wanted = set(expression.results)
+    for op, *registers, _ in expression.instrs:
+        if Op(op) not in FLOATS:
+            wanted.update(registers)
+    return frozenset(
+        first + i for i, (op, *_) in enumerate(expression.instrs) if Op(op) in FLOATS and first + i not in wanted
+    )
+
+
+def _function(called: str, expression: Expression) -> str:
+    levels, lines = _levels(expression), _instructions(expression)
+    first = len(expression.operands)
+
+    def at(level: int, indent: str) -> Iterable[str]:
+        return (f"{indent}{line}" for i, line in enumerate(lines) if levels[first + i] == level)
+
+    rows, elements = [], []
+    uniform = [f"    const Word r{v} = *in[{v}];" for v, (form, _) in enumerate(expression.operands) if form == "U"]
+    for v, (form, step) in enumerate(expression.operands):
+        place = f"in[{v}] + r * in_stride[{v}]"
+        if form == "B":
+            rows.append(f"        const Word r{v} = *({place});")
+        elif form == "C":
+            rows.append(f"        const Word* __restrict p{v} = {place};")
+            elements.append(f"            const Word r{v} = p{v}[c];")
+        elif form == "I":
+            rows.append(f"        const Word s{v} = *in[{v}] + static_cast<Word>(r * in_stride[{v}]);")
+            elements.append(f"            const Word r{v} = s{v} + {step}u * static_cast<Word>(c);")
+    stores = []
+    for j, result in enumerate(expression.results):
+        rows.append(f"        Word* __restrict o{j} = out[{j}] + r * out_stride[{j}];")
+        stores.append(f"            o{j}[c] = r{result};")
+    return "\n".join(
+        (
+            f'\nextern "C" void {called}{SIGNATURE} {{',
+            *uniform,
+            *at(_UNIFORM, "    "),
+            "    const int n = static_cast<int>(columns);",
+            "    for (Index r = 0; r < rows; ++r) {",
+            *rows,
+            *at(_ROW, "        "),
+            "        LOCKSTEP_LANES",
+            "        for (int c = 0; c < n; ++c) {",
+            *elements,
+            *at(_ELEMENT, "            "),
+            *stores,
+            "        }",
+            "    }",
+            "}\n",
+        )
+    )
+
+
+def _levels(expression: Expression) -> list[int]:
+    """Per register: how often it changes."""
+    levels = [_LEVEL[form] for form, _ in expression.operands]
+    for _, *registers, _ in expression.instrs:
+        levels.append(max((levels[r] for r in registers if r >= 0), default=_UNIFORM))
+    return levels
+
+
+def _instructions(expression: Expression) -> list[str]:
+    """Per instruction: the definition of its register."""
+    first, loose = len(expression.operands), deferred(expression)
+    lines = []
+    for i, (code, a, b, c, imm) in enumerate(expression.instrs):
+        op, names = Op(code), [f"r{r}" for r in (a, b, c)]
+        if op == Op.IMM:
+            result = f"{imm:#010x}u"
+        elif op in FLOATS:
+            result = FLOATS[op].format(*(f"value({name})" for name in names))
+            result = f"word({result})" if first + i in loose else f"word(canonical({result}))"
+        else:
+            result = OTHERS[op].format(*names)
+        lines.append(f"const Word r{first + i} = {result};")
+    return lines

@@ -1,0 +1,168 @@
+"""The cache of compiled libraries: what is loaded is what this user wrote, whoever dies or writes beside it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lockstep.numerics import libraries
+from lockstep.numerics.libraries import Recipe
+from lockstep.protocol.errors import DoctorError
+
+pytestmark = pytest.mark.skipif(libraries.find_compiler() is None, reason="no C++ compiler on this machine")
+
+SOURCE = 'extern "C" int answer() { return 42; }\n'
+FLAGS = ("-shared", "-fPIC")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def recipe(source: str = SOURCE) -> Recipe:
+    compiler = libraries.find_compiler()
+    assert compiler is not None
+    return Recipe(source, FLAGS, compiler)
+
+
+def answer(library: ctypes.CDLL | None) -> int:
+    assert library is not None
+    return int(library.answer())
+
+
+def only_library(cache: Path) -> Path:
+    [place] = cache.glob("*.so")
+    return place
+
+
+def test_a_library_is_built_once_and_found_again(cache: Path) -> None:
+    assert libraries.cached(recipe()) is None
+    assert answer(libraries.build(recipe())) == 42
+    written = only_library(cache).stat()
+    assert answer(libraries.build(recipe())) == 42
+    assert answer(libraries.cached(recipe())) == 42
+    assert only_library(cache).stat().st_ino == written.st_ino, "not compiled again"
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert written.st_mode & 0o777 == 0o600
+    assert not list(cache.glob("build-*"))
+
+
+def test_another_source_flag_or_compiler_is_another_library() -> None:
+    base = recipe()
+    other = libraries.Compiler(base.compiler.command, base.compiler.version + "patched")
+    keys = {
+        r.key for r in (base, recipe(SOURCE + "\n"), Recipe(SOURCE, (), base.compiler), Recipe(SOURCE, FLAGS, other))
+    }
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "emptied", "another's", "linked", "writable"])
+def test_a_damaged_or_foreign_library_is_removed_and_built_again(cache: Path, damage: str, tmp_path: Path) -> None:
+    wanted = recipe(SOURCE.replace("42", "43"))
+    libraries.build(recipe())
+    foreign = only_library(cache).read_bytes()
+    place = cache / f"{wanted.key.hex()[:40]}.so"
+    libraries.build(wanted)
+    sound = place.read_bytes()
+    middle = len(sound) // 2
+    place.unlink()  # the loaded one keeps its own file
+    if damage == "linked":
+        (tmp_path / "elsewhere").write_bytes(sound)
+        place.symlink_to(tmp_path / "elsewhere")
+    else:
+        place.write_bytes(
+            {
+                "flipped": sound[:middle] + bytes([sound[middle] ^ 1]) + sound[middle + 1 :],
+                "truncated": sound[:middle],
+                "emptied": b"",
+                "another's": foreign,
+                "writable": sound,
+            }[damage]
+        )
+        place.chmod(0o666 if damage == "writable" else 0o600)
+    assert libraries.cached(wanted) is None, damage
+    assert answer(libraries.build(wanted)) == 43
+    assert place.read_bytes()[-32:] == sound[-32:] or libraries.cached(wanted) is not None
+
+
+def test_a_cache_that_is_open_to_others_is_refused(cache: Path) -> None:
+    cache.mkdir(mode=0o755)
+    with pytest.raises(DoctorError, match="open to others"):
+        libraries.build(recipe())
+
+
+def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "file/cache"))
+    with pytest.raises(DoctorError, match="cannot be a cache"):
+        libraries.build(recipe())
+
+
+def test_those_unused_for_longest_go_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "KEPT", 2)
+    recipes = [recipe(SOURCE + f"// {i}\n") for i in range(3)]
+    for i, each in enumerate(recipes):
+        libraries.build(each)
+        os.utime(cache / f"{each.key.hex()[:40]}.so", (1000 + i, 1000 + i))
+        if i == 1:
+            libraries.cached(recipes[0])  # used again: the second is the oldest now
+    assert [libraries.cached(each) is not None for each in recipes] == [True, False, True]
+
+
+BUILD = """
+import sys
+from lockstep.numerics import libraries
+source = open(sys.argv[1]).read()
+library = libraries.build(libraries.Recipe(source, ("-shared", "-fPIC"), libraries.find_compiler()))
+print(library.answer())
+"""
+
+
+def counting_compiler(folder: Path, seconds: float) -> Path:
+    """A compiler that takes its time and leaves a file for each call."""
+    real = libraries.find_compiler()
+    assert real is not None
+    script = folder / "counting-c++"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo counting 1.0\n'
+        f'touch "{folder}/call-$$"\nsleep {seconds}\nexec {" ".join(real.command)} "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+def builder(folder: Path, compiler: Path) -> subprocess.Popen[str]:
+    (folder / "source.cpp").write_text(SOURCE)
+    environment = {**os.environ, "CXX": str(compiler)}
+    command = [sys.executable, "-c", BUILD, str(folder / "source.cpp")]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_two_processes_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
+    compiler = counting_compiler(tmp_path, 1)
+    both = [builder(tmp_path, compiler) for _ in range(2)]
+    assert [process.communicate(timeout=120)[0].strip() for process in both] == ["42", "42"]
+    assert len(list(tmp_path.glob("call-*"))) == 1
+    assert not list(cache.glob("build-*"))
+
+
+def test_a_builder_that_is_killed_leaves_nothing_that_is_loaded(cache: Path, tmp_path: Path) -> None:
+    victim = builder(tmp_path, counting_compiler(tmp_path, 60))
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("call-*")) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert list(cache.glob("build-*")), "it was killed while it built"
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.communicate()
+    assert not list(cache.glob("*.so"))
+    assert answer(libraries.build(recipe())) == 42, "the lock died with its holder"
+    assert not list(cache.glob("build-*")), "what it left is swept"
