@@ -49,6 +49,17 @@ def index_select(low: Lowering, x: Node, dim: int, index: Node) -> Node:
     return low.graph.permute(taken, order) if index.shape else low.graph.reshape(taken, low.shape)
 
 
+@rule("index_add")
+def index_add(low: Lowering, x: Node, dim: int, index: Node, source: Node, alpha: float = 1) -> Node:
+    """x with alpha times the source's rows of one axis added at the index."""
+    dim = dim % len(x.shape)
+    order = [dim, *(i for i in range(len(x.shape)) if i != dim)]
+    sums = scattered(low, low.graph.permute(source, order), index, x.shape[dim])
+    return low.f(
+        Op.FADD, x, low.f(Op.FMUL, low.graph.permute(sums, [order.index(i) for i in range(len(order))]), float(alpha))
+    )
+
+
 def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
     return low.select(low.test(Op.ILT, index, 0), low.i(Op.IADD, index, rows), index, I32)
 

@@ -114,17 +114,32 @@ def topk(
 # --- products ----------------------------------------------------------------------------------------------
 
 
+def _running(low: Lowering, factors: Node) -> list[Node]:
+    """Products of the first 1, 2, ... coordinates of the first axis, each with an extent of 1 there."""
+    count = factors.shape[0]
+    if count > MAX_FACTORS:
+        raise LoweringError(f"a product of {count} factors", hint=f"of at most {MAX_FACTORS}; or sum logarithms")
+    products = [low.graph.slice(factors, 0, 0, 1)]
+    for i in range(1, count):
+        factor = low.graph.slice(factors, 0, i, 1)
+        op = low.f(Op.FMUL, products[-1], factor) if low.dtype == F32 else low.i(Op.IMUL, products[-1], factor)
+        products.append(op)
+    return products
+
+
 @rule("prod", "prod.dim_int")
 def prod(low: Lowering, x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     """A product over some axes, in ascending order."""
     axes = low.axes(x, dim)
     rest = [i for i in range(len(x.shape)) if i not in axes]
     shape, count = tuple(x.shape[i] for i in rest), math.prod(x.shape[i] for i in axes)
-    if count > MAX_FACTORS:
-        raise LoweringError(f"a product of {count} factors", hint=f"of at most {MAX_FACTORS}; or sum logarithms")
     factors = low.graph.reshape(low.graph.permute(low.cast(x, low.dtype), [*axes, *rest]), (count, *shape))
-    result = low.graph.slice(factors, 0, 0, 1)
-    for i in range(1, count):
-        factor = low.graph.slice(factors, 0, i, 1)
-        result = low.f(Op.FMUL, result, factor) if low.dtype == F32 else low.i(Op.IMUL, result, factor)
-    return low.graph.reshape(result, low.shape)
+    return low.graph.reshape(_running(low, factors)[-1], low.shape)
+
+
+@rule("cumprod")
+def cumprod(low: Lowering, x: Node, dim: int, **_kwargs: Any) -> Node:
+    """Running products along an axis."""
+    order = [dim % len(x.shape), *(i for i in range(len(x.shape)) if i != dim % len(x.shape))]
+    products = low.graph.concat(_running(low, low.graph.permute(low.cast(x, low.dtype), order)), 0)
+    return low.graph.permute(products, [order.index(i) for i in range(len(order))])

@@ -352,7 +352,7 @@ def ceil(low: Lowering, x: Node) -> Node:
     return low.select(low.test(Op.FLT, near, x), low.f(Op.FADD, near, 1.0), near, F32)
 
 
-@rule("sign")
+@rule("sign", "sgn")
 def sign(low: Lowering, x: Node) -> Node:
     """-1, 0 or 1."""
     if x.dtype == F32:
@@ -381,6 +381,12 @@ for _name, _args in {
     "ne": (Op.FEQ, Op.IEQ, False, True),
 }.items():
     rule(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(*_args))
+
+
+@rule("isnan")
+def isnan(low: Lowering, x: Node) -> Node:
+    """x != x."""
+    return low.negation(low.test(Op.FEQ, x, x))
 
 
 @rule("maximum")

@@ -57,7 +57,7 @@ FLOATS: dict[str, Case] = {
     "relu": lambda x: [F.relu(x), grad_of(F.relu)(x)],
     "gelu tanh": lambda x: [F.gelu(x, approximate="tanh"), grad_of(lambda y: F.gelu(y, approximate="tanh"))(x)],
     "rounding": lambda x: [(4 * x).round(), (4 * x).floor(), (4 * x).ceil(), (4 * x).trunc(), (1e9 * x).round()],
-    "sign": lambda x: [x.sign(), ints(x).sign().to(torch.float32)],
+    "sign": lambda x: [x.sign(), x.sgn(), (0 / x.clamp(min=0)).isnan().to(x.dtype), ints(x).sign().to(torch.float32)],
     "compare": lambda x: (
         [
             c.to(torch.float32)
@@ -227,6 +227,7 @@ FLOATS: dict[str, Case] = {
         m(x)[rows(x)].reshape(-1),
         m(x)[(rows(x[:3]) - 4).long()].reshape(-1),
         m(x).index_select(1, rows(x[:5])).reshape(-1),
+        m(x).index_add(1, rows(x[:5]), m(x)[:, :5], alpha=2).reshape(-1),
         m(x)[rows(x[:5]).long(), rows(x[5:10]).long()],
         m(x)[:, rows(x[:5]).long()].reshape(-1),
         x.view(2, 3, 4)[:, rows(x[:5]).remainder(3).long(), rows(x[5:10]).view(5).long()].reshape(-1),
@@ -260,7 +261,12 @@ FLOATS: dict[str, Case] = {
         *(part.reshape(-1).float() for part in m(x).topk(3, 0, largest=False)),
         grad_of(lambda y: m(y).topk(2, 1).values)(x),
     ],
-    "products": lambda x: [x.prod(), m(x).prod(1), ints(x).clamp(1, 2).view(4, 6).prod(0).float()],
+    "products": lambda x: [
+        x.prod(),
+        m(x).prod(1),
+        m(x).cumprod(0).reshape(-1),
+        ints(x).clamp(1, 2).view(4, 6).prod(0).float(),
+    ],
     "gather": lambda x: [
         m(x).gather(0, rows(x).view(4, 6).long()).reshape(-1),
         m(x).gather(1, rows(x)[:8].view(4, 2).long()).reshape(-1),
