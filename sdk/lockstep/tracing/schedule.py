@@ -271,6 +271,9 @@ class Schedule:
         table = self._val(node.args[0])
         if not isinstance(table.body, Leaf) or len(table.dims[0]) > 1 or _first_stride(table) < 0:
             table = self._fix(node.args[0])
+        if len(table.dims[0]) > 1:
+            # Rows that repeat were not stored: one stride along them needs a full copy.
+            table = self._vals[node.args[0].index] = self._materialise(table, node.args[0], (0,))
         above = self._views.expand(Val(((), *index.dims), index.body), (rows, *index.shape))
         both = self._views.unify([table, above])
         if both is None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid
+from lockstep.training.formats import OWN, published, recovered
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
+UNBOUNDED = 1024
+"""Tokens of a prompt that a model without a largest position is given."""
 
 
 def save_model(
@@ -35,7 +38,7 @@ def save_model(
     config: Mapping[str, Any],
     constants: Sequence[Const] = (),
 ) -> Path:
-    """Writes model.safetensors and config.json; returns the first's path.
+    """Writes model.safetensors and config.json, which `transformers` reads if it knows such a model; returns the first.
 
     `parameters` lists {name, offset, shape} of each part of the flat tensor and {name, root, shape} of each frozen one,
     as a job's spec does; `constants` are those of its step. Needs no torch. A file appears whole or not at all.
@@ -43,10 +46,11 @@ def save_model(
     from safetensors.numpy import save
 
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
-    parts = {str(p["name"]): _part(p, flat, tables) for p in parameters}
+    written, parts = published(config, {str(p["name"]): _part(p, flat, tables) for p in parameters})
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / CONFIG_FILE, (json.dumps(dict(config), indent=2) + "\n").encode())
-    return _write(folder / MODEL_FILE, save(parts))
+    _write(folder / CONFIG_FILE, (json.dumps(written, indent=2) + "\n").encode())
+    # transformers asks which framework's layout the tensors have.
+    return _write(folder / MODEL_FILE, save(parts, metadata={"format": "pt"}))
 
 
 def load_model(folder: Path) -> nn.Module:
@@ -60,8 +64,12 @@ def load_model(folder: Path) -> nn.Module:
         if not (folder / name).is_file():
             raise NotFoundError(f"no {name} in {folder}", "name the folder that `lockstep train` wrote")
     try:
-        model = build_model(json.loads((folder / CONFIG_FILE).read_text()))
+        config = json.loads((folder / CONFIG_FILE).read_text())
+        own = config.get(OWN)
+        model = build_model(config if own is None else own)
         stored = load((folder / MODEL_FILE).read_bytes())
+        if own is not None:
+            stored = recovered(own, stored, list(model.state_dict()))
         missing, unexpected = model.load_state_dict(stored, strict=False)
     except (SafetensorError, RuntimeError, ValueError) as error:
         raise PayloadInvalid(
@@ -82,19 +90,27 @@ def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float 
     """`count` bytes that a byte-level GPT writes after the prompt; `temperature` 0 takes the likeliest each time."""
     import torch
 
+    from lockstep.training.losses import logits
+
     draws = np.random.Generator(np.random.Philox(key=seed))
-    context = int(model.config.context)  # type: ignore[union-attr, arg-type]
+    context = _context(model)
     tokens = list(prompt)
     with torch.no_grad():
         for _ in range(count):
-            logits = model(torch.tensor([tokens[-context:]]))[0, -1].double().numpy()
+            scores = logits(model(torch.tensor([tokens[-context:]])))[0, -1].double().numpy()
             if temperature <= 0:
-                tokens.append(int(logits.argmax()))
+                tokens.append(int(scores.argmax()))
                 continue
-            weights = np.exp((logits - logits.max()) / temperature)
+            weights = np.exp((scores - scores.max()) / temperature)
             steps = np.cumsum(weights)
             tokens.append(int(np.searchsorted(steps, draws.random() * steps[-1], side="right")))
     return bytes(tokens[len(prompt) :])
+
+
+def _context(model: nn.Module) -> int:
+    """Tokens that a model sees; without a bound, UNBOUNDED."""
+    config: Any = model.config
+    return int(getattr(config, "context", None) or getattr(config, "max_position_embeddings", None) or UNBOUNDED)
 
 
 def _part(

@@ -121,8 +121,8 @@ def gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, rows: T
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(flat).items()}
     state = {**leaves, **frozen_parameters(model), **dict(model.named_buffers())}
 
-    def called(*inputs: Tensor) -> Tensor:
-        return torch.func.functional_call(model, state, inputs)
+    def called(*inputs: Any, **named: Any) -> Any:
+        return torch.func.functional_call(model, state, inputs, named)
 
     grads = torch.autograd.grad(loss(called, rows), list(leaves.values()))
     return layout.join(dict(zip(leaves, grads, strict=True)))

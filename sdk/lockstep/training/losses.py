@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-Model = Callable[..., Tensor]
-"""A model as a function of its inputs."""
+Model = Callable[..., Any]
+"""A model as a function of its inputs: to logits, or to an output of `transformers` that has them."""
 Loss = Callable[[Model, Tensor], Tensor]
 """(model, rows i64 [B, L]) -> scalar, the mean over what it predicts."""
 Words = Callable[[int], Tensor]
@@ -23,6 +24,11 @@ class RandomLoss:
     """(model, rows i64 [B, L], words i32 [B, L, K]) -> scalar."""
     words: int
     """K: words for each element of the rows."""
+
+
+def logits(output: Any) -> Tensor:
+    """What a model predicts, whether it returns that alone or with other things."""
+    return output if isinstance(output, Tensor) else output.logits
 
 
 def bound(loss: Loss | RandomLoss, words: Words) -> Loss:

@@ -95,9 +95,12 @@ def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]
     """The flat tensor at the start: a function of the layout and the seed alone, on every machine.
 
     Matrices are normal in all but the far tails (sums of twelve uniforms, Irwin-Hall) with the model's
-    `initial_scale(name, shape)`; vectors are ones for weights of norms and zeros for biases.
+    `initial_scale(name, shape)`; vectors are ones for weights of norms and zeros for biases. A model without
+    `initial_scale` starts from the weights that it has.
     """
     layout = layout_of(model)
+    if not hasattr(model, "initial_scale"):
+        return layout.join({name: p.detach().float() for name, p in model.named_parameters()}).numpy()
     flat = np.zeros(layout.size, np.float32)
     for index, parameter in enumerate(layout.parameters):
         part = flat[parameter.offset : parameter.offset + parameter.elements]

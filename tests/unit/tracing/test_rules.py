@@ -233,6 +233,7 @@ FLOATS: dict[str, Case] = {
         x.view(2, 3, 4)[:, rows(x[:5]).remainder(3).long(), rows(x[5:10]).view(5).long()].reshape(-1),
         x.view(2, 3, 4)[rows(x[:5]).remainder(2).long(), :, rows(x[5:10]).long()].reshape(-1),
         x.view(2, 3, 4)[torch.arange(2).view(2, 1), torch.arange(3).view(1, 3)].reshape(-1),
+        x[:6].expand(2, 6)[torch.tensor([[0], [1]]), rows(x[:5]).long()].reshape(-1),
         grad_of(lambda y: m(y)[rows(x).long()])(x),
         grad_of(lambda y: m(y)[rows(x[:5]).long(), rows(x[5:10]).long()])(x),
         grad_of(lambda y: y.view(2, 3, 4)[:, rows(x[:5]).remainder(3).long(), rows(x[5:10]).long()])(x),

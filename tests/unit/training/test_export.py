@@ -54,7 +54,8 @@ def test_truncated_model_is_a_clear_error(saved: tuple[GPT, Path]) -> None:
 @pytest.mark.parametrize("change", [{"layers": 2}, {"model": "rnn"}, {"colour": "red"}, {"width": 64}])
 def test_config_of_another_model_is_a_clear_error(saved: tuple[GPT, Path], change: dict) -> None:
     path = saved[1] / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "lockstep": {**config["lockstep"], **change}}))
     with pytest.raises(LockstepError) as caught:
         load_model(saved[1])
     assert caught.value.hint

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training import hf
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.models.cnn import CNN, CNNConfig, image_loss
 from lockstep.training.models.encoder import Encoder, EncoderConfig, masked_token_loss
@@ -48,18 +49,24 @@ MODELS: dict[str, Kind] = {
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """`config.json`: {"model": name, ...the configuration's fields}."""
+    """`config.json`: {"model": name, ...the configuration's fields}, or what `transformers` writes for its models."""
+    if hf.is_transformers(model):
+        return hf.describe(model)
     name, _ = _row(model)
     return {"model": name, **asdict(model.config)}  # type: ignore[call-overload]
 
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
-    """The loss that a registered model is trained on."""
+    """The loss that a registered model, or one of `transformers`, is trained on."""
+    if hf.is_transformers(model):
+        return hf.loss_of(model)
     return _row(model)[1].loss(model)
 
 
 def build_model(config: Mapping[str, Any]) -> nn.Module:
     """The inverse of `describe`, with torch's own initial weights."""
+    if hf.is_described(config):
+        return hf.build_model(config)
     fields = dict(config)
     name = fields.pop("model", None)
     if name not in MODELS:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.losses import Model
+from lockstep.training.losses import Model, logits
 
 
 @dataclass(frozen=True)
@@ -87,4 +87,4 @@ class CNN(nn.Module):
 
 def image_loss(model: Model, rows_BL: Tensor) -> Tensor:
     """Mean cross-entropy, nats per image; the last element of a row is the class."""
-    return F.cross_entropy(model(rows_BL[:, :-1]), rows_BL[:, -1].long())
+    return F.cross_entropy(logits(model(rows_BL[:, :-1])), rows_BL[:, -1].long())

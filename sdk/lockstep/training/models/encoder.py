@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.losses import Model, RandomLoss
+from lockstep.training.losses import Model, RandomLoss, logits
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def masked_token_loss(vocabulary: int) -> RandomLoss:
 
     def value(model: Model, rows_BT: Tensor, words_BTK: Tensor) -> Tensor:
         inputs_BT, chosen_BT = corrupted(rows_BT, words_BTK, vocabulary)
-        logits_BTV = model(inputs_BT)
+        logits_BTV = logits(model(inputs_BT))
         each = F.cross_entropy(logits_BTV.reshape(-1, vocabulary), rows_BT.reshape(-1).long(), reduction="none")
         counted = chosen_BT.reshape(-1).to(torch.float32)
         return (each * counted).sum() / counted.sum().clamp(min=1.0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-from lockstep.training.losses import Model
+from lockstep.training.losses import Model, logits
 
 
 @dataclass(frozen=True)
@@ -110,5 +110,5 @@ class GPT(nn.Module):
 
 def next_token_loss(model: Model, rows_BL: Tensor) -> Tensor:
     """Mean cross-entropy, nats per token, of predicting each of the last L - 1 tokens from those before it."""
-    logits_BTV = model(rows_BL[:, :-1])
+    logits_BTV = logits(model(rows_BL[:, :-1]))
     return F.cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), rows_BL[:, 1:].reshape(-1).long())

@@ -1,0 +1,335 @@
+"""Classes of `transformers`, traced unchanged: logits, gradients, whole steps, files that `from_pretrained` reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dag_cbor
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.validate import validate
+from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.program import Program
+from lockstep.storage.dataset import Dataset
+from lockstep.tracing import trace
+from lockstep.training.baseline import Sample, flat_parameters, optimise
+from lockstep.training.export import generate, load_model, save_model
+from lockstep.training.hf import is_transformers
+from lockstep.training.job import Batch, build_programs, gradient, training_job
+from lockstep.training.losses import logits
+from lockstep.training.models import build_model, describe, loss_of, next_token_loss
+from lockstep.training.optimizers import AdamW
+from lockstep.training.parameters import initial_parameters, layout_of
+from lockstep.training.strategies import diloco
+
+hf = pytest.importorskip("transformers")
+
+from tests.unit.training.zoo import KINDS, VOCABULARY  # noqa: E402  (it imports transformers)
+
+ROWS, LENGTH = 2, 12
+CONTEXT = Context(bytes(range(32)), round=0, slot=1, t=1)
+RARE = set(KINDS) - {"gpt2", "llama", "qwen3", "opt", "bert", "vit"}
+"""Of a family whose other members are tested every time."""
+EACH = [pytest.param(n, marks=[pytest.mark.slow] if n in RARE else []) for n in KINDS]
+
+
+def inputs(name: str) -> torch.Tensor:
+    """Tokens [2, 12], or images [2, 3, 8, 8]."""
+    rng = np.random.default_rng(3)
+    if name == "vit":
+        return torch.from_numpy(rng.standard_normal((ROWS, 3, 8, 8)).astype(np.float32))
+    return torch.from_numpy(rng.integers(2, VOCABULARY, (ROWS, LENGTH)))
+
+
+def loss(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy with targets that follow from the inputs."""
+    scores = logits(model(x))
+    if x.dim() == 4:
+        return F.cross_entropy(scores, torch.arange(ROWS))
+    return F.cross_entropy(scores.reshape(-1, scores.shape[-1]), (x + 1).remainder(VOCABULARY).reshape(-1))
+
+
+@cache
+def traced(name: str) -> Program:
+    """(flat parameters, flat inputs) -> (gradient, logits)."""
+    model, x = KINDS[name].build(), inputs(name)
+    layout = layout_of(model)
+
+    def both(flat: torch.Tensor, given: torch.Tensor) -> list[torch.Tensor]:
+        given = given.view(x.shape)
+        given = given if x.is_floating_point() else given.long()
+        with torch.no_grad():
+            scores = logits(torch.func.functional_call(model, layout.split(flat), (given,)))
+        return [gradient(model, loss, layout, flat, given), scores.reshape(-1)]
+
+    example = torch.zeros(x.numel(), dtype=torch.float32 if x.is_floating_point() else torch.int32)
+    return trace(both, torch.zeros(layout.size), example)
+
+
+@cache
+def computed(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient and logits by the Program."""
+    model, x = KINDS[name].build(), inputs(name)
+    words = x.numpy().reshape(-1).astype(np.float32 if x.is_floating_point() else np.int32)
+    state = [initial_parameters(model, 0), words]
+    gradients, scores = compile(traced(name)).run(state, CONTEXT)[:2]
+    return gradients, scores
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_program_keeps_every_rule_and_gives_the_logits(name: str) -> None:
+    validate(traced(name))
+    with torch.no_grad():
+        due = logits(KINDS[name].build()(inputs(name)))
+    np.testing.assert_allclose(computed(name)[1], due.reshape(-1), rtol=1e-4, atol=1e-5 * float(due.abs().max()))
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_gradient_is_float64_s(name: str) -> None:
+    model, x = KINDS[name].build().double(), inputs(name)
+    x = x.double() if x.is_floating_point() else x
+    loss(model, x).backward()
+    layout, grad = layout_of(model), computed(name)[0]
+    parameters = dict(model.named_parameters())
+    largest = max(float(p.grad.abs().max()) for p in parameters.values() if p.grad is not None)
+    for place in layout.parameters:
+        got = grad[place.offset : place.offset + place.elements].reshape(place.shape)
+        due = parameters[place.name].grad
+        due = torch.zeros(place.shape) if due is None else due
+        assert np.abs(got - due.numpy()).max() < 2e-6 * largest + 2e-5 * float(due.abs().max()), place.name
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def exported(model: torch.nn.Module, folder: Path) -> Path:
+    """What `download` writes of a job."""
+    save_model(folder, initial_parameters(model, 0), layout_of(model).describe(), describe(model))
+    return folder
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_export_is_what_from_pretrained_reads(name: str, tmp_path: Path) -> None:
+    model, x = KINDS[name].build(), inputs(name)
+    loaded, report = type(model).from_pretrained(exported(model, tmp_path / "out"), output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert not report["mismatched_keys"]
+    with torch.no_grad():
+        due = logits(model(x))
+        torch.testing.assert_close(logits(loaded(x)), due, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(logits(load_model(tmp_path / "out")(x)), due, rtol=1e-4, atol=1e-5)
+
+
+def test_auto_class_finds_the_model(tmp_path: Path) -> None:
+    loaded = hf.AutoModelForCausalLM.from_pretrained(exported(KINDS["llama"].build(), tmp_path / "out"))
+    assert type(loaded) is hf.LlamaForCausalLM
+    assert loaded.dtype == torch.float32
+
+
+def test_described_model_is_built_again_and_writes() -> None:
+    model = KINDS["qwen3"].build()
+    config = describe(model)
+    assert config["architectures"] == ["Qwen3ForCausalLM"]
+    assert config["model_type"] == "qwen3"
+    again = build_model(json.loads(json.dumps(config)))
+    assert type(again) is type(model)
+    assert layout_of(again) == layout_of(model)
+    assert describe(again) == config
+    assert len(generate(again, b"\x01\x02", 60, temperature=0)) == 60, "past the largest position"
+
+
+def test_description_of_every_kind_fits_a_job_s_spec() -> None:
+    for kind in KINDS.values():
+        config = describe(kind.build())
+        assert dag_cbor.decode(dag_cbor.encode(config)) == config
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"architectures": ["NoSuchModel"]},
+        {"architectures": ["AutoModel"]},
+        {"architectures": ["logging"]},
+        {"architectures": []},
+        {"architectures": "LlamaForCausalLM"},
+        {"model_type": "rnn"},
+        {"model_type": "bert"},
+        {"hidden_size": 64},
+        {"hidden_size": "wide"},
+        {"num_hidden_layers": 3},
+    ],
+)
+def test_config_of_another_model_is_a_clear_error(tmp_path: Path, change: dict) -> None:
+    folder = exported(KINDS["llama"].build(), tmp_path / "out")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(LockstepError) as caught:
+        load_model(folder)
+    assert caught.value.hint
+
+
+def test_configuration_cannot_name_kernels_of_a_hub() -> None:
+    config = describe(KINDS["llama"].build())
+    model = build_model({**config, "attn_implementation": "kernels-community/x", "_attn_implementation": "flex"})
+    assert model.config._attn_implementation in ("sdpa", "eager")
+
+
+def test_without_transformers_the_extra_is_named() -> None:
+    script = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "from lockstep.training.models import build_model\n"
+        "from lockstep.protocol.errors import UsageError\n"
+        "try: build_model({'architectures': ['LlamaForCausalLM'], 'model_type': 'llama'})\n"
+        "except UsageError as error: print(error.hint)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "lockstep-compute[hf]" in done.stdout
+
+
+def test_own_models_need_no_transformers() -> None:
+    script = (
+        "import sys; import lockstep.training.job, lockstep.training.export\n"
+        "from lockstep.training.models import GPT, GPTConfig, describe\n"
+        "describe(GPT(GPTConfig(layers=1, width=8)))\n"
+        "assert 'transformers' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# --- jobs --------------------------------------------------------------------------------------------------
+
+INNER = AdamW(learning_rate=3e-3, warmup=2, epsilon=1e-5)
+"""With an epsilon above the rounding of a gradient that is zero, as that of a key's bias is."""
+H = 3
+
+
+def rows() -> np.ndarray:
+    """i32 [40, 13]."""
+    return np.random.default_rng(5).integers(2, VOCABULARY, (40, LENGTH + 1), dtype=np.int32)
+
+
+def trained(program: Program, flat: np.ndarray) -> np.ndarray:
+    """The flat parameters after H steps of round 0, slot 1."""
+    executable, zero = compile(program), np.zeros_like(flat)
+    state: list = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
+    for t in range(1, H + 1):
+        state = list(executable.run(state, Context(CONTEXT.seed, 0, 1, t), rows()))
+    return state[0]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_job_trains_as_torch_s_adamw_in_float64(name: str) -> None:
+    model = KINDS[name].build()
+    batch = Batch(rows=3, row_length=LENGTH + 1)
+    job = training_job(
+        model, diloco.Spec(inner=INNER, inner_steps=H), Dataset(rows(), VOCABULARY), batch=batch, rounds=1, slots=2,
+        min_slots=1,
+    )  # fmt: skip
+    flat = initial_parameters(model, 0)
+    assert (job.genesis.shared[0] == flat).all(), "it starts from the weights that it has"
+    assert job.parameters[0]["name"] in dict(model.named_parameters())
+    wide = copy.deepcopy(model).double()
+    sample = Sample(rows(), batch, CONTEXT.seed, 0, 1)
+    optimise(wide, lambda t: sample.value(wide, loss_of(model), t), INNER, steps=H)
+    due, got = flat_parameters(wide), trained(job.programs.step, flat)
+    moved = np.abs(due - flat)
+    assert moved.max() > 1e-3, "the steps move the weights"
+    np.testing.assert_allclose(got, due, rtol=0, atol=5e-3 * moved.max())
+    assert np.median(np.abs(got - due)) < 1e-6, "binary32 alone separates most of them"
+
+
+def test_dropout_of_a_model_in_training_is_part_of_its_step() -> None:
+    model = KINDS["gpt2"].build()
+    spec, batch = diloco.Spec(inner=INNER, inner_steps=H), Batch(rows=2, row_length=LENGTH + 1)
+
+    def step(training: bool) -> Program:
+        return build_programs(model.train(training), next_token_loss, spec, batch=batch, rounds=1, slots=2).step
+
+    dropped, whole = step(True), step(False)
+    assert {op.kind.name for op in dropped.ops} - {op.kind.name for op in whole.ops} == {"RANDOM"}
+    flat = initial_parameters(model, 0)
+    assert 0 < np.abs(trained(dropped, flat) - trained(whole, flat)).max() < 0.1
+
+
+def test_caches_and_checkpoints_change_no_gradient() -> None:
+    def computed_with(cache: bool = True, checkpoints: bool = False) -> np.ndarray:
+        model = KINDS["llama"].build()
+        model.config.use_cache = cache
+        if checkpoints:
+            model.train().activation_checkpointing_enable()
+        layout, x = layout_of(model), inputs("llama")
+        program = trace(
+            lambda flat, x: [gradient(model, loss, layout, flat, x.view(ROWS, LENGTH).long()), None],
+            torch.zeros(layout.size),
+            torch.zeros(ROWS * LENGTH, dtype=torch.int32),
+        )
+        state = [initial_parameters(model, 0), x.numpy().reshape(-1).astype(np.int32)]
+        return compile(program).run(state, CONTEXT)[0]
+
+    plain = computed_with()
+    for other in (computed_with(cache=False), computed_with(checkpoints=True)):
+        np.testing.assert_allclose(other, plain, rtol=0, atol=2e-6 * np.abs(plain).max())
+
+
+def test_loss_of_the_model_itself_can_be_used() -> None:
+    model = KINDS["llama"].build()
+    layout, x = layout_of(model), inputs("llama")
+
+    def own(called: Any, rows: torch.Tensor) -> torch.Tensor:
+        return called(rows, labels=rows).loss
+
+    program = trace(
+        lambda flat, x: [gradient(model, own, layout, flat, x.view(ROWS, LENGTH).long()), None],
+        torch.zeros(layout.size),
+        torch.zeros(ROWS * LENGTH, dtype=torch.int32),
+    )
+    got = compile(program).run([initial_parameters(model, 0), x.numpy().reshape(-1).astype(np.int32)], CONTEXT)[0]
+    wide = model.double()
+    wide(x, labels=x).loss.backward()
+    due = flat_parameters_of_gradient(wide)
+    np.testing.assert_allclose(got, due, rtol=0, atol=2e-5 * np.abs(due).max())
+
+
+def flat_parameters_of_gradient(model: torch.nn.Module) -> np.ndarray:
+    """The gradients in the layout's order."""
+    return layout_of(model).join({n: p.grad for n, p in model.named_parameters()}).numpy()
+
+
+def test_model_whose_loss_is_not_known_asks_for_one() -> None:
+    with pytest.raises(UsageError, match="ViTForImageClassification") as caught:
+        loss_of(KINDS["vit"].build())
+    assert "loss=" in caught.value.hint
+
+
+def test_torch_modules_are_no_models_of_transformers() -> None:
+    assert is_transformers(KINDS["opt"].build())
+    assert not is_transformers(torch.nn.Linear(2, 2))
+
+
+# --- roots -------------------------------------------------------------------------------------------------
+
+
+def roots() -> list[str]:
+    """Of the models that most people train."""
+    return [traced(name).root.hex() for name in ("gpt2", "llama", "bert")]
+
+
+@pytest.mark.slow
+def test_roots_depend_on_no_hash_seed() -> None:
+    script = "from tests.unit.training.test_hf import roots; print(*roots())"
+    for seed, threads in (("1", "1"), ("77", "2")):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads}
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == roots()
