@@ -53,6 +53,23 @@ def test_matrix_products_give_the_reference_bits(data: Data, B: int, M: int, N: 
     compare(program, [data(rng, B * M * K), data(rng, B * N * K), data(rng, K * N), None], budget=3 * K)
 
 
+@pytest.mark.parametrize(
+    ("M", "N", "K"), [(60, 1500, 260), (500, 130, 260), (40, 2900, 20), (61, 90, 1024), (40, 64, 2050)]
+)
+def test_products_cut_into_blocks_give_the_reference_bits(M: int, N: int, K: int) -> None:
+    """More columns than are packed at a time, more rows than strips, narrow ones that are not packed."""
+    rng = rng_of(16, M, N, K)
+    b = ProgramBuilder([(F32, M * K), (F32, N * K)])
+    x, y = b.input(0), b.input(1)
+    by_k = [b.map((rows, K), [t.reshape(K, rows).permute(1, 0)]) for t, rows in ((x, M), (y, N))]
+    lefts, rights = (x.reshape(M, K), by_k[0]), (y.reshape(N, K), by_k[1])
+    outputs = [b.dot(left.unsqueeze(1), right) for left in lefts for right in rights]
+    left = normal(rng, M * K)
+    left[rng.integers(0, M * K)] = np.inf
+    left[rng.integers(0, M * K)] = np.nan
+    compare(b.finish(outputs), [left, normal(rng, N * K)], budget=8 * K, threads=(1, 3))
+
+
 @DATA
 @SHAPES
 def test_reductions_give_the_reference_bits(data: Data, B: int, M: int, N: int, K: int) -> None:

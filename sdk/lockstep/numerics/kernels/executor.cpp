@@ -3,23 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <new>
 #include <stdexcept>
 #include <string>
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 #include "apply_op.hpp"
+#include "multiply.hpp"
+#include "threads.hpp"
 
 namespace lockstep {
-
-Buffer::Buffer(Index words)
-    : data_(static_cast<Word*>(::operator new(static_cast<std::size_t>(words + 16) * sizeof(Word), std::align_val_t{64}))),
-      words_(words) {}
-
-void Buffer::Free::operator()(Word* p) const { ::operator delete(p, std::align_val_t{64}); }
 
 Buffer Pool::take(Index words) {
     const std::lock_guard lock(mutex_);
@@ -39,36 +30,6 @@ void Pool::give(Buffer buffer) {
     for (const Buffer& b : free_) held += b.words();
     if (held <= kMostWords) free_.push_back(std::move(buffer));
 }
-
-namespace {
-
-Word* at_least(Buffer& buffer, Index words) {
-    if (buffer.words() < words) buffer = Buffer(words);
-    return buffer.data();
-}
-
-// Calls part(begin, end, thread) on consecutive shares of [0, items), on up to `threads` threads.
-template <class Part>
-void split(Index items, Index least_per_thread, int threads, Part part) {
-    const Index useful = std::min<Index>(threads, std::max<Index>(1, items / std::max<Index>(1, least_per_thread)));
-#if defined(_OPENMP)
-    if (useful > 1) {
-#pragma omp parallel num_threads(static_cast<int>(useful))
-        {
-            const f32::FloatEnvironment environment;
-            const Index all = omp_get_num_threads(), own = omp_get_thread_num();
-            part(items * own / all, items * (own + 1) / all, static_cast<int>(own));
-        }
-        return;
-    }
-#endif
-    part(Index{0}, items, 0);
-}
-
-constexpr Index kLeastWork = 1 << 14;         // words or terms below which a second thread costs more than it saves
-constexpr Index kPackedWords = Index{2} << 20;  // 8 MiB of packed panels at a time
-
-}  // namespace
 
 // One run: resolves sources, computes op after op.
 class Executor::Run {
@@ -151,80 +112,8 @@ private:
     }
 
     void compute(const GemmStep& step, const Descriptor&, Word* out) {
-        const GemmPlan& plan = step.plan;
-        const Word *a = base(step.a), *b = base(step.b);
-        if (plan.batches >= in_.threads) {
-            const Index work = plan.m * plan.n * plan.k / 16;
-            split(plan.batches, std::max<Index>(1, kLeastWork / std::max<Index>(1, work)), in_.threads, [&](Index begin, Index end, int thread) {
-                for (Index batch = begin; batch < end; ++batch) multiply_one(plan, a, b, out, batch, thread);
-            });
-            return;
-        }
-        for (Index batch = 0; batch < plan.batches; ++batch) multiply_together(plan, a, b, out, batch);
-    }
-
-    struct Bases {
-        const Word *a, *b;
-        Word* out;
-    };
-    static Bases bases_of(const GemmPlan& plan, const Word* a, const Word* b, Word* out, Index batch) {
-        for (int ax = plan.batch_axes - 1; ax >= 0; --ax) {
-            const Index at = batch % plan.batch[ax];
-            batch /= plan.batch[ax];
-            a += at * plan.a_batch[ax];
-            b += at * plan.b_batch[ax];
-            out += at * plan.out_batch[ax];
-        }
-        return {a, b, out};
-    }
-
-    // Panels of b that are packed at a time.
-    Index panel_group(const GemmPlan& plan) const {
-        const Index nr = in_.kernels->gemm_nr, panels = (plan.n + nr - 1) / nr;
-        return std::min(panels, std::max<Index>(1, kPackedWords / (nr * plan.k)));
-    }
-
-    // Rows [begin, end) in blocks of even heights, each at most what the kernel wants.
-    template <class Block>
-    void each_row_block(Index begin, Index end, Block block) const {
-        const Index rows = end - begin, blocks = (rows + in_.kernels->gemm_m_block - 1) / in_.kernels->gemm_m_block;
-        for (Index i = 0; i < blocks; ++i) block(begin + rows * i / blocks, begin + rows * (i + 1) / blocks);
-    }
-
-    // One product on one thread.
-    void multiply_one(const GemmPlan& plan, const Word* a, const Word* b, Word* out, Index batch, int thread) {
-        const Bases at = bases_of(plan, a, b, out, batch);
-        const Index nr = in_.kernels->gemm_nr, panels = (plan.n + nr - 1) / nr, group = panel_group(plan);
-        Workspace& own = e_.workspaces_[static_cast<std::size_t>(thread)];
-        Word* packed = at_least(own.packed, group * nr * plan.k);
-        Word* scratch = at_least(own.scratch, kGemmScratch);
-        for (Index first = 0; first < panels; first += group) {
-            const Index count = std::min(group, panels - first);
-            for (Index p = 0; p < count; ++p) in_.kernels->gemm_pack(plan, at.b, first + p, packed + p * nr * plan.k);
-            each_row_block(0, plan.m, [&](Index m0, Index m1) {
-                in_.kernels->gemm(plan, at.a, packed, at.out, m0, m1, first, count, scratch);
-            });
-        }
-    }
-
-    // One product on all threads: they pack together, then each takes rows.
-    void multiply_together(const GemmPlan& plan, const Word* a, const Word* b, Word* out, Index batch) {
-        const Bases at = bases_of(plan, a, b, out, batch);
-        const Index nr = in_.kernels->gemm_nr, panels = (plan.n + nr - 1) / nr, group = panel_group(plan);
-        Word* packed = at_least(e_.workspaces_[0].packed, group * nr * plan.k);
-        for (Index first = 0; first < panels; first += group) {
-            const Index count = std::min(group, panels - first);
-            split(count, std::max<Index>(1, kLeastWork / (nr * plan.k)), in_.threads, [&](Index begin, Index end, int) {
-                for (Index p = begin; p < end; ++p) in_.kernels->gemm_pack(plan, at.b, first + p, packed + p * nr * plan.k);
-            });
-            const Index row_work = std::max<Index>(1, count * nr * plan.k / 16);
-            split(plan.m, std::max<Index>(1, kLeastWork / row_work), in_.threads, [&](Index begin, Index end, int thread) {
-                Word* scratch = at_least(e_.workspaces_[static_cast<std::size_t>(thread)].scratch, kGemmScratch);
-                each_row_block(begin, end, [&](Index m0, Index m1) {
-                    in_.kernels->gemm(plan, at.a, packed, at.out, m0, m1, first, count, scratch);
-                });
-            });
-        }
+        const std::span own(e_.workspaces_.data(), static_cast<std::size_t>(in_.threads));
+        multiply(step.plan, base(step.a), base(step.b), out, *in_.kernels, own);
     }
 
     void compute(const FoldStep& step, const Descriptor&, Word* out) {

@@ -8,27 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "buffers.hpp"
 #include "kernels.hpp"
 #include "plain.hpp"
 #include "planner.hpp"
 
 namespace lockstep {
-
-// 64-byte aligned words, uninitialised.
-class Buffer {
-public:
-    Buffer() = default;
-    explicit Buffer(Index words);
-    Word* data() const { return data_.get(); }
-    Index words() const { return words_; }
-
-private:
-    struct Free {
-        void operator()(Word* p) const;
-    };
-    std::unique_ptr<Word[], Free> data_;
-    Index words_ = 0;
-};
 
 // Buffers that outlive a run: a result's memory comes back here when its last reader drops it.
 class Pool {
@@ -74,9 +59,6 @@ private:
     std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
     std::mutex running_;  // the arena serves one run at a time
     Buffer arena_;
-    struct Workspace {
-        Buffer scratch, packed;
-    };
     std::set<std::pair<LoopFunction, const Kernels*>> trusted_;  // functions that gave the interpreter's bits
     std::vector<Workspace> workspaces_;  // one per thread
 };

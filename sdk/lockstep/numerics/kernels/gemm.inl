@@ -1,16 +1,23 @@
-// dot as a matrix product: packed panels, a register tile of MR rows x NV vectors, k cut at the chunks of the profile.
+// dot as a matrix product: packed operands, a register tile of MR rows x NV vectors, k cut at the chunks of the profile.
 //
 // Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008; the k block is not free here: it is
-// the chunk, because a tile's accumulators are the chains.
+// the chunk, because a tile's accumulators are the chains. A block of b stays in L2 while strips of a pass through L1.
 
 constexpr int NR = NV * W;
+constexpr Index kStripsAtATime = 4;  // packed together, so that whole lines of a k-major operand are read at once
+static_assert(MR <= W, "a strip is packed as one vector for each k");
 
-// pack[k * pitch + i] = in[i * row + k * k_stride] for i < W (zero from `rows` on), k < depth. Later k overwrite what
-// earlier ones wrote beyond the pitch; the last one writes up to W words.
+inline int lanes_left(Index end, Index begin) {
+    const Index left = end - begin;
+    return static_cast<int>(left < 0 ? 0 : left < W ? left : W);
+}
+
+// pack[k * pitch + i] = in[i * row + k * k_stride] for i < rows <= W (zero up to W), k < depth. Later k overwrite what earlier ones
+// wrote beyond the pitch; the last one writes W words.
 inline void pack_group(Word* pack, Index pitch, const Word* in, Index row, Index k_stride, int rows, Index depth) {
     if (k_stride == 1) {
         for (Index k = 0; k < depth; k += W) {
-            const int n = static_cast<int>(depth - k < W ? depth - k : W);
+            const int n = lanes_left(depth, k);
             Float square[W];
             if (n == W)
                 for (int i = 0; i < W; ++i) square[i] = i < rows ? load(in + i * row + k) : zero();
@@ -33,94 +40,196 @@ inline void pack_group(Word* pack, Index pitch, const Word* in, Index row, Index
     }
 }
 
-void run_gemm_pack(const GemmPlan& plan, const Word* b, Index panel, Word* packed) {
-    const Index n0 = panel * NR;
-    for (Index k0 = 0; k0 < plan.k; k0 += kChunk) {
-        const Index depth = plan.k - k0 < kChunk ? plan.k - k0 : kChunk;
-        for (int v = 0; v < NV; ++v) {
-            const Index n = n0 + v * W, left = plan.n - n;
-            const int rows = static_cast<int>(left < 0 ? 0 : left < W ? left : W);
-            const Word* in = rows ? b + n * plan.b_n + k0 * plan.b_k : b;
-            pack_group(packed + k0 * NR + v * W, NR, in, plan.b_n, plan.b_k, rows, depth);
+// Columns [n0, n1) of one chunk of b, panel after panel of depth x NR words.
+inline void pack_panels(const GemmPlan& plan, const Word* b, Index n0, Index n1, Index depth, Word* pack) {
+    constexpr Index kRowsAtATime = 8;
+    if (plan.b_n != 1 || plan.b_k == 1) {
+        for (Index n = n0; n < n1; n += W) {
+            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR;
+            pack_group(panel, NR, b + n * plan.b_n, plan.b_n, plan.b_k, lanes_left(n1, n), depth);
+        }
+        return;
+    }
+    for (Index first = 0; first < depth; first += kRowsAtATime) {
+        const Index last = first + kRowsAtATime < depth ? first + kRowsAtATime : depth;
+        for (Index n = n0; n < n1; n += W) {
+            Word* panel = pack + (n - n0) / NR * NR * depth + (n - n0) % NR;
+            pack_group(panel + first * NR, NR, b + n + first * plan.b_k, 1, plan.b_k, lanes_left(n1, n), last - first);
+        }
+    }
+}
+
+// Rows cut into strips of even heights <= MR: no lone last row.
+struct Strips {
+    Index rows, count;
+
+    explicit Strips(Index all) : rows(all), count((all + MR - 1) / MR) {}
+    Index start(Index strip) const { return rows * strip / count; }
+    int height(Index strip) const { return static_cast<int>(start(strip + 1) - start(strip)); }
+};
+
+// What the strips of one chunk of a share: where they lie, or lay before they were packed.
+struct Rows {
+    const Word* at;
+    Index row, k_stride;
+};
+
+// Strips [begin, end) of one chunk, each depth x height words, one after the other.
+inline void pack_strips(const Rows& a, const Strips& strips, Index begin, Index end, Index depth, Word* pack) {
+    constexpr Index kRowsAtATime = 8;
+    const Index origin = strips.start(begin), step = a.row == 1 && a.k_stride != 1 ? kRowsAtATime : depth;
+    for (Index first = 0; first < depth; first += step) {
+        const Index count = first + step < depth ? step : depth - first;
+        for (Index strip = begin; strip < end; ++strip) {
+            const Index r = strips.start(strip);
+            const int height = strips.height(strip);
+            Word* own = pack + (r - origin) * depth + first * height;
+            const Word* in = a.at + r * a.row + first * a.k_stride;
+            if (step == depth) pack_group(own, height, in, a.row, a.k_stride, height, count);
+            else
+                for (Index k = 0; k < count; ++k) store_first(own + k * height, load_first(in + k * a.k_stride, height), height);
         }
     }
 }
 
 struct Tile {
-    const Word* a;  // depth x rows
+    const Word* a;  // rows x depth: a_row and, from k to k + 1, a_k words apart
     const Word* b;  // depth x NR
+    const Word* before;  // what the chunks before have summed up to: the output itself, or zeros
     Word* out;
-    Index depth, out_row;
+    Index depth, a_row, before_row, out_row;
     int columns;
-    bool first, last;  // chunk of the fold
 };
 
-template <int ROWS>
-void multiply(const Tile& t) {
-    Float chain[ROWS][NV];
-#pragma GCC unroll 16
+template <int ROWS, int VECTORS>
+[[gnu::noinline]] void canonicalise(const Tile& t) {
     for (int i = 0; i < ROWS; ++i)
+        for (int v = 0; v < VECTORS; ++v) {
+            Word* out = t.out + i * t.out_row + v * W;
+            const int columns = lanes_left(t.columns, v * W);
+            store_first(out, canonical(load_first(out, columns)), columns);
+        }
+}
+
+// PACKED: a's rows lie side by side, ROWS words for each k; else each row is contiguous along k.
+template <int ROWS, int VECTORS, bool PACKED>
+void multiply(const Tile& t) {
+    Float chain[ROWS][VECTORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) {
+        __builtin_prefetch(t.out + i * t.out_row, 1);
+        __builtin_prefetch(t.out + i * t.out_row + t.columns - 1, 1);
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; ++v) chain[i][v] = zero();
+        for (int v = 0; v < VECTORS; ++v) chain[i][v] = zero();
+    }
     const Word *a = t.a, *b = t.b;
-    for (Index k = 0; k < t.depth; ++k, a += ROWS, b += NR) {
-        Float right[NV];
+    const Index a_row = t.a_row;
+#pragma GCC unroll 4
+    for (Index k = 0; k < t.depth; ++k, a += PACKED ? ROWS : 1, b += NR) {
+        Float right[VECTORS];
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; ++v) right[v] = load(b + v * W);
+        for (int v = 0; v < VECTORS; ++v) right[v] = load(b + v * W);
 #pragma GCC unroll 16
         for (int i = 0; i < ROWS; ++i) {
-            const Float left = splat(a + i);
+            const Word* left = PACKED ? a + i : a + i * a_row;
+            if (i % 2) {  // half of a's words by way of a register: between what the loads and what the issue of instructions allow
+                const Float all = splat(left);
 #pragma GCC unroll 8
-            for (int v = 0; v < NV; ++v) chain[i][v] = fma(left, right[v], chain[i][v]);
+                for (int v = 0; v < VECTORS; ++v) chain[i][v] = fma(all, right[v], chain[i][v]);
+            } else {
+#pragma GCC unroll 8
+                for (int v = 0; v < VECTORS; ++v) chain[i][v] = fma_splat(left, right[v], chain[i][v]);
+            }
         }
     }
+    const Word* before = t.before;
+    Word* out = t.out;
+    const Index before_row = t.before_row, out_row = t.out_row;
+    // A NaN is rare, so all sums are looked at together: one that is not finite makes its lane of `poison` NaN.
+    Float poison[4];
+    for (Float& p : poison) p = zero();
+    const int columns = lanes_left(t.columns, (VECTORS - 1) * W);
+    if (columns == W) {
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i)
+        for (int i = 0; i < ROWS; ++i, before += before_row, out += out_row)
 #pragma GCC unroll 8
-        for (int v = 0; v < NV; ++v) {
-            Word* out = t.out + i * t.out_row + v * W;
-            const int columns = t.columns - v * W < W ? t.columns - v * W : W;
-            if (columns <= 0) continue;
-            const Float before = t.first ? zero() : columns == W ? load(out) : load_first(out, columns);
-            const Float sum = add(before, chain[i][v]);
-            const Float result = t.last ? canonical(sum) : sum;
-            if (columns == W) store(out, result);
-            else store_first(out, result, columns);
-        }
-}
-
-template <int ROWS>
-void multiply_rows(const Tile& tile, int rows) {
-    if (rows == ROWS) return multiply<ROWS>(tile);
-    if constexpr (ROWS > 1) multiply_rows<ROWS - 1>(tile, rows);
-}
-
-void run_gemm(const GemmPlan& plan, const Word* a, const Word* packed, Word* out, Index m_begin, Index m_end, Index first_panel,
-              Index panels, Word* scratch) {
-    const Index rows = m_end - m_begin, strips = (rows + MR - 1) / MR;
-    const auto strip_start = [&](Index strip) { return rows * strip / strips; };  // even heights: no lone last row
-    for (Index k0 = 0; k0 < plan.k; k0 += kChunk) {
-        const Index depth = plan.k - k0 < kChunk ? plan.k - k0 : kChunk;
-        for (Index strip = 0; strip < strips; ++strip) {
-            const Index r = strip_start(strip), height = strip_start(strip + 1) - r;
-            pack_group(scratch + r * depth, height, a + (m_begin + r) * plan.a_m + k0 * plan.a_k, plan.a_m, plan.a_k,
-                       static_cast<int>(height), depth);
-        }
-        for (Index panel = 0; panel < panels; ++panel) {
-            const Index n0 = (first_panel + panel) * NR;
-            Tile tile;
-            tile.b = packed + panel * NR * plan.k + k0 * NR;
-            tile.depth = depth;
-            tile.out_row = plan.out_m;
-            tile.columns = static_cast<int>(plan.n - n0 < NR ? plan.n - n0 : NR);
-            tile.first = k0 == 0;
-            tile.last = k0 + depth == plan.k;
-            for (Index strip = 0; strip < strips; ++strip) {
-                const Index r = strip_start(strip);
-                tile.a = scratch + r * depth;
-                tile.out = out + (m_begin + r) * plan.out_m + n0;
-                multiply_rows<MR>(tile, static_cast<int>(strip_start(strip + 1) - r));
+            for (int v = 0; v < VECTORS; ++v) {
+                const Float sum = add(load(before + v * W), chain[i][v]);
+                store(out + v * W, sum);
+                poison[(i * VECTORS + v) % 4] = fma(sum, zero(), poison[(i * VECTORS + v) % 4]);
             }
+    } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; ++i, before += before_row, out += out_row)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v) {
+                const bool whole = v + 1 < VECTORS;
+                const Float sum = add(whole ? load(before + v * W) : load_first(before + v * W, columns), chain[i][v]);
+                if (whole) store(out + v * W, sum);
+                else store_first(out + v * W, sum, columns);
+                poison[(i * VECTORS + v) % 4] = fma(sum, zero(), poison[(i * VECTORS + v) % 4]);
+            }
+    }
+    if (any_nan(add(add(poison[0], poison[1]), add(poison[2], poison[3])))) canonicalise<ROWS, VECTORS>(t);
+}
+
+template <int ROWS, int VECTORS, bool PACKED>
+void multiply_rows(const Tile& tile, int rows) {
+    if (rows == ROWS) return multiply<ROWS, VECTORS, PACKED>(tile);
+    if constexpr (ROWS > 1) multiply_rows<ROWS - 1, VECTORS, PACKED>(tile, rows);
+}
+
+template <int VECTORS, bool PACKED>
+void multiply_tile(const Tile& tile, int rows) {
+    if constexpr (VECTORS > 1)
+        if (tile.columns <= (VECTORS - 1) * W) return multiply_tile<VECTORS - 1, PACKED>(tile, rows);
+    multiply_rows<MR, VECTORS, PACKED>(tile, rows);
+}
+
+// Columns [n0, n1) of one chunk, packed at `panels`, of all strips; `tile` has what its tiles share, `scratch` has room for
+// kStripsAtATime strips.
+template <bool PACKED>
+void multiply_block(Tile tile, const Rows& a, const Strips& strips, const Word* panels, Word* out, bool first, Index n0, Index n1,
+                    Word* scratch) {
+    alignas(64) static constexpr Word zeros[NR] = {};
+    for (Index begin = 0; begin < strips.count; begin += kStripsAtATime) {
+        const Index end = begin + kStripsAtATime < strips.count ? begin + kStripsAtATime : strips.count;
+        if (PACKED) pack_strips(a, strips, begin, end, tile.depth, scratch);
+        for (Index strip = begin; strip < end; ++strip) {
+            const Index r = strips.start(strip);
+            tile.a = PACKED ? scratch + (r - strips.start(begin)) * tile.depth : a.at + r * a.row;
+            for (Index n = n0; n < n1; n += NR) {
+                tile.b = panels + (n - n0) * tile.depth;
+                tile.columns = static_cast<int>(n1 - n < NR ? n1 - n : NR);
+                tile.out = out + r * tile.out_row + n;
+                tile.before = first ? zeros : tile.out;
+                multiply_tile<NV, PACKED>(tile, strips.height(strip));
+            }
+        }
+    }
+}
+
+// Packing a pays where its words are read for more than a few panels, and where rows a page apart would evict each other.
+inline bool packing_pays(const GemmPlan& plan, Index columns) {
+    constexpr Index kPage = 1024;
+    return plan.a_k != 1 || columns > 3 * NR || plan.a_m % kPage == 0;
+}
+
+void run_gemm(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch) {
+    const Strips strips(part.m1 - part.m0);
+    Word* const panels = scratch + kStripsAtATime * MR * kChunk + W;
+    for (Index n0 = part.n0; n0 < part.n1; n0 += part.columns) {
+        const Index n1 = n0 + part.columns < part.n1 ? n0 + part.columns : part.n1;
+        for (Index k = 0; k < plan.k; k += kChunk) {
+            Tile tile{};
+            tile.depth = plan.k - k < kChunk ? plan.k - k : kChunk;
+            tile.a_row = plan.a_m;
+            tile.out_row = plan.out_m;
+            tile.before_row = k ? plan.out_m : 0;
+            pack_panels(plan, b + k * plan.b_k, n0, n1, tile.depth, panels);
+            const Rows rows{a + part.m0 * plan.a_m + k * plan.a_k, plan.a_m, plan.a_k};
+            const auto block = packing_pays(plan, n1 - n0) ? &multiply_block<true> : &multiply_block<false>;
+            block(tile, rows, strips, panels, out + part.m0 * plan.out_m, k == 0, n0, n1, scratch);
         }
     }
 }

@@ -6,6 +6,11 @@
 
 namespace lockstep {
 
+// Rows [m0, m1) and columns [n0, n1) of a product, of which `columns` (a multiple of the tile's) are packed at a time.
+struct GemmPart {
+    Index m0, m1, n0, n1, columns;
+};
+
 struct Kernels {
     const char* name;
 
@@ -20,21 +25,16 @@ struct Kernels {
     // Outputs [begin, end) of a fold; `bases` as above.
     void (*fold)(const FoldPlan& plan, const Word* const* bases, Word* out, Index begin, Index end);
 
-    // b's columns [panel x nr, (panel + 1) x nr) of all chunks, as gemm() reads them: nr x k words at `packed`.
-    void (*gemm_pack)(const GemmPlan& plan, const Word* b, Index panel, Word* packed);
-    // Rows [m_begin, m_end) of one product against `panels` packed panels of which the first is `first_panel`;
-    // `scratch` holds gemm_scratch() words.
-    void (*gemm)(const GemmPlan& plan, const Word* a, const Word* packed, Word* out, Index m_begin, Index m_end,
-                 Index first_panel, Index panels, Word* scratch);
-    Index gemm_nr;       // columns of a panel
-    Index gemm_m_block;  // rows that gemm() wants at a time
+    // One part of one product; `scratch` holds gemm_scratch() words.
+    void (*gemm)(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch);
+    Index gemm_mr, gemm_nr;  // rows and columns of a register tile
 
     // op(a, b, c) over arrays: see apply_op.hpp.
     bool (*apply_op)(int op, const Word* a, const Word* b, const Word* c, Word* out, std::size_t n);
 };
 
 constexpr Index map_scratch(const MapPlan& plan) { return (plan.buffers + 1) * (kBlock + 16); }
-constexpr Index kGemmScratch = 128 * kChunk + 64;
+constexpr Index gemm_scratch(const GemmPlan& plan, Index columns) { return columns * (plan.k < kChunk ? plan.k : kChunk) + 64 * (kChunk + 1); }
 
 extern const Kernels kScalarKernels;
 #if defined(LOCKSTEP_X86_64)

@@ -9,6 +9,6 @@ bool run_apply_op(int op, const Word* a, const Word* b, const Word* c, Word* out
     return apply_op(op, a, b, c, out, n);
 }
 
-constexpr Kernels table(const char* name, Index m_block) {
-    return Kernels{name, &run_map, &run_loop, &run_fold, &run_gemm_pack, &run_gemm, NR, m_block, &run_apply_op};
+constexpr Kernels table(const char* name) {
+    return Kernels{name, &run_map, &run_loop, &run_fold, &run_gemm, MR, NR, &run_apply_op};
 }

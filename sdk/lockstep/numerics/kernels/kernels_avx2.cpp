@@ -15,6 +15,6 @@ constexpr int MR = 6, NV = 2;
 }  // namespace
 }  // namespace avx2
 
-const Kernels kAvx2Kernels = avx2::table("avx2", 96);
+const Kernels kAvx2Kernels = avx2::table("avx2");
 
 }  // namespace lockstep

@@ -15,6 +15,6 @@ constexpr int MR = 14, NV = 2;
 }  // namespace
 }  // namespace avx512
 
-const Kernels kAvx512Kernels = avx512::table("avx512", 112);
+const Kernels kAvx512Kernels = avx512::table("avx512");
 
 }  // namespace lockstep

@@ -13,6 +13,6 @@ constexpr int MR = 4, NV = 2;
 }  // namespace
 }  // namespace scalar
 
-const Kernels kScalarKernels = scalar::table("scalar", 64);
+const Kernels kScalarKernels = scalar::table("scalar");
 
 }  // namespace lockstep

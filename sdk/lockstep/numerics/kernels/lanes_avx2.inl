@@ -18,11 +18,13 @@ LOCKSTEP_INLINE void store_first(Word* p, Float x, int n) {
 LOCKSTEP_INLINE Float zero() { return _mm256_setzero_ps(); }
 LOCKSTEP_INLINE Float splat(const Word* p) { return _mm256_set1_ps(value(*p)); }
 LOCKSTEP_INLINE Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+LOCKSTEP_INLINE Float fma_splat(const Word* a, Float b, Float c) { return fma(splat(a), b, c); }
 LOCKSTEP_INLINE Float add(Float a, Float b) { return _mm256_add_ps(a, b); }
 LOCKSTEP_INLINE Float canonical(Float a) {
     const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(f32::NOT_A_NUMBER)));
     return _mm256_blendv_ps(a, nan, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
 }
+LOCKSTEP_INLINE bool any_nan(Float a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
 LOCKSTEP_INLINE Int bits(Float a) { return _mm256_castps_si256(a); }
 LOCKSTEP_INLINE Float floats(Int a) { return _mm256_castsi256_ps(a); }
 LOCKSTEP_INLINE Int splat_int(std::int32_t x) { return _mm256_set1_epi32(x); }

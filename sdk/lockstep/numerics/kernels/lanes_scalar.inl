@@ -43,6 +43,7 @@ LOCKSTEP_INLINE Float fma(Float a, Float b, Float c) {
     return c;
 }
 #endif
+LOCKSTEP_INLINE Float fma_splat(const Word* a, Float b, Float c) { return fma(splat(a), b, c); }
 LOCKSTEP_INLINE Float add(Float a, Float b) {
     for (int i = 0; i < W; ++i) a.lane[i] += b.lane[i];
     return a;
@@ -50,6 +51,11 @@ LOCKSTEP_INLINE Float add(Float a, Float b) {
 LOCKSTEP_INLINE Float canonical(Float a) {
     for (int i = 0; i < W; ++i) a.lane[i] = f32::canonical(a.lane[i]);
     return a;
+}
+LOCKSTEP_INLINE bool any_nan(Float a) {
+    bool found = false;
+    for (int i = 0; i < W; ++i) found |= a.lane[i] != a.lane[i];
+    return found;
 }
 LOCKSTEP_INLINE Int bits(Float a) { return __builtin_bit_cast(Int, a); }
 LOCKSTEP_INLINE Float floats(Int a) { return __builtin_bit_cast(Float, a); }

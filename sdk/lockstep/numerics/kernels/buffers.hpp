@@ -1,0 +1,40 @@
+// Memory of the executor: aligned words, and what each thread keeps between ops.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+#include "plans.hpp"
+
+namespace lockstep {
+
+// 64-byte aligned words, uninitialised.
+class Buffer {
+public:
+    Buffer() = default;
+    explicit Buffer(Index words)
+        : data_(static_cast<Word*>(::operator new(static_cast<std::size_t>(words + 16) * sizeof(Word), std::align_val_t{64}))), words_(words) {}
+    Word* data() const { return data_.get(); }
+    Index words() const { return words_; }
+
+private:
+    struct Free {
+        void operator()(Word* p) const { ::operator delete(p, std::align_val_t{64}); }
+    };
+    std::unique_ptr<Word[], Free> data_;
+    Index words_ = 0;
+};
+
+// The buffer's memory, new where it is shorter than `words`.
+inline Word* at_least(Buffer& buffer, Index words) {
+    if (buffer.words() < words) buffer = Buffer(words);
+    return buffer.data();
+}
+
+// One thread's: packed operands and whatever a kernel asks for.
+struct Workspace {
+    Buffer scratch, packed;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+// Matrix products on threads.
+#include "multiply.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "threads.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr Index kTasksPerThread = 2;  // as a machine's other work slows one thread, the others take its tasks
+constexpr Index kLeastTiles = 4;      // along each side of a task, or packing would show
+
+constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+
+// Words of packed columns that stay in a core's L2 beside rows and output: a third of it.
+Index resident_words() {
+    static const Index words = [] {
+        long bytes = -1;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+        return std::clamp<Index>(bytes, 256 << 10, 4 << 20) / 3 / static_cast<Index>(sizeof(Word));
+    }();
+    return words;
+}
+
+struct Operands {
+    const Word *a, *b;
+    Word* out;
+};
+
+Operands at_batch(const GemmPlan& plan, Operands at, Index batch) {
+    for (int ax = plan.batch_axes - 1; ax >= 0; --ax) {
+        const Index i = batch % plan.batch[ax];
+        batch /= plan.batch[ax];
+        at.a += i * plan.a_batch[ax];
+        at.b += i * plan.b_batch[ax];
+        at.out += i * plan.out_batch[ax];
+    }
+    return at;
+}
+
+// One product cut into row_parts x column_parts tasks.
+struct Cut {
+    Index row_parts = 1, column_parts = 1, columns;
+
+    Cut(const GemmPlan& plan, const Kernels& kernels, Index tasks) {
+        const Index strips = ceil_div(plan.m, kernels.gemm_mr), panels = ceil_div(plan.n, kernels.gemm_nr);
+        while (row_parts * column_parts < tasks) {
+            const Index rows = plan.m / row_parts, width = plan.n / column_parts;
+            const bool rows_can = strips / (row_parts + 1) >= kLeastTiles, columns_can = panels / (column_parts + 1) >= kLeastTiles;
+            if (rows_can && (rows >= width || !columns_can)) ++row_parts;
+            else if (columns_can) ++column_parts;
+            else break;
+        }
+        const Index most = std::max<Index>(1, resident_words() / (kernels.gemm_nr * std::min(plan.k, kChunk)));
+        const Index own = ceil_div(panels, column_parts);
+        columns = ceil_div(own, ceil_div(own, most)) * kernels.gemm_nr;
+    }
+    Index tasks() const { return row_parts * column_parts; }
+    GemmPart part(const GemmPlan& plan, const Kernels& kernels, Index task) const {
+        const Index row = task / column_parts, column = task % column_parts, panels = ceil_div(plan.n, kernels.gemm_nr);
+        const auto column_at = [&](Index i) { return std::min(plan.n, panels * i / column_parts * kernels.gemm_nr); };
+        return {plan.m * row / row_parts, plan.m * (row + 1) / row_parts, column_at(column), column_at(column + 1), columns};
+    }
+};
+
+}  // namespace
+
+void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces) {
+    const Index most = static_cast<Index>(workspaces.size()), work = plan.batches * plan.m * plan.n * plan.k / 16;
+    const Index threads = std::clamp<Index>(work / kLeastWork, 1, most);
+    const Cut cut(plan, kernels, threads == 1 ? 1 : ceil_div(kTasksPerThread * threads, plan.batches));
+    std::atomic<Index> next = 0;
+    on_threads(static_cast<int>(threads), [&](int own, int) {
+        Word* scratch = at_least(workspaces[static_cast<std::size_t>(own)].scratch, gemm_scratch(plan, cut.columns));
+        for (Index task = next++; task < plan.batches * cut.tasks(); task = next++) {
+            const Operands at = at_batch(plan, {a, b, out}, task / cut.tasks());
+            kernels.gemm(plan, at.a, at.b, at.out, cut.part(plan, kernels, task % cut.tasks()), scratch);
+        }
+    });
+}
+
+}  // namespace lockstep

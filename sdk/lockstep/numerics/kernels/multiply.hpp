@@ -1,0 +1,14 @@
+// Matrix products on threads: what is packed when, and who computes which tiles.
+#pragma once
+
+#include <span>
+
+#include "buffers.hpp"
+#include "kernels.hpp"
+
+namespace lockstep {
+
+// The whole product on as many threads as there are workspaces; the bits do not depend on how it is cut.
+void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces);
+
+}  // namespace lockstep
