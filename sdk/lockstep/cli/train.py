@@ -29,7 +29,8 @@ min_slots = 2
 terms = "devnet"           # or "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 
-[model]                    # lockstep.training.models.GPTConfig
+[model]                    # the fields of lockstep.training.models.GPTConfig, LlamaConfig or EncoderConfig
+kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on a model that you have
 layers = 4
 heads = 4
 width = 128

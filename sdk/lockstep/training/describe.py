@@ -1,7 +1,8 @@
 """A job described in a file, as `lockstep train` reads it.
 
 texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms = "devnet"   aggregator = ""
-[model]              fields of GPTConfig
+[model]              kind = "gpt" ("llama", "encoder"), and fields of its configuration
+[adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
 [batch]              rows, accumulation
 [strategy]           fields of diloco.Spec;  [strategy.inner] fields of AdamW
 """
@@ -14,6 +15,8 @@ from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
+
+from torch import nn
 
 from lockstep.jobs import TrainingJob
 from lockstep.protocol.errors import UsageError
@@ -29,14 +32,20 @@ from lockstep.training.data import (
     read_documents,
     split_documents,
 )
+from lockstep.training.export import load_model
 from lockstep.training.job import Batch, training_job
-from lockstep.training.models import GPT, GPTConfig
+from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
+from lockstep.training.models.lora import adapt
 from lockstep.training.optimizers import AdamW
 from lockstep.training.strategies import diloco
 
 T = TypeVar("T")
 
-KEYS = {"texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "batch", "strategy"}
+KEYS = {
+    "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
+}  # fmt: skip
+TEXT_MODELS = ("gpt", "llama", "encoder")
+"""Those of the registry that learn from text."""
 HELD_OUT_FRACTION = 20
 """One document in so many is held out."""
 
@@ -48,22 +57,24 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
         raise UsageError(f"the description has unknown keys: {', '.join(sorted(unknown))}", f"known: {sorted(KEYS)}")
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
-    config = _value(GPTConfig, described.get("model", {}), "model")
-    batch = _value(Batch, {**_table(described, "batch"), "row_length": config.context + 1}, "batch")
+    model = _model(described, folder)
+    config = _config(model)
+    batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
     strategy = dict(_table(described, "strategy"))
     strategy["inner"] = _value(AdamW, strategy.get("inner", {}), "strategy.inner")
     spec = _value(diloco.Spec, strategy, "strategy")
-    # INVARIANT: every token of the data names a row of the embedding.
-    if config.vocabulary < BYTE_VOCABULARY:
+    # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
+    due = BYTE_VOCABULARY + isinstance(config, EncoderConfig)
+    if config.vocabulary < due:
         raise UsageError(
-            f"a vocabulary of {config.vocabulary} for texts of bytes", f"model.vocabulary is {BYTE_VOCABULARY} at least"
+            f"a vocabulary of {config.vocabulary} for texts of bytes", f"model.vocabulary is {due} at least"
         )
     terms = described.get("terms", "devnet")
     if not isinstance(terms, str) or terms not in PRESETS:
         raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(PRESETS)}")
     slots = _integer(described, "slots", 3)
     return training_job(
-        GPT(config),
+        model,
         spec,
         byte_corpus(_texts(folder / str(described["texts"])), row_tokens=batch.row_length).train,
         batch=batch,
@@ -74,6 +85,31 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
         aggregator=_address(described.get("aggregator") or ZERO_ADDRESS),
         terms=PRESETS[terms],
     )
+
+
+def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
+    if "adapters" in described:
+        fields = dict(_table(described, "adapters"))
+        if "model" in described or not isinstance(fields.get("base"), str):
+            raise UsageError("[adapters] without a base, or beside a [model]", 'base = "a folder of an exported model"')
+        path = folder / fields.pop("base")
+        checked = _value(LoRAConfig, fields, "adapters")
+        return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
+    fields = dict(_table(described, "model"))
+    kind = fields.pop("kind", TEXT_MODELS[0])
+    if kind not in TEXT_MODELS:
+        raise UsageError(f"model.kind is {kind!r}", f"one of {', '.join(TEXT_MODELS)}")
+    row = MODELS[kind]
+    model: nn.Module = row.model(_value(row.config, fields, "model"))
+    return model
+
+
+def _config(model: nn.Module) -> Any:
+    """Of the model of text, adapted or not."""
+    config = (model.base if isinstance(model, LoRA) else model).config
+    if not hasattr(config, "row_length") or not hasattr(config, "vocabulary"):
+        raise UsageError(f"{type(config).__name__} is of no model of text", f"one of {', '.join(TEXT_MODELS)}")
+    return config
 
 
 def _texts(folder: Path) -> Texts:

@@ -20,8 +20,23 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32, Alias, Fold, Kind, Tag
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.affine import MAX_BIG
+from lockstep.training.baseline import load_parameters
 from lockstep.training.job import Batch, build_programs
-from lockstep.training.models import GPT, MLP, GPTConfig, MLPConfig, next_token_loss
+from lockstep.training.models import (
+    CNN,
+    GPT,
+    MLP,
+    CNNConfig,
+    Encoder,
+    EncoderConfig,
+    GPTConfig,
+    Llama,
+    LlamaConfig,
+    MLPConfig,
+    loss_of,
+)  # fmt: skip
+from lockstep.training.models.lora import adapt
+from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
 
 CONTEXT = Context(bytes(range(32)), round=2, slot=1, t=5)
@@ -42,14 +57,22 @@ def models() -> dict[str, tuple[nn.Module, diloco.Spec, Batch]]:
             Batch(rows=2, row_length=17, accumulation=2),
         ),
         "demo": (GPT(GPTConfig()), diloco.Spec(inner_steps=3), Batch()),
+        "llama": (Llama(LlamaConfig(32, 16, layers=1, heads=4, kv_heads=2, width=32, hidden=48)), int8, rows),
+        "encoder": (Encoder(EncoderConfig(33, 17, layers=1, heads=2, width=32)), int8, rows),
+        "cnn": (CNN(CNNConfig(size=4, width=4, groups=2)), int8, rows),
+        "lora": (adapt(_started(GPT(SMALL)), rank=4), int8, rows),
     }
+
+
+def _started(model: nn.Module) -> nn.Module:
+    return load_parameters(model, initial_parameters(model, 0))
 
 
 def roots() -> dict[str, list[str]]:
     """Model to the roots of its three Programs."""
     found = {}
     for name, (model, spec, batch) in models().items():
-        built = build_programs(model, next_token_loss, spec, batch=batch, rounds=2, slots=3)
+        built = build_programs(model, loss_of(model), spec, batch=batch, rounds=2, slots=3)
         found[name] = [p.root.hex() for p in (built.step, built.encode, built.merge)]
     return found
 
@@ -328,5 +351,5 @@ def _source_elements(program, view) -> int:
 
 
 def _programs(model, spec, batch):
-    built = build_programs(model, next_token_loss, spec, batch=batch, rounds=2, slots=3)
+    built = build_programs(model, loss_of(model), spec, batch=batch, rounds=2, slots=3)
     return built.step, built.encode, built.merge

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from lockstep.numerics.validate import validate
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.training.describe import job_of
+from lockstep.training.export import save_model
+from lockstep.training.models import GPT, GPTConfig, describe
+from lockstep.training.parameters import initial_parameters, layout_of
 
 MODEL = {"layers": 1, "heads": 2, "width": 32, "context": 16}
 
@@ -38,6 +41,43 @@ def test_description_becomes_a_job(folder: Path) -> None:
     assert job.strategy["inner"]["learning_rate"] == 0.01
 
 
+@pytest.mark.parametrize(("kind", "row"), [("llama", 17), ("encoder", 16)])
+def test_other_models_of_text_are_described_by_their_kind(folder: Path, kind: str, row: int) -> None:
+    job = job_of(described(model={**MODEL, "kind": kind}), folder)
+    assert job.model["model"] == kind
+    assert job.dataset.row_tokens == row
+
+
+def test_adapters_are_described_by_the_folder_of_their_base(folder: Path) -> None:
+    base = GPT(GPTConfig(**MODEL))
+    flat = initial_parameters(base, 0)
+    save_model(folder / "base", flat, layout_of(base).describe(), describe(base))
+    given = described(adapters={"base": "base", "rank": 2, "targets": ["up"]})
+    del given["model"]
+    job = job_of(given, folder)
+    assert job.model == {"model": "lora", "base": describe(base), "rank": 2, "alpha": 16.0, "targets": ["up"]}
+    assert job.genesis.shared[0].size == 512, "2 x 32 and 128 x 2, in whole leaves"
+
+
+@pytest.mark.parametrize(
+    ("adapters", "named"),
+    [
+        ({}, "base"),
+        ({"base": 7}, "base"),
+        ({"base": "nowhere"}, "nowhere"),
+        ({"base": "nowhere", "rank": "two"}, "rank"),
+        ({"base": "nowhere", "rank": 0}, "rank"),
+        ({"base": "nowhere", "depth": 2}, "depth"),
+    ],
+)
+def test_wrong_adapters_are_named(folder: Path, adapters: dict[str, Any], named: str) -> None:
+    given = described(adapters=adapters)
+    del given["model"]
+    with pytest.raises(LockstepError, match=named) as caught:
+        job_of(given, folder)
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -59,6 +99,9 @@ def test_description_becomes_a_job(folder: Path) -> None:
         ({"model": {"depth": 3}}, "depth"),
         ({"model": {"width": 33, "heads": 2}}, "33"),
         ({"model": {"width": "wide"}}, "width"),
+        ({"model": {"kind": "rnn"}}, "rnn"),
+        ({"model": {**MODEL, "kind": "encoder", "vocabulary": 256}}, "vocabulary"),
+        ({"adapters": {"base": "base"}}, "beside"),
         ({"model": {**MODEL, "heads": 0}}, "heads"),
         ({"model": {**MODEL, "layers": 0}}, "layers"),
         ({"model": {**MODEL, "vocabulary": 255}}, "vocabulary"),
