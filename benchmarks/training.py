@@ -5,12 +5,14 @@
 
 Both sides have the same first weights, rows, random words, clipping and schedule. A loss is the mean of the last 20
 steps' training losses, nats per prediction. Text is the State of the Union, byte by byte; adapters move a GPT from the
-speeches before 1900 to those since; images are MNIST.
+speeches before 1900 to those since; images are MNIST. Models of `transformers` are unchanged, but without dropout, which
+torch draws otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -106,12 +108,36 @@ def images() -> Case:
     return Case(CNN(config), "MNIST", mnist_corpus().train.rows, Batch(IMAGES, config.row_length))
 
 
+def gpt_2() -> Case:
+    """GPT2LMHeadModel."""
+    transformers = importlib.import_module("transformers")
+    torch.manual_seed(SEED)
+    shape = transformers.GPT2Config(
+        vocab_size=256, n_positions=64, n_embd=128, n_layer=4, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return text_case(transformers.GPT2LMHeadModel(shape), 65)
+
+
+def llama() -> Case:
+    """LlamaForCausalLM."""
+    transformers = importlib.import_module("transformers")
+    torch.manual_seed(SEED)
+    shape = transformers.LlamaConfig(
+        vocab_size=256, max_position_embeddings=64, hidden_size=128, intermediate_size=344, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2,
+    )  # fmt: skip
+    return text_case(transformers.LlamaForCausalLM(shape), 65)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": lambda: text_case(GPT(GPT_2), GPT_2.row_length),
     "llama": lambda: text_case(Llama(LlamaConfig()), LlamaConfig().row_length),
     "lora": adapters,
     "cnn": images,
     "encoder": lambda: text_case(Encoder(EncoderConfig()), EncoderConfig().row_length),
+    "transformers gpt2": gpt_2,
+    "transformers llama": llama,
 }
 
 
@@ -144,13 +170,13 @@ def main() -> int:
     torch.set_num_threads(1)
     results = []
     if not arguments.json:
-        print(f"{'model':<12}{'trained':>10}{'start':>9}{'ours':>11}{'torch':>11}{'ratio':>10}  data")
+        print(f"{'model':<20}{'trained':>10}{'start':>9}{'ours':>11}{'torch':>11}{'ratio':>10}  data")
     for name in arguments.model or CASES:
         row = result(name, arguments.steps)
         results.append(row)
         if not arguments.json:
             print(
-                f"{name:<12}{row['parameters']:>10,}{row['start']:>9}{row['ours']:>11}{row['torch']:>11}"
+                f"{name:<20}{row['parameters']:>10,}{row['start']:>9}{row['ours']:>11}{row['torch']:>11}"
                 f"{row['ratio']:>10}  {row['data']}"
             )
     if arguments.json:

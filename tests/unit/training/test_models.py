@@ -281,6 +281,21 @@ def test_merged_adapters_compute_the_same_and_export_as_the_base(tmp_path: Path)
         assert torch.equal(load_model(tmp_path)(tokens), plain(tokens))
 
 
+def test_gpt_2_of_transformers_is_adapted_in_its_own_layers() -> None:
+    transformers = pytest.importorskip("transformers")
+    shape = transformers.GPT2Config(vocab_size=32, n_positions=16, n_embd=32, n_layer=1, n_head=2)
+    model = adapt(transformers.GPT2LMHeadModel(shape).eval(), rank=2, targets=["c_attn"])
+    flat = 0.1 * np.random.default_rng(0).standard_normal(layout_of(model).size).astype(np.float32)
+    plain = merged(load_parameters(model, flat)).eval()
+    tokens = torch.arange(12).view(1, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(plain(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+    assert layout_of(model).used == 2 * 32 + 96 * 2
+    built = build_programs(model, loss_of(model), diloco.Spec(inner_steps=2), batch=Batch(2, 17), rounds=1, slots=2)
+    assert built.layout.used == layout_of(model).used
+    assert describe(build_model(describe(model))) == describe(model)
+
+
 def test_export_without_the_job_s_constants_is_refused(tmp_path: Path) -> None:
     _, job = job_of("lora")
     with pytest.raises(PayloadInvalid, match="frozen"):

@@ -41,23 +41,36 @@ class LoRAConfig:
 class Adapted(nn.Module):
     """A linear layer beside its low-rank update."""
 
-    def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
+    def __init__(self, layer: nn.Module, rank: int, scale: float) -> None:
         super().__init__()
         self.layer = layer
         self.scale = scale
-        self.lora_A = nn.Linear(layer.in_features, rank, bias=False)
-        self.lora_B = nn.Linear(rank, layer.out_features, bias=False)
+        outputs, inputs = _weight(layer).shape
+        self.lora_A = nn.Linear(inputs, rank, bias=False)
+        self.lora_B = nn.Linear(rank, outputs, bias=False)
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         return self.layer(x) + self.lora_B(self.lora_A(x)) * self.scale
 
-    def merged(self) -> nn.Linear:
+    def merged(self) -> nn.Module:
         """One layer that computes the same."""
         with torch.no_grad():
-            self.layer.weight += self.scale * (self.lora_B.weight @ self.lora_A.weight)
+            _weight(self.layer).add_(self.scale * (self.lora_B.weight @ self.lora_A.weight))
         return self.layer
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Whether a layer is torch's Linear, or the Conv1D that stands for it in GPT-2 of `transformers`."""
+    return isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    """[out, in], a view: Conv1D keeps it the other way round."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    return weight if isinstance(layer, nn.Linear) else weight.t()
 
 
 class LoRA(nn.Module):
@@ -71,13 +84,12 @@ class LoRA(nn.Module):
         self.base = build_model(config.base) if base is None else base
         self.base.requires_grad_(False)
         for path in _layers(self.base, config.targets):
-            layer = self.base.get_submodule(path)
-            assert isinstance(layer, nn.Linear)
-            self.base.set_submodule(path, Adapted(layer, config.rank, config.alpha / config.rank))
+            adapted = Adapted(self.base.get_submodule(path), config.rank, config.alpha / config.rank)
+            self.base.set_submodule(path, adapted)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the base gives, with its updates."""
-        return self.base(*inputs)
+        return self.base(*inputs, **named)
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:
         """Standard deviation of a weight at the start: B is zero, so that nothing has changed yet."""
@@ -105,7 +117,7 @@ def _all_parameters(base: nn.Module) -> list[nn.Parameter]:
 
 
 def _layers(base: nn.Module, targets: Sequence[str]) -> list[str]:
-    linear = [path for path, layer in base.named_modules() if isinstance(layer, nn.Linear)]
+    linear = [path for path, layer in base.named_modules() if is_linear(layer)]
     found = [path for path in linear if any(f".{path}".endswith(f".{name}") for name in targets)]
     shared = {id(p) for p in base.parameters() if sum(p is q for q in _all_parameters(base)) > 1}
     tied = [path for path in found if id(base.get_submodule(path).weight) in shared]
