@@ -5,8 +5,8 @@
 
 Both sides have the same first weights, rows, random words, clipping and schedule. A loss is the mean of the last 20
 steps' training losses, nats per prediction. Text is the State of the Union, byte by byte; adapters move a GPT from the
-speeches before 1900 to those since; images are MNIST. Models of `transformers` are unchanged, but without dropout, which
-torch draws otherwise.
+speeches before 1900 to those since; images are MNIST. Models of `transformers` are unchanged, without dropout: torch
+draws it otherwise.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def gpt_2() -> Case:
     transformers = importlib.import_module("transformers")
     torch.manual_seed(SEED)
     shape = transformers.GPT2Config(
-        vocab_size=256, n_positions=64, n_embd=128, n_layer=4, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        bos_token_id=None, eos_token_id=None,
+        vocab_size=256, n_positions=64, n_embd=128, n_layer=4, n_head=4, bos_token_id=None, eos_token_id=None,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     return text_case(transformers.GPT2LMHeadModel(shape), 65)
 
