@@ -54,7 +54,8 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     architectures, kind = fields.get("architectures"), fields.pop("model_type")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     architecture: Any = getattr(transformers, name, None) if isinstance(name, str) else None
-    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
+    known = isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)
+    if not known:
         raise UsageError(
             f"transformers {transformers.__version__} has no model {name!r}", "the job needs another release of it"
         )
