@@ -32,6 +32,7 @@ class Replaced(TorchFunctionMode):
             F.dropout: self.dropout,
             torch.dropout: lambda x, p, train: self.dropout(x, p, train),
             F.batch_norm: batch_norm,
+            torch._grouped_mm: grouped_product,
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -79,6 +80,29 @@ class Replaced(TorchFunctionMode):
         kept = ((words >> (32 - _FRACTION_BITS)) & ((1 << _FRACTION_BITS) - 1)) < round((1 - p) * (1 << _FRACTION_BITS))
         scale = torch.where(kept, 1 / (1 - p) if p < 1 else 0.0, 0.0)
         return input.mul_(scale) if inplace else input * scale
+
+
+def grouped_product(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Rows [S, K] sorted by group, each times its group's matrix of [G, K, N]; group g ends before row offs[g].
+
+    Which rows belong to a group depends on data, so every row meets every matrix, as zeros where it is not its own.
+    """
+    if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None or out_dtype is not None:
+        raise LoweringError(
+            f"a grouped product of {tuple(mat_a.shape)} and {tuple(mat_b.shape)}",
+            hint="rows [S, K] by matrices [G, K, N] with offsets alone are supported",
+        )
+    row = torch.arange(mat_a.shape[0]).unsqueeze(0)
+    end = offs.unsqueeze(1)
+    before = row < end
+    own = torch.cat([before[:1], before[1:] & ~before[:-1]])
+    return (torch.where(own.unsqueeze(-1), mat_a, 0.0) @ mat_b).sum(0)
 
 
 @contextmanager

@@ -33,8 +33,12 @@ def scattered(low: Lowering, grad: Node, index: Node, rows: int, skip: int = -1)
     hit = low.test(Op.IEQ, row, flat)
     if skip >= 0:
         hit = low.i(Op.IAND, hit, low.negation(low.test(Op.IEQ, row, skip)))
-    one_hot = low.cast(hit, F32)
-    result = product(low, one_hot, low.graph.reshape(grad, (count, columns)))
+    terms = low.graph.reshape(grad, (count, columns))
+    if grad.dtype != F32:
+        each = low.select(low.graph.reshape(hit, (rows, count, 1)), terms, 0, I32)
+        result = low.graph.fold(Fold.ISUM, [1], low.graph.expand(each, (rows, count, columns)))
+    else:
+        result = product(low, low.cast(hit, F32), terms)
     return low.graph.reshape(result, (rows, *rest))
 
 
@@ -120,12 +124,12 @@ def index_put(low: Lowering, x: Node, indices: Sequence[Node | None], values: No
     terms = low.graph.permute(seen, [order.index(i) for i in range(len(order))])
     sums = scattered(low, terms, places.index, table.shape[0])
     if accumulate:
-        result = low.f(Op.FADD, table, sums)
+        result = low.f(Op.FADD, table, sums) if low.dtype == F32 else low.i(Op.IADD, table, sums)
     else:
         ones = low.graph.number(1.0, F32, places.index.shape)
         hits = scattered(low, ones, places.index, table.shape[0])
         hit = low.graph.reshape(low.test(Op.FLT, 0.0, hits), (table.shape[0], *(1,) * (len(table.shape) - 1)))
-        result = low.select(hit, low.cast(sums, low.dtype), table, low.dtype)
+        result = low.select(hit, sums, table, low.dtype)
     moved = low.graph.reshape(result, [x.shape[i] for i in places.order])
     return low.graph.permute(moved, [places.order.index(i) for i in range(len(places.order))])
 
@@ -145,7 +149,7 @@ def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = Fa
 
 
 def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int], Node]:
-    """(axes with `dim` last, f32 [..., rows, count]: 1 where an index names a row)."""
+    """(axes with `dim` last, bool [..., rows, count]: 1 where an index names a row)."""
     if any(x.shape[i] != n for i, n in enumerate(index.shape) if i != dim):
         raise LoweringError("a scatter into a larger tensor", hint="slice the target to the index's shape first")
     order = [*(i for i in range(len(x.shape)) if i != dim), dim]
@@ -153,7 +157,7 @@ def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int
     outer, count = at.shape[:-1], at.shape[-1]
     row = low.graph.iota((*outer, x.shape[dim], count), len(outer))
     hit = low.test(Op.IEQ, row, low.graph.reshape(at, (*outer, 1, count)))
-    return order, low.cast(hit, F32)
+    return order, hit
 
 
 def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Node) -> Node:
@@ -161,7 +165,10 @@ def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Nod
     last = len(order) - 1
     terms = low.graph.permute(source, order)
     spread = low.graph.expand(low.graph.reshape(terms, (*terms.shape[:-1], 1, terms.shape[-1])), hit.shape)
-    sums = low.graph.fold(Fold.DOT, [last + 1], hit, spread)
+    if source.dtype == F32:
+        sums = low.graph.fold(Fold.DOT, [last + 1], low.cast(hit, F32), spread)
+    else:
+        sums = low.graph.fold(Fold.ISUM, [last + 1], low.select(hit, spread, 0, I32))
     return low.graph.permute(sums, [order.index(i) for i in range(len(order))])
 
 
@@ -169,14 +176,15 @@ def _scattered_along(low: Lowering, order: Sequence[int], hit: Node, source: Nod
 def scatter_add(low: Lowering, x: Node, dim: int, index: Node, source: Node) -> Node:
     """x with the source added at index[...] along one axis."""
     order, hit = _along_last(low, x, dim % max(len(x.shape), 1), index)
-    return low.f(Op.FADD, x, _scattered_along(low, order, hit, low.cast(source, F32)))
+    sums = _scattered_along(low, order, hit, source)
+    return low.f(Op.FADD, x, sums) if low.dtype == F32 else low.i(Op.IADD, x, sums)
 
 
 @rule("scatter.src", "scatter.value")
 def scatter(low: Lowering, x: Node, dim: int, index: Node, source: Node | float) -> Node:
     """x with the source written to index[...] along one axis; of several sources for one place, their sum."""
     order, hit = _along_last(low, x, dim % max(len(x.shape), 1), index)
-    source = low.graph.expand(low.cast(source, F32), index.shape)
+    source = low.graph.expand(low.cast(source, low.dtype), index.shape)
     ones = low.graph.number(1.0, F32, index.shape)
     written = low.test(Op.FLT, 0.0, _scattered_along(low, order, hit, ones))
-    return low.select(written, low.cast(_scattered_along(low, order, hit, source), low.dtype), x, low.dtype)
+    return low.select(written, _scattered_along(low, order, hit, source), x, low.dtype)

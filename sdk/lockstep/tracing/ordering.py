@@ -75,9 +75,10 @@ def _sorted_positions(low: Lowering, x: Node, dim: int, largest: bool, count: in
     pairs = (*outer, n, n)
     mine = low.graph.expand(low.graph.reshape(rows, (*outer, n, 1)), pairs)
     other = low.graph.expand(low.graph.reshape(rows, (*outer, 1, n)), pairs)
-    ahead = low.test(Op.FLT, mine, other) if largest else low.test(Op.FLT, other, mine)
+    less, equal = (Op.FLT, Op.FEQ) if x.dtype == F32 else (Op.ILT, Op.IEQ)
+    ahead = low.test(less, mine, other) if largest else low.test(less, other, mine)
     earlier = low.test(Op.ILT, low.graph.iota(pairs, last + 1), low.graph.iota(pairs, last))
-    tied = low.i(Op.IAND, low.test(Op.FEQ, mine, other), earlier)
+    tied = low.i(Op.IAND, low.test(equal, mine, other), earlier)
     rank = low.graph.fold(Fold.ISUM, [last + 1], low.i(Op.IOR, ahead, tied))
     wanted = (*outer, count, n)
     hit = low.test(Op.IEQ, low.graph.reshape(rank, (*outer, 1, n)), low.graph.iota(wanted, last))
@@ -86,8 +87,6 @@ def _sorted_positions(low: Lowering, x: Node, dim: int, largest: bool, count: in
 
 
 def _ordered(low: Lowering, x: Node, dim: int, largest: bool, count: int) -> tuple[Node, Node]:
-    if x.dtype != F32:
-        raise LoweringError("sorting integers", hint="convert to float32 first")
     if not x.shape:
         return x, low.graph.number(0, I32)
     dim %= len(x.shape)
@@ -109,6 +108,19 @@ def topk(
 ) -> tuple[Node, Node]:
     """The first `count` in order and their positions."""
     return _ordered(low, x, dim, largest, count)
+
+
+@rule("histc")
+def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:  # noqa: A002  (torch's)
+    """How many elements lie in each of `bins` equal parts of [min, max]; others count nowhere."""
+    if min >= max:
+        raise LoweringError("a histogram between the data's own extremes", hint="give min and max")
+    flat = low.graph.reshape(low.cast(x, F32), (x.elements,))
+    share = low.f(Op.FDIV, low.f(Op.FSUB, flat, float(min)), float(max - min))
+    part = low.i(Op.IMIN, low.cast(low.f(Op.FMUL, share, float(bins)), I32), bins - 1)
+    inside = low.i(Op.IAND, low.test(Op.FLE, float(min), flat), low.test(Op.FLE, flat, float(max)))
+    hit = low.i(Op.IAND, low.test(Op.IEQ, low.graph.iota((bins, x.elements), 0), part), inside)
+    return low.cast(low.graph.fold(Fold.ISUM, [1], low.graph.expand(hit, (bins, x.elements))), low.dtype)
 
 
 # --- products ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.lowering import RULES, Lowering, rule
 
@@ -141,14 +140,24 @@ def padded(low: Lowering, x: Node, dim: int, before: int, after: int, value: flo
     return low.graph.concat([*fill(before), x, *fill(after)], dim)
 
 
+def dilated(low: Lowering, x: Node, axis: int, step: int, fill: float = 0) -> Node:
+    """step - 1 fills between every two coordinates of an axis."""
+    if step == 1:
+        return x
+    n = x.shape[axis]
+    one = low.graph.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    wide = padded(low, one, axis + 1, 0, step - 1, fill)
+    joined = low.graph.reshape(wide, (*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
+    return low.graph.slice(joined, axis, 0, (n - 1) * step + 1)
+
+
 @rule("slice_backward")
 def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Node:
-    """The gradient in its place, zeros around."""
-    if step != 1:
-        raise LoweringError("the gradient of a slice with a step", hint="slice with step 1, or reshape and select")
+    """The gradient in its place, zeros around and between."""
     dim, n = dim % len(sizes), sizes[dim]
     first = min(max(start + n if start < 0 else start, 0), n)
-    return padded(low, grad, dim, first, n - first - grad.shape[dim])
+    spaced = dilated(low, grad, dim, step)
+    return padded(low, spaced, dim, first, n - first - spaced.shape[dim])
 
 
 @rule("select_backward")
@@ -165,10 +174,14 @@ def slice_scatter(
     low: Lowering, x: Node, part: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Node:
     """x with a slice replaced."""
-    if step != 1:
-        raise LoweringError("a slice with a step written in place", hint="use torch.where with an arange mask")
     dim, n = dim % len(x.shape), x.shape[dim]
     first = 0 if start is None else start + n if start < 0 else start
+    if step != 1:
+        spaced = dilated(low, part, dim, step)
+        full = padded(low, spaced, dim, first, n - first - spaced.shape[dim])
+        at = low.i(Op.ISUB, low.graph.iota(x.shape, dim), first)
+        hit = low.i(Op.IAND, low.test(Op.IEQ, low.i(Op.IREM, at, step), 0), low.test(Op.ILE, 0, at))
+        return low.select(low.i(Op.IAND, hit, low.test(Op.ILT, at, spaced.shape[dim])), full, x, low.dtype)
     after = first + part.shape[dim]
     parts = [low.graph.slice(x, dim, 0, first)] if first else []
     parts.append(part)

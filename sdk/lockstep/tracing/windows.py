@@ -18,7 +18,7 @@ from lockstep.protocol.program import Fold
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.lowering import Lowering, Unlowered, rule
 from lockstep.tracing.reductions import total
-from lockstep.tracing.shapes import padded
+from lockstep.tracing.shapes import dilated, padded
 
 MAX_SPATIAL = 2
 """Spatial axes: an op has eight axes, and a window takes two for each."""
@@ -67,22 +67,11 @@ def spread(low: Lowering, y: Node, windows: Sequence[Window], extents: Sequence[
     """[A, B, P...] -> [A, B, S, K, S, K...]: at (s, j) the output whose tap K - 1 - j reads s, else `fill`."""
     for i, (w, extent) in reversed(list(enumerate(zip(windows, extents, strict=True)))):
         axis = 2 + i
-        y = _dilated(low, y, axis, w.step, fill)
+        y = dilated(low, y, axis, w.step, fill)
         before = w.reach - 1 - w.pad
         y = padded(low, y, axis, before, extent + w.reach - 1 - before - y.shape[axis], fill)
         y = low.graph.window(y, axis, extent, 1, w.size, w.dilation)
     return y
-
-
-def _dilated(low: Lowering, x: Node, axis: int, step: int, fill: float) -> Node:
-    """step - 1 fills between every two coordinates of an axis."""
-    if step == 1:
-        return x
-    n = x.shape[axis]
-    one = low.graph.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
-    wide = padded(low, one, axis + 1, 0, step - 1, fill)
-    joined = low.graph.reshape(wide, (*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
-    return low.graph.slice(joined, axis, 0, (n - 1) * step + 1)
 
 
 # --- convolution -------------------------------------------------------------------------------------------

@@ -154,3 +154,26 @@ def test_attention_is_torch_s(options: dict, heads: int) -> None:
     state = [rng.standard_normal(2 * h * 30).astype(np.float32) for h in (4, heads, heads)]
     due = attended(*(torch.from_numpy(s) for s in state))[0]
     np.testing.assert_allclose(run(attended, *state)[0], due, rtol=2e-5, atol=2e-6)
+
+
+# --- products by group -------------------------------------------------------------------------------------
+
+
+def test_every_row_meets_its_own_group_s_matrix() -> None:
+    ends = [2, 2, 5, 9]
+
+    def product(x, w):
+        offs = torch.tensor(ends, dtype=torch.int32)
+        return [torch._grouped_mm(x.view(9, 3), w.view(4, 3, 2), offs=offs).reshape(-1), w]
+
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((9, 3)).astype(np.float32), rng.standard_normal((4, 3, 2)).astype(np.float32)
+    (got, _) = run(product, x.reshape(-1), w.reshape(-1))
+    due = np.concatenate([x[a:b] @ w[g] for g, (a, b) in enumerate(zip([0, *ends], ends, strict=False))])
+    np.testing.assert_allclose(got.reshape(9, 2), due, rtol=1e-5, atol=1e-6)
+
+
+def test_product_of_groups_along_k_is_refused() -> None:
+    offs = torch.tensor([1, 3], dtype=torch.int32)
+    with pytest.raises(LoweringError, match="grouped product"):
+        trace(lambda x: [torch._grouped_mm(x.view(4, 3), x.view(3, 4), offs=offs).reshape(-1)], torch.zeros(12))

@@ -221,6 +221,7 @@ VALUES: dict[str, Case] = {
         )
     ],
     "view.dtype": lambda x: [(BITS * 65536 + 0x3F800000).view(torch.float32).to(x.dtype)],
+    "histc": lambda x: [x.histc(5, -0.75, 0.75)],
     "argmax argmin": lambda x: [m(x).argmax(1).to(x.dtype), m(x).argmin(0).to(x.dtype)],
     "full full_like new_full fill.Scalar": lambda x: [
         torch.full((3,), 2.5),

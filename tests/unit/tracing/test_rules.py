@@ -163,6 +163,7 @@ FLOATS: dict[str, Case] = {
     "views backward": lambda x: [
         grad_of(lambda y: m(y)[1:3, 2:])(x),
         grad_of(lambda y: m(y)[:, 3])(x),
+        grad_of(lambda y: m(y)[1::2, ::3])(x),
         grad_of(lambda y: m(y).t()[2])(x),
         grad_of(lambda y: torch.cat([y, y * y]))(x),
         grad_of(lambda y: m(y).split(2, 1)[1] * 2)(x),
@@ -245,6 +246,10 @@ FLOATS: dict[str, Case] = {
         m(x).index_put((rows(x[:5]).long(),), x[:6], accumulate=True).reshape(-1),
         m(x).scatter(1, torch.tensor([[2, 0], [1, 5], [3, 4], [0, 1]]), m(x)[:, :2]).reshape(-1),
         m(x).scatter(0, torch.tensor([[2, 0, 1, 1, 3, 0]]), 5.0).reshape(-1),
+        ints(x).index_put((torch.tensor([20, 3]),), ints(x)[:2] + 20_000_001).float(),
+        ints(x).view(4, 6).index_put((rows(x[:5]).long(),), ints(x)[:6], accumulate=True).reshape(-1).float(),
+        ints(x).scatter(0, torch.tensor([20, 3]), ints(x)[:2] + 20_000_001).float(),
+        ints(x).scatter_add(0, rows(x).long(), ints(x) + 20_000_001).remainder(7).float(),
     ],
     "positions": lambda x: [
         x.argmax().float(),
@@ -260,7 +265,10 @@ FLOATS: dict[str, Case] = {
         *(part.reshape(-1).float() for part in rows(x).float().view(4, 6).sort(dim=1, stable=True)),
         *(part.reshape(-1).float() for part in m(x).topk(2, 1)),
         *(part.reshape(-1).float() for part in m(x).topk(3, 0, largest=False)),
+        *(part.float() for part in ints(x).sort(descending=True, stable=True)),
         grad_of(lambda y: m(y).topk(2, 1).values)(x),
+        rows(x).float().histc(4, 0, 3),
+        x.histc(5, -0.75, 0.75),
     ],
     "products": lambda x: [
         x.prod(),
@@ -341,6 +349,7 @@ def in_place(x: torch.Tensor) -> list[torch.Tensor]:
     z = torch.zeros(4, 6)
     z[1] = m(x)[2]
     z[:, :2].copy_(m(x)[:, 2:4])
+    z[1:, 1::2].copy_(m(x)[:3, :3])
     return [y, z.reshape(-1)]
 
 
@@ -403,7 +412,7 @@ def test_maps_keep_the_courts_limits(name: str) -> None:
         (lambda x: torch.fft.rfft(x).real, "fft"),
         (lambda x: torch.logcumsumexp(x, 0), "logcumsumexp"),
         (lambda x: x.repeat(3).prod(), "72 factors"),
-        (lambda x: ints(x).sort().values, "integers"),
+        (lambda x: x.histc(4), "extremes"),
         (lambda x: F.conv3d(x.view(1, 1, 2, 3, 4), ramp(1).view(1, 1, 1, 1, 1)), "windows along 3 axes"),
         (lambda x: F.batch_norm(m(x), torch.zeros(6), KEPT, training=True).reshape(-1), "running statistics"),
         (lambda x: KEPT.add_(x[:6]), "no part of the state"),

@@ -32,6 +32,8 @@ DISTIL = {"vocab_size": VOCABULARY, "dim": WIDTH, "n_layers": 2, "n_heads": 4, "
 OPT = {"ffn_dim": 64, "word_embed_proj_dim": WIDTH}
 GPT2 = {"vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": WIDTH, "n_layer": 2, "n_head": 4}
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 IMAGES = {"image_size": 8, "patch_size": 4, "num_channels": 3, "num_labels": 10}
 
 
@@ -69,6 +71,9 @@ KINDS: dict[str, Kind] = {
     "olmo2": Kind(hf.Olmo2ForCausalLM, lambda: hf.Olmo2Config(**GATED)),
     "bloom": Kind(hf.BloomForCausalLM, lambda: hf.BloomConfig(**{**SHAPE, "n_layer": 2, "n_head": 4})),
     "falcon": Kind(hf.FalconForCausalLM, lambda: hf.FalconConfig(**SHAPE)),
+    "mixtral": Kind(hf.MixtralForCausalLM, lambda: hf.MixtralConfig(**GATED, **EXPERTS)),
+    "qwen3 experts": Kind(hf.Qwen3MoeForCausalLM, lambda: hf.Qwen3MoeConfig(**GATED, head_dim=8, **QWEN_EXPERTS)),
+    "gpt-j": Kind(hf.GPTJForCausalLM, lambda: hf.GPTJConfig(**GPT2, **NO_TOKENS, rotary_dim=4)),
     "bert": Kind(hf.BertForMaskedLM, lambda: hf.BertConfig(**DENSE)),
     "roberta": Kind(hf.RobertaForMaskedLM, lambda: hf.RobertaConfig(**{**DENSE, "pad_token_id": 1})),
     "distilbert": Kind(hf.DistilBertForMaskedLM, lambda: hf.DistilBertConfig(**DISTIL, pad_token_id=None)),
