@@ -31,6 +31,7 @@ class KernelPath(StrEnum):
     SCALAR = "scalar"
     AVX2 = "avx2"
     AVX512 = "avx512"
+    CUDA = "cuda"
 
 
 @dataclass(frozen=True)

@@ -177,9 +177,14 @@ def compile(  # noqa: A001 - the verb that the field uses
 ) -> Executable:
     """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1; `fused` to LOCKSTEP_FUSED, or "auto".
 
-    Raises ProgramInvalid; DoctorError on a machine whose arithmetic fails the self-test, or which cannot compile loops
-    that `fused="require"` wants; UsageError for a path that this machine does not have.
+    `path` "cuda" gives a `cuda.CudaExecutable` on the first CUDA device. Raises ProgramInvalid; DoctorError on a
+    machine whose arithmetic fails the self-test, or which cannot compile loops that `fused="require"` wants; UsageError
+    for a path that this machine does not have.
     """
+    if path == "cuda":
+        from lockstep.numerics.cuda import compile_for_device
+
+        return compile_for_device(program)
     mode = mode_of(fused)
     try:
         check_machine(path)

@@ -1,0 +1,358 @@
+"""A Program as CUDA source: which kernel each op becomes, and what the kernel is given.
+
+Shapes and strides are constants of the source, where tensors lie is an argument: the layers of a model share kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import sha256
+from math import prod
+from typing import NamedTuple
+
+from lockstep.numerics.builder import row_major
+from lockstep.numerics.cuda.views import merged, position, seen_through, word
+from lockstep.numerics.loops import FLOATS, OTHERS
+from lockstep.numerics.scalar import Op as Opcode
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View
+
+MAP_THREADS = 256
+FOLD_THREADS = 128
+"""kFoldThreads of kernels.cuh."""
+PRODUCT_THREADS = 256
+"""kProductThreads of kernels.cuh."""
+BUSY_BLOCKS = 120
+"""Blocks that keep a large device busy: below it a product is cut finer."""
+
+CONTEXT_WORDS = 11
+"""round, slot, t and the seed; the rows that the Program's draws read come after them."""
+
+
+class Space(IntEnum):
+    """Where a kernel's argument lies. The first ones have the numbers of `Tag`."""
+
+    OP = 0
+    STATE = 1
+    CONST = 2
+    CONTEXT = 4
+    DATASET = 5
+    SCRATCH = 6
+
+
+class Place(NamedTuple):
+    """An argument of a kernel: a word of a tensor or of a region."""
+
+    space: Space
+    entry: int = 0
+    offset: int = 0
+    """Words."""
+
+
+class Launch(NamedTuple):
+    """One kernel with its grid and arguments; the output's place is the last one."""
+
+    kernel: str
+    blocks: int
+    threads: int
+    arguments: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The kernels of a Program and how its ops launch them."""
+
+    source: str
+    launches: tuple[tuple[Launch, ...], ...]
+    """Per op, in order."""
+    scratch_words: int
+    draws: tuple[tuple[int, int], ...]
+    """(first draw, rows) of each DRAW, in order."""
+
+    @property
+    def context_words(self) -> int:
+        """Words of the region that a step's context is written to."""
+        return CONTEXT_WORDS + sum(rows for _, rows in self.draws)
+
+
+def generate(program: Program) -> Generated:
+    """Source and launches of all ops. Raises UsageError for a fold with more partial results than 2^31."""
+    writer = _Writer(program)
+    launches = tuple(tuple(writer.op(i, op)) for i, op in enumerate(program.ops))
+    source = '#include "kernels.cuh"\n\n' + "\n".join(writer.kernels.values())
+    return Generated(source, launches, writer.scratch_words, tuple(writer.draws))
+
+
+class _Terms(NamedTuple):
+    """How a fold reads one operand."""
+
+    start: str
+    """Where the terms of output `i` begin, in words; of an iota, their first value."""
+    stride: int
+    iota: bool = False
+
+    @property
+    def members(self) -> str:
+        """What `fold` asks of `Fold::First` and `Fold::Second`."""
+        return f"""{{
+        static constexpr bool IOTA = {_bool(self.iota)};
+        static constexpr Word STRIDE = {word(self.stride)};
+        LOCKSTEP_MEMBER static Word start([[maybe_unused]] Word i) {{ return {self.start}; }}
+    }}"""
+
+
+class _Writer:
+    """Writes the kernels, each text once."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.kernels: dict[str, str] = {}
+        self.scratch_words = 0
+        self.draws: list[tuple[int, int]] = []
+
+    def op(self, i: int, op: Op) -> list[Launch]:
+        """The launches that compute op `i`."""
+        out = Place(Space.OP, i)
+        if op.kind == Kind.MAP:
+            return [self._map(op, out)]
+        if op.kind == Kind.FOLD:
+            return self._fold(op, out)
+        if op.kind == Kind.GATHER:
+            return [self._gather(op, out)]
+        if op.kind == Kind.CONCAT:
+            return self._concat(op, out)
+        if op.kind == Kind.RANDOM:
+            lines = [f"const Word r = philox(p0, {word(op.p0)}, i);"]
+            return [self._each("random", op.extents, [Place(Space.CONTEXT)], lines, "r", out)]
+        return [self._draw(op, out)]
+
+    def _kernel(self, kind: str, text: str) -> str:
+        """The name of the kernel whose text, with @ for its name, this is."""
+        name = f"{kind}_{sha256(text.encode()).hexdigest()[:12]}"
+        self.kernels[name] = text.replace("@", name)
+        return name
+
+    # --- element by element -----------------------------------------------------------------------------
+
+    def _each(
+        self, kind: str, extents: Sequence[int], sources: Sequence[Place], lines: Sequence[str], result: str,
+        out: Place, out_position: str = "i",
+    ) -> Launch:  # fmt: skip
+        """One thread for each of a few elements `i`: `lines` compute `result` from the pointers p0, p1, ..."""
+        elements = prod(extents)
+        rounds = 4 if elements >= 1 << 18 else 1
+        parameters = "".join(f"const Word* __restrict__ p{j}, " for j in range(len(sources)))
+        body = "\n".join(f"        {line}" for line in lines)
+        text = f"""\
+LOCKSTEP_KERNEL({MAP_THREADS}) @({parameters}Word* __restrict__ out) {{
+#pragma unroll
+    for (Word round = 0; round < {word(rounds)}; ++round) {{
+        const Word i = (blockIdx.x * {word(rounds)} + round) * {word(MAP_THREADS)} + threadIdx.x;
+        if (i >= {word(elements)}) return;
+{body}
+        out[static_cast<int>({out_position})] = {result};
+    }}
+}}
+LOCKSTEP_EXPORT(@)
+"""
+        blocks = -(-elements // (rounds * MAP_THREADS))
+        return Launch(self._kernel(kind, text), blocks, MAP_THREADS, (*sources, out))
+
+    def _map(self, op: Op, out: Place) -> Launch:
+        sources: list[Place] = []
+        lines = [
+            f"[[maybe_unused]] const Word r{j} = {_read(view, op.extents, sources)};" for j, view in enumerate(op.views)
+        ]
+        lines += [
+            f"[[maybe_unused]] const Word r{len(op.views) + k} = {_evaluate(instr)};"
+            for k, instr in enumerate(op.instrs)
+        ]
+        return self._each("map", op.extents, sources, lines, f"r{len(lines) - 1}", out)
+
+    def _gather(self, op: Op, out: Place) -> Launch:
+        sources: list[Place] = []
+        index, table = op.views
+        lines = [f"const Word row = {_read(index, op.extents, sources)};"]
+        element = _read(table, op.extents, sources, f" + row * {word(op.p1)}")
+        return self._each("gather", op.extents, sources, lines, f"row < {word(op.p0)} ? {element} : 0", out)
+
+    def _concat(self, op: Op, out: Place) -> list[Launch]:
+        strides = row_major(op.extents)
+        launches, before = [], 0
+        for view, size in zip(op.views, op.sizes, strict=True):
+            extents = (*op.extents[: op.p0], size, *op.extents[op.p0 + 1 :])
+            sources: list[Place] = []
+            lines = [f"const Word r = {_read(view, extents, sources)};"]
+            part = out._replace(offset=before * strides[op.p0])
+            launches.append(self._each("concat", extents, sources, lines, "r", part, position(extents, strides)))
+            before += size
+        return launches
+
+    def _draw(self, op: Op, out: Place) -> Launch:
+        rows, length = op.extents
+        at = CONTEXT_WORDS + sum(n for _, n in self.draws)
+        self.draws.append((op.p0, rows))
+        # A dataset may have more words than an int counts.
+        lines = [f"const Word r = p1[static_cast<long long>(p0[i / {word(length)}]) * {length} + i % {word(length)}];"]
+        return self._each("draw", op.extents, [Place(Space.CONTEXT, 0, at), Place(Space.DATASET)], lines, "r", out)
+
+    # --- folds ------------------------------------------------------------------------------------------
+
+    def _fold(self, op: Op, out: Place) -> list[Launch]:
+        views = [seen_through(self.program, op, view) for view in op.views]
+        elements = prod(op.extents)
+        if elements * op.chunks >= 1 << 31:
+            raise UsageError(
+                f"a fold of {elements} outputs over {op.k_terms} terms has too many partial results for the CUDA path",
+                hint="run it on the processor, or fold in two ops",
+            )
+        product = self._product(op, views, out) if op.mode == Fold.DOT else None
+        if product is not None:
+            return product
+        sources: list[Place] = []
+        terms = [_terms(view, op.extents, sources) for view in views]
+        return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
+
+    def _levels(
+        self, mode: Fold, outputs: int, k: int, terms: Sequence[_Terms], sources: Sequence[Place], out: Place, used: int
+    ) -> list[Launch]:
+        """A launch for the chunks, and as long as there are several of them, one for the level above; `used` words of
+        the scratch region hold the level below."""
+        chunks = -(-k // CHUNK)
+        to = out if chunks == 1 else Place(Space.SCRATCH, 0, used)
+        pointers = [f"p{j}" for j in range(len(sources))]
+        parameters = "".join(f"const Word* __restrict__ {pointer}, " for pointer in pointers)
+        given = iter(pointers)
+        passed = ["nullptr" if term.iota else next(given) for term in terms]
+        second = f"struct Second {terms[1].members};" if mode == Fold.DOT else "using Second = First;"
+        text = f"""\
+struct @_fold {{
+    static constexpr Mode MODE = Mode::{_MODES[mode]};
+    static constexpr Word OUTPUTS = {word(outputs)}, K = {word(k)};
+    struct First {terms[0].members};
+    {second}
+}};
+LOCKSTEP_KERNEL({FOLD_THREADS}) @({parameters}Word* __restrict__ out) {{
+    fold<@_fold>({passed[0]}, {passed[-1]}, out);
+}}
+LOCKSTEP_EXPORT(@)
+"""
+        launch = Launch(self._kernel("fold", text), -(-outputs * chunks // FOLD_THREADS), FOLD_THREADS, (*sources, to))
+        if chunks == 1:
+            return [launch]
+        return [launch, *self._above(mode, outputs, chunks, out, used)]
+
+    def _above(self, mode: Fold, outputs: int, chunks: int, out: Place, used: int) -> list[Launch]:
+        """The levels over chunk results that lie `outputs` words apart in the scratch region, from word `used` on."""
+        end = used + outputs * chunks
+        self.scratch_words = max(self.scratch_words, end)
+        above = Fold.SUM if mode == Fold.DOT else mode
+        return self._levels(above, outputs, chunks, [_Terms("i", outputs)], [Place(Space.SCRATCH, 0, used)], out, end)
+
+    def _product(self, op: Op, views: Sequence[View], out: Place) -> list[Launch] | None:
+        """A dot as a matrix product, if the innermost output axis belongs to one operand and another axis to the other
+        one; else None."""
+        rank = len(op.extents)
+        walks = [view.strides[:rank] for view in views]
+        extents, (own, *operands) = merged(op.extents, row_major(op.extents), *walks)
+        order = [0, 1] if len(extents) > 1 and operands[1][-1] else [1, 0]
+        left, right = (operands[j] for j in order)
+        if len(extents) < 2 or op.k_terms > CHUNK * CHUNK or any(view.tag == Tag.IOTA for view in views):
+            return None
+        rows = [a for a in range(len(extents) - 1) if left[a] and not right[a]]
+        if left[-1] or not right[-1] or not rows:
+            return None
+        m = max(rows, key=lambda axis: extents[axis])
+        batch = [a for a in range(len(extents) - 1) if a != m]
+        counts = [extents[a] for a in batch]
+        sides = []
+        for j, strides, axis in zip(order, (left, right), (m, len(extents) - 1), strict=True):
+            along = [strides[a] for a in batch]
+            sides.append(_side(extents[axis], strides[axis], op.k_terms, views[j], counts, along))
+        side, split = _tiling(extents[m], extents[-1], prod(counts), op.chunks)
+        text = f"""\
+struct @_dot {{
+    static constexpr int SIDE = {side};
+    static constexpr bool SPLIT = {_bool(split)};
+    static constexpr Word K = {word(op.k_terms)}, BATCHES = {word(prod(counts))}, ELEMENTS = {word(prod(op.extents))};
+    static constexpr Word ROW_STRIDE = {word(own[m])};
+    LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {position(counts, [own[a] for a in batch])}; }}
+    struct Left {sides[0]};
+    struct Right {sides[1]};
+}};
+LOCKSTEP_KERNEL({PRODUCT_THREADS}, 2) @(const Word* __restrict__ left, const Word* __restrict__ right, Word* out) {{
+    multiply<@_dot>(left, right, out);
+}}
+LOCKSTEP_EXPORT(@)
+"""
+        blocks = -(-extents[m] // side) * -(-extents[-1] // side) * prod(counts) * (op.chunks if split else 1)
+        sources = [_place(views[j]) for j in order]
+        to = Place(Space.SCRATCH) if split else out
+        launch = Launch(self._kernel("product", text), blocks, PRODUCT_THREADS, (*sources, to))
+        if not split:
+            return [launch]
+        return [launch, *self._above(Fold.DOT, prod(op.extents), op.chunks, out, 0)]
+
+
+def _place(view: View) -> Place:
+    return Place(Space(view.tag), view.index, view.offset)
+
+
+def _read(view: View, extents: Sequence[int], sources: list[Place], more: str = "") -> str:
+    """The word that a view shows at element `i`; a tensor becomes the next pointer."""
+    at = position(extents, view.strides[: len(extents)]) + more
+    if view.tag == Tag.IOTA:
+        return f"({word(view.offset)} + {at})"
+    sources.append(_place(view))
+    return f"p{len(sources) - 1}[static_cast<int>({at})]"
+
+
+def _terms(view: View, extents: Sequence[int], sources: list[Place]) -> _Terms:
+    start = position(extents, view.strides[: len(extents)])
+    if view.tag == Tag.IOTA:
+        return _Terms(f"{word(view.offset)} + {start}", view.strides[-1], iota=True)
+    sources.append(_place(view))
+    return _Terms(start, view.strides[-1])
+
+
+def _bool(flag: bool) -> str:
+    return "true" if flag else "false"
+
+
+def _side(rows: int, stride: int, k: int, view: View, counts: Sequence[int], along: Sequence[int]) -> str:
+    """An operand of a product as the body of a struct."""
+    term = view.strides[-1]
+    # Four words at a time: contiguous along one axis, whole fours of it, and aligned wherever the other strides lead.
+    length, other = (k, stride) if term == 1 else (rows, term)
+    vector = 1 in (term, stride) and not any(x % 4 for x in (length, other, view.offset, *along))
+    return f"""{{
+        static constexpr Word ROWS = {word(rows)}, ROW_STRIDE = {word(stride)}, TERM_STRIDE = {word(term)};
+        static constexpr bool VECTOR = {_bool(vector)};
+        LOCKSTEP_MEMBER static Word batch([[maybe_unused]] Word i) {{ return {position(counts, along)}; }}
+    }}"""
+
+
+def _tiling(m: int, n: int, batches: int, chunks: int) -> tuple[int, bool]:
+    """(side of a block's tile, whether chunks are blocks of their own): the largest tile that keeps a device busy."""
+    for side, split in ((128, False), (128, True), (64, False)):
+        tiles = -(-m // side) * -(-n // side) * batches
+        if (chunks > 1 or not split) and tiles * (chunks if split else 1) >= BUSY_BLOCKS:
+            return side, split
+    return 64, chunks > 1
+
+
+_MODES = {Fold.DOT: "kDot", Fold.SUM: "kSum", Fold.MAX: "kMax", Fold.MIN: "kMin", Fold.ISUM: "kWrappingSum"}
+
+
+def _evaluate(instr: Instr) -> str:
+    """The instruction's result as an expression of the registers r0, r1, ..."""
+    opcode = Opcode(instr.op)
+    if opcode == Opcode.IMM:
+        return word(instr.imm)
+    names = [f"r{register}" for register in (instr.a, instr.b, instr.c)]
+    if opcode in FLOATS:
+        raw = FLOATS[opcode].format(*(f"value({name})" for name in names))
+        return f"word(f32::canonical({raw.replace('raw::', 'f32::raw::')}))"
+    return OTHERS[opcode].format(*names)

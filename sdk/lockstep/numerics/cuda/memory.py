@@ -1,0 +1,78 @@
+"""Where ops' outputs lie: one region of device memory, each part given to another op after its last reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from lockstep.numerics.cuda.generate import Launch, Space
+from lockstep.protocol.program import Alias, Program
+
+ALIGNMENT = 64
+"""Words: 256 bytes, as the driver aligns what it allocates."""
+
+
+class Arena(NamedTuple):
+    """What runs, and at which word of the region its output lies."""
+
+    needed: tuple[bool, ...]
+    """Per op; False: nobody reads its output, because its readers see through it."""
+    offsets: dict[int, int]
+    """Of the ops that are needed and no output of the Program, in words."""
+    words: int
+
+
+def plan(program: Program, launches: Sequence[Sequence[Launch]]) -> Arena:
+    """The arena of a Program whose ops launch what is given."""
+    kept = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
+    reads = [
+        {place.entry for launch in own for place in launch.arguments if place.space == Space.OP} - {i}
+        for i, own in enumerate(launches)
+    ]
+    needed = [i in kept for i in range(len(program.ops))]
+    last_reader: dict[int, int] = {}
+    for i in reversed(range(len(needed))):
+        for source in reads[i] if needed[i] else ():
+            needed[source] = True
+            last_reader.setdefault(source, i)
+    free = _Free()
+    offsets: dict[int, int] = {}
+    dying: dict[int, list[int]] = {}
+    sizes = [-(-prod(op.extents) // ALIGNMENT) * ALIGNMENT for op in program.ops]
+    for i, wanted in enumerate(needed):
+        if wanted and i not in kept:
+            offsets[i] = free.take(sizes[i])
+            dying.setdefault(last_reader[i], []).append(i)
+        for dead in dying.get(i, ()):
+            free.give(offsets[dead], sizes[dead])
+    return Arena(tuple(needed), offsets, free.words)
+
+
+class _Free:
+    """Free ranges of a region that grows: first fit, neighbours joined."""
+
+    def __init__(self) -> None:
+        self.words = 0
+        self._ranges: list[tuple[int, int]] = []
+        """(start, end), ascending."""
+
+    def take(self, words: int) -> int:
+        """The start of a range of `words`."""
+        for k, (start, end) in enumerate(self._ranges):
+            if end - start >= words:
+                self._ranges[k : k + 1] = [(start + words, end)] if end - start > words else []
+                return start
+        start = self._ranges.pop()[0] if self._ranges and self._ranges[-1][1] == self.words else self.words
+        self.words = start + words
+        return start
+
+    def give(self, start: int, words: int) -> None:
+        """Makes a taken range free."""
+        joined: list[tuple[int, int]] = []
+        for own in sorted([*self._ranges, (start, start + words)]):
+            if joined and joined[-1][1] == own[0]:
+                joined[-1] = joined[-1][0], own[1]
+            else:
+                joined.append(own)
+        self._ranges = joined

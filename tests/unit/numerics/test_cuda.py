@@ -1,0 +1,283 @@
+"""The CUDA path on the emulated device: the kernels' own source, thread by thread, gives the processor's bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lockstep.numerics import executor
+from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.cuda import CudaExecutable, default_device, generate
+from lockstep.numerics.cuda.device import FOLDER, Kernels
+from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.generate import Space
+from lockstep.numerics.cuda.memory import plan
+from lockstep.numerics.cuda.selftest import check_device
+from lockstep.numerics.executor import Array, Context, to_array
+from lockstep.numerics.trace import layout_root
+from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
+from lockstep.protocol.program import F32, I32, Fold, Kind, Op, Program, Tag, View
+from tests.emulation import Both
+from tests.random_ops import Maker
+from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
+
+Data = Callable[[np.random.Generator, int], Array]
+SHAPES = [(2, 16, 32, 256), (3, 29, 70, 100), (1, 100, 130, 513), (1, 33, 2, 1100), (5, 8, 12, 20)]
+"""(B, M, N, K): whole and ragged tiles, one chunk and several, words by four and one at a time."""
+
+
+def products() -> Program:
+    """Matrix products in every layout, and dots that are none."""
+    b = ProgramBuilder([(F32, size) for B, M, N, K in SHAPES for size in (B * M * K, B * N * K, K * N)])
+    outputs = []
+    for s, (B, M, N, K) in enumerate(SHAPES):
+        x, y = b.input(3 * s).reshape(B, M, K), b.input(3 * s + 1).reshape(B, N, K)
+        turned = b.map((N, K), [b.input(3 * s + 2).reshape(K, N).permute(1, 0)], name="turned")
+        outputs += [
+            b.dot(x.unsqueeze(2), y.unsqueeze(1), name=f"batched {s}"),
+            b.dot(x.unsqueeze(2), turned, name=f"through a transposing copy {s}"),
+            b.dot(turned.unsqueeze(1), x.reshape(B * M, K), name=f"rows and columns exchanged {s}"),
+            b.dot(y.unsqueeze(1).permute(1, 0, 2, 3), x.unsqueeze(2).permute(1, 0, 2, 3), name=f"batch inside {s}"),
+            b.dot(x, x, name=f"row by row {s}"),
+            b.dot(b.word((K,), 0x3F800000, F32), x, name=f"ones {s}"),
+        ]
+    return b.finish(outputs)
+
+
+def filled(program: Program, data: Data) -> list[Array | None]:
+    """An input state of random contents."""
+    rng = np.random.default_rng(1)
+    return [
+        None if header is None
+        else rng.integers(-(2**31), 2**31, header.elements).astype(np.int32) if header.dtype == I32
+        else data(rng, header.elements)
+        for header in program.inputs
+    ]  # fmt: skip
+
+
+# --- bits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(seed: int) -> None:
+    step = Maker(seed).step()
+    s = step.statement
+    state = [None if held is None else to_array(held.header, held.data) for held in step.inputs]
+    dataset = to_array(step.data.header, step.data.data)
+    both = Both(step.program, descending=seed % 2 == 1)
+    both.agree(state, Context(bytes(s.seed), s.round, s.slot, s.t), dataset)
+
+
+@pytest.mark.parametrize("busy", [1, 2, 10**9], ids=["large tiles", "large tiles, split", "small tiles, split"])
+def test_products_of_every_tiling(busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "BUSY_BLOCKS", busy)
+    both = Both(products())
+    for data in (normal, strange):
+        both.agree(filled(both.program, data), CONTEXT)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_reductions(descending: bool) -> None:
+    B, M, K = 3, 29, 600
+    b = ProgramBuilder([(F32, B * M * K), (F32, 70_000), (I32, 700)])
+    x = b.input(0).reshape(B, M, K)
+    columns = b.map((B, K, M), [x.permute(0, 2, 1)], name="columns")
+    outputs = [fold(t) for t in (x, columns, b.input(1)) for fold in (b.sum, b.max, b.min)]
+    outputs += [
+        b.dot(b.input(1), b.input(1)),
+        b.sum(b.input(2)),
+        b.sum(b.iota((5, 300), 1)),
+        b.sum(b.word((9,), 1, F32)),
+    ]
+    windows = View(Tag.STATE, 0, 0, (1, 1))
+    b.ops.append(Op(Kind.FOLD, F32, (1000,), (windows,), (K,), Fold.SUM))
+    b.names.append("overlapping windows")
+    both = Both(b.finish(outputs), descending=descending)
+    for data in (normal, strange):
+        both.agree(filled(both.program, data), CONTEXT)
+
+
+def test_words_are_moved_as_they_are() -> None:
+    rng = np.random.default_rng(3)
+    b = ProgramBuilder([(F32, 120), (I32, 60), (F32, 1 << 18)])
+    x = b.input(0).reshape(4, 6, 5)
+    turned = b.input(0).reshape(5, 6, 4).permute(2, 1, 0)
+    outputs = [b.concat([x, turned, x.slice(axis, 1, 2), b.word((4, 6, 5), 0, F32)], axis=axis) for axis in range(3)]
+    outputs += [
+        b.gather(b.input(1).reshape(12, 5), b.input(0).reshape(12, 10)),
+        b.gather(b.iota((20,), 0, start=-2), b.input(0).reshape(12, 10), axis=1),
+        b.random((4100,), stream=4),
+        b.draw(6, 17),
+        b.draw(3, 17, first=6),
+        b.map((1 << 18,), [b.input(2)], lambda e, v: e.fexp(v), name="four elements a thread"),
+    ]
+    dataset = rng.integers(-9, 9, (50, 17)).astype(np.int32)
+    index = rng.integers(-3, 14, 60).astype(np.int32)
+    Both(b.finish(outputs)).agree([strange(rng, 120), index, strange(rng, 1 << 18), None], CONTEXT, dataset)
+
+
+@pytest.mark.parametrize("elements", [1, 255, 256, 257, 2000, 66_000])
+def test_roots_of_the_device_are_those_of_the_arrays(elements: int) -> None:
+    b = ProgramBuilder([(F32, elements), (I32, None)])
+    program = b.finish([b.map((elements,), [b.input(0)]), b.input(1)])
+    executable = CudaExecutable(program, device=Emulator())
+    state = [normal(np.random.default_rng(4), elements), np.array(7, np.int32)]
+    resident = executable.step(executable.upload(state), CONTEXT)
+    assert executable.root(resident) == layout_root(program.output_layout, executable.download(resident))
+
+
+# --- what would break them ---------------------------------------------------------------------------------
+
+
+class Mutant(Emulator):
+    """A device whose kernels are another source."""
+
+    def __init__(self, before: str, after: str, *, which: int = 0, descending: bool = False) -> None:
+        super().__init__(descending=descending)
+        self._before, self._after, self._which = before, after, which
+
+    def load(self, source: str) -> Kernels:
+        whole = source.replace('#include "kernels.cuh"', (FOLDER / "kernels.cuh").read_text())
+        parts = whole.split(self._before)
+        assert len(parts) > self._which + 1, f"{self._before} stands in the source"
+        head, tail = parts[: self._which + 1], parts[self._which + 1 :]
+        return super().load(self._before.join(head) + self._after + self._before.join(tail))
+
+
+def test_the_emulated_device_passes_the_self_test() -> None:
+    check_device(Emulator())
+
+
+def test_a_device_that_rounds_twice_is_refused() -> None:
+    fma = "f32::raw::fma(value(r0), value(r1), value(r2))"
+    with pytest.raises(DoctorError, match="fma"):
+        check_device(Mutant(fma, "value(r0) * value(r1) + value(r2)"))
+
+
+def test_a_device_whose_chains_round_twice_is_refused() -> None:
+    with pytest.raises(DoctorError, match="chunk"):
+        check_device(Mutant("f32::raw::fma(value(a), value(b), value(chain))", "value(a) * value(b) + value(chain)"))
+
+
+@pytest.mark.parametrize("barrier", range(4))
+def test_every_barrier_is_needed(barrier: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulation would show one that is missing."""
+    monkeypatch.setattr(generate, "BUSY_BLOCKS", 1)
+    b = ProgramBuilder([(F32, 70 * 300), (F32, 70 * 300)])
+    x, y = (b.input(k).reshape(70, 300) for k in range(2))
+    program = b.finish([b.dot(x.unsqueeze(1), y), b.sum(x)])
+    rng = np.random.default_rng(5)
+    state = [normal(rng, 70 * 300), normal(rng, 70 * 300)]
+    due = executor.compile(program).run(state, CONTEXT)
+    shown = False
+    for descending in (False, True):
+        mutant = Mutant("__syncthreads();", "", which=barrier, descending=descending)
+        got = CudaExecutable(program, device=mutant).run(state, CONTEXT)
+        shown |= any((words(own) != words(other)).any() for own, other in zip(due, got, strict=True))
+    assert shown, f"the emulation does not miss barrier {barrier}"
+
+
+def test_a_write_beyond_a_tensor_is_seen() -> None:
+    b = ProgramBuilder([(F32, 64)])
+    program = b.finish([b.map((64,), [b.input(0)])])
+    device = Mutant("out[static_cast<int>(i)] =", "out[static_cast<int>(i) + 1] =")
+    CudaExecutable(program, device=device).run([np.ones(64, np.float32)], CONTEXT)
+    assert not device.intact
+
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+
+def test_layers_share_kernels_and_copies_are_read_through() -> None:
+    b = ProgramBuilder([(F32, 4 * 64 * 64), (F32, 64 * 64)])
+    x = b.input(1).reshape(64, 64)
+    for layer in range(4):
+        weights = b.input(0).slice(0, layer * 4096, (layer + 1) * 4096).reshape(64, 64)
+        turned = b.map((64, 64), [weights.permute(1, 0)])
+        x = b.dot(x.unsqueeze(1), turned)
+    program = b.finish([b.map((4096,), [x.reshape(4096)])])
+    generated = generate.generate(program)
+    assert generated.source.count("LOCKSTEP_EXPORT(product") == 1, "one kernel for four layers"
+    needed = plan(program, generated.launches).needed
+    assert [i for i, wanted in enumerate(needed) if not wanted] == [0, 2, 4, 6], "nobody reads the transposes"
+
+
+def test_no_op_lies_where_one_that_is_still_read_does() -> None:
+    for own in (products(), Maker(11).step().program):
+        launches = generate.generate(own).launches
+        arena = plan(own, launches)
+        last = {i: i for i in arena.offsets}
+        for i, ops in enumerate(launches):
+            if arena.needed[i]:
+                last.update({p.entry: i for op in ops for p in op.arguments if p.space == Space.OP and p.entry in last})
+        for i, at in arena.offsets.items():
+            for j, other in arena.offsets.items():
+                if i < j <= last[i]:
+                    sizes = own.ops[i].header.elements, own.ops[j].header.elements
+                    assert at + sizes[0] <= other or other + sizes[1] <= at, f"ops {i} and {j} overlap"
+
+
+# --- the edges ---------------------------------------------------------------------------------------------
+
+
+def simple() -> Program:
+    b = ProgramBuilder([(F32, 4), None, (I32, None)])
+    return b.finish([b.map((4,), [b.input(0)], lambda e, x: e.fadd(x, x)), b.input(2)])
+
+
+def test_the_state_stays_on_the_device() -> None:
+    executable = CudaExecutable(simple(), device=Emulator())
+    first = executable.upload([np.ones(4, np.float32), None, np.array(3, np.int32), None])
+    second = executable.step(first, CONTEXT)
+    assert second[1] is first[2], "an alias of the input copies nothing"
+    third = executable.step((second[0], None, second[1], None), CONTEXT)
+    values = [
+        array.tolist() for state in (second, third) for array in executable.download(state)[:1] if array is not None
+    ]
+    assert values == [[2.0] * 4, [4.0] * 4], "an earlier state stays what it was"
+
+
+def test_a_profile_names_the_ops_that_run() -> None:
+    program = products()
+    spent = CudaExecutable(program, device=Emulator()).profile(filled(program, normal), CONTEXT)
+    unread = [i for i, nanoseconds in enumerate(spent) if nanoseconds == 0]
+    assert unread == [i for i, name in enumerate(program.names) if name == "turned"], "copies that are read through"
+
+
+def test_a_tensor_of_another_header_is_refused() -> None:
+    executable = CudaExecutable(simple(), device=Emulator())
+    with pytest.raises(PayloadInvalid, match="state entry 0"):
+        executable.upload([np.ones(5, np.float32), None, np.array(3, np.int32), None])
+
+
+def test_a_dataset_that_changes_is_copied_again() -> None:
+    b = ProgramBuilder([])
+    executable = CudaExecutable(b.finish([b.draw(1, 3)]), device=Emulator())
+    dataset = np.zeros((4, 3), np.int32)
+    assert not executable.run([None], CONTEXT, dataset)[0].any()  # type: ignore[union-attr]
+    dataset += 1
+    assert executable.run([None], CONTEXT, dataset)[0].all()  # type: ignore[union-attr]
+
+
+def test_without_a_device_the_path_is_refused() -> None:
+    try:
+        default_device()
+    except UsageError:
+        with pytest.raises(UsageError, match=r"cuda|CUDA") as refused:
+            executor.compile(simple(), path="cuda")
+        assert refused.value.hint
+    else:
+        pytest.skip("this machine has a CUDA device")
+
+
+def test_without_the_bindings_the_hint_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_bindings(name: str) -> object:
+        raise ImportError(name) if name.startswith("cuda.") else AssertionError(name)
+
+    monkeypatch.setattr("lockstep.numerics.cuda.device.import_module", no_bindings)
+    default_device.cache_clear()
+    with pytest.raises(UsageError) as refused:
+        executor.compile(simple(), path="cuda")
+    assert "lockstep-compute[cuda]" in refused.value.hint

@@ -1,0 +1,93 @@
+"""The generated source under NVIDIA's compilers, on a machine that has them; neither needs a device."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.cuda.device import ARITHMETIC, HEADERS, compile_source
+from lockstep.numerics.cuda.generate import generate
+from lockstep.numerics.scalar import ARITY
+from lockstep.numerics.scalar import Op as Opcode
+from lockstep.protocol.errors import DoctorError, UsageError
+from lockstep.protocol.program import F32
+from tests.random_ops import Maker
+from tests.unit.numerics.test_cuda import products
+
+ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+ROUNDED = re.compile(r"\b((?:add|sub|mul|fma|div|sqrt|rcp|ex2|lg2|sin|cos|tanh|mad)(?:\.\w+)*\.f(?:32|64))\b")
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    """Kernels of every kind of op and fold, a product of every layout."""
+    wide, narrow = generate(Maker(0).step().program), generate(products())
+    return wide.source + narrow.source.replace('#include "kernels.cuh"', "")
+
+
+@pytest.fixture(scope="module")
+def nvcc() -> str:
+    found = shutil.which("nvcc")
+    if found is None:
+        pytest.skip("no nvcc on this machine")
+    return found
+
+
+def compiled(nvcc: str, source: str, folder: Path, options: Sequence[str]) -> Path:
+    unit, out = folder / "program.cu", folder / "program.out"
+    unit.write_text(source)
+    folders = [f"-I{path.parent}" for path in HEADERS]
+    command = [nvcc, "-std=c++20", *ARITHMETIC, *folders, *options, str(unit), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nvcc_makes_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Path) -> None:
+    known = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
+    if architecture not in known:
+        pytest.skip(f"this nvcc knows no {architecture}")
+    assert compiled(nvcc, source, tmp_path, ["-cubin", f"-arch={architecture}"]).stat().st_size > 0
+
+
+def test_every_float_operation_rounds_to_nearest_and_keeps_subnormals(nvcc: str, source: str, tmp_path: Path) -> None:
+    """For every opcode beside products and folds: nothing is flushed, approximated or widened."""
+    b = ProgramBuilder([(F32, 9), (F32, 9), (F32, 9)])
+    opcodes = [op for op in Opcode if op != Opcode.IMM]
+    operands = [b.input(k) for k in range(3)]
+    results = [b.map((9,), operands[: ARITY[op]], lambda e, *r, op=op: e.apply(op, *r)) for op in opcodes]
+    maps = generate(b.finish(results)).source.replace('#include "kernels.cuh"', "")
+    found = set(ROUNDED.findall(compiled(nvcc, source + maps, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()))
+    assert found == {"add.rn.f32", "sub.rn.f32", "mul.rn.f32", "fma.rn.f32", "div.rn.f32", "sqrt.rn.f32"}
+
+
+def test_fma_stands_only_where_the_program_says_so(nvcc: str, tmp_path: Path) -> None:
+    source = """#include "kernels.cuh"
+    LOCKSTEP_KERNEL(32) plain(const Word* a, Word* out) {
+        out[threadIdx.x] = word(f32::add(f32::mul(value(a[0]), value(a[1])), value(a[2])));
+    }"""
+    text = compiled(nvcc, source, tmp_path, ["-ptx", "-arch=compute_90"]).read_text()
+    assert ROUNDED.findall(text) == ["mul.rn.f32", "add.rn.f32"]
+
+
+def test_nvrtc_makes_machine_code(source: str) -> None:
+    try:
+        assert compile_source(source, "sm_90")[:4] == b"\x7fELF"
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+def test_nvrtc_says_what_it_does_not_understand() -> None:
+    try:
+        with pytest.raises(DoctorError, match=r"no kernels for sm_90.*undefined"):
+            compile_source("__global__ void broken() { nothing(); }", "sm_90")
+    except UsageError as error:
+        pytest.skip(str(error))
