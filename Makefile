@@ -105,6 +105,10 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: Python with branch
 test-slow: setup ## the tests that take minutes
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m slow $(PYTEST_ARGS)
 
+.PHONY: test-clang
+test-clang: setup ## the golden hash on a build by clang++
+	$(BIN)/pytest -m slow tests/determinism/test_golden.py::test_a_clang_build_ends_in_the_golden_state $(PYTEST_ARGS)
+
 .PHONY: test-contracts
 test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
 	tools/test-contracts $(BROWNIE_ARGS)

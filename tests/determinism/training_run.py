@@ -1,0 +1,194 @@
+"""A small GPT trained for many steps, and the root of its last state: on every build, path and thread count.
+
+    python -m tests.determinism.training_run                 1,000 steps of everything that this machine has; a table
+    python -m tests.determinism.training_run --steps 50
+
+Every build runs in a process of its own, without torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from hashlib import shake_256
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from lockstep.numerics import _native, executor
+from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.trace import layout_root
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.program import Program
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 1000
+SEED = bytes(range(32))
+VOCABULARY, ROW_LENGTH, ROWS = 64, 17, 512
+PATHS = ("avx512", "avx2", "scalar")
+THREADS = (1, 2)
+COMPILERS = ("g++", "clang++")
+
+FUSED = ("off", "require")
+CODE = {"off": "interpreted", "require": "compiled   "}
+
+GOLDEN = {
+    50: "d7f40c6801b24628b302e6669abf3719b48e1f50eba75d6fa6afc4b38d5c87fe",
+    1000: "275adce3559fccec3865125119dbb5e8858430604e17488b47ff20e612a98e99",
+}
+"""S_t by t: of gpt() from start(), whatever computes it."""
+
+
+def gpt() -> Program:
+    """One training step: forward, backward, clipping, AdamW; folds of more than 256 terms, 130,560 parameters."""
+    from lockstep.training.job import Batch, build_programs
+    from lockstep.training.models import GPT, GPTConfig
+    from lockstep.training.models.gpt import next_token_loss
+    from lockstep.training.strategies import diloco
+
+    model = GPT(GPTConfig(vocabulary=VOCABULARY, context=ROW_LENGTH - 1, layers=2, heads=2, width=72))
+    batch = Batch(rows=2, row_length=ROW_LENGTH)
+    spec = diloco.Spec(inner_steps=STEPS)
+    return build_programs(model, next_token_loss, spec, batch=batch, rounds=1, slots=2).step
+
+
+def start(program: Program) -> tuple[list[Array | None], Array]:
+    """S_0 and the dataset, from SHAKE-256 alone: multiples of 2^-20 below 2^-5 for weights, tokens for rows."""
+    state: list[Array | None] = [
+        None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
+    ]
+    weights = state[0]
+    assert weights is not None, "the state begins with the parameters"
+    numbers = np.frombuffer(shake_256(b"weights").digest(2 * weights.size), "<i2")
+    state[0] = (numbers.astype(np.float32) * np.float32(2.0**-20)).reshape(weights.shape)
+    state[2] = state[0]  # the anchor
+    tokens = np.frombuffer(shake_256(b"rows").digest(ROWS * ROW_LENGTH), np.uint8) % VOCABULARY
+    return state, tokens.astype(np.int32).reshape(ROWS, ROW_LENGTH)
+
+
+def train(program: Program, steps: int, path: str, threads: int, fused: str) -> str:
+    """The root of the last state, as hex.
+
+    Raises UsageError for a path that this machine lacks; DoctorError without the compiler that "require" wants.
+    """
+    executable = executor.compile(program, path=path, threads=threads, fused=fused)
+    state, dataset = start(program)
+    for t in range(1, steps + 1):
+        state = list(executable.run(state, Context(SEED, 0, 1, t), dataset))
+    return layout_root(program.output_layout, state).hex()
+
+
+# --- builds -----------------------------------------------------------------------------------------------------------
+
+
+def build(compiler: str) -> Path | None:
+    """The native extension made by a compiler, in out/build; None if the machine lacks it."""
+    if shutil.which(compiler) is None:
+        return None
+    place = ROOT / "out/build" / f"with-{compiler}"
+    tools = Path(sys.executable).parent
+    cmake = str(tools / "cmake") if (tools / "cmake").exists() else "cmake"
+    nanobind = subprocess.check_output([sys.executable, "-m", "nanobind", "--cmake_dir"], text=True).strip()
+    configure = [
+        cmake, "-S", str(ROOT), "-B", str(place), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+        f"-DCMAKE_CXX_COMPILER={compiler}", f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_DIR={nanobind}",
+        "-DCMAKE_CXX_FLAGS=-Werror",
+    ]  # fmt: skip
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"}
+    for command in (configure, [cmake, "--build", str(place), "--target", "_native", "--parallel", "2"]):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return next(place.glob("_native*.so"))
+
+
+# --- every way --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of computing, and what it gave."""
+
+    compiler: str
+    path: str
+    threads: int
+    fused: str
+    """"off": interpreted maps; "require": compiled ones, by the same compiler."""
+    root: str | None
+    """None: skipped."""
+    seconds: float = 0.0
+    why: str = ""
+    """Of a way that was skipped."""
+
+
+def ways(program: Program, steps: int, compiler: str) -> Iterator[Way]:
+    """Of the build that is loaded in this process."""
+    for kind in product(PATHS, THREADS, FUSED):
+        begin = time.perf_counter()
+        try:
+            root = train(program, steps, *kind)
+        except UsageError:
+            yield Way(compiler, *kind, None, why=f"this machine's widest path is {_native.best_isa()}")
+            continue
+        yield Way(compiler, *kind, root, round(time.perf_counter() - begin, 1))
+
+
+def ways_of_build(program: Program, steps: int, compiler: str) -> Iterator[Way]:
+    """Of a compiler's build, in a process of its own."""
+    extension = build(compiler)
+    if extension is None:
+        yield from (Way(compiler, *kind, None, why=f"no {compiler} here") for kind in product(PATHS, THREADS, FUSED))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "step.pickle"
+        place.write_bytes(pickle.dumps(program))
+        command = [
+            sys.executable, str(ROOT / "tests/with_native.py"), str(extension), "-m", "tests.determinism.training_run",
+            "--steps", str(steps), "--program", str(place), "--build", compiler,
+        ]  # fmt: skip
+        # Passive: on a busy machine threads that spin at a barrier keep those from running that they wait for.
+        own = {"CXX": compiler, "LOCKSTEP_CACHE": str(Path(folder) / "cache"), "OMP_WAIT_POLICY": "passive"}
+        with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            yield from (Way(**json.loads(line)) for line in child.stdout)
+        if child.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}")
+
+
+def main() -> int:
+    """Trains in every way; prints a table; 1 if two roots differ, or one is not the golden one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"at most {STEPS}, the schedule's length (default)")
+    parser.add_argument("--program", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--build", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.program:
+        program = pickle.loads(arguments.program.read_bytes())
+        for way in ways(program, arguments.steps, arguments.build):
+            print(json.dumps(asdict(way)), flush=True)
+        return 0
+    program, found = gpt(), []
+    print(f"S_{arguments.steps} of a GPT trained from S_0")
+    for compiler in COMPILERS:
+        for way in ways_of_build(program, arguments.steps, compiler):
+            found.append(way)
+            outcome = f"skipped: {way.why}" if way.root is None else f"{way.root}  {way.seconds:7.1f} s"
+            print(f"{way.compiler:8}{way.path:7}{way.threads} threads  maps {CODE[way.fused]}  {outcome}", flush=True)
+    roots = {way.root for way in found if way.root}
+    due = GOLDEN.get(arguments.steps)
+    print(f"{len(roots)} different root{'s' * (len(roots) > 1)}", "" if due is None else f"golden: {roots == {due}}")
+    return int(len(roots) != 1 or (due is not None and roots != {due}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
