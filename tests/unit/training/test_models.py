@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from lockstep.training.models import (
     Encoder,
     EncoderConfig,
     GPTConfig,
+    Kind,
     Llama,
     LlamaConfig,
     MLPConfig,
@@ -170,6 +172,43 @@ def test_shape_that_cannot_be_is_refused(config, fields) -> None:
 def test_model_that_is_not_registered_is_refused() -> None:
     with pytest.raises(UsageError, match="Linear"):
         loss_of(nn.Linear(2, 2))
+
+
+def test_model_of_one_s_own_is_a_row_of_the_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(MODELS, "line", Kind(LineConfig, Line, lambda model: line_loss))
+    model = Line(LineConfig(8))
+    settings = {"batch": Batch(4, 9), "rounds": 1, "slots": 2, "min_slots": 1}
+    job = training_job(model, diloco.Spec(inner_steps=2), Dataset(rows(9), 32), **settings)
+    assert (job.genesis.shared[0][:8] == model.head.weight.detach().numpy().reshape(-1)).all(), "the weights it has"
+    save_model(tmp_path, job.genesis.shared[0], job.parameters, job.model)
+    x = torch.ones(1, 8)
+    assert torch.equal(load_model(tmp_path)(x), model(x))
+
+
+@dataclass(frozen=True)
+class LineConfig:
+    """The shape of a line."""
+
+    inputs: int = 8
+
+
+class Line(nn.Module):
+    """One number out of some."""
+
+    def __init__(self, config: LineConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.head = nn.Linear(config.inputs, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, inputs] -> [B]."""
+        return self.head(x).squeeze(1)
+
+
+def line_loss(model, rows_BL: torch.Tensor) -> torch.Tensor:
+    """Squared error of the last element."""
+    x_BL = rows_BL.to(torch.float32)
+    return nn.functional.mse_loss(model(x_BL[:, :-1]), x_BL[:, -1])
 
 
 # --- llama -------------------------------------------------------------------------------------------------
