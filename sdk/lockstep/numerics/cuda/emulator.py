@@ -23,6 +23,21 @@ GUARD = 64
 """Words beyond each allocation that nobody may write."""
 
 
+def build(source: str, folder: Path, compiler: str = "c++") -> Path:
+    """A library with a function launch_<kernel> for each kernel; raises DoctorError with what the compiler says."""
+    native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+    unit, library = folder / "program.cpp", folder / "program.so"
+    unit.write_text(source)
+    command = [
+        compiler, "-std=c++20", "-O1", native, "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math",
+        "-fno-strict-aliasing", "-fwrapv", *(f"-I{path.parent}" for path in HEADERS), str(unit), "-o", str(library),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DoctorError(f"{compiler} compiles no kernels: {done.stderr[:2000]}", hint="it needs g++ or clang++")
+    return library
+
+
 class Emulator:
     """`device.Device` on the processor. `descending` runs the threads of a block in the other order."""
 
@@ -33,22 +48,9 @@ class Emulator:
 
     def load(self, source: str) -> EmulatedKernels:
         """Compiles with the C++ compiler; raises DoctorError with what it says."""
-        native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
         with tempfile.TemporaryDirectory() as folder:
-            unit, library = Path(folder, "program.cpp"), Path(folder, "program.so")
-            unit.write_text(source)
-            command = [
-                self._compiler, "-std=c++20", "-O1", native, "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math",
-                "-fno-strict-aliasing", "-fwrapv", *(f"-I{path.parent}" for path in HEADERS),
-                str(unit), "-o", str(library),
-            ]  # fmt: skip
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise DoctorError(
-                    f"{self._compiler} compiles no kernels: {done.stderr[:2000]}",
-                    hint="the emulator needs g++ or clang++",
-                )
-            return EmulatedKernels(ctypes.CDLL(str(library)), self._descending)
+            library = ctypes.CDLL(str(build(source, Path(folder), self._compiler)))
+            return EmulatedKernels(library, self._descending)
 
     def allocate(self, words: int) -> Address:
         """See `Device`; the words are poisoned."""

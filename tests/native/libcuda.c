@@ -1,0 +1,83 @@
+/* A CUDA driver without a device: what lockstep/numerics/cuda/device.py calls, with kernels of the emulator behind it.
+ *
+ * The environment says what there is: EMULATED_LIBRARY, a library of emulator.build(); NO_DEVICE, an error from cuInit. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
+enum { COMPUTE_CAPABILITY_MAJOR = 75, COMPUTE_CAPABILITY_MINOR = 76 };
+
+static char primary;               /* its address is the context */
+static _Thread_local bool entered; /* a context is current per thread */
+
+#define ENTERED \
+    if (!entered) return INVALID_CONTEXT
+
+int fake_cuInit(unsigned flags) { return flags ? INVALID_VALUE : getenv("NO_DEVICE") ? NO_DEVICE : SUCCESS; }
+int fake_cuDeviceGet(int* device, int ordinal) {
+    *device = 7;
+    return ordinal ? INVALID_VALUE : SUCCESS;
+}
+int fake_cuDeviceGetName(char* name, int length, int device) {
+    snprintf(name, (size_t)length, "no device %d", device);
+    return SUCCESS;
+}
+int fake_cuDeviceGetAttribute(int* value, int attribute, int device) {
+    *value = attribute == COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
+    return device == 7 && (attribute == COMPUTE_CAPABILITY_MAJOR || attribute == COMPUTE_CAPABILITY_MINOR) ? SUCCESS : INVALID_VALUE;
+}
+int fake_cuDevicePrimaryCtxRetain(void** context, int device) {
+    *context = &primary;
+    return device == 7 ? SUCCESS : INVALID_VALUE;
+}
+int fake_cuCtxSetCurrent(void* context) {
+    entered = context == &primary;
+    return entered ? SUCCESS : INVALID_CONTEXT;
+}
+int fake_cuCtxSynchronize(void) { ENTERED; return SUCCESS; }
+int fake_cuModuleLoadData(void** module, const void* image) {
+    ENTERED;
+    *module = dlopen(getenv("EMULATED_LIBRARY"), RTLD_NOW);
+    return *module && memcmp(image, "\177ELF", 4) == 0 ? SUCCESS : INVALID_IMAGE;
+}
+int fake_cuModuleGetFunction(void** function, void* module, const char* name) {
+    ENTERED;
+    char launcher[256];
+    snprintf(launcher, sizeof launcher, "launch_%s", name);
+    *function = dlsym(module, launcher);
+    return *function ? SUCCESS : NOT_FOUND;
+}
+int fake_cuMemAlloc(uint64_t* address, size_t bytes) {
+    ENTERED;
+    void* memory;
+    if (bytes == 0 || posix_memalign(&memory, 256, bytes)) return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
+    *address = (uint64_t)memset(memory, 0xff, bytes);
+    return SUCCESS;
+}
+int fake_cuMemFree(uint64_t address) { ENTERED; free((void*)address); return SUCCESS; }
+int fake_cuMemcpyHtoD(uint64_t to, const void* from, size_t bytes) { ENTERED; memcpy((void*)to, from, bytes); return SUCCESS; }
+int fake_cuMemcpyDtoH(void* to, uint64_t from, size_t bytes) { ENTERED; memcpy(to, (void*)from, bytes); return SUCCESS; }
+int fake_cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
+                        unsigned shared, void* stream, void** arguments, void** extra) {
+    ENTERED;
+    if (x == 0 || y != 1 || z != 1 || threads_y != 1 || threads_z != 1 || shared || stream || extra) return INVALID_VALUE;
+    ((void (*)(unsigned, unsigned, bool, void**))function)(x, threads, false, arguments);
+    return SUCCESS;
+}
+
+/* The bindings ask for every function by its name in the manual. */
+int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, int* status) {
+    (void)version, (void)flags;
+    char own[256];
+    snprintf(own, sizeof own, "fake_%s", name);
+    Dl_info library;
+    dladdr(&primary, &library);
+    *function = strncmp(name, "cuGetProcAddress", 16) ? dlsym(dlopen(library.dli_fname, RTLD_NOW), own) : (void*)cuGetProcAddress_v2;
+    if (status) *status = *function ? 0 : 1;
+    return SUCCESS;
+}
