@@ -19,8 +19,8 @@ from lockstep.training.models.lora import LoRA, LoRAConfig
 from lockstep.training.models.mlp import MLP, MLPConfig
 
 __all__ = [
-    "CNN", "GPT", "MLP", "MODELS", "CNNConfig", "Encoder", "EncoderConfig", "GPTConfig", "Kind", "Llama", "LlamaConfig", "LoRA",
-    "LoRAConfig", "MLPConfig", "build_model", "describe", "image_loss", "loss_of", "masked_token_loss",
+    "CNN", "GPT", "MLP", "MODELS", "CNNConfig", "Encoder", "EncoderConfig", "GPTConfig", "Kind", "Llama", "LlamaConfig",
+    "LoRA", "LoRAConfig", "MLPConfig", "build_model", "describe", "image_loss", "loss_of", "masked_token_loss",
     "next_token_loss",
 ]  # fmt: skip
 
