@@ -37,7 +37,10 @@ class Executor:
         """One read-only output array per op, None where it was not kept; appends to `nanoseconds` each op's time."""
     def loops(
         self,
-    ) -> list[tuple[int, tuple[tuple[str, int], ...], tuple[tuple[int, int, int, int, int], ...], tuple[int, ...]]]:
-        """Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results."""
+    ) -> list[
+        tuple[int, tuple[tuple[str, int], ...], tuple[tuple[int, int, int, int, int], ...], tuple[int, ...], bool]
+    ]:
+        """Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results, and
+        whether these are written past the caches."""
     def attach(self, loop: int, address: int, path: str) -> bool:
         """Lets a loop run the function at an address; False, and nothing changes, if it gives other bits."""

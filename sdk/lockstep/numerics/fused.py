@@ -81,11 +81,11 @@ class Fusion:
 
     def _find_loops(self, everything: bool) -> None:
         told = self._executor.loops()
-        work = sum(elements * len(instrs) for elements, _, instrs, _ in told)
+        work = sum(elements * len(instrs) for elements, _, instrs, _, _ in told)
         if everything or work >= LEAST_WORK:
             self._found = {
-                i: Expression(operands, instrs, results)
-                for i, (elements, operands, instrs, results) in enumerate(told)
+                i: Expression(operands, instrs, results, streams)
+                for i, (elements, operands, instrs, results, streams) in enumerate(told)
                 if everything or elements >= LEAST_ELEMENTS
             }
 

@@ -6,7 +6,7 @@ scalar operations are those of kernels/f32.hpp, which the source begins with: th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,8 @@ class Expression:
     instrs: tuple[Instr, ...]
     results: tuple[int, ...]
     """Registers that are stored."""
+    streams: bool = False
+    """They are too large to stay in a cache, and are written past it: no line is read only to be overwritten."""
 
 
 FLOATS: dict[Op, str] = {
@@ -79,13 +81,46 @@ namespace {
 using namespace lockstep;
 using namespace lockstep::f32;
 using Index = std::int64_t;
-}  // namespace
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+// LANES words to an address that is a multiple of as many, past the caches where the machine can.
+LOCKSTEP_INLINE void stream(Word* out, const Word* in) {
+    typedef float Vector __attribute__((vector_size(4 * LANES)));
+    Vector x;
+    __builtin_memcpy(&x, in, sizeof x);
+#if defined(__clang__)
+    __builtin_nontemporal_store(x, reinterpret_cast<Vector*>(out));
+#elif defined(__AVX512F__)
+    __builtin_ia32_movntps512(reinterpret_cast<float*>(out), x);
+#elif defined(__AVX2__)
+    __builtin_ia32_movntps256(reinterpret_cast<float*>(out), x);
+#elif defined(__SSE__)
+    __builtin_ia32_movntps(reinterpret_cast<float*>(out), x);
+#else
+    __builtin_memcpy(out, &x, sizeof x);
+#endif
+}
+
+// Before anyone else may read what was streamed.
+LOCKSTEP_INLINE void streamed() {
+#if defined(__SSE__)
+    __builtin_ia32_sfence();
+#endif
+}
 
 #if defined(__clang__)
 #define LOCKSTEP_LANES _Pragma("clang loop vectorize(enable) interleave(enable)")
 #else
 #define LOCKSTEP_LANES _Pragma("GCC ivdep")
 #endif
+}  // namespace
 """
 
 SIGNATURE = (
@@ -130,44 +165,66 @@ def _function(called: str, expression: Expression) -> str:
     levels, lines = _levels(expression), _instructions(expression)
     first = len(expression.operands)
 
-    def at(level: int, indent: str) -> Iterable[str]:
-        return (f"{indent}{line}" for i, line in enumerate(lines) if levels[first + i] == level)
+    def at(level: int) -> list[str]:
+        return [line for i, line in enumerate(lines) if levels[first + i] == level]
 
-    rows, elements = [], []
-    uniform = [f"    const Word r{v} = *in[{v}];" for v, (form, _) in enumerate(expression.operands) if form == "U"]
+    uniform, rows, elements = [], [], []
     for v, (form, step) in enumerate(expression.operands):
         place = f"in[{v}] + r * in_stride[{v}]"
-        if form == "B":
-            rows.append(f"        const Word r{v} = *({place});")
+        if form == "U":
+            uniform.append(f"const Word r{v} = *in[{v}];")
+        elif form == "B":
+            rows.append(f"const Word r{v} = *({place});")
         elif form == "C":
-            rows.append(f"        const Word* __restrict p{v} = {place};")
-            elements.append(f"            const Word r{v} = p{v}[c];")
-        elif form == "I":
-            rows.append(f"        const Word s{v} = *in[{v}] + static_cast<Word>(r * in_stride[{v}]);")
-            elements.append(f"            const Word r{v} = s{v} + {step}u * static_cast<Word>(c);")
-    stores = []
-    for j, result in enumerate(expression.results):
-        rows.append(f"        Word* __restrict o{j} = out[{j}] + r * out_stride[{j}];")
-        stores.append(f"            o{j}[c] = r{result};")
+            rows.append(f"const Word* __restrict p{v} = {place};")
+            elements.append(f"const Word r{v} = p{v}[c];")
+        else:
+            rows.append(f"const Word s{v} = *in[{v}] + static_cast<Word>(r * in_stride[{v}]);")
+            elements.append(f"const Word r{v} = s{v} + {step}u * static_cast<Word>(c);")
+    rows += [f"Word* __restrict o{j} = out[{j}] + r * out_stride[{j}];" for j in range(len(expression.results))]
+    elements += at(_ELEMENT)
+    reads = [v for v, (form, _) in enumerate(expression.operands) if form == "C"]
+    row = (_streaming if expression.streams else _loop)(elements, expression.results, reads)
     return "\n".join(
         (
             f'\nextern "C" void {called}{SIGNATURE} {{',
-            *uniform,
-            *at(_UNIFORM, "    "),
-            "    const int n = static_cast<int>(columns);",
-            "    for (Index r = 0; r < rows; ++r) {",
-            *rows,
-            *at(_ROW, "        "),
-            "        LOCKSTEP_LANES",
-            "        for (int c = 0; c < n; ++c) {",
-            *elements,
-            *at(_ELEMENT, "            "),
-            *stores,
-            "        }",
-            "    }",
+            *(*uniform, *at(_UNIFORM), "const int n = static_cast<int>(columns);"),
+            *("for (Index r = 0; r < rows; ++r) {", *rows, *at(_ROW), *row, "}"),
+            *(["streamed();"] if expression.streams else []),
             "}\n",
         )
     )
+
+
+def _loop(elements: Sequence[str], results: Sequence[int], _: Sequence[int]) -> list[str]:
+    """One row, stored as it is computed."""
+    stores = [f"o{j}[c] = r{result};" for j, result in enumerate(results)]
+    return ["LOCKSTEP_LANES", "for (int c = 0; c < n; ++c) {", *elements, *stores, "}"]
+
+
+AHEAD = 128
+"""Words between what a streaming loop computes and what it asks memory for."""
+
+
+def _streaming(elements: Sequence[str], results: Sequence[int], reads: Sequence[int]) -> list[str]:
+    """One row in vectors: whole ones are made on the stack and leave at once, the ends are stored as ever."""
+    stores = [f"o{j}[c] = r{result};" for j, result in enumerate(results)]
+    tiles = [f"t{j}[c - begin] = r{result};" for j, result in enumerate(results)]
+    return [
+        "for (int begin = 0, end; begin < n; begin = end) {",
+        "end = begin + LANES - static_cast<int>(reinterpret_cast<std::uintptr_t>(o0 + begin) / sizeof(Word) % LANES);",
+        "if (end > n || end < begin + LANES) {",
+        "end = end < n ? end : n;",
+        *("for (int c = begin; c < end; ++c) {", *elements, *stores, "}"),
+        "continue;",
+        "}",
+        *(f"__builtin_prefetch(p{v} + begin + {AHEAD});" for v in reads),
+        *(f"alignas(64) Word t{j}[LANES];" for j in range(len(results))),
+        "LOCKSTEP_LANES",
+        *("for (int c = begin; c < begin + LANES; ++c) {", *elements, *tiles, "}"),
+        *(f"stream(o{j} + begin, t{j});" for j in range(len(results))),
+        "}",
+    ]
 
 
 def _levels(expression: Expression) -> list[int]:

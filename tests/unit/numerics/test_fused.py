@@ -124,6 +124,21 @@ def test_operands_of_every_layout(shape: tuple[int, ...]) -> None:
     compare(program, state)
 
 
+def test_results_too_large_for_a_cache() -> None:
+    """Written past it, in rows that begin anywhere in a line."""
+    shape = (2052, 2047)
+    n = shape[0] * shape[1]
+    b = ProgramBuilder([(F32, n), (F32, n), (F32, shape[0])])
+    x, y = b.input(0).reshape(*shape), b.input(1).reshape(*shape)
+    scaled = b.map(shape, [x, b.input(2).unsqueeze(1).expand(*shape)], lambda e, v, w: e.fmul(v, w), name="scaled")
+    both = b.map(shape, [scaled, y, b.iota(shape, 1)], lambda e, v, w, i: e.ffma(v, w, e.i2f(i)), name="both")
+    turned = b.map(shape, [b.input(1).reshape(*reversed(shape)).permute(1, 0)], lambda e, v: e.fneg(v), name="turned")
+    program = b.finish([scaled, both, turned])
+    rng = np.random.default_rng(8)
+    assert all(streams for *_, streams in executor.compile(program)._executor.loops())
+    compare_fused(program, [strange(rng, n), strange(rng, n), strange(rng, shape[0]), None])
+
+
 def test_a_loop_stores_what_is_read_elsewhere_and_nothing_else() -> None:
     b = ProgramBuilder([(F32, 5000), (F32, 5000)])
     x, y = b.input(0), b.input(1)
@@ -132,7 +147,7 @@ def test_a_loop_stores_what_is_read_elsewhere_and_nothing_else() -> None:
     moved = b.map((5000,), [moment, y], lambda e, v, w: e.fmul(v, w), name="output")
     program = b.finish([moved, b.sum(moment)])
     told = executor.compile(program)._executor.loops()
-    assert [(len(operands), len(results)) for _, operands, _, results in told] == [(2, 2)]
+    assert [(len(operands), len(results)) for _, operands, _, results, _ in told] == [(2, 2)]
     rng = np.random.default_rng(2)
     compare_fused(program, [strange(rng, 5000), strange(rng, 5000)])
 

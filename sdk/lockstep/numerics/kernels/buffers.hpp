@@ -3,24 +3,22 @@
 
 #include <cstddef>
 #include <memory>
-#include <new>
 
 #include "plans.hpp"
 
 namespace lockstep {
 
-// 64-byte aligned words, uninitialised.
+// 64-byte aligned words, uninitialised; large ones in huge pages where the system has them.
 class Buffer {
 public:
     Buffer() = default;
-    explicit Buffer(Index words)
-        : data_(static_cast<Word*>(::operator new(static_cast<std::size_t>(words + 16) * sizeof(Word), std::align_val_t{64}))), words_(words) {}
+    explicit Buffer(Index words);
     Word* data() const { return data_.get(); }
     Index words() const { return words_; }
 
 private:
     struct Free {
-        void operator()(Word* p) const { ::operator delete(p, std::align_val_t{64}); }
+        void operator()(Word* p) const;
     };
     std::unique_ptr<Word[], Free> data_;
     Index words_ = 0;

@@ -24,11 +24,10 @@ Buffer Pool::take(Index words) {
 }
 
 void Pool::give(Buffer buffer) {
-    constexpr Index kMostWords = Index{32} << 20;  // 128 MiB: a few states, not every op's output
     const std::lock_guard lock(mutex_);
     Index held = buffer.words();
     for (const Buffer& b : free_) held += b.words();
-    if (held <= kMostWords) free_.push_back(std::move(buffer));
+    if (held <= most_) free_.push_back(std::move(buffer));
 }
 
 // One run: resolves sources, computes op after op.
@@ -206,7 +205,13 @@ private:
 };
 
 Executor::Executor(Program program, std::vector<Buffer> consts)
-    : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {}
+    : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
+    // A step's inputs are the last one's outputs: two states live at a time, and come back one after the other.
+    Index state = 0;
+    for (std::size_t i = 0; i < program_.ops.size(); ++i)
+        if (schedule_.kept[i]) state += program_.ops[i].elements;
+    pool_ = std::make_shared<Pool>(2 * state);
+}
 
 bool Executor::attach(std::size_t index, LoopFunction function, const Kernels& kernels) {
     Loop& loop = schedule_.loops.at(index);

@@ -18,12 +18,15 @@ namespace lockstep {
 // Buffers that outlive a run: a result's memory comes back here when its last reader drops it.
 class Pool {
 public:
+    // Holds at most `most` words that nobody uses.
+    explicit Pool(Index most) : most_(most) {}
     Buffer take(Index words);
     void give(Buffer buffer);
 
 private:
     std::mutex mutex_;
     std::vector<Buffer> free_;
+    Index most_;
 };
 
 struct RunInputs {
@@ -56,7 +59,7 @@ private:
     Program program_;
     Schedule schedule_;
     std::vector<Buffer> consts_;
-    std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
+    std::shared_ptr<Pool> pool_;
     std::mutex running_;  // the arena serves one run at a time
     Buffer arena_;
     std::set<std::pair<LoopFunction, const Kernels*>> trusted_;  // functions that gave the interpreter's bits

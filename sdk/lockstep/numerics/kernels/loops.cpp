@@ -277,6 +277,7 @@ struct Builder {
             plan.operand[v].iota = loop.sources[v].tag == Tag::kIota;
             plan.operand[v].offset = static_cast<Word>(loop.sources[v].offset);
         }
+        plan.streams = plan.elements >= kStreamed;
         choose_forms(plan);
         choose_blocks(plan);
     }
@@ -335,11 +336,16 @@ private:
 
 bool computes(LoopFunction function, const Loop& loop, const Kernels& kernels) {
     constexpr Index kRows = 3, kColumns = 277, kCells = kRows * kColumns;
+    constexpr std::size_t kLine = 16, kPitch = (kCells + kLine - 1) / kLine * kLine;
     constexpr int kTrials = 16;
     const LoopPlan& plan = loop.plan;
     const f32::FloatEnvironment environment;
     const auto registers = static_cast<std::size_t>(plan.operands) + loop.instrs.size();
-    std::vector<std::vector<Word>> due(registers, std::vector<Word>(kCells)), got(loop.results.size(), std::vector<Word>(kCells));
+    std::vector<std::vector<Word>> due(registers, std::vector<Word>(kCells));
+    std::vector<Word> cells(loop.results.size() * kPitch + kLine);  // the outputs, each from the start of a line on
+    std::size_t shift = 0;
+    while (reinterpret_cast<std::uintptr_t>(cells.data() + shift) % (kLine * sizeof(Word)) != 0) ++shift;
+    const auto got = [&](std::size_t j) { return cells.data() + shift + j * kPitch; };
     for (int trial = 0; trial < kTrials; ++trial) {
         Probe probe(static_cast<std::uint64_t>(trial));
         std::vector<std::vector<Word>> memory;
@@ -367,13 +373,15 @@ bool computes(LoopFunction function, const Loop& loop, const Kernels& kernels) {
             if (static_cast<Op>(instr.op) == Op::IMM) std::fill(result.begin(), result.end(), instr.imm);
             else kernels.apply_op(instr.op, at(instr.a), at(instr.b), at(instr.c), result.data(), kCells);
         }
-        for (std::size_t j = 0; j < got.size(); ++j) {
-            out[j] = got[j].data();
+        for (std::size_t j = 0; j < loop.results.size(); ++j) {
+            out[j] = got(j);
             out_stride[j] = kColumns;
         }
         function(in, in_stride, out, out_stride, kRows, kColumns);
-        for (std::size_t j = 0; j < got.size(); ++j)
-            if (got[j] != due[static_cast<std::size_t>(loop.results[j])]) return false;
+        for (std::size_t j = 0; j < loop.results.size(); ++j) {
+            const std::vector<Word>& wanted = due[static_cast<std::size_t>(loop.results[j])];
+            if (!std::equal(wanted.begin(), wanted.end(), got(j))) return false;
+        }
     }
     return true;
 }

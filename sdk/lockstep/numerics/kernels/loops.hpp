@@ -18,6 +18,7 @@ struct Kernels;
 constexpr int kMaxLoopOperands = 16;
 constexpr int kMaxLoopOutputs = 8;
 constexpr int kMaxLoopInstrs = 96;
+constexpr Index kStreamed = 1 << 22;  // words of a result that does not stay in a cache
 constexpr Index kLoopBlock = 16384;  // elements of a block that nothing is copied for
 
 // How a loop's function reads an operand in row r, column c of a block.
@@ -28,7 +29,8 @@ enum class Form : char {
     kIota = 'I',       // in[0] + r * stride + c * step; the step is part of the function
 };
 
-// out[j][r * out_stride[j] + c] for r < rows, c < cols; strides in words. The caller holds a FloatEnvironment.
+// out[j][r * out_stride[j] + c] for r < rows, c < cols; strides in words. The outputs lie alike
+// in their cache lines. The caller holds a FloatEnvironment.
 using LoopFunction = void (*)(const Word* const* in, const Index* in_stride, Word* const* out, const Index* out_stride, Index rows,
                               Index cols);
 
@@ -45,6 +47,7 @@ struct LoopPlan {
     int axes, operands, outputs;
     int row_axis;  // the axis of a block's rows; -1: a block is one row
     bool flat;     // rows are too short: a block is one row of elements in order, whatever its axes
+    bool streams;  // results are too large to be found in a cache again: the function writes them past it
     Index extents[kMaxAxes], out_strides[kMaxAxes];
     Index box[kMaxAxes];  // extents of one block; at most kBlock elements where some operand is gathered
     Index blocks, elements;

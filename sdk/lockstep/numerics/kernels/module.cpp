@@ -125,7 +125,8 @@ nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, W
     return out;
 }
 
-// What a compiler has to know of a loop: elements, per operand (form, step), instructions, registers of the results.
+// What a compiler has to know of a loop: elements, per operand (form, step), instructions, registers of the results, whether
+// they are written past the caches.
 nb::list loops_of(const Executor& executor) {
     nb::list loops;
     for (const Loop& loop : executor.loops()) {
@@ -136,7 +137,7 @@ nb::list loops_of(const Executor& executor) {
         }
         for (const LoopInstr& i : loop.instrs) instrs.append(nb::make_tuple(i.op, i.a, i.b, i.c, i.imm));
         for (const int r : loop.results) results.append(r);
-        loops.append(nb::make_tuple(loop.plan.elements, nb::tuple(operands), nb::tuple(instrs), nb::tuple(results)));
+        loops.append(nb::make_tuple(loop.plan.elements, nb::tuple(operands), nb::tuple(instrs), nb::tuple(results), loop.plan.streams));
     }
     return loops;
 }
@@ -206,7 +207,7 @@ NB_MODULE(_native, m) {
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(),
              "One output array per op, None where it was not kept. Releases the interpreter while it computes.")
-        .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results.")
+        .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results, streams.")
         .def("attach", &attach, nb::arg("loop"), nb::arg("address"), nb::arg("path"),
              "Lets a loop run the function at an address; False, and nothing changes, if it gives other bits than the interpreter.");
 }

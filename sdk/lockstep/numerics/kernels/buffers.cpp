@@ -1,0 +1,36 @@
+// Where the executor's words lie.
+#include "buffers.hpp"
+
+#include <cstdlib>
+#include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kLine = 64, kHugePage = std::size_t{2} << 20;
+
+std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// A pass over many large tensors misses few translations in huge pages, and a new buffer few faults.
+Word* allocate(Index words) {
+    const std::size_t bytes = static_cast<std::size_t>(words + 16) * sizeof(Word);
+    const std::size_t page = bytes >= 2 * kHugePage ? kHugePage : kLine;
+    void* found = std::aligned_alloc(page, rounded(bytes, page));
+    if (!found) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+    if (page == kHugePage) madvise(found, rounded(bytes, page), MADV_HUGEPAGE);
+#endif
+    return static_cast<Word*>(found);
+}
+
+}  // namespace
+
+Buffer::Buffer(Index words) : data_(allocate(words)), words_(words) {}
+
+void Buffer::Free::operator()(Word* p) const { std::free(p); }
+
+}  // namespace lockstep
