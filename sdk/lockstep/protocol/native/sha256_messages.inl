@@ -1,16 +1,7 @@
-// The protocol's two message shapes, over a `Compress` with one() and two(); included inside each path's own namespace.
+// The protocol's two message shapes, over a `Compress` with digests<N>(messages, out); included inside each path's namespace.
 
 constexpr std::uint32_t kInitial[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-
-inline void store_digest(const std::uint32_t* state, std::uint8_t* out) {
-    for (int i = 0; i < 8; ++i) {
-        out[4 * i] = static_cast<std::uint8_t>(state[i] >> 24);
-        out[4 * i + 1] = static_cast<std::uint8_t>(state[i] >> 16);
-        out[4 * i + 2] = static_cast<std::uint8_t>(state[i] >> 8);
-        out[4 * i + 3] = static_cast<std::uint8_t>(state[i]);
-    }
-}
 
 // prefix ‖ data, cut into blocks: the first one and the padded tail are copies, what lies between is read in place.
 struct Message {
@@ -19,7 +10,7 @@ struct Message {
     const std::uint8_t* body;
     std::size_t blocks, tail_from;
 
-    Message(std::uint8_t prefix, const std::uint8_t* data, std::size_t bytes) {
+    void set(std::uint8_t prefix, const std::uint8_t* data, std::size_t bytes) {
         const std::size_t length = bytes + 1;
         blocks = (length + 9 + 63) / 64;
         body = data - 1;  // block i >= 1 starts at data[64 i - 1]
@@ -45,34 +36,24 @@ struct Message {
     }
 };
 
-template <class Compress>
-void hash_one(std::uint8_t prefix, const std::uint8_t* data, std::size_t bytes, std::uint8_t* out) {
-    const Message message(prefix, data, bytes);
-    std::uint32_t state[8];
-    std::memcpy(state, kInitial, sizeof state);
-    for (std::size_t i = 0; i < message.blocks; ++i) Compress::one(state, message.block(i));
-    store_digest(state, out);
+// N messages of one length, one after the other, side by side: their dependency chains fill each other's gaps.
+template <class Compress, int N>
+void hash_together(std::uint8_t prefix, const std::uint8_t* data, std::size_t bytes, std::uint8_t* out) {
+    Message messages[N];
+    for (int i = 0; i < N; ++i) messages[i].set(prefix, data + static_cast<std::size_t>(i) * bytes, bytes);
+    Compress::template digests<N>(messages, out);
 }
 
-// Two messages of one length side by side: the two dependency chains fill each other's gaps.
-template <class Compress>
-void hash_two(std::uint8_t prefix, const std::uint8_t* data, std::size_t bytes, std::uint8_t* out) {
-    const Message a(prefix, data, bytes), b(prefix, data + bytes, bytes);
-    std::uint32_t state_a[8], state_b[8];
-    std::memcpy(state_a, kInitial, sizeof state_a);
-    std::memcpy(state_b, kInitial, sizeof state_b);
-    for (std::size_t i = 0; i < a.blocks; ++i) Compress::two(state_a, a.block(i), state_b, b.block(i));
-    store_digest(state_a, out);
-    store_digest(state_b, out + kHashBytes);
-}
+constexpr std::size_t kTogether = 2;
 
 template <class Compress>
 void hash_leaves(const std::uint8_t* data, std::size_t bytes, std::uint8_t* out) {
-    for (; bytes >= 2 * kLeafBytes; data += 2 * kLeafBytes, bytes -= 2 * kLeafBytes, out += 2 * kHashBytes)
-        hash_two<Compress>(0x00, data, kLeafBytes, out);
+    constexpr std::size_t kBoth = kTogether * kLeafBytes;
+    for (; bytes >= kBoth; data += kBoth, bytes -= kBoth, out += kTogether * kHashBytes)
+        hash_together<Compress, kTogether>(0x00, data, kLeafBytes, out);
     for (; bytes > 0; out += kHashBytes) {
         const std::size_t leaf = bytes < kLeafBytes ? bytes : kLeafBytes;
-        hash_one<Compress>(0x00, data, leaf, out);
+        hash_together<Compress, 1>(0x00, data, leaf, out);
         data += leaf;
         bytes -= leaf;
     }
@@ -80,7 +61,8 @@ void hash_leaves(const std::uint8_t* data, std::size_t bytes, std::uint8_t* out)
 
 template <class Compress>
 void hash_nodes(const std::uint8_t* pairs, std::size_t count, std::uint8_t* out) {
-    for (; count >= 2; count -= 2, pairs += 4 * kHashBytes, out += 2 * kHashBytes)
-        hash_two<Compress>(0x01, pairs, 2 * kHashBytes, out);
-    if (count) hash_one<Compress>(0x01, pairs, 2 * kHashBytes, out);
+    constexpr std::size_t kPair = 2 * kHashBytes;
+    for (; count >= kTogether; count -= kTogether, pairs += kTogether * kPair, out += kTogether * kHashBytes)
+        hash_together<Compress, kTogether>(0x01, pairs, kPair, out);
+    if (count) hash_together<Compress, 1>(0x01, pairs, kPair, out);
 }

@@ -12,7 +12,7 @@ namespace {
 inline std::uint32_t rotate(std::uint32_t x, int n) { return (x >> n) | (x << (32 - n)); }
 
 struct Portable {
-    static void one(std::uint32_t* state, const std::uint8_t* block) {
+    static void compress(std::uint32_t* state, const std::uint8_t* block) {
         std::uint32_t w[64];
         for (int i = 0; i < 16; ++i)
             w[i] = static_cast<std::uint32_t>(block[4 * i]) << 24 | static_cast<std::uint32_t>(block[4 * i + 1]) << 16 |
@@ -34,9 +34,14 @@ struct Portable {
         state[0] += a, state[1] += b, state[2] += c, state[3] += d;
         state[4] += e, state[5] += f, state[6] += g, state[7] += h;
     }
-    static void two(std::uint32_t* a, const std::uint8_t* block_a, std::uint32_t* b, const std::uint8_t* block_b) {
-        one(a, block_a);
-        one(b, block_b);
+    template <int N>
+    static void digests(const Message* messages, std::uint8_t* out) {
+        for (int n = 0; n < N; ++n, out += kHashBytes) {
+            std::uint32_t state[8];
+            std::memcpy(state, kInitial, sizeof state);
+            for (std::size_t i = 0; i < messages[n].blocks; ++i) compress(state, messages[n].block(i));
+            for (int i = 0; i < 32; ++i) out[i] = static_cast<std::uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
+        }
     }
 };
 
