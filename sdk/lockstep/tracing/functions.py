@@ -50,17 +50,19 @@ class Replaced(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         """softmax(q k^T / sqrt(d) + mask) v (Vaswani 2017, section 3.2.1); shapes [..., T, d]."""
+        heads = query.shape[:-1]
         if enable_gqa:
-            groups = query.shape[-3] // key.shape[-3]
-            key = torch.repeat_interleave(key, groups, -3)
-            value = torch.repeat_interleave(value, groups, -3)
+            # Heads that share keys are more rows of one product, and their gradients one sum over all of them.
+            query = query.reshape(*key.shape[:-2], -1, query.shape[-1])
         scores = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        scores = scores.view(*heads, key.shape[-2])
         if is_causal:
-            rows = torch.arange(query.shape[-2]).unsqueeze(1)
+            rows = torch.arange(scores.shape[-2]).unsqueeze(1)
             scores = scores.masked_fill(torch.arange(key.shape[-2]).unsqueeze(0) > rows, -math.inf)
         if attn_mask is not None:
             scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-        return self.dropout(torch.softmax(scores, -1), dropout_p) @ value
+        weights = self.dropout(torch.softmax(scores, -1), dropout_p)
+        return (weights.view(*query.shape[:-1], -1) @ value).view(*heads, value.shape[-1])
 
     def dropout(
         self,

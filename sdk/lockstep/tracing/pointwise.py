@@ -9,6 +9,7 @@ from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing.graph import BOOL, F32, I32, Node
 from lockstep.tracing.lowering import Lowering, rule
+from lockstep.tracing.shapes import complement
 
 Number = Node | float
 
@@ -24,7 +25,8 @@ def _is_float(*xs: Number) -> bool:
 def add(low: Lowering, a: Number, b: Number, alpha: float = 1) -> Node:
     """a + alpha b."""
     if low.dtype == F32:
-        return low.f(Op.FADD, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
+        whole = complement(low, a, b) if alpha == 1 else None
+        return whole or low.f(Op.FADD, a, b if alpha == 1 else low.f(Op.FMUL, b, float(alpha)))
     return low.i(Op.IADD, a, b if alpha == 1 else low.i(Op.IMUL, b, int(alpha)))
 
 

@@ -222,7 +222,7 @@ class Schedule:
         reader = node
         while reader.index not in self._wanted and len(users := self._users[reader.index]) == 1:
             seen = self._view(users[0], chain) if users[0].kind in VIEWS else None
-            if seen is None:
+            if seen is None or _batch_innermost(seen):
                 break
             reader, chain = users[0], seen
         return reader, self._emit_fold(chain, node)
@@ -438,6 +438,15 @@ def _k_stride(val: Val, rank: int) -> int | None:
             return None
     last = axes[-1][1]
     return last if last == 1 or not leaf.is_tensor else None
+
+
+def _batch_innermost(val: Val) -> bool:
+    """Whether neighbours in memory would be elements of different products: a product then has no row to write."""
+    chain = val.body
+    if not isinstance(chain, Chain) or len(chain.operands) < 2:
+        return False
+    shared = [all(x.strides[a] for x in chain.operands) for a, n in enumerate(val.axes) if n > 1]
+    return not all(shared) and shared[-1]
 
 
 def _first_stride(val: Val) -> int:

@@ -160,6 +160,24 @@ def slice_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, st
     return padded(low, spaced, dim, first, n - first - spaced.shape[dim])
 
 
+def complement(low: Lowering, a: Any, b: Any) -> Node | None:
+    """The sum of two concatenations, each zero where the other is not: the gradients of two halves; else None."""
+    if not (isinstance(a, Node) and isinstance(b, Node) and a.kind == b.kind == "concat" and a.attrs == b.attrs):
+        return None
+    if [p.shape for p in a.args] != [p.shape for p in b.args]:
+        return None
+    parts = []
+    for left, right in zip(a.args, b.args, strict=True):
+        if not (_is_zero(left) or _is_zero(right)):
+            return None
+        parts.append(right if _is_zero(left) else left)
+    return low.graph.concat(parts, a.attrs[0])
+
+
+def _is_zero(x: Node) -> bool:
+    return x.kind == "imm" and x.attrs[0] == 0
+
+
 @rule("select_backward")
 def select_backward(low: Lowering, grad: Node, sizes: Sequence[int], dim: int, index: int) -> Node:
     """The gradient in its place, zeros around."""

@@ -195,6 +195,45 @@ def test_attention_layout_needs_no_copy_between_its_products() -> None:
     assert kinds.count(Kind.MAP) == 2, "one transposes v, one flattens the result"
 
 
+def grouped_attention(masked: bool):
+    """The gradient of attention by flat keys: four heads on two heads of keys and values, in torch's form or spread."""
+
+    def gradient(x, k):
+        leaf, q = k.detach().requires_grad_(), x.view(1, 4, 16, 8)
+        heads = leaf.view(1, 2, 16, 8)
+        if masked:
+            heads = heads[:, :, None].expand(1, 2, 2, 16, 8).reshape(1, 4, 16, 8)
+        y = nn.functional.scaled_dot_product_attention(q, heads, heads, is_causal=True, enable_gqa=not masked)
+        return [torch.autograd.grad((y * q).sum(), leaf)[0].reshape(-1), None]
+
+    return gradient
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["grouped", "spread"])
+def test_gradients_of_shared_heads_are_products_with_rows(masked: bool) -> None:
+    program = trace(grouped_attention(masked), torch.zeros(512), torch.zeros(256))
+    for op in program.ops:
+        if op.kind == Kind.FOLD and op.mode == Fold.DOT and op.extents:
+            shared = [bool(a and b) for a, b in zip(*(view.strides[:-1] for view in op.views), strict=True)]
+            assert all(shared) or not shared[-1], "neighbours in memory share a row or a column"
+    rng = np.random.default_rng(0)
+    state = [rng.standard_normal(n).astype(np.float32) for n in (512, 256)]
+    due = grouped_attention(masked)(*(torch.from_numpy(s).double() for s in state))[0]
+    np.testing.assert_allclose(run(program, *state)[0], due.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_two_halves_are_joined_and_not_added() -> None:
+    def rotated(x):
+        leaf = x.detach().requires_grad_()
+        a, b = leaf[..., :4], leaf[..., 4:]
+        return [torch.autograd.grad((torch.cat((-b, a), -1) * x).sum(), leaf)[0]]
+
+    program = trace(rotated, torch.zeros(8))
+    assert [op.kind for op in program.ops].count(Kind.CONCAT) == 1
+    x = np.arange(8, dtype=np.float32)
+    assert run(program, x)[0].tolist() == [4, 5, 6, 7, 0, -1, -2, -3]
+
+
 def test_products_that_are_summed_become_a_dot() -> None:
     program = trace(lambda x, y: [(x * y).sum(), (x * x).sum()], torch.zeros(600), torch.zeros(600))
     assert [(op.kind, op.mode) for op in program.ops] == [(Kind.FOLD, Fold.DOT)] * 2
