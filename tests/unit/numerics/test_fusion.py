@@ -37,3 +37,22 @@ def test_rows_are_added_where_the_program_multiplies_a_one_hot_map(B: int, T: in
     indices = rng.integers(-1, V + 1, B * (T + 1)).astype(np.int32)  # beyond the table on both sides, too
     compare(program, [indices, grad])
     assert unused(program, [indices, grad]) == ["hot", "transposed"]
+
+
+# --- column sums -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("B", "T", "D"), [(1, 5, 3), (1, 300, 40), (2, 33, 70), (3, 700, 17), (1, 5000, 20)])
+def test_a_map_that_one_fold_reads_is_stored_as_its_operands_lie(B: int, T: int, D: int) -> None:
+    """sum over B and T of x * y, as the gradient of a LayerNorm's gain: the committed form folds a transposed map."""
+    rng = np.random.default_rng((B, T, D))
+    b = ProgramBuilder([(F32, B * T * D), (F32, B * T * D), (F32, B * T)])
+    x, y = (b.input(k).reshape(B * T, D).permute(1, 0) for k in range(2))
+    scale = b.input(2).expand(D, B * T)
+    product = b.map((D, B * T), [x, y, scale], lambda e, v, w, s: e.fmul(e.fmul(v, w), s), name="product")
+    turned = b.map((D, B * T), [x, b.iota((D, B * T), 1)], lambda e, v, i: e.fadd(v, e.i2f(i)), name="of an iota, too")
+    both = b.map((D, B * T), [x], lambda e, v: e.fmul(v, v), name="read twice")
+    halves = b.map((D, B * T), [y], lambda e, v: e.fneg(v), name="read in part").slice(1, 0, max(1, B * T // 2))
+    outputs = [b.sum(product), b.max(turned), b.sum(both), b.min(both), b.sum(halves)]
+    state = [strange(rng, B * T * D), normal(rng, B * T * D), normal(rng, B * T), None]
+    compare(b.finish(outputs), state)

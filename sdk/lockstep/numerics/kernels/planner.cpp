@@ -293,6 +293,77 @@ Step plan_fold_step(const Descriptor& op, const std::vector<View>& views) {
     return plan_fold(op, pointers);
 }
 
+// --- layouts ------------------------------------------------------------------------------------------------------------
+
+// A permutation of a map's axes, outermost first, in which all that it reads lies contiguous; nothing if its own order will do.
+std::optional<std::vector<std::size_t>> reading_order(const Descriptor& op) {
+    const auto rank = op.extents.size();
+    std::vector<std::size_t> order(rank);
+    for (std::size_t axis = 0; axis < rank; ++axis) order[axis] = axis;
+    const auto reads = [](const View& view) { return view.tag != Tag::kIota && !view.uniform(); };
+    const auto whole = std::find_if(op.views.begin(), op.views.end(), [&](const View& view) {
+        for (std::size_t axis = 0; axis < rank; ++axis)
+            if (op.extents[axis] > 1 && view.strides[axis] <= 0) return false;
+        return reads(view);
+    });
+    if (whole == op.views.end()) return std::nullopt;
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return whole->strides[a] > whole->strides[b]; });
+    const std::size_t innermost = order.back();
+    if (innermost == rank - 1) return std::nullopt;
+    for (const View& view : op.views)
+        if (reads(view) && view.strides[innermost] != 1 && view.strides[innermost] != 0) return std::nullopt;
+    return order;
+}
+
+Descriptor permuted(const Descriptor& op, const std::vector<std::size_t>& order) {
+    Descriptor result = op;
+    for (std::size_t axis = 0; axis < order.size(); ++axis) {
+        result.extents[axis] = op.extents[order[axis]];
+        for (std::size_t v = 0; v < op.views.size(); ++v) result.views[v].strides[axis] = op.views[v].strides[order[axis]];
+    }
+    return result;
+}
+
+// `view` of the output of op `index` as a view of the same output with its axes stored in `order`.
+std::optional<View> in_order(const View& view, const Descriptor& reader, const Descriptor& op, const std::vector<std::size_t>& order) {
+    const std::vector<Index> stored = row_major(permuted(op, order).extents);
+    std::vector<Index> strides(order.size());
+    for (std::size_t axis = 0; axis < order.size(); ++axis) strides[order[axis]] = stored[axis];
+    Descriptor turned = op;
+    turned.views = {View{view.tag, view.index, 0, strides}};
+    std::vector<Index> extents = reader.extents;
+    extents.push_back(reader.k);
+    return read_through(view, extents, turned);
+}
+
+// Column sums: the committed form transposes what a map computes and folds its rows. Where a fold alone reads such a map, the map
+// is stored as its operands lie, and the fold walks down columns.
+void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    const std::size_t n = program.ops.size();
+    std::vector<std::size_t> readers(n, 0), reader(n, 0);
+    for (std::size_t i = 0; i < n; ++i)
+        for (const View& view : views[i])
+            if (view.tag == Tag::kOp && schedule.needed[i]) {
+                ++readers[static_cast<std::size_t>(view.index)];
+                reader[static_cast<std::size_t>(view.index)] = i;
+            }
+    for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t r = reader[i];
+        if (schedule.kept[i] || readers[i] != 1 || program.ops[i].kind != Kind::kMap || is_copy(program.ops[i]) ||
+            !std::holds_alternative<FoldStep>(schedule.steps[r]) || views[r].size() != 1 ||
+            !std::holds_alternative<std::monostate>(schedule.fused[r]))
+            continue;
+        const auto order = reading_order(program.ops[i]);
+        const auto view = order ? in_order(views[r][0], program.ops[r], program.ops[i], *order) : std::nullopt;
+        if (!view) continue;
+        program.ops[i] = permuted(program.ops[i], *order);
+        views[i] = program.ops[i].views;
+        views[r] = {*view};
+        schedule.fused[i] = plan_map_step(program.ops[i]);
+        schedule.fused[r] = plan_fold(program.ops[r], {&views[r][0]});
+    }
+}
+
 // --- memory -------------------------------------------------------------------------------------------------------------
 
 // Free ranges of the arena by offset; first fit, merged when given back.
@@ -352,7 +423,7 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
     std::vector<bool> candidate;
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         candidate.push_back(program.ops[i].kind == Kind::kMap && !program.ops[i].instrs.empty() && !is_copy(program.ops[i]) &&
-                            std::holds_alternative<std::monostate>(schedule.fused[i]));
+                            !std::holds_alternative<ScatterPlan>(schedule.fused[i]));
     schedule.loops = make_loops(program, views, candidate, schedule.needed, schedule.kept);
     schedule.loop_of.assign(program.ops.size(), -1);
     for (std::size_t l = 0; l < schedule.loops.size(); ++l)
@@ -409,7 +480,9 @@ Schedule make_schedule(const Program& program) {
             for (const MapPlan& plan : step->parts) schedule.map_scratch_words = std::max(schedule.map_scratch_words, map_scratch(plan));
     }
     choose_results(program, views, schedule);
-    find_loops(program, views, schedule);
+    Program laid_out = program;
+    choose_layouts(laid_out, views, schedule);
+    find_loops(laid_out, views, schedule);
     place(program, views, schedule);
     return schedule;
 }

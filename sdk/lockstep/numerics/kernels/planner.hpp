@@ -32,8 +32,9 @@ struct PlainStep {};
 
 using Step = std::variant<MapStep, GemmStep, FoldStep, PlainStep>;
 
-// The step of one op that does the work of others too, so that their outputs need not exist.
-using Fused = std::variant<std::monostate, ScatterPlan>;
+// What is run in place of an op's own step where not every output is asked for: the work of other ops too, so that their outputs
+// need not exist; or a map and the fold that reads it, with the map's output stored in another order.
+using Fused = std::variant<std::monostate, ScatterPlan, MapStep, FoldStep>;
 
 struct Schedule {
     std::vector<Step> steps;          // one per op: how it is run by itself
