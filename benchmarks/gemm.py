@@ -7,7 +7,8 @@ The layouts name how the operands lie: NN a[m, k] b[k, n]; NT a[m, k] b[n, k]; T
 storage as a view (b.T, a.T). A Program's fold reads operands that are contiguous along k in the committed form, so the
 other orders go through a transposing map, which the executor reads through.
 
-The two sides run turn by turn in one process, so that a busy machine slows both; times are medians.
+The two sides run turn by turn in one process, so that a busy machine slows both; times and the ratios of
+neighbouring calls are medians.
 """
 
 from __future__ import annotations
@@ -90,12 +91,12 @@ class ProductTime:
     ms: float
     torch_ms: float
     ratio: float
-    """ms / torch_ms."""
+    """The median over the pairs of neighbouring calls."""
     gflops: float
 
 
-def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
-    """Median milliseconds of each function, called in turn."""
+def alternately(runs: int, *functions: Callable[[], object]) -> list[list[float]]:
+    """Milliseconds of each function's calls, made in turn."""
     times: list[list[float]] = [[] for _ in functions]
     for run in range(runs + 2):
         for function, found in zip(functions, times, strict=True):
@@ -103,7 +104,7 @@ def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
             function()
             if run >= 2:  # the first two find memory and caches cold
                 found.append(1e3 * (time.perf_counter() - begin))
-    return [statistics.median(found) for found in times]
+    return times
 
 
 def storage(shape: Shape, layout: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
@@ -148,10 +149,12 @@ def time_product(shape: Shape, layout: str, threads: int, path: str, runs: int) 
     if not torch.allclose(found, torch.matmul(left, right), rtol=1e-3, atol=1e-3):
         raise ArithmeticError(f"{shape.name} {layout}: not the same product")
     turns = min(runs, max(7, int(SECONDS * 50 * threads / shape.gflop)))
-    ms, torch_ms = alternately(turns, ours, lambda: torch.matmul(left, right))
+    times, torch_times = alternately(turns, ours, lambda: torch.matmul(left, right))
+    ms, torch_ms = statistics.median(times), statistics.median(torch_times)
+    ratio = statistics.median(own / base for own, base in zip(times, torch_times, strict=True))
     return ProductTime(
         shape.name, shape.batch, shape.m, shape.k, shape.n, layout, threads,
-        round(ms, 3), round(torch_ms, 3), round(ms / torch_ms, 3), round(1e3 * shape.gflop / ms, 1),
+        round(ms, 3), round(torch_ms, 3), round(ratio, 3), round(1e3 * shape.gflop / ms, 1),
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@
 // the chunk, because a tile's accumulators are the chains. A block of b stays in L2 while strips of a pass through L1.
 
 constexpr int NR = NV * W;
-constexpr Index kStripsAtATime = 4;  // packed together, so that whole lines of a k-major operand are read at once
+constexpr Index kStripsAtATime = 4;  // of a k-major operand, packed together so that whole lines are read at once
+constexpr Index kRowsAhead = 8;      // of a panel, fetched from L2 before they are multiplied
 static_assert(MR <= W, "a strip is packed as one vector for each k");
 
 inline int lanes_left(Index end, Index begin) {
@@ -93,11 +94,11 @@ inline void pack_strips(const Rows& a, const Strips& strips, Index begin, Index 
 }
 
 struct Tile {
-    const Word* a;  // rows x depth: a_row and, from k to k + 1, a_k words apart
+    const Word* a;  // rows x depth, a_row or a_step words apart
     const Word* b;  // depth x NR
     const Word* before;  // what the chunks before have summed up to: the output itself, or zeros
     Word* out;
-    Index depth, a_row, before_row, out_row;
+    Index depth, a_row, a_step, before_row, out_row;
     int columns;
 };
 
@@ -111,8 +112,8 @@ template <int ROWS, int VECTORS>
         }
 }
 
-// PACKED: a's rows lie side by side, ROWS words for each k; else each row is contiguous along k.
-template <int ROWS, int VECTORS, bool PACKED>
+// a's rows lie SIDE_BY_SIDE, a_step words from one k to the next, or are contiguous along k and a_row words apart.
+template <int ROWS, int VECTORS, bool SIDE_BY_SIDE>
 void multiply(const Tile& t) {
     Float chain[ROWS][VECTORS];
 #pragma GCC unroll 16
@@ -123,15 +124,18 @@ void multiply(const Tile& t) {
         for (int v = 0; v < VECTORS; ++v) chain[i][v] = zero();
     }
     const Word *a = t.a, *b = t.b;
-    const Index a_row = t.a_row;
+    const Index a_row = t.a_row, a_step = t.a_step;
 #pragma GCC unroll 4
-    for (Index k = 0; k < t.depth; ++k, a += PACKED ? ROWS : 1, b += NR) {
+    for (Index k = 0; k < t.depth; ++k, a += SIDE_BY_SIDE ? a_step : 1, b += NR) {
         Float right[VECTORS];
 #pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v) right[v] = load(b + v * W);
+        for (int v = 0; v < VECTORS; ++v) {
+            __builtin_prefetch(b + kRowsAhead * NR + v * W);
+            right[v] = load(b + v * W);
+        }
 #pragma GCC unroll 16
         for (int i = 0; i < ROWS; ++i) {
-            const Word* left = PACKED ? a + i : a + i * a_row;
+            const Word* left = SIDE_BY_SIDE ? a + i : a + i * a_row;
             if (i % 2) {  // half of a's words by way of a register: between what the loads and what the issue of instructions allow
                 const Float all = splat(left);
 #pragma GCC unroll 8
@@ -173,46 +177,50 @@ void multiply(const Tile& t) {
     if (any_nan(add(add(poison[0], poison[1]), add(poison[2], poison[3])))) canonicalise<ROWS, VECTORS>(t);
 }
 
-template <int ROWS, int VECTORS, bool PACKED>
+template <int ROWS, int VECTORS, bool SIDE_BY_SIDE>
 void multiply_rows(const Tile& tile, int rows) {
-    if (rows == ROWS) return multiply<ROWS, VECTORS, PACKED>(tile);
-    if constexpr (ROWS > 1) multiply_rows<ROWS - 1, VECTORS, PACKED>(tile, rows);
+    if (rows == ROWS) return multiply<ROWS, VECTORS, SIDE_BY_SIDE>(tile);
+    if constexpr (ROWS > 1) multiply_rows<ROWS - 1, VECTORS, SIDE_BY_SIDE>(tile, rows);
 }
 
-template <int VECTORS, bool PACKED>
+template <int VECTORS, bool SIDE_BY_SIDE>
 void multiply_tile(const Tile& tile, int rows) {
     if constexpr (VECTORS > 1)
-        if (tile.columns <= (VECTORS - 1) * W) return multiply_tile<VECTORS - 1, PACKED>(tile, rows);
-    multiply_rows<MR, VECTORS, PACKED>(tile, rows);
+        if (tile.columns <= (VECTORS - 1) * W) return multiply_tile<VECTORS - 1, SIDE_BY_SIDE>(tile, rows);
+    multiply_rows<MR, VECTORS, SIDE_BY_SIDE>(tile, rows);
+}
+
+// Packing a pays where its words are read for more than a few panels, and where lines a page apart would evict each other.
+inline bool packing_pays(const GemmPlan& plan, Index columns) {
+    constexpr Index kPage = 1024;
+    const bool contiguous = plan.a_m == 1 || plan.a_k == 1;
+    return columns > 3 * NR || !contiguous || plan.a_m * plan.a_k % kPage == 0;
 }
 
 // Columns [n0, n1) of one chunk, packed at `panels`, of all strips; `tile` has what its tiles share, `scratch` has room for
 // kStripsAtATime strips.
-template <bool PACKED>
-void multiply_block(Tile tile, const Rows& a, const Strips& strips, const Word* panels, Word* out, bool first, Index n0, Index n1,
-                    Word* scratch) {
+template <bool SIDE_BY_SIDE>
+void multiply_block(Tile tile, const Rows& a, bool packing, const Strips& strips, const Word* panels, Word* out, bool first, Index n0,
+                    Index n1, Word* scratch) {
     alignas(64) static constexpr Word zeros[NR] = {};
-    for (Index begin = 0; begin < strips.count; begin += kStripsAtATime) {
-        const Index end = begin + kStripsAtATime < strips.count ? begin + kStripsAtATime : strips.count;
-        if (PACKED) pack_strips(a, strips, begin, end, tile.depth, scratch);
+    const Index group = a.k_stride == 1 ? 1 : kStripsAtATime;
+    for (Index begin = 0; begin < strips.count; begin += group) {
+        const Index end = begin + group < strips.count ? begin + group : strips.count;
+        if (packing) pack_strips(a, strips, begin, end, tile.depth, scratch);
         for (Index strip = begin; strip < end; ++strip) {
             const Index r = strips.start(strip);
-            tile.a = PACKED ? scratch + (r - strips.start(begin)) * tile.depth : a.at + r * a.row;
+            const int height = strips.height(strip);
+            tile.a = packing ? scratch + (r - strips.start(begin)) * tile.depth : a.at + r * a.row;
+            tile.a_step = packing ? height : a.k_stride;
             for (Index n = n0; n < n1; n += NR) {
                 tile.b = panels + (n - n0) * tile.depth;
                 tile.columns = static_cast<int>(n1 - n < NR ? n1 - n : NR);
                 tile.out = out + r * tile.out_row + n;
                 tile.before = first ? zeros : tile.out;
-                multiply_tile<NV, PACKED>(tile, strips.height(strip));
+                multiply_tile<NV, SIDE_BY_SIDE>(tile, height);
             }
         }
     }
-}
-
-// Packing a pays where its words are read for more than a few panels, and where rows a page apart would evict each other.
-inline bool packing_pays(const GemmPlan& plan, Index columns) {
-    constexpr Index kPage = 1024;
-    return plan.a_k != 1 || columns > 3 * NR || plan.a_m % kPage == 0;
 }
 
 void run_gemm(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const GemmPart& part, Word* scratch) {
@@ -228,8 +236,9 @@ void run_gemm(const GemmPlan& plan, const Word* a, const Word* b, Word* out, con
             tile.before_row = k ? plan.out_m : 0;
             pack_panels(plan, b + k * plan.b_k, n0, n1, tile.depth, panels);
             const Rows rows{a + part.m0 * plan.a_m + k * plan.a_k, plan.a_m, plan.a_k};
-            const auto block = packing_pays(plan, n1 - n0) ? &multiply_block<true> : &multiply_block<false>;
-            block(tile, rows, strips, panels, out + part.m0 * plan.out_m, k == 0, n0, n1, scratch);
+            const bool packing = packing_pays(plan, n1 - n0);
+            const auto block = packing || plan.a_m == 1 ? &multiply_block<true> : &multiply_block<false>;
+            block(tile, rows, packing, strips, panels, out + part.m0 * plan.out_m, k == 0, n0, n1, scratch);
         }
     }
 }

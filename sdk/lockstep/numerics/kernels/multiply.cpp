@@ -16,14 +16,14 @@ constexpr Index kLeastTiles = 4;      // along each side of a task, or packing w
 
 constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 
-// Words of packed columns that stay in a core's L2 beside rows and output: a third of it.
+// Words of packed columns that stay in a core's L2 beside rows and output: half of it.
 Index resident_words() {
     static const Index words = [] {
         long bytes = -1;
 #if defined(_SC_LEVEL2_CACHE_SIZE)
         bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-        return std::clamp<Index>(bytes, 256 << 10, 4 << 20) / 3 / static_cast<Index>(sizeof(Word));
+        return std::clamp<Index>(bytes, 256 << 10, 4 << 20) / 2 / static_cast<Index>(sizeof(Word));
     }();
     return words;
 }
