@@ -204,6 +204,16 @@ def test_layers_share_kernels_and_copies_are_read_through() -> None:
     assert [i for i, wanted in enumerate(needed) if not wanted] == [0, 2, 4, 6], "nobody reads the transposes"
 
 
+def test_only_folds_that_keep_their_partial_results_are_bounded() -> None:
+    b = ProgramBuilder([(F32, 1 << 30), (F32, 1 << 24)])
+    x, y = b.input(0).reshape(1 << 18, 1 << 12), b.input(1).reshape(1 << 12, 1 << 12)
+    (launch,) = generate.generate(b.finish([b.dot(x.unsqueeze(1), y)])).launches[0]
+    assert launch.blocks == 1 << 16, "2^30 outputs of 16 chunks each, in tiles of 128 x 128"
+    b.sum(b.input(1).reshape(1, 1 << 12, 1 << 12).expand(1 << 16, 1 << 12, 1 << 12))
+    with pytest.raises(UsageError, match="too many partial results"):
+        generate.generate(b.finish([None]))
+
+
 def test_no_op_lies_where_one_that_is_still_read_does() -> None:
     for own in (products(), Maker(11).step().program):
         launches = generate.generate(own).launches

@@ -202,15 +202,15 @@ LOCKSTEP_EXPORT(@)
 
     def _fold(self, op: Op, out: Place) -> list[Launch]:
         views = [seen_through(self.program, op, view) for view in op.views]
+        product = self._product(op, views, out) if op.mode == Fold.DOT else None
+        if product is not None:
+            return product
         elements = prod(op.extents)
         if elements * op.chunks >= 1 << 31:
             raise UsageError(
                 f"a fold of {elements} outputs over {op.k_terms} terms has too many partial results for the CUDA path",
                 hint="run it on the processor, or fold in two ops",
             )
-        product = self._product(op, views, out) if op.mode == Fold.DOT else None
-        if product is not None:
-            return product
         sources: list[Place] = []
         terms = [_terms(view, op.extents, sources) for view in views]
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
