@@ -126,7 +126,8 @@ class Way:
     """"off": interpreted maps; "require": compiled ones, by the same compiler."""
     root: str | None
     """None: skipped."""
-    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of all threads; on a busy machine wall time says how long they waited for a core."""
     why: str = ""
     """Of a way that was skipped."""
 
@@ -134,13 +135,13 @@ class Way:
 def ways(program: Program, steps: int, compiler: str) -> Iterator[Way]:
     """Of the build that is loaded in this process."""
     for kind in product(PATHS, THREADS, FUSED):
-        begin = time.perf_counter()
+        begin = time.process_time()
         try:
             root = train(program, steps, *kind)
         except UsageError:
             yield Way(compiler, *kind, None, why=f"this machine's widest path is {_native.best_isa()}")
             continue
-        yield Way(compiler, *kind, root, round(time.perf_counter() - begin, 1))
+        yield Way(compiler, *kind, root, round(time.process_time() - begin, 1))
 
 
 def ways_of_build(program: Program, steps: int, compiler: str) -> Iterator[Way]:
@@ -182,7 +183,7 @@ def main() -> int:
     for compiler in COMPILERS:
         for way in ways_of_build(program, arguments.steps, compiler):
             found.append(way)
-            outcome = f"skipped: {way.why}" if way.root is None else f"{way.root}  {way.seconds:7.1f} s"
+            outcome = f"skipped: {way.why}" if way.root is None else f"{way.root}  {way.cpu_seconds:7.1f} s of CPU"
             print(f"{way.compiler:8}{way.path:7}{way.threads} threads  maps {CODE[way.fused]}  {outcome}", flush=True)
     roots = {way.root for way in found if way.root}
     due = GOLDEN.get(arguments.steps)
