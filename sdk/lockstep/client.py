@@ -36,7 +36,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint
 from lockstep.storage.store import write_atomically
@@ -279,13 +279,22 @@ def _spec(job: TrainingJob) -> Spec:
     with TemporaryDirectory(prefix="lockstep-quote-") as folder:
         dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
     return Spec(
-        programs={name: cid_of(encode_program(program)) for name, program in _named(job.programs)},
+        programs={name: _cid(f"{name} Program", encode_program(program)) for name, program in _named(job.programs)},
         dataset=dataset,
-        genesis=cid_of(encode_checkpoint(job.genesis)),
+        genesis=_cid("first checkpoint", encode_checkpoint(job.genesis)),
         model=job.model,
         parameters=job.parameters,
         strategy=job.strategy,
     )
+
+
+def _cid(what: str, data: bytes) -> Cid:
+    # INVARIANT: no job is opened whose parts its parties would refuse to read.
+    if len(data) > MAX_PROGRAM_BYTES:
+        raise UsageError(
+            f"the {what} has {len(data)} bytes, {MAX_PROGRAM_BYTES} are read", hint="a smaller model, or a smaller base"
+        )
+    return cid_of(data)
 
 
 def _store_parts(store: ContentStore, quote: Quote) -> None:

@@ -18,8 +18,9 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
-from lockstep.protocol.errors import ChainError
+from lockstep.protocol.errors import ChainError, UsageError
 from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.storage.containers import encode_program
 from tests import toyjob
 
 
@@ -50,6 +51,21 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         outbox.send(net.contracts.token.mint(Address(requester.address), Wei(10**21)), "mint")
         outbox.close()
         yield net
+
+
+@pytest.mark.chain
+def test_a_part_that_no_party_would_read_is_refused_by_the_quote(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = toyjob.training_job()
+    largest = len(encode_program(job.programs.step))
+    monkeypatch.setattr("lockstep.client.MAX_PROGRAM_BYTES", largest)
+    assert net.quote(job).job is job, "exactly as many bytes are read"
+    monkeypatch.setattr("lockstep.client.MAX_PROGRAM_BYTES", largest - 1)
+    with pytest.raises(UsageError, match=f"the step Program has {largest} bytes"):
+        net.quote(job)
+    monkeypatch.setattr("lockstep.client.encode_checkpoint", lambda checkpoint: bytes(largest))
+    monkeypatch.setattr("lockstep.client.encode_program", lambda program: b"small")
+    with pytest.raises(UsageError, match="first checkpoint"):
+        net.quote(job)
 
 
 @pytest.mark.chain

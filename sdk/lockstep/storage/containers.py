@@ -20,7 +20,8 @@ from lockstep.protocol.program import Const, Program
 from lockstep.protocol.types import Cid, Digest, ProgramRoot
 
 SPEC_VERSION = 1
-MAX_PROGRAM_BYTES = 64 << 20
+MAX_PROGRAM_BYTES = 1 << 30
+"""Most that a party reads of one Program or checkpoint, as of a dataset: what a job may ask of its memory."""
 
 
 def encode_program(program: Program) -> bytes:
