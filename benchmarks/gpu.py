@@ -9,6 +9,9 @@ same step is timed against eager PyTorch: float32 with TF32 off, and bfloat16 au
 the products under it against torch.matmul in float32. The sides run turn by turn; times are medians of synchronised
 runs. (The file is not called cuda.py: a script's folder comes first, and `cuda` is what torch would import from it.)
 Without a device nothing is measured: {"data": {"results": [], "skipped": why}}.
+
+A machine with a device may have a torch that does not trace: `--trace FILE` writes the step's Program elsewhere, and
+`--program FILE` reads it there.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -101,9 +106,8 @@ def beginning(program: Program, config: GPTConfig, batch: Batch) -> tuple[list[A
     return state, dataset
 
 
-def compare_roots(device: Device, config: GPTConfig, batch: Batch, steps: int, threads: int) -> Roots:
+def compare_roots(device: Device, program: Program, config: GPTConfig, batch: Batch, steps: int, threads: int) -> Roots:
     """Trains on both until a root differs."""
-    program = training_step(config, batch)
     state, dataset = beginning(program, config, batch)
     processor, ours = executor.compile(program, threads=threads), CudaExecutable(program, device=device)
     resident = ours.upload(state)
@@ -150,9 +154,8 @@ class Eager:
         torch.cuda.synchronize()
 
 
-def time_steps(device: Device, config: GPTConfig, batch: Batch, runs: int) -> Iterator[Time]:
+def time_steps(device: Device, program: Program, config: GPTConfig, batch: Batch, runs: int) -> Iterator[Time]:
     """The step against float32 and bfloat16, and the step with its root against float32."""
-    program = training_step(config, batch)
     state, dataset = beginning(program, config, batch)
     executable = CudaExecutable(program, device=device)
     resident = executable.upload(state)
@@ -208,15 +211,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """What stands under "data"."""
     threads = arguments.threads or os.cpu_count() or 1
     if arguments.emulate:
-        emulated = compare_roots(Emulator(), SMALL_MODEL, SMALL_BATCH, min(arguments.steps, 5), threads)
+        small = training_step(SMALL_MODEL, SMALL_BATCH)
+        emulated = compare_roots(Emulator(), small, SMALL_MODEL, SMALL_BATCH, min(arguments.steps, 5), threads)
         return {"results": [asdict(emulated)], "device": "emulated"}
     try:
         device = default_device()
     except UsageError as error:
         return {"results": [], "skipped": str(error)}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    results: list[object] = [asdict(compare_roots(device, MODEL, BATCH, arguments.steps, threads))]
-    results += map(asdict, time_steps(device, MODEL, BATCH, arguments.runs))
+    given = arguments.program
+    program = pickle.loads(given.read_bytes()) if given else training_step(MODEL, BATCH)
+    results: list[object] = [asdict(compare_roots(device, program, MODEL, BATCH, arguments.steps, threads))]
+    results += map(asdict, time_steps(device, program, MODEL, BATCH, arguments.runs))
     results += [asdict(time_product(device, *shape, arguments.runs)) for shape in PRODUCTS]
     return {"results": results, "device": device.name}
 
@@ -229,7 +235,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100, help="steps whose roots are compared (default 100)")
     parser.add_argument("--runs", type=int, default=30, help="measured calls of each side (default 30)")
     parser.add_argument("--threads", type=int, default=0, help="of the processor (default: all)")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write the step's Program, and stop")
+    parser.add_argument("--program", type=Path, metavar="FILE", help="what --trace wrote; your own: it is a pickle")
     arguments = parser.parse_args()
+    if arguments.trace:
+        arguments.trace.write_bytes(pickle.dumps(training_step(MODEL, BATCH)))
+        return 0
     data = measure(arguments)
     results = data["results"]
     assert isinstance(results, list), "measure() gives a list"
