@@ -74,7 +74,10 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
 
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
-    """What its kind of model is trained on; UsageError if its name does not say."""
+    """What its kind of model is trained on; UsageError if its name does not say.
+
+    A masked-LM's mask is the last token of its vocabulary.
+    """
     from lockstep.training.models.encoder import masked_token_loss
     from lockstep.training.models.gpt import next_token_loss
 
