@@ -8,6 +8,8 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
 
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", "out/hypothesis")
+# Compiled loops of tests' Programs: not among the user's own.
+os.environ.setdefault("LOCKSTEP_CACHE", str(Path(__file__).resolve().parent.parent / "out/loops"))
 
 import pytest
 from hypothesis import settings

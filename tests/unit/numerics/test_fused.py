@@ -269,17 +269,21 @@ def test_a_compiler_that_fails_is_named(empty: Path, monkeypatch: pytest.MonkeyP
         executor.compile(small(), fused="require")
 
 
-def test_a_compiler_that_errs_is_found_out(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same expression with contraction allowed gives other bits, and is not taken."""
+@pytest.mark.parametrize("path", PATHS)
+def test_a_compiler_that_errs_is_found_out(empty: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """A sum whose product was contracted into it gives other bits in a few places, and is not taken."""
     n = 1 << 20
     b = ProgramBuilder([(F32, n), (F32, n)])
-    program = b.finish([b.map((n,), [b.input(0), b.input(1)], lambda e, x, y: e.fadd(e.fmul(x, y), x))])
-    contracting = tuple("-ffp-contract=fast" if flag == "-ffp-contract=off" else flag for flag in fused.FLAGS)
-    if PATHS[-1] == "scalar":
-        pytest.skip("this machine has no fused multiply-add to contract to")
-    monkeypatch.setattr(fused, "FLAGS", contracting)
+    program = b.finish([b.map((n,), [b.input(0), b.input(1)], lambda e, x, y: e.ffma(x, y, e.f32(1.0)))])
+    monkeypatch.setitem(loops.FLOATS, Opcode.FFMA, "{0} * {1} + {2}")
     with pytest.raises(DoctorError, match="other bits"):
-        executor.compile(program, path="avx2", fused="require")
+        executor.compile(program, path=path, fused="require")
+    state = [normal(np.random.default_rng(9), n), normal(np.random.default_rng(10), n)]
+    executable = executor.compile(program, path=path)
+    outputs = [words(executable.run(state, CONTEXT)[0])]
+    monkeypatch.undo()
+    outputs.append(words(executor.compile(program, path=path, fused="off").run(state, CONTEXT)[0]))
+    np.testing.assert_array_equal(*outputs)
 
 
 @pytest.mark.parametrize("op", list(Opcode), ids=lambda op: op.name)
