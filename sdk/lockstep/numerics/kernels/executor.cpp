@@ -8,6 +8,7 @@
 
 #include "apply_op.hpp"
 #include "multiply.hpp"
+#include "strips_run.hpp"
 #include "threads.hpp"
 
 namespace lockstep {
@@ -39,31 +40,39 @@ public:
     std::vector<Buffer> compute() {
         const f32::FloatEnvironment environment;
         for (std::size_t i = 0; i < out_.size(); ++i) {
-            if (!in_.keep && !e_.schedule_.needed[i]) continue;
-            if (in_.keep || e_.schedule_.kept[i]) {
+            if (in_.keep || (e_.schedule_.needed[i] && e_.schedule_.kept[i])) {
                 results_[i] = e_.pool_->take(e_.program_.ops[i].elements);
                 out_[i] = results_[i].data();
-            } else {
+            } else if (e_.schedule_.needed[i]) {
                 out_[i] = e_.arena_.data() + e_.schedule_.arena_offset[i];
             }
-            const auto begin = std::chrono::steady_clock::now();
-            run_op(i);
-            if (in_.nanoseconds) (*in_.nanoseconds)[i] = (std::chrono::steady_clock::now() - begin).count();
         }
+        if (in_.keep)
+            for (std::size_t i = 0; i < out_.size(); ++i) timed(i, e_.schedule_.steps[i]);
+        else
+            for (const int op : e_.schedule_.order) run_op(static_cast<std::size_t>(op));
         return std::move(results_);
     }
 
 private:
     void run_op(std::size_t i) {
-        const auto run = [&](const auto& step) { compute(step, e_.program_.ops[i], out_[i]); };
-        if (in_.keep) return std::visit(run, e_.schedule_.steps[i]);
         if (const Loop* loop = compiled_loop(i)) {
-            if (loop->members.back() == i) compute(*loop);
-            return;
+            if (loop->members.back() == i) timed(i, std::variant<const Loop*>(loop));
+        } else if (std::holds_alternative<std::monostate>(e_.schedule_.fused[i])) {
+            timed(i, e_.schedule_.steps[i]);
+        } else {
+            timed(i, e_.schedule_.fused[i]);
         }
-        if (std::holds_alternative<std::monostate>(e_.schedule_.fused[i])) std::visit(run, e_.schedule_.steps[i]);
-        else std::visit(run, e_.schedule_.fused[i]);
     }
+
+    template <class Any>
+    void timed(std::size_t op, const Any& step) {
+        const auto begin = std::chrono::steady_clock::now();
+        std::visit([&](const auto& chosen) { compute(chosen, e_.program_.ops[op], out_[op]); }, step);
+        if (in_.nanoseconds) (*in_.nanoseconds)[op] = (std::chrono::steady_clock::now() - begin).count();
+    }
+
+    std::span<Workspace> workspaces() { return {e_.workspaces_.data(), static_cast<std::size_t>(in_.threads)}; }
 
     // The loop that computes op i, if there is code for these kernels.
     const Loop* compiled_loop(std::size_t i) const {
@@ -97,7 +106,8 @@ private:
         }
     }
 
-    void compute(const Loop& loop) {
+    void compute(const Loop* found, const Descriptor&, Word*) {
+        const Loop& loop = *found;
         const Word* bases[kMaxLoopOperands];
         Word* outs[kMaxLoopOutputs];
         for (std::size_t v = 0; v < loop.sources.size(); ++v) bases[v] = base(loop.sources[v]);
@@ -111,8 +121,7 @@ private:
     }
 
     void compute(const GemmStep& step, const Descriptor&, Word* out) {
-        const std::span own(e_.workspaces_.data(), static_cast<std::size_t>(in_.threads));
-        multiply(step.plan, base(step.a), base(step.b), out, *in_.kernels, own);
+        multiply(step.plan, base(step.a), base(step.b), out, *in_.kernels, workspaces());
     }
 
     void compute(const FoldStep& step, const Descriptor&, Word* out) {
@@ -168,6 +177,11 @@ private:
     }
 
     void compute(std::monostate, const Descriptor&, Word*) {}
+
+    void compute(const StripGroup& group, const Descriptor&, Word*) {
+        run_strips(group, [&](const Source& s) { return base(s); }, [&](int op) { return out_[static_cast<std::size_t>(op)]; },
+                   e_.schedule_.loops, *in_.kernels, workspaces());
+    }
 
     void compute(const ScatterPlan& plan, const Descriptor&, Word* out) {
         const Word *index = base(source_of(plan.index)), *table = base(source_of(plan.table));

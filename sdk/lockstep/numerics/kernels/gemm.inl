@@ -233,12 +233,12 @@ void run_gemm(const GemmPlan& plan, const Word* a, const Word* b, Word* out, con
             tile.depth = plan.k - k < kChunk ? plan.k - k : kChunk;
             tile.a_row = plan.a_m;
             tile.out_row = plan.out_m;
-            tile.before_row = k ? plan.out_m : 0;
+            tile.before_row = k || plan.begun ? plan.out_m : 0;
             pack_panels(plan, b + k * plan.b_k, n0, n1, tile.depth, panels);
             const Rows rows{a + part.m0 * plan.a_m + k * plan.a_k, plan.a_m, plan.a_k};
             const bool packing = packing_pays(plan, n1 - n0);
             const auto block = packing || plan.a_m == 1 ? &multiply_block<true> : &multiply_block<false>;
-            block(tile, rows, packing, strips, panels, out + part.m0 * plan.out_m, k == 0, n0, n1, scratch);
+            block(tile, rows, packing, strips, panels, out + part.m0 * plan.out_m, k == 0 && !plan.begun, n0, n1, scratch);
         }
     }
 }

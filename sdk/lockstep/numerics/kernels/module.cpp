@@ -196,6 +196,7 @@ nb::object apply_op(int op, const Array& a, const Array& b, const Array& c, cons
 }  // namespace
 
 NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // a thread that compiles loops may outlive the interpreter
     m.doc() = "The native executor of Programs (profile F32-C256).";
     m.def("best_isa", [] { return std::string(kernels_named("auto")->name); }, "The widest instruction set with a kernel path on this machine.");
     m.def("apply_op", &apply_op, nb::arg("op"), nb::arg("a"), nb::arg("b"), nb::arg("c"), nb::arg("path") = "auto",

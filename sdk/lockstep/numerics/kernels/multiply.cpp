@@ -71,6 +71,12 @@ struct Cut {
 
 }  // namespace
 
+void multiply_alone(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, Word* scratch) {
+    kernels.gemm(plan, a, b, out, Cut(plan, kernels, 1).part(plan, kernels, 0), scratch);
+}
+
+Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) { return gemm_scratch(plan, Cut(plan, kernels, 1).columns); }
+
 void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces) {
     const Index most = static_cast<Index>(workspaces.size()), work = plan.batches * plan.m * plan.n * plan.k / 16;
     const Index threads = std::clamp<Index>(work / kLeastWork, 1, most);

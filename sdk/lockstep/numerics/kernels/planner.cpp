@@ -12,8 +12,6 @@
 
 namespace lockstep {
 
-Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
-
 namespace {
 
 // --- maps ---------------------------------------------------------------------------------------------------------------
@@ -83,6 +81,8 @@ void assign_buffers(MapPlan& plan) {
     plan.buffers = buffers;
 }
 
+}  // namespace
+
 MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& out_strides, const std::vector<const View*>& views,
                  const std::vector<Instr>& instrs) {
     Axes axes{extents, {out_strides}};
@@ -122,7 +122,6 @@ MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& ou
     return plan;
 }
 
-// Registers that an instruction does not read become copies of one that it does: the planner need not know arities.
 std::vector<Instr> with_read_registers_only(const Descriptor& op) {
     std::vector<Instr> instrs = op.instrs;
     for (Instr& instr : instrs) {
@@ -133,6 +132,8 @@ std::vector<Instr> with_read_registers_only(const Descriptor& op) {
     }
     return instrs;
 }
+
+namespace {
 
 MapStep plan_map_step(const Descriptor& op) {
     MapStep step;
@@ -341,6 +342,8 @@ std::optional<View> in_order(const View& view, const Descriptor& reader, const D
 void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
     const std::size_t n = program.ops.size();
     std::vector<std::size_t> readers(n, 0), reader(n, 0);
+    std::vector<bool> alone(n, false);  // not part of a group
+    for (const int op : schedule.order) alone[static_cast<std::size_t>(op)] = true;
     for (std::size_t i = 0; i < n; ++i)
         for (const View& view : views[i])
             if (view.tag == Tag::kOp && schedule.needed[i]) {
@@ -349,7 +352,7 @@ void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Sch
             }
     for (std::size_t i = 0; i < n; ++i) {
         const std::size_t r = reader[i];
-        if (schedule.kept[i] || readers[i] != 1 || program.ops[i].kind != Kind::kMap || is_copy(program.ops[i]) ||
+        if (schedule.kept[i] || readers[i] != 1 || !alone[i] || !alone[r] || program.ops[i].kind != Kind::kMap || is_copy(program.ops[i]) ||
             !std::holds_alternative<FoldStep>(schedule.steps[r]) || views[r].size() != 1 ||
             !std::holds_alternative<std::monostate>(schedule.fused[r]))
             continue;
@@ -419,39 +422,99 @@ void choose_results(const Program& program, const std::vector<std::vector<View>>
                 if (view.tag == Tag::kOp) schedule.needed[static_cast<std::size_t>(view.index)] = true;
 }
 
-void find_loops(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
-    std::vector<bool> candidate;
+
+// What a step reads and leaves in memory, by op.
+struct Traffic {
+    std::vector<int> reads, writes;
+};
+
+Traffic traffic_of(const Fused& fused, int op, const std::vector<View>& views) {
+    Traffic traffic;
+    const auto* group = std::get_if<StripGroup>(&fused);
+    if (!group) {
+        for (const View& view : views)
+            if (view.tag == Tag::kOp) traffic.reads.push_back(view.index);
+        traffic.writes.push_back(op);
+        return traffic;
+    }
+    for (const StripMember& m : group->members) {
+        for (const StripOperand& o : m.operands)
+            if (o.member < 0 && o.source.tag == Tag::kOp) traffic.reads.push_back(o.source.index);
+        if (!m.wide || m.buffer < 0) traffic.writes.push_back(m.op);
+    }
+    return traffic;
+}
+
+// The arena: each output lies there from its step to its last reader's. A loop reads where its last member stands.
+void place(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+    const std::size_t n = program.ops.size(), steps = schedule.order.size();
+    std::vector<std::size_t> position(n, 0), last_use(n, 0);
+    for (std::size_t at = 0; at < steps; ++at) position[static_cast<std::size_t>(schedule.order[at])] = at;
+    std::vector<Traffic> traffic;
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        traffic.push_back(traffic_of(schedule.fused[i], op, views[i]));
+        const int loop = schedule.loop_of[i];
+        const std::size_t read_at = loop < 0 ? position[i] : position[schedule.loops[static_cast<std::size_t>(loop)].members.back()];
+        for (const std::vector<int>* used : {&traffic.back().reads, &traffic.back().writes})
+            for (const int read : *used) last_use[static_cast<std::size_t>(read)] = std::max(last_use[static_cast<std::size_t>(read)], read_at);
+    }
+    schedule.needed.assign(n, false);
+    schedule.arena_offset.assign(n, -1);
+    std::vector<std::vector<std::size_t>> ends(steps);
+    Arena arena;
+    for (std::size_t at = 0; at < steps; ++at) {
+        for (const int op : traffic[at].writes) {
+            const auto i = static_cast<std::size_t>(op);
+            schedule.needed[i] = true;
+            if (schedule.kept[i]) continue;
+            schedule.arena_offset[i] = arena.take(program.ops[i].elements);
+            ends[last_use[i]].push_back(i);
+        }
+        for (const std::size_t dead : ends[at]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
+    }
+    schedule.arena_words = arena.size();
+}
+
+// --- groups -------------------------------------------------------------------------------------------------------------
+
+// A group's ops run in the place of the last one, and what reads them before that runs after it.
+void take_place(StripGroup&& group, Schedule& schedule) {
+    const int last = group.absorbed.back();
+    const auto listed = [](const std::vector<int>& ops, int op) { return std::binary_search(ops.begin(), ops.end(), op); };
+    std::vector<int> order;
+    for (const int op : schedule.order) {
+        if (op != last && (listed(group.absorbed, op) || listed(group.postponed, op))) continue;
+        order.push_back(op);
+        if (op == last) order.insert(order.end(), group.postponed.begin(), group.postponed.end());
+    }
+    schedule.order = std::move(order);
+    schedule.fused[static_cast<std::size_t>(last)] = std::move(group);
+}
+
+void find_groups(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
     for (std::size_t i = 0; i < program.ops.size(); ++i)
-        candidate.push_back(program.ops[i].kind == Kind::kMap && !program.ops[i].instrs.empty() && !is_copy(program.ops[i]) &&
-                            !std::holds_alternative<ScatterPlan>(schedule.fused[i]));
+        if (schedule.needed[i]) schedule.order.push_back(static_cast<int>(i));
+    for (StripGroup& group : plan_strips(program, views, schedule.needed)) take_place(std::move(group), schedule);
+}
+
+// Maps that still have a step of their own, in the Program's order, may run in loops; a group's maps are loops, too.
+void find_loops(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<bool> candidate(program.ops.size(), false);
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        candidate[i] = program.ops[i].kind == Kind::kMap && !program.ops[i].instrs.empty() && !is_copy(program.ops[i]) &&
+                       !std::holds_alternative<ScatterPlan>(schedule.fused[i]) && !std::holds_alternative<StripGroup>(schedule.fused[i]);
+    }
+    for (Fused& fused : schedule.fused)
+        if (const auto* group = std::get_if<StripGroup>(&fused))
+            for (const int op : group->postponed) candidate[static_cast<std::size_t>(op)] = false;
     schedule.loops = make_loops(program, views, candidate, schedule.needed, schedule.kept);
     schedule.loop_of.assign(program.ops.size(), -1);
     for (std::size_t l = 0; l < schedule.loops.size(); ++l)
         for (const std::size_t member : schedule.loops[l].members) schedule.loop_of[member] = static_cast<int>(l);
-}
-
-void place(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
-    const std::size_t n = program.ops.size();
-    schedule.arena_offset.assign(n, -1);
-    // A loop reads and writes where its last member stands.
-    std::vector<std::size_t> position(n), last_use(n, 0);
-    for (std::size_t i = 0; i < n; ++i)
-        position[i] = schedule.loop_of[i] < 0 ? i : schedule.loops[static_cast<std::size_t>(schedule.loop_of[i])].members.back();
-    for (std::size_t i = 0; i < n; ++i)
-        if (schedule.needed[i])
-            for (const View& view : views[i])
-                if (view.tag == Tag::kOp)
-                    last_use[static_cast<std::size_t>(view.index)] = std::max(last_use[static_cast<std::size_t>(view.index)], position[i]);
-    std::vector<std::vector<std::size_t>> ends(n);
-    Arena arena;
-    for (std::size_t i = 0; i < n; ++i) {
-        if (schedule.needed[i] && !schedule.kept[i]) {
-            schedule.arena_offset[i] = arena.take(program.ops[i].elements);
-            ends[std::max(last_use[i], position[i])].push_back(i);
-        }
-        for (const std::size_t dead : ends[i]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
-    }
-    schedule.arena_words = arena.size();
+    for (Fused& fused : schedule.fused)
+        if (auto* group = std::get_if<StripGroup>(&fused)) add_loops(*group, schedule.loops);
 }
 
 }  // namespace
@@ -480,6 +543,7 @@ Schedule make_schedule(const Program& program) {
             for (const MapPlan& plan : step->parts) schedule.map_scratch_words = std::max(schedule.map_scratch_words, map_scratch(plan));
     }
     choose_results(program, views, schedule);
+    find_groups(program, views, schedule);
     Program laid_out = program;
     choose_layouts(laid_out, views, schedule);
     find_loops(laid_out, views, schedule);

@@ -7,6 +7,7 @@
 #include "loops.hpp"
 #include "program.hpp"
 #include "scatter.hpp"
+#include "strips.hpp"
 
 namespace lockstep {
 
@@ -34,12 +35,13 @@ using Step = std::variant<MapStep, GemmStep, FoldStep, PlainStep>;
 
 // What is run in place of an op's own step where not every output is asked for: the work of other ops too, so that their outputs
 // need not exist; or a map and the fold that reads it, with the map's output stored in another order.
-using Fused = std::variant<std::monostate, ScatterPlan, MapStep, FoldStep>;
+using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, FoldStep>;
 
 struct Schedule {
     std::vector<Step> steps;          // one per op: how it is run by itself
     std::vector<Fused> fused;         // one per op: what is run in its place, unless every op's output is kept
-    std::vector<bool> needed;         // false: every reader reads through it
+    std::vector<int> order;           // of the ops that are run; a group is run in the place of its last member
+    std::vector<bool> needed;         // false: nothing reads it from memory
     std::vector<bool> kept;           // an output of the Program: has memory of its own
     std::vector<Index> arena_offset;  // of the others, in words
     std::vector<Loop> loops;          // maps that may run together
@@ -48,8 +50,12 @@ struct Schedule {
     Index map_scratch_words = 0;
 };
 
-Source source_of(const View& view);
-
 Schedule make_schedule(const Program& program);
+
+// A map over `extents` whose operands' strides are those of `views` and whose output has `out_strides`.
+MapPlan plan_map(const std::vector<Index>& extents, const std::vector<Index>& out_strides, const std::vector<const View*>& views,
+                 const std::vector<Instr>& instrs);
+// Registers that an instruction does not read become copies of one that it does: planning need not know arities.
+std::vector<Instr> with_read_registers_only(const Descriptor& op);
 
 }  // namespace lockstep

@@ -51,6 +51,7 @@ struct GemmPlan {
     Index batches;
     Index m, n, k;
     Index a_m, a_k, b_n, b_k, out_m;
+    bool begun;      // `out` holds the sum of earlier chunks
 };
 
 enum class FoldMode : int { kDot, kSum, kMax, kMin, kWrappingSum };

@@ -152,6 +152,8 @@ int arity(int op) {
     }
 }
 
+Source source_of(const View& view) { return Source{view.tag, view.index, view.offset}; }
+
 bool View::uniform() const {
     return std::all_of(strides.begin(), strides.end(), [](Index s) { return s == 0; });
 }

@@ -29,6 +29,7 @@ struct Source {
     int index;
     Index offset;
 };
+Source source_of(const View& view);
 
 struct Instr {
     std::uint8_t op, a, b, c;

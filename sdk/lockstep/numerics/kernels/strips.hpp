@@ -1,0 +1,79 @@
+// Ops that share rows, run together a few rows at a time: what lies between them never is a whole tensor.
+//
+// A group's tensors are [batch, row, column] ("wide") or [batch, row]. Its members are products that make wide tensors, maps,
+// folds along the columns, and products that use wide tensors up: by rows, out[row, :] = sum over columns, or by columns,
+// out[column, :] = sum over rows. Softmax attention is such a group, its gradient another one that computes the probabilities
+// again (Dao et al., "FlashAttention", 2022, section 3); so is softmax cross-entropy. The bits are those of the separate ops:
+// maxima are exact and every chain keeps its order. Rows are taken in strips of 256, so that a strip is one chunk of the folds
+// over rows, and strips in blocks that stay in cache.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "kernels.hpp"
+#include "loops.hpp"
+#include "program.hpp"
+
+namespace lockstep {
+
+struct StripOperand {
+    Source source;             // where it lies in memory, or an iota
+    int member = -1;           // the member in whose buffer it lies instead
+    std::vector<Index> batch;  // strides
+    Index row = 0, column = 0;
+    Index own = 0;  // along the axis that is the member's alone: k of a product, the columns of a result
+};
+
+struct StripMember {
+    enum class Kind { kMap, kFold, kProduct, kByRows, kByColumns };
+    Kind kind;
+    int op;
+    bool wide = false;
+    int buffer = -1;      // of a wide output that is nowhere else
+    bool by_strip = false;  // the buffer holds a strip, not a block
+    bool dead_known = false;  // see StripBlock
+    std::vector<StripOperand> operands;  // of a product: a, then b; of one that uses up: the wide one first
+    std::vector<Instr> instrs;
+    int loop = -1;                            // what computes it where there is code: a loop of the schedule
+    std::vector<StripOperand> loop_operands;  // of the loop
+    int inlined_by = -1;                      // the one member that reads it, whose loop computes it, too
+    FoldMode mode = FoldMode::kDot;
+    Index own = 0;  // extent of the axis that is the member's alone
+    StripOperand out;  // in memory
+};
+
+// Rows [begin, begin + rows) of a batch, columns [0, live). What lies beyond is dead: a mask gives every column there the same
+// value in each row, whatever the products before the mask are.
+struct StripBlock {
+    Index begin, rows, live;
+    std::size_t masked, whole;  // variants with `live` columns, and with all
+};
+
+// Plans of the maps for blocks of one size.
+struct StripVariant {
+    Index rows, live;
+    std::vector<MapPlan> maps, dead;  // one per member
+};
+
+struct StripGroup {
+    std::vector<StripMember> members;
+    std::vector<Index> batch;  // extents
+    Index batches = 1, rows = 0, columns = 0;
+    Index block_rows = 0;
+    int block_buffers = 0, strip_buffers = 0;
+    bool apart = false;    // products differ from batch to batch: a batch is one thread's
+    bool masked = false;   // some block has dead columns
+    std::vector<StripBlock> blocks;
+    std::vector<StripVariant> variants;
+    std::vector<int> absorbed;   // ops that run with the group; it takes the place of the last one
+    std::vector<int> postponed;  // ops before the last one that read the group's results
+};
+
+// The groups of a Program; `views` are the operands of each op as they are read, `read` says which ops are wanted at all.
+std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted);
+
+// Adds the group's wide maps to the schedule's loops.
+void add_loops(StripGroup& group, std::vector<Loop>& loops);
+
+}  // namespace lockstep
