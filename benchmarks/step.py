@@ -1,188 +1,190 @@
-"""A reproducible training step against eager PyTorch, and the matrix products under it, at one thread.
+"""A reproducible training step against PyTorch's: time, and memory.
 
-    python benchmarks/step.py             tables
+    python benchmarks/step.py             a table
     python benchmarks/step.py --json      one line of JSON on stdout
 
-The two run turn by turn in one process, so that a busy machine slows both; times are medians. The step is the demo's:
-forward, backward, clipping and AdamW of a GPT. Hashing is S_t of the state that the step leaves.
+Forward, backward, clipping to norm 1 and AdamW in float32. Ours includes S_t: the hash of the whole state after every
+step, on the step's own threads. Theirs is eager PyTorch with the faster of its foreach and fused AdamW, and beside it
+`torch.compile`. Sides run by turns in one process, figures are medians, and a ratio is the median of the turns' own.
+Memory is what a process that only trains grows by, at most, in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import statistics
+import subprocess
 import sys
-import time
-from collections.abc import Callable
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
+from measure import Training, in_turn, milliseconds, ratio, resident
+from torch import nn
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from lockstep.numerics import _native
+from lockstep.protocol import _hash
+from lockstep.protocol.program import Program
+from lockstep.training.demo import BATCH, MODEL
+from lockstep.training.job import Batch, build_programs
+from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss
+from lockstep.training.strategies import diloco
 
-from lockstep.numerics import _native, executor  # noqa: E402
-from lockstep.numerics.builder import ProgramBuilder  # noqa: E402
-from lockstep.numerics.executor import Array, Context  # noqa: E402
-from lockstep.numerics.trace import layout_root  # noqa: E402
-from lockstep.protocol import _hash  # noqa: E402
-from lockstep.protocol.program import F32, Program  # noqa: E402
-from lockstep.training.demo import BATCH, MODEL  # noqa: E402
-from lockstep.training.job import Batch, build_programs  # noqa: E402
-from lockstep.training.models import GPT, GPTConfig  # noqa: E402
-from lockstep.training.models.gpt import next_token_loss  # noqa: E402
-from lockstep.training.strategies import diloco  # noqa: E402
-
-SEED = bytes(32)
-SHAPES = [
-    (1024, 128, 384), (1024, 128, 512), (1024, 512, 128), (128, 1024, 512), (1024, 384, 1536), (1024, 1536, 384),
-    (512, 3072, 768),
-]  # fmt: skip
-"""(M, K, N): the demo's products and a larger model's."""
+BIG = Batch(rows=8, row_length=257)
+MODELS: dict[str, tuple[nn.Module, Batch]] = {
+    "gpt": (GPT(GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)), BIG),
+    "llama": (
+        Llama(LlamaConfig(vocabulary=4096, context=256, layers=6, heads=6, kv_heads=2, width=384, hidden=1024)),
+        BIG,
+    ),
+    "demo": (GPT(MODEL), BATCH),
+}
+"""The first two: 6 layers, width 384, 6 heads, 8 rows of 256 tokens of 4096; the third is `lockstep demo`'s."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Milliseconds of one training step."""
+    """One model at one number of threads; milliseconds and ratios of our time to theirs."""
 
+    model: str
+    threads: int
     path: str
-    ops: int
     parameters: int
-    tokens: int
-    step_ms: float
-    eager_ms: float
-    ratio: float
-    """step / eager."""
-    hash_ms: float
-    """The state root."""
-
-
-@dataclass(frozen=True)
-class ProductTime:
-    """One matrix product, both operands contiguous along k."""
-
-    m: int
-    k: int
-    n: int
+    ops: int
     ms: float
-    torch_ms: float
+    """The step and its state's hash."""
+    hash_ms: float
+    eager: str
+    """The faster AdamW of eager PyTorch."""
+    eager_ms: float
+    compiled_ms: float | None
+    compiled_ratio: float | None
+    megabytes: float
+    eager_megabytes: float
+    memory_ratio: float
     ratio: float
-    gflops: float
-
-
-def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
-    """Median milliseconds of each function, called in turn."""
-    times: list[list[float]] = [[] for _ in functions]
-    for run in range(runs + 2):
-        for function, found in zip(functions, times, strict=True):
-            begin = time.perf_counter()
-            function()
-            if run >= 2:  # the first two find memory and caches cold
-                found.append(1e3 * (time.perf_counter() - begin))
-    return [statistics.median(found) for found in times]
 
 
 class Eager:
-    """The same step in eager PyTorch, as people write it."""
+    """The same step as people write it in PyTorch."""
 
-    def __init__(self, model: GPT, batch: Batch) -> None:
-        self.model = model
-        self.rows = torch.randint(0, model.config.vocabulary, (batch.rows, batch.row_length))
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    def __init__(self, model: nn.Module, batch: Batch, *, fused: bool, compiled: bool = False) -> None:
+        self.parameters = list(model.parameters())
+        vocabulary = model.config.vocabulary
+        self.rows = torch.randint(0, vocabulary, (batch.rows, batch.row_length))  # type: ignore[call-overload]
+        kind = {"fused": True} if fused else {"foreach": True}
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, weight_decay=0.1, **kind)
+        self.model = torch.compile(model) if compiled else model
 
     def step(self) -> None:
         """Forward, backward, clipping, AdamW."""
         self.optimizer.zero_grad()
         next_token_loss(self.model, self.rows).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
 
 
-class Reproducible:
-    """The step as a Program, state after state."""
-
-    def __init__(self, program: Program, vocabulary: int, path: str) -> None:
-        self.program = program
-        self.executable = executor.compile(program, threads=1, path=path)
-        rng = np.random.default_rng(0)
-        length = next(op.extents[1] for op in program.ops if op.kind.name == "DRAW")
-        self.dataset = rng.integers(0, vocabulary, (1000, length)).astype(np.int32)
-        self.state: list[Array | None] = [
-            None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
-        ]
-        weights = self.state[0]
-        assert weights is not None, "the state begins with the parameters"
-        self.state[0] = (rng.standard_normal(weights.shape) * 0.02).astype(np.float32)
-
-    def step(self) -> None:
-        """S_{t-1} to S_t."""
-        self.state = list(self.executable.run(self.state, Context(SEED, 0, 0, 1), self.dataset))
-
-    def step_and_root(self) -> None:
-        """The same, hashed."""
-        self.step()
-        layout_root(self.program.output_layout, self.state)
-
-
-def time_step(config: GPTConfig, batch: Batch, path: str, runs: int) -> StepTime:
-    """One model's step on one path."""
-    model = GPT(config)
-    programs = build_programs(model, next_token_loss, diloco.Spec(), batch=batch, rounds=6, slots=3)
-    ours, hashed = (Reproducible(programs.step, config.vocabulary, path) for _ in range(2))
-    eager = Eager(model, batch)
-    step, whole, base = alternately(runs, ours.step, hashed.step_and_root, eager.step)
+def time_step(name: str, program: Program, threads: int, runs: int, path: str) -> StepTime:
+    """Ours beside eager PyTorch and `torch.compile`."""
+    torch.set_num_threads(threads)
+    model, batch = MODELS[name]
+    ours = Training(program, model.config.vocabulary, threads, path)  # type: ignore[union-attr, arg-type]
+    kinds = {"foreach": Eager(model, batch, fused=False), "fused": Eager(model, batch, fused=True)}
+    trial = in_turn(5, *(kind.step for kind in kinds.values()))
+    eager = min(zip(kinds, trial, strict=True), key=lambda kind: statistics.median(kind[1]))[0]
+    mine, theirs = in_turn(runs, ours.step_and_root, kinds[eager].step)
+    alone, whole = in_turn(max(3, runs // 4), ours.step, ours.step_and_root)
+    try:
+        compiled = Eager(model, batch, fused=True, compiled=True)
+        again, beside = in_turn(max(3, runs // 4), ours.step_and_root, compiled.step)
+    except (RuntimeError, OSError) as error:  # no compiler that torch can use
+        print(f"torch.compile is skipped: {error}", file=sys.stderr)
+        again = beside = []
+    memory, eager_memory = memory_of(name, program, threads, "ours"), memory_of(name, program, threads, eager)
     return StepTime(
+        model=name,
+        threads=threads,
         path=path,
-        ops=len(programs.step.ops),
-        parameters=programs.layout.size,
-        tokens=batch.rows * (batch.row_length - 1) * batch.accumulation,
-        step_ms=round(step, 2),
-        eager_ms=round(base, 2),
-        ratio=round(step / base, 3),
-        hash_ms=round(whole - step, 2),
+        parameters=sum(p.numel() for p in model.parameters()),
+        ops=len(program.ops),
+        ms=milliseconds(mine),
+        hash_ms=round(milliseconds(whole) - milliseconds(alone), 2),
+        eager=eager,
+        eager_ms=milliseconds(theirs),
+        compiled_ms=milliseconds(beside) if beside else None,
+        compiled_ratio=ratio(again, beside) if beside else None,
+        megabytes=memory,
+        eager_megabytes=eager_memory,
+        memory_ratio=round(memory / eager_memory, 3),
+        ratio=ratio(mine, theirs),
     )
 
 
-def time_product(m: int, k: int, n: int, path: str, runs: int) -> ProductTime:
-    """out[m, n] = sum_k a[m, k] b[n, k]."""
-    b = ProgramBuilder([(F32, m * k), (F32, n * k)])
-    product = b.dot(b.input(0).reshape(m, k).unsqueeze(1), b.input(1).reshape(n, k))
-    executable = executor.compile(b.finish([product]), threads=1, path=path)
-    rng = np.random.default_rng(0)
-    x, y = (rng.standard_normal(size).astype(np.float32) for size in (m * k, n * k))
-    left, right = torch.from_numpy(x).reshape(m, k), torch.from_numpy(y).reshape(n, k)
-    context = Context(SEED, 0, 0, 1)
-    ms, base = alternately(runs, lambda: executable.run([x, y], context), lambda: left @ right.T)
-    return ProductTime(m, k, n, round(ms, 3), round(base, 3), round(ms / base, 3), round(2e-6 * m * n * k / ms, 1))
+def memory_of(name: str, program: Program, threads: int, side: str) -> float:
+    """Megabytes that a process of its own grows by in four steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.pickle"
+        path.write_bytes(pickle.dumps(program))
+        command = [sys.executable, __file__, "--memory", side, name, str(threads), str(path)]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def measure_memory(side: str, name: str, threads: int, path: Path) -> float:
+    """In the child: the peak over what the process held before it made anything."""
+    torch.set_num_threads(threads)
+    torch.ones(64, 64) @ torch.ones(64, 64)  # torch's own pools
+    model, batch = MODELS[name]
+    before = resident()
+    if side == "ours":
+        program: Program = pickle.loads(path.read_bytes())
+        ours = Training(program, model.config.vocabulary, threads)  # type: ignore[union-attr, arg-type]
+        step = ours.step_and_root
+        held = 0.0
+    else:
+        step = Eager(model, batch, fused=side == "fused").step
+        held = sum(p.nbytes for p in model.parameters()) / (1 << 20)  # made before, and part of the training
+    for _ in range(4):
+        step()
+    return round(resident("VmHWM") - before + held, 1)
 
 
 def main() -> int:
-    """Times the step and the products; prints tables, or one line of JSON."""
+    """Times the steps; prints a table, or one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
-    parser.add_argument("--runs", type=int, default=15, help="measured calls of each (default 15)")
+    parser.add_argument("--runs", type=int, default=30, help="measured pairs of each figure (default 30)")
+    parser.add_argument("--models", default="gpt,llama,demo", help="of gpt, llama, demo (default all)")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads (default 1,2)")
     parser.add_argument("--path", default="auto", help="kernel path: auto, avx512, avx2, scalar")
+    parser.add_argument("--memory", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    path = _native.best_isa() if arguments.path == "auto" else arguments.path
-    step = time_step(MODEL, BATCH, path, arguments.runs)
-    products = [time_product(*shape, path, arguments.runs) for shape in SHAPES]
-    mean = statistics.geometric_mean([p.ratio for p in products])
-    if arguments.json:
-        result = {"step": asdict(step), "products": [asdict(p) for p in products], "products_ratio": round(mean, 3)}
-        print(json.dumps({**result, "sha256": _hash.isa()}))
+    if arguments.memory:
+        side, name, threads, path = arguments.memory
+        print(measure_memory(side, name, int(threads), Path(path)))
         return 0
-    print(f"step of {step.parameters:,} parameters on {step.tokens} tokens, {step.ops} ops, {path}, one thread")
-    print(f"  {step.step_ms:8.2f} ms   eager PyTorch {step.eager_ms:8.2f} ms   ratio {step.ratio:.3f}")
-    print(f"  {step.hash_ms:8.2f} ms   to hash the state ({_hash.isa()})")
-    print(f"{'m':>6}{'k':>6}{'n':>6}{'ms':>10}{'torch ms':>10}{'ratio':>8}{'GFLOP/s':>9}")
-    for p in products:
-        print(f"{p.m:6}{p.k:6}{p.n:6}{p.ms:10.3f}{p.torch_ms:10.3f}{p.ratio:8.3f}{p.gflops:9.1f}")
-    print(f"geometric mean of the ratios: {mean:.3f}")
+    path = _native.best_isa() if arguments.path == "auto" else arguments.path
+    results = []
+    for name in arguments.models.split(","):
+        model, batch = MODELS[name]
+        program = build_programs(model, next_token_loss, diloco.Spec(), batch=batch, rounds=6, slots=3).step
+        for threads in map(int, arguments.threads.split(",")):
+            results.append(time_step(name, program, threads, arguments.runs, path))
+            print(f"{name}, {threads} threads: {results[-1].ratio}", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"data": {"results": [asdict(r) for r in results], "sha256": _hash.isa()}}))
+        return 0
+    print(
+        f"{'model':>6}{'threads':>8}{'ms':>9}{'hash':>7}{'eager':>9}{'ratio':>7}{'compile':>9}{'ratio':>7}{'MB':>7}{'ratio':>7}"
+    )
+    for r in results:
+        compiled = f"{r.compiled_ms:9.1f}{r.compiled_ratio:7.3f}" if r.compiled_ms else f"{'-':>9}{'-':>7}"
+        print(
+            f"{r.model:>6}{r.threads:8}{r.ms:9.1f}{r.hash_ms:7.1f}{r.eager_ms:9.1f}{r.ratio:7.3f}{compiled}"
+            f"{r.megabytes:7.0f}{r.memory_ratio:7.3f}"
+        )
     return 0
 
 

@@ -1,0 +1,82 @@
+"""What the benchmarks share: calls in turn, medians, a model in training as a worker holds it, memory of a process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from lockstep.numerics import executor
+from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.trace import layout_root
+from lockstep.protocol.program import Kind, Program
+from lockstep.protocol.types import StateRoot
+
+SEED = bytes(32)
+
+
+def in_turn(runs: int, *functions: Callable[[], object]) -> list[list[float]]:
+    """Seconds of each call of each function, called by turns, so that a busy machine slows all; the first turn, with
+    cold caches, is left out."""
+    times: list[list[float]] = [[] for _ in functions]
+    for run in range(runs + 1):
+        for function, found in zip(functions, times, strict=True):
+            begin = time.perf_counter()
+            function()
+            if run:
+                found.append(time.perf_counter() - begin)
+    return times
+
+
+def milliseconds(times: list[float]) -> float:
+    """The median."""
+    return round(1e3 * statistics.median(times), 2)
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+    """The median of the turns' own ratios."""
+    return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
+
+
+class Training:
+    """A model in training: the step's Program, its state in read-only arrays, rows of a random dataset."""
+
+    def __init__(self, program: Program, vocabulary: int, threads: int, path: str = "auto") -> None:
+        self.program, self.threads = program, threads
+        self.executable = executor.compile(program, threads=threads, path=path)
+        rng = np.random.default_rng(0)
+        length = next(op.extents[1] for op in program.ops if op.kind == Kind.DRAW)
+        self.dataset = rng.integers(0, vocabulary, (1000, length)).astype(np.int32)
+        self.state: list[Array | None] = [
+            None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
+        ]
+        weights = self.state[0]
+        assert weights is not None, "the state begins with the parameters"
+        self.state[0] = (rng.standard_normal(weights.shape, dtype=np.float32) * 0.02).astype(np.float32)
+        for array in self.state:
+            if array is not None:
+                array.flags.writeable = False
+
+    def step(self) -> None:
+        """S_{t-1} to S_t."""
+        self.state = list(self.executable.run(self.state, Context(SEED, 0, 0, 1), self.dataset))
+
+    def root(self) -> StateRoot:
+        """S_t, by the step's threads."""
+        return layout_root(self.program.output_layout, self.state, self.threads)
+
+    def step_and_root(self) -> None:
+        """One after the other."""
+        self.step()
+        self.root()
+
+
+def resident(field: str = "VmRSS") -> float:
+    """Megabytes of this process: "VmRSS" now, "VmHWM" at most so far."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(f"/proc/self/status has no {field}: memory is measured on Linux")
