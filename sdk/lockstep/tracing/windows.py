@@ -229,10 +229,9 @@ def _each(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[in
     return taps
 
 
-def _positions(low: Lowering, shape: Sequence[int]) -> Node:
-    """i32 of the shape: row-major position inside the last two axes."""
-    rows, columns = len(shape) - 2, len(shape) - 1
-    return low.i(Op.IADD, low.graph.iota(shape, rows, 0, shape[columns]), low.graph.iota(shape, columns))
+def _positions(low: Lowering, rows: int, columns: int) -> Node:
+    """i32 [1, 1, rows, columns]: row-major position in an image."""
+    return low.graph.reshape(low.graph.iota((rows * columns,), 0), (1, 1, rows, columns))
 
 
 @rule("max_pool2d_with_indices")
@@ -249,11 +248,12 @@ def max_pool(
     windows, counts = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations), low.shape[-2:]
     images = _images(low, x)
     taps = _each(low, images, windows, counts, -inf)
-    where = _each(low, _positions(low, images.shape), windows, counts, -1)
+    where = _each(low, _positions(low, *images.shape[2:]), windows, counts, -1)
     best, at = taps[0], where[0]
     for value, position in zip(taps[1:], where[1:], strict=True):
         at = low.select(low.test(Op.FLT, best, value), position, at, I32)
         best = low.f(Op.FMAX, best, value)
+    at = low.graph.expand(at, best.shape)
     return low.graph.reshape(best, low.shape), low.graph.reshape(at, low.shape)
 
 
@@ -272,10 +272,15 @@ def max_pool_backward(
     """The gradient of each window at the position of its largest."""
     windows = _windows_of(list(sizes) * (2 // len(sizes)), steps, pads, dilations)
     shape, grad, indices = _images(low, x).shape, _images(low, grad), _images(low, indices)
-    own = low.graph.reshape(_positions(low, shape), (*shape[:2], shape[2], 1, shape[3], 1))
+    own = low.graph.reshape(_positions(low, *shape[2:]), (1, 1, shape[2], 1, shape[3], 1))
     chosen = _spread_pool(low, indices, windows, shape[2:], -1)
     terms = low.select(low.test(Op.IEQ, chosen, own), _spread_pool(low, grad, windows, shape[2:], 0), 0.0, F32)
-    return low.graph.reshape(total(low, terms, (3, 5)), x.shape)
+    return low.graph.reshape(_gathered(low, terms), x.shape)
+
+
+def _gathered(low: Lowering, terms: Node) -> Node:
+    """The sum over the windows that read an input, [A, B, S, K, S, K] -> [A, B, S, 1, S, 1]."""
+    return total(low, terms, [axis for axis in (3, 5) if terms.shape[axis] > 1])
 
 
 def _spread_pool(
@@ -348,7 +353,7 @@ def average_pool_backward(
     grad, extents = _images(low, grad), x.shape[-2:]
     weights = _weights(windows, grad.shape[2:], extents, not count_include_pad, divisor)
     terms = _spread_pool(low, _weighted(low, grad, weights), windows, extents, 0)
-    return low.graph.reshape(total(low, terms, (3, 5)), x.shape)
+    return low.graph.reshape(_gathered(low, terms), x.shape)
 
 
 def _shares(low: Lowering, outputs: int, inputs: int) -> Node:
