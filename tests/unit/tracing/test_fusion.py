@@ -75,21 +75,21 @@ def attention_step(attend: Attend, B: int, T: int, H: int, D: int) -> Program:
     return trace(step, torch.zeros(B * T * 3 * H * D), torch.zeros(B * T * H * D))
 
 
-def unused(program: Program, state: list[Array | None]) -> set[int]:
-    """Sizes of the outputs that a plain run neither computes nor keeps."""
+def computed(program: Program, state: list[Array | None]) -> set[int]:
+    """Sizes of the outputs that a plain run computes on their own."""
     spent = executor.compile(program).profile(state, CONTEXT)
-    return {op.header.elements for op, nanoseconds in zip(program.ops, spent, strict=True) if nanoseconds == 0}
+    return {op.header.elements for op, nanoseconds in zip(program.ops, spent, strict=True) if nanoseconds}
 
 
 @pytest.mark.parametrize("attend", [causal, whole, grouped, by_hand, window, biased])
-@pytest.mark.parametrize(("B", "T", "H", "D"), [(2, 33, 2, 8), (1, 300, 2, 16)])
+@pytest.mark.parametrize(("B", "T", "H", "D"), [(2, 33, 4, 8), (1, 300, 4, 16)])
 @pytest.mark.parametrize("data", [normal, strange, large])
 def test_attention_gives_the_bits_of_its_ops(attend: Attend, B: int, T: int, H: int, D: int, data: Data) -> None:
     program = attention_step(attend, B, T, H, D)
     rng = np.random.default_rng((B, T, H, D))
     state: list[Array | None] = [data(rng, n) for n in (B * T * 3 * H * D, B * T * H * D)]
     compare(program, state, budget=T, threads=(1, 2))
-    assert B * H * T * T in unused(program, state)
+    assert B * H * T * T not in computed(program, state)
 
 
 @pytest.mark.parametrize("rows", [7, 70])

@@ -38,13 +38,17 @@ std::optional<Indices> along(const Indices& extents, const Indices& strides, con
     return axis == 0 ? std::optional(found) : std::nullopt;
 }
 
-// The coarsest axes that cut the index space wherever `axes` or `extents` do.
-std::optional<Indices> refined(const Indices& axes, const Indices& extents) {
+// Products of the innermost extents: where axes cut an index space.
+Indices cuts_of(const Indices& extents) {
     Indices cuts{1};
-    for (const Indices* shape : {&axes, &extents}) {
-        Index size = 1;
-        for (std::size_t i = shape->size(); i-- > 0;) cuts.push_back(size *= (*shape)[i]);
-    }
+    for (std::size_t i = extents.size(); i-- > 0;) cuts.push_back(cuts.back() * extents[i]);
+    return cuts;
+}
+
+// The coarsest axes that cut the index space wherever `axes` do, and at `cuts`.
+std::optional<Indices> refined(const Indices& axes, Indices cuts) {
+    const Indices own = cuts_of(axes);
+    cuts.insert(cuts.end(), own.begin(), own.end());
     std::sort(cuts.begin(), cuts.end());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
     Indices finer;
@@ -70,11 +74,15 @@ public:
             if (extent > 1) rows_axes_.push_back(extent);
         if (rows_axes_.size() < 2 || rows_axes_.back() != columns_) return false;
         rows_axes_.pop_back();
+        product_rows_ = rows_axes_.back();
         if (!add_product(op)) return false;
         if (!apart_) {
             members_.clear();
             whole_ = op;
+            return true;
         }
+        const Indices b = *strides_of(descriptor, views_of(op)[1 - *operand_by_rows(op)]);
+        for (std::size_t axis = rows_axes_.size() - 1; axis-- > 0 && b[axis] == 0;) product_rows_ *= rows_axes_[axis];
         return true;
     }
 
@@ -82,6 +90,7 @@ public:
     bool again(const Group& other, int op) {
         if (role_[static_cast<std::size_t>(op)] == Role::kWide) return true;
         rows_axes_ = other.rows_axes_;
+        product_rows_ = other.product_rows_;
         apart_ = apart_ || other.apart_;
         for (const View& view : views_of(op))
             if (view.tag == Tag::kOp && other.role(view.index) == Role::kWide && !again(other, view.index)) return false;
@@ -209,13 +218,12 @@ private:
         const bool wide = descriptor.elements == all_rows_ * columns_;
         if (!wide && descriptor.elements != all_rows_) return false;
         const Indices before = rows_axes_;
-        auto axes = refined(wide ? wide_axes() : rows_axes_, descriptor.extents);
+        auto axes = refined(wide ? wide_axes() : rows_axes_, cuts_of(descriptor.extents));
         if (!axes) return false;
         if (wide) {
             if (axes->back() != columns_) return false;
             axes->pop_back();
         }
-        if (apart_ && *axes != rows_axes_) return false;
         rows_axes_ = *axes;
         for (const View& view : views_of(op))
             if (view.tag == Tag::kOp && (role(view.index) == Role::kWide || role(view.index) == Role::kRow) && !in_place(descriptor, view)) {
@@ -257,7 +265,9 @@ private:
             const View &a = views_of(op)[left], &b = views_of(op)[1 - left];
             const auto a_strides = strides_of(descriptor_of(op), a), b_strides = strides_of(descriptor_of(op), b);
             if (!a_strides || !b_strides || a.tag == Tag::kIota || b.tag == Tag::kIota) return std::nullopt;
-            if (a_strides->back() == 0 && b_strides->back() != 0 && (*b_strides)[b_strides->size() - 2] == 0) return left;
+            const auto rows = b_strides->begin() + static_cast<std::ptrdiff_t>(first_row_axis());
+            const bool shared = std::all_of(rows, b_strides->end() - 1, [](Index s) { return s == 0; });
+            if (a_strides->back() == 0 && b_strides->back() != 0 && shared) return left;
         }
         return std::nullopt;
     }
@@ -287,18 +297,24 @@ private:
 
     std::optional<Result> match_result(const Descriptor& op, const View& wide, const View& other) const {
         const Indices axes = wide_axes(), steps = row_major(axes), out = row_major(op.extents);
-        const std::size_t column = axes.size() - 1, row = column - 1;
+        const std::size_t column = axes.size() - 1, row = first_row_axis();
         Result found{};
         if (wide.strides.back() == 1 && op.k == columns_) found.kind = Kind_::kByRows;
-        else if (wide.strides.back() == columns_ && op.k == axes[row]) found.kind = Kind_::kByColumns;
+        else if (wide.strides.back() == columns_ && op.k == product_rows_) found.kind = Kind_::kByColumns;
         else return std::nullopt;
         found.out.assign(axes.size(), 0);
         found.other.assign(axes.size(), 0);
         found.own = 1;
         std::vector<bool> matched(axes.size(), false);
-        const std::size_t folded = found.kind == Kind_::kByRows ? column : row;
-        matched[folded] = true;
-        found.other[folded] = other.strides.back();
+        const auto match = [&](std::size_t first, std::size_t last, Index out_stride, Index other_stride) {
+            for (std::size_t axis = last + 1; axis-- > first; out_stride *= axes[axis], other_stride *= axes[axis]) {
+                matched[axis] = true;
+                found.out[axis] = out_stride;
+                found.other[axis] = other_stride;
+            }
+        };
+        if (found.kind == Kind_::kByRows) match(column, column, 0, other.strides.back());
+        else match(row, column - 1, 0, other.strides.back());
         for (std::size_t e = 0; e < op.extents.size(); ++e) {
             if (op.extents[e] == 1) continue;
             if (wide.strides[e] == 0) {
@@ -308,24 +324,51 @@ private:
                 found.other_own = other.strides[e];
                 continue;
             }
-            std::size_t axis = 0;
-            while (axis < axes.size() && (matched[axis] || steps[axis] != wide.strides[e] || axes[axis] != op.extents[e])) ++axis;
-            if (axis == axes.size()) return std::nullopt;
-            matched[axis] = true;
-            found.out[axis] = out[e];
-            found.other[axis] = other.strides[e];
+            std::size_t last = 0;
+            while (last < axes.size() && (matched[last] || steps[last] != wide.strides[e])) ++last;
+            if (last == axes.size()) return std::nullopt;
+            std::size_t first = last;
+            Index covered = axes[last];
+            while (covered < op.extents[e] && first > 0 && !matched[first - 1]) covered *= axes[--first];
+            if (covered != op.extents[e]) return std::nullopt;
+            match(first, last, out[e], other.strides[e]);
         }
         // Its other operand does not depend on the row (column) that stays.
         if (std::find(matched.begin(), matched.end(), false) != matched.end()) return std::nullopt;
-        const std::size_t stays = found.kind == Kind_::kByRows ? row : column;
-        return found.other[stays] == 0 ? std::optional(found) : std::nullopt;
+        const auto stays = found.other.begin() + static_cast<std::ptrdiff_t>(found.kind == Kind_::kByRows ? row : column);
+        const auto end = found.kind == Kind_::kByRows ? found.other.end() - 1 : found.other.end();
+        return std::all_of(stays, end, [](Index s) { return s == 0; }) ? std::optional(found) : std::nullopt;
     }
 
-    bool join_result(int op, const Descriptor&) {
-        const auto found = apart_ ? result_of(op) : std::nullopt;
-        if (!found) return false;
-        insert(found->kind, op, Role::kResult);
-        return true;
+    // The outermost of the axes that are a product's rows.
+    std::size_t first_row_axis() const {
+        std::size_t axis = rows_axes_.size();
+        for (Index covered = 1; covered < product_rows_;) covered *= rows_axes_[--axis];
+        return std::min(axis, rows_axes_.size() - 1);
+    }
+
+    bool join_result(int op, const Descriptor& descriptor) {
+        if (!apart_) return false;
+        const Indices before = rows_axes_;
+        for (const View& view : views_of(op))
+            if (view.tag == Tag::kOp && role(view.index) == Role::kWide) cut_rows(descriptor, view);
+        if (const auto found = result_of(op)) {
+            insert(found->kind, op, Role::kResult);
+            return true;
+        }
+        rows_axes_ = before;
+        return false;
+    }
+
+    // Cuts the rows where the axes of a view of a wide member do.
+    void cut_rows(const Descriptor& op, const View& wide) {
+        Indices cuts;
+        for (std::size_t e = 0; e < op.extents.size(); ++e)
+            if (op.extents[e] > 1 && wide.strides[e] >= columns_ && wide.strides[e] % columns_ == 0) {
+                cuts.push_back(wide.strides[e] / columns_);
+                cuts.push_back(cuts.back() * op.extents[e]);
+            }
+        if (const auto axes = refined(rows_axes_, cuts)) rows_axes_ = *axes;
     }
 
     StripOperand operand(const View& view, const Indices& strides, const std::vector<int>& stored) const {
@@ -335,11 +378,16 @@ private:
         if (buffered)
             for (std::size_t m = 0; m < members_.size(); ++m)
                 if (members_[m].op == view.index) found.member = static_cast<int>(m);
-        found.batch.assign(strides.begin(), strides.end() - 2);
+        const auto lead = strides.begin() + static_cast<std::ptrdiff_t>(first_batchless_axis());
+        found.batch.assign(strides.begin(), lead);
+        found.lead.assign(lead, strides.end() - 2);
         found.row = strides[strides.size() - 2];
         found.column = strides.back();
         return found;
     }
+
+    // Where the axes of a batch end: rows that products share stay together.
+    std::size_t first_batchless_axis() const { return apart_ ? first_row_axis() : rows_axes_.size() - 1; }
 
     StripMember member(const Entry& entry, const std::vector<int>& stored) const;
     void assign_buffers(StripGroup& group) const;
@@ -350,6 +398,7 @@ private:
     std::reference_wrapper<const std::vector<bool>> wanted_;
     Index all_rows_, columns_;
     Indices rows_axes_;
+    Index product_rows_ = 0;  // rows that multiply the same columns: the innermost of rows_axes_
     bool apart_ = false;
     int whole_ = -1;  // the product that the group reads from memory
     std::vector<Role> role_;
@@ -535,7 +584,8 @@ private:
                 std::vector<Word>& value = values[reg];
                 if (reg < m.operands.size()) {
                     const StripOperand& o = m.operands[reg];
-                    for (std::size_t j = 0; j < columns; ++j) value[j] = static_cast<Word>(o.source.offset + row * o.row + static_cast<Index>(j) * o.column);
+                    const Index start = o.source.offset + row_offset(o, group_.lead, group_.inner_rows, row);
+                    for (std::size_t j = 0; j < columns; ++j) value[j] = static_cast<Word>(start + static_cast<Index>(j) * o.column);
                     continue;
                 }
                 const Instr& in = m.instrs[reg - m.operands.size()];
@@ -593,8 +643,10 @@ std::size_t variant(StripGroup& group, Index rows, Index live) {
 void cut_blocks(StripGroup& group, const Indices& live) {
     group.block_rows = kMostRows;
     while (group.block_rows > kLeastRows && group.block_rows * group.columns > kBlockWords) group.block_rows /= 2;
-    for (Index begin = 0; begin < group.rows; begin += group.block_rows) {
-        StripBlock block{begin, std::min(group.block_rows, group.rows - begin), group.columns, 0, 0};
+    // A block lies within one strip and one run of inner rows.
+    for (Index begin = 0, end = 0; begin < group.rows; begin = end) {
+        end = std::min({begin + group.block_rows, group.rows, (begin / kChunk + 1) * kChunk, (begin / group.inner_rows + 1) * group.inner_rows});
+        StripBlock block{begin, end - begin, group.columns, 0, 0};
         if (!live.empty()) {
             const auto at = live.begin() + begin;
             block.live = std::max<Index>(1, *std::max_element(at, at + block.rows));
@@ -663,7 +715,8 @@ private:
         LoopOperand found{};
         found.iota = o.member < 0 && o.source.tag == Tag::kIota;
         found.step = static_cast<Word>(o.column);
-        const bool one_per_batch = std::all_of(o.batch.begin(), o.batch.end(), [](Index s) { return s == 0; });
+        const auto none = [](Index s) { return s == 0; };
+        const bool one_per_batch = std::all_of(o.batch.begin(), o.batch.end(), none) && std::all_of(o.lead.begin(), o.lead.end(), none);
         if (o.member >= 0 || (!found.iota && o.column == 1)) found.form = Form::kElement;
         else if (o.column == 0 && o.row == 0 && one_per_batch) found.form = Form::kUniform;
         else found.form = found.iota ? Form::kIota : Form::kRow;
@@ -694,9 +747,12 @@ void add_loops(StripGroup& group, std::vector<Loop>& loops) {
 StripGroup Group::finish(std::vector<int> stored, const std::function<bool(int)>& owned) {
     StripGroup group;
     if (whole_ >= 0) stored.push_back(whole_);
-    group.batch.assign(rows_axes_.begin(), rows_axes_.end() - 1);
+    const auto lead = rows_axes_.begin() + static_cast<std::ptrdiff_t>(first_batchless_axis());
+    group.batch.assign(rows_axes_.begin(), lead);
+    group.lead.assign(lead, rows_axes_.end() - 1);
     group.batches = lockstep::product(group.batch);
-    group.rows = rows_axes_.back();
+    group.inner_rows = rows_axes_.back();
+    group.rows = lockstep::product(group.lead) * group.inner_rows;
     group.columns = columns_;
     group.apart = apart_;
     for (const Entry& entry : members_) {

@@ -20,10 +20,17 @@ namespace lockstep {
 struct StripOperand {
     Source source;             // where it lies in memory, or an iota
     int member = -1;           // the member in whose buffer it lies instead
-    std::vector<Index> batch;  // strides
+    std::vector<Index> batch, lead;  // strides; `lead` of the row axes but the innermost
     Index row = 0, column = 0;
     Index own = 0;  // along the axis that is the member's alone: k of a product, the columns of a result
 };
+
+// Words from row 0 to `row`: heads that share their keys are rows of one product, apart in what else is read.
+inline Index row_offset(const StripOperand& o, const std::vector<Index>& lead, Index inner_rows, Index row) {
+    Index offset = row % inner_rows * o.row, outer = row / inner_rows;
+    for (std::size_t axis = lead.size(); axis-- > 0; outer /= lead[axis]) offset += outer % lead[axis] * o.lead[axis];
+    return offset;
+}
 
 struct StripMember {
     enum class Kind { kMap, kFold, kProduct, kByRows, kByColumns };
@@ -58,8 +65,8 @@ struct StripVariant {
 
 struct StripGroup {
     std::vector<StripMember> members;
-    std::vector<Index> batch;  // extents
-    Index batches = 1, rows = 0, columns = 0;
+    std::vector<Index> batch, lead;  // extents; rows are lead x inner_rows
+    Index batches = 1, rows = 0, inner_rows = 0, columns = 0;
     Index block_rows = 0;
     int block_buffers = 0, strip_buffers = 0;
     bool apart = false;    // products differ from batch to batch: a batch is one thread's

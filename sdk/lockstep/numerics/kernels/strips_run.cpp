@@ -142,6 +142,7 @@ private:
         for (std::size_t axis = group_.batch.size(); axis-- > 0; batch /= group_.batch[axis]) offset += batch % group_.batch[axis] * o.batch[axis];
         return offset;
     }
+    Index rows_to(const StripOperand& o, Index row) const { return row_offset(o, group_.lead, group_.inner_rows, row); }
     const Word* at(std::size_t m, std::size_t operand, Index batch) const {
         return bases_[m][operand] + batch_offset(group_.members[m].operands[operand], batch);
     }
@@ -166,7 +167,9 @@ private:
             if (!plan.k) continue;
             const Index terms = own.kind == MemberKind::kByColumns ? group_.rows : plan.k;
             if (!bounded(at(m, 1, batch), terms, plan.b_k, plan.n, plan.b_n)) return false;
-            if (own.kind == MemberKind::kProduct && !bounded(at(m, 0, batch), group_.rows, plan.a_m, plan.k, plan.a_k)) return false;
+            if (own.kind != MemberKind::kProduct) continue;
+            for (Index row = 0; row < group_.rows; row += group_.inner_rows)
+                if (!bounded(at(m, 0, batch) + rows_to(own.operands[0], row), group_.inner_rows, plan.a_m, plan.k, plan.a_k)) return false;
         }
         return true;
     }
@@ -184,7 +187,7 @@ private:
 
     void run_map(std::size_t m, const Block& here) const {
         const StripMember& own = group_.members[m];
-        Word* out = own.wide && own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + here.begin * own.out.row;
+        Word* out = own.wide && own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + rows_to(own.out, here.begin);
         if (has_code(own)) run_code(m, here, out);
         else if (!part_of_code(own)) run_plan(m, here.variant.maps[m], here, 0, [&](const StripOperand& o) { return buffer(static_cast<std::size_t>(o.member), here); }, out);
         if (here.masked && own.dead_known)
@@ -214,7 +217,7 @@ private:
             const StripOperand& o = own.loop_operands[v];
             const auto read = static_cast<std::size_t>(o.member);
             in_stride[v] = o.member >= 0 ? pitch(read, here) : o.row;
-            const Index offset = batch_offset(o, here.batch) + here.begin * o.row;
+            const Index offset = batch_offset(o, here.batch) + rows_to(o, here.begin);
             if (o.member >= 0) in[v] = buffer(read, here);
             else if (o.source.tag == Tag::kIota) starts[v] = static_cast<Word>(o.source.offset + offset), in[v] = &starts[v];
             else in[v] = code_bases_[m][v] + offset;
@@ -230,7 +233,7 @@ private:
         MapPlan placed = plan;
         for (std::size_t v = 0; v < own.operands.size(); ++v) {
             const StripOperand& o = own.operands[v];
-            const Index offset = batch_offset(o, here.batch) + here.begin * o.row + column * o.column;
+            const Index offset = batch_offset(o, here.batch) + rows_to(o, here.begin) + column * o.column;
             if (o.member >= 0) bases[v] = buffered(o);
             else if (o.source.tag == Tag::kIota) bases[v] = nullptr, placed.operand[v].offset += static_cast<Word>(offset);
             else bases[v] = bases_[m][v] + offset;
@@ -257,11 +260,11 @@ private:
         for (std::size_t v = 0; v < own.operands.size(); ++v) {
             const StripOperand& o = own.operands[v];
             const auto read = static_cast<std::size_t>(o.member);
-            bases[v] = o.member >= 0 ? buffer(read, here) : at(m, v, here.batch) + here.begin * o.row;
+            bases[v] = o.member >= 0 ? buffer(read, here) : at(m, v, here.batch) + rows_to(o, here.begin);
             plan.strides[v][0] = o.member >= 0 ? pitch(read, here) : o.row;
             plan.k_stride[v] = o.member >= 0 ? 1 : o.column;
         }
-        Word* out = result(m, here.batch) + here.begin * own.out.row;
+        Word* out = result(m, here.batch) + rows_to(own.out, here.begin);
         kernels_.fold(plan, bases, out, 0, plan.outputs);
         return !here.masked || fold_dead(own, here, out);
     }
@@ -293,9 +296,9 @@ private:
         GemmPlan plan = plans_[m];
         plan.m = here.variant.rows;
         plan.n = here.variant.live;
-        Word* out = own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + here.begin * own.out.row;
+        Word* out = own.buffer >= 0 ? buffer(m, here) : result(m, here.batch) + rows_to(own.out, here.begin);
         plan.out_m = own.buffer >= 0 ? pitch(m, here) : group_.columns;
-        multiply_alone(plan, at(m, 0, here.batch) + here.begin * plan.a_m, at(m, 1, here.batch), out, kernels_, here.scratch);
+        multiply_alone(plan, at(m, 0, here.batch) + rows_to(own.operands[0], here.begin), at(m, 1, here.batch), out, kernels_, here.scratch);
     }
 
     bool run_by_rows(std::size_t m, const Block& here) const {
@@ -307,8 +310,8 @@ private:
         plan.m = here.variant.rows;
         plan.k = here.variant.live;
         plan.a_m = wide.member < 0 ? wide.row : pitch(read, here);
-        const Word* a = wide.member < 0 ? at(m, 0, here.batch) + here.begin * wide.row : buffer(read, here);
-        Word* out = result(m, here.batch) + here.begin * own.out.row;
+        const Word* a = wide.member < 0 ? at(m, 0, here.batch) + rows_to(wide, here.begin) : buffer(read, here);
+        Word* out = result(m, here.batch) + rows_to(own.out, here.begin);
         Word* rows = own.out.own == 1 ? out : aside(m, here);
         multiply_alone(plan, a, at(m, 1, here.batch), rows, kernels_, here.scratch);
         if (rows != out) spread(rows, plan.m, own.own, out, own.out.row, own.out.own);
@@ -350,8 +353,8 @@ private:
         const Index step = masked && group_.masked ? group_.block_rows : group_.columns;
         for (Index from = 0; from < group_.columns; from += step) {
             Index row = begin;
-            if (masked)
-                while (row < end && group_.blocks[static_cast<std::size_t>(row / group_.block_rows)].live <= from) row += group_.block_rows;
+            for (const StripBlock& block : group_.blocks)
+                if (masked && block.begin == row && row < end && block.live <= from) row += block.rows;
             Word* out = (own.out.own == 1 ? result(m, batch) : aside(m, strip)) + from * plan.out_m;
             GemmPlan part = plan;
             part.m = std::min(step, group_.columns - from);
@@ -362,7 +365,7 @@ private:
                 continue;
             }
             part.k = end - row;
-            const Word* rows = wide.member < 0 ? at(m, 0, batch) + begin * wide.row : buffer(static_cast<std::size_t>(wide.member), strip);
+            const Word* rows = wide.member < 0 ? at(m, 0, batch) + rows_to(wide, begin) : buffer(static_cast<std::size_t>(wide.member), strip);
             multiply_alone(part, rows + (row - begin) * group_.columns + from, at(m, 1, batch) + row * plan.b_k, out, kernels_, scratch);
         }
         if (own.out.own != 1 && end == group_.rows)
