@@ -15,16 +15,14 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 
 import numpy as np
+from measure import Training, in_turn
 
 from lockstep.jobs import Beside
-from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import _hash
 from lockstep.protocol.program import Program
@@ -38,7 +36,6 @@ MODEL = GPTConfig(vocabulary=4096, context=256, layers=6, heads=6, width=384)
 BATCH = Batch(rows=8, row_length=257)
 PATHS = ("portable", "sha-ni", "avx512")
 THREADS = (1, 2)
-SEED = bytes(32)
 
 
 @dataclass(frozen=True)
@@ -74,18 +71,6 @@ class StepShare:
     """(step + root) / step."""
 
 
-def in_turn(runs: int, *functions: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each call of each function; the first round, with cold caches, is left out."""
-    times: list[list[float]] = [[] for _ in functions]
-    for run in range(runs + 1):
-        for function, found in zip(functions, times, strict=True):
-            begin = time.perf_counter()
-            function()
-            if run:
-                found.append(time.perf_counter() - begin)
-    return times
-
-
 def time_trees(words: int, runs: int) -> list[TreeTime]:
     """Every path and thread count on one tensor of that many words."""
     data = np.random.default_rng(0).integers(0, 1 << 32, words, dtype=np.uint32).view(np.uint8)
@@ -113,33 +98,12 @@ def _has(path: str) -> bool:
     return True
 
 
-class Training:
-    """A model in training, its state as a worker holds it: read-only arrays."""
+class Hashed(Training):
+    """A model in training whose every state is hashed."""
 
     def __init__(self, program: Program, threads: int) -> None:
-        self.program, self.threads = program, threads
-        self.executable = executor.compile(program, threads=threads)
-        rng = np.random.default_rng(0)
-        length = next(op.extents[1] for op in program.ops if op.kind.name == "DRAW")
-        self.dataset = rng.integers(0, MODEL.vocabulary, (1000, length)).astype(np.int32)
-        self.state: list[Array | None] = [
-            None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
-        ]
-        weights = self.state[0]
-        assert weights is not None, "the state begins with the parameters"
-        self.state[0] = (rng.standard_normal(weights.shape) * 0.02).astype(np.float32)
-        for array in self.state:
-            if array is not None:
-                array.flags.writeable = False
+        super().__init__(program, MODEL.vocabulary, threads)
         self.root()
-
-    def step(self) -> None:
-        """S_{t-1} to S_t."""
-        self.state = list(self.executable.run(self.state, Context(SEED, 0, 0, 1), self.dataset))
-
-    def root(self, threads: int = 1) -> StateRoot:
-        """S_t of the tensors."""
-        return layout_root(self.program.output_layout, self.state, threads)
 
     def overlapped(self) -> None:
         """A step, and beside it the root of the state before it."""
@@ -158,10 +122,10 @@ class Training:
 
 def time_shares(program: Program, threads: int, runs: int) -> list[StepShare]:
     """Serial and overlapped."""
-    training = Training(program, threads)
+    training = Hashed(program, threads)
     megabytes = round(training.changed_bytes / 1e6, 1)
     # A root is remembered while its tensors live, so each of the three leaves the next a state that nobody has hashed.
-    hashing, alone, overlapped = in_turn(runs, lambda: training.root(threads), training.step, training.overlapped)
+    hashing, alone, overlapped = in_turn(runs, training.root, training.step, training.overlapped)
     step = statistics.median(alone)
     serial = statistics.median(h / s for h, s in zip(hashing, alone, strict=True))
     beside = statistics.median(o / s - 1 for o, s in zip(overlapped, alone, strict=True))
