@@ -1,6 +1,7 @@
 #include "strips_run.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "f32.hpp"
 #include "multiply.hpp"
@@ -389,10 +390,11 @@ void run_strips(const StripGroup& group, const std::function<const Word*(const S
     const Strips strips(group, base, result, loops, kernels);
     const auto blocks = static_cast<Index>(group.blocks.size()), items = group.apart ? group.batches : group.batches * blocks;
     const auto threads = static_cast<int>(std::min<Index>(static_cast<Index>(workspaces.size()), items));
-    split(items, 1, threads, [&](Index begin, Index end, int thread) {
+    std::atomic<Index> next = 0;
+    on_threads(threads, [&](int thread, int) {
         Word* scratch = at_least(workspaces[static_cast<std::size_t>(thread)].scratch, strips.scratch_words() + strips.buffer_words());
         Word* buffers = scratch + strips.scratch_words();
-        for (Index i = begin; i < end; ++i) {
+        for (Index i = next++; i < items; i = next++) {
             if (group.apart) strips.batch(i, scratch, buffers);
             else strips.block(i / blocks, group.blocks[static_cast<std::size_t>(i % blocks)], false, scratch, buffers);
         }
