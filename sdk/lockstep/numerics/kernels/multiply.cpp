@@ -75,7 +75,10 @@ void multiply_alone(const GemmPlan& plan, const Word* a, const Word* b, Word* ou
     kernels.gemm(plan, a, b, out, Cut(plan, kernels, 1).part(plan, kernels, 0), scratch);
 }
 
-Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) { return gemm_scratch(plan, Cut(plan, kernels, 1).columns); }
+Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels) {
+    const Index depth = std::min(plan.k, kChunk), panel = kernels.gemm_nr * depth;
+    return gemm_scratch(plan, ceil_div(std::min(ceil_div(plan.n, kernels.gemm_nr) * panel, std::max(resident_words(), panel)), depth));
+}
 
 void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces) {
     const Index most = static_cast<Index>(workspaces.size()), work = plan.batches * plan.m * plan.n * plan.k / 16;

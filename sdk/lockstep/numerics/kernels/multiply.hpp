@@ -11,7 +11,7 @@ namespace lockstep {
 // The whole product on as many threads as there are workspaces; the bits do not depend on how it is cut.
 void multiply(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, std::span<Workspace> workspaces);
 
-// The whole product on this thread; `scratch` holds multiply_scratch() words.
+// The whole product on this thread; `scratch` holds multiply_scratch() words, those of a plan with as many columns and terms or more.
 void multiply_alone(const GemmPlan& plan, const Word* a, const Word* b, Word* out, const Kernels& kernels, Word* scratch);
 Index multiply_scratch(const GemmPlan& plan, const Kernels& kernels);
 

@@ -342,8 +342,11 @@ std::optional<View> in_order(const View& view, const Descriptor& reader, const D
 void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
     const std::size_t n = program.ops.size();
     std::vector<std::size_t> readers(n, 0), reader(n, 0);
-    std::vector<bool> alone(n, false);  // not part of a group
-    for (const int op : schedule.order) alone[static_cast<std::size_t>(op)] = true;
+    std::vector<bool> alone(n, false);  // neither part of a group nor run in another form
+    for (const int op : schedule.order) {
+        const auto i = static_cast<std::size_t>(op);
+        alone[i] = std::holds_alternative<std::monostate>(schedule.fused[i]);
+    }
     for (std::size_t i = 0; i < n; ++i)
         for (const View& view : views[i])
             if (view.tag == Tag::kOp && schedule.needed[i]) {
@@ -353,8 +356,7 @@ void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Sch
     for (std::size_t i = 0; i < n; ++i) {
         const std::size_t r = reader[i];
         if (schedule.kept[i] || readers[i] != 1 || !alone[i] || !alone[r] || program.ops[i].kind != Kind::kMap || is_copy(program.ops[i]) ||
-            !std::holds_alternative<FoldStep>(schedule.steps[r]) || views[r].size() != 1 ||
-            !std::holds_alternative<std::monostate>(schedule.fused[r]))
+            !std::holds_alternative<FoldStep>(schedule.steps[r]) || views[r].size() != 1)
             continue;
         const auto order = reading_order(program.ops[i]);
         const auto view = order ? in_order(views[r][0], program.ops[r], program.ops[i], *order) : std::nullopt;
@@ -495,7 +497,9 @@ void take_place(StripGroup&& group, Schedule& schedule) {
 void find_groups(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
     for (std::size_t i = 0; i < program.ops.size(); ++i)
         if (schedule.needed[i]) schedule.order.push_back(static_cast<int>(i));
-    for (StripGroup& group : plan_strips(program, views, schedule.needed)) take_place(std::move(group), schedule);
+    std::vector<bool> taken;
+    for (const Fused& fused : schedule.fused) taken.push_back(!std::holds_alternative<std::monostate>(fused));
+    for (StripGroup& group : plan_strips(program, views, schedule.needed, std::move(taken))) take_place(std::move(group), schedule);
 }
 
 // Maps that still have a step of their own, in the Program's order, may run in loops; a group's maps are loops, too.

@@ -18,6 +18,7 @@ using Indices = std::vector<Index>;
 constexpr Index kBlockWords = 1 << 15;        // of one wide tensor in a block: a few of them stay in L2
 constexpr Index kMostRows = 64, kLeastRows = 16;
 constexpr Index kMostMaskCells = 1 << 24;     // that are looked at to find what a mask leaves
+constexpr std::size_t kMostMembers = 256;     // planning takes their square
 
 Index product(const Indices& extents) { return std::accumulate(extents.begin(), extents.end(), Index{1}, std::multiplies<>()); }
 
@@ -202,6 +203,7 @@ private:
     }
 
     bool join(int op) {
+        if (members_.size() >= kMostMembers) return false;
         const Descriptor& descriptor = descriptor_of(op);
         if (descriptor.kind == Kind::kMap) return join_map(op, descriptor);
         if (descriptor.kind != Kind::kFold) return false;
@@ -209,6 +211,7 @@ private:
     }
 
     void add_beside(int op) {
+        if (members_.size() >= kMostMembers) return;
         const Descriptor& descriptor = descriptor_of(op);
         if (descriptor.kind == Kind::kMap) join_map(op, descriptor);
         else add_product(op);
@@ -250,7 +253,9 @@ private:
 
     bool add_product(int op) {
         const Descriptor& descriptor = descriptor_of(op);
-        if (descriptor.kind != Kind::kFold || fold_mode(op) != FoldMode::kDot || descriptor.elements != all_rows_ * columns_) return false;
+        if (descriptor.kind != Kind::kFold || fold_mode(op) != FoldMode::kDot || descriptor.elements != all_rows_ * columns_ ||
+            descriptor.k > kChunk * kChunk)
+            return false;
         const auto left = operand_by_rows(op);
         if (!left) return false;
         const Indices b = *strides_of(descriptor, views_of(op)[1 - *left]);
@@ -282,7 +287,7 @@ private:
     std::optional<Result> result_of(int op) const {
         const Descriptor& descriptor = descriptor_of(op);
         const auto& views = views_of(op);
-        if (fold_mode(op) != FoldMode::kDot) return std::nullopt;
+        if (fold_mode(op) != FoldMode::kDot || descriptor.k > kChunk * kChunk) return std::nullopt;
         for (std::size_t w = 0; w < 2; ++w) {
             const View &wide = views[w], &other = views[1 - w];
             if (wide.tag != Tag::kOp || role(wide.index) != Role::kWide || wide.offset != 0 || other.tag == Tag::kIota) continue;
@@ -538,14 +543,17 @@ private:
     Dead operand_state(const StripOperand& o) const {
         if (o.member >= 0) return known(o) ? Dead::kOneValue : Dead::kUnknown;
         if (o.column == 0) return Dead::kOneValue;
-        const bool same_in_batches = std::all_of(o.batch.begin(), o.batch.end(), [](Index s) { return s == 0; });
-        return o.source.tag == Tag::kIota && same_in_batches ? Dead::kOfColumn : Dead::kUnknown;
+        return o.source.tag == Tag::kIota && same_in_batches(o) ? Dead::kOfColumn : Dead::kUnknown;
+    }
+    static bool same_in_batches(const StripOperand& o) {
+        return std::all_of(o.batch.begin(), o.batch.end(), [](Index s) { return s == 0; });
     }
 
     // Whether the map masks, or nothing where its masks cannot be followed.
     std::optional<bool> follow(StripMember& m) {
         std::vector<Dead> state;
         for (const StripOperand& o : m.operands) state.push_back(operand_state(o));
+        const std::vector<bool> pure = pure_registers(m);
         bool masks = false;
         for (std::size_t i = 0; i < m.instrs.size(); ++i) {
             const Instr& in = m.instrs[i];
@@ -554,8 +562,8 @@ private:
             Dead own = Dead::kOneValue;
             if (arguments > 0) own = std::max({a, arguments > 1 ? b : a, arguments > 2 ? c : a});
             if (static_cast<Op>(in.op) == Op::SELECT && a == Dead::kOfColumn && own == Dead::kUnknown && std::min(b, c) == Dead::kOneValue &&
-                pure(m, in.a)) {
-                if (!mark(m, in.a, b == Dead::kUnknown)) return std::nullopt;
+                pure[in.a]) {
+                if (!mark(m, pure, in.a, b == Dead::kUnknown)) return std::nullopt;
                 own = Dead::kOneValue;
                 masks = true;
             }
@@ -565,22 +573,26 @@ private:
         return masks;
     }
 
-    // Whether a register is computed from iotas and immediates alone.
-    bool pure(const StripMember& m, std::size_t reg) const {
-        if (reg < m.operands.size()) return m.operands[reg].source.tag == Tag::kIota && m.operands[reg].member < 0;
-        const Instr& in = m.instrs[reg - m.operands.size()];
-        const int arguments = arity(in.op);
-        return (arguments < 1 || pure(m, in.a)) && (arguments < 2 || pure(m, in.b)) && (arguments < 3 || pure(m, in.c));
+    // The registers that are computed from immediates alone and iotas that are the same in every batch.
+    static std::vector<bool> pure_registers(const StripMember& m) {
+        std::vector<bool> pure;
+        for (const StripOperand& o : m.operands) pure.push_back(o.member < 0 && o.source.tag == Tag::kIota && same_in_batches(o));
+        for (const Instr& in : m.instrs) {
+            const int arguments = arity(in.op);
+            pure.push_back((arguments < 1 || pure[in.a]) && (arguments < 2 || pure[in.b]) && (arguments < 3 || pure[in.c]));
+        }
+        return pure;
     }
 
     // Extends each row's live columns to the last one whose condition is `live`.
-    bool mark(const StripMember& m, std::size_t condition, bool live) {
+    bool mark(const StripMember& m, const std::vector<bool>& pure, std::size_t condition, bool live) {
+        const f32::FloatEnvironment environment;
         const auto columns = static_cast<std::size_t>(group_.columns);
         if (group_.rows * group_.columns > kMostMaskCells) return false;
         std::vector<std::vector<Word>> values(condition + 1, std::vector<Word>(columns));
         for (Index row = 0; row < group_.rows; ++row) {
             for (std::size_t reg = 0; reg <= condition; ++reg) {
-                if (!pure(m, reg)) continue;
+                if (!pure[reg]) continue;
                 std::vector<Word>& value = values[reg];
                 if (reg < m.operands.size()) {
                     const StripOperand& o = m.operands[reg];
@@ -641,7 +653,7 @@ std::size_t variant(StripGroup& group, Index rows, Index live) {
 }
 
 void cut_blocks(StripGroup& group, const Indices& live) {
-    group.block_rows = kMostRows;
+    group.block_rows = std::min(kMostRows, group.rows);
     while (group.block_rows > kLeastRows && group.block_rows * group.columns > kBlockWords) group.block_rows /= 2;
     // A block lies within one strip and one run of inner rows.
     for (Index begin = 0, end = 0; begin < group.rows; begin = end) {
@@ -770,14 +782,15 @@ StripGroup Group::finish(std::vector<int> stored, const std::function<bool(int)>
     return group;
 }
 
-std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted) {
+std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted,
+                                    std::vector<bool> taken) {
     const auto n = static_cast<int>(program.ops.size());
     std::vector<std::vector<int>> readers(program.ops.size());
     for (int i = 0; i < n; ++i)
         if (wanted[static_cast<std::size_t>(i)])
             for (const View& view : views[static_cast<std::size_t>(i)])
                 if (view.tag == Tag::kOp) readers[static_cast<std::size_t>(view.index)].push_back(i);
-    std::vector<bool> kept(program.ops.size(), false), taken(program.ops.size(), false);
+    std::vector<bool> kept(program.ops.size(), false), within(program.ops.size(), false);
     for (const Alias& alias : program.outputs)
         if (alias.kind == 1) kept[static_cast<std::size_t>(alias.index)] = true;
 
@@ -785,10 +798,11 @@ std::vector<StripGroup> plan_strips(const Program& program, const std::vector<st
     const auto never = [](int) { return false; };
     const auto accept = [&](StripGroup group) {
         for (const int op : group.absorbed) taken[static_cast<std::size_t>(op)] = true;
+        std::fill(within.begin() + group.absorbed.front(), within.begin() + group.absorbed.back() + 1, true);
         groups.push_back(std::move(group));
     };
-    // Ops that were taken by other groups must not lie between a group's own: they run elsewhere.
-    const auto clear = [&](int first, int last) { return std::none_of(taken.begin() + first, taken.begin() + last + 1, [](bool t) { return t; }); };
+    // A group runs in the place of its last op, and what it postpones right after: no other group may lie around or between its own.
+    const auto clear = [&](int first, int last) { return std::none_of(within.begin() + first, within.begin() + last + 1, [](bool w) { return w; }); };
 
     for (int seed = 0; seed < n; ++seed) {
         const Descriptor& op = program.ops[static_cast<std::size_t>(seed)];

@@ -77,8 +77,11 @@ struct StripGroup {
     std::vector<int> postponed;  // ops before the last one that read the group's results
 };
 
-// The groups of a Program; `views` are the operands of each op as they are read, `read` says which ops are wanted at all.
-std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted);
+// The groups of a Program; `views` are the operands of each op as they are read, `wanted` says which ops are run at all, `taken`
+// which of them already run in a form of their own. From the first op to the last one that they absorb, no two groups overlap:
+// what one of them postpones never is due in another one.
+std::vector<StripGroup> plan_strips(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& wanted,
+                                    std::vector<bool> taken);
 
 // Adds the group's wide maps to the schedule's loops.
 void add_loops(StripGroup& group, std::vector<Loop>& loops);
