@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from measure import wait_asleep
 
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder, Tensor
@@ -169,6 +170,7 @@ def measure(arguments: argparse.Namespace, path: str) -> Iterator[ProductTime]:
 
 def main() -> int:
     """Times the products; prints a table, or one line of JSON."""
+    wait_asleep()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     parser.add_argument("--runs", type=int, default=31, help="measured calls of each side at most (default 31)")

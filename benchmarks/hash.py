@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 
 import numpy as np
-from measure import Training, in_turn
+from measure import Training, in_turn, wait_asleep
 
 from lockstep.jobs import Beside
 from lockstep.numerics.trace import layout_root
@@ -140,6 +140,7 @@ def time_shares(program: Program, threads: int, runs: int) -> list[StepShare]:
 
 def main() -> int:
     """Times trees and steps; prints tables, or one line of JSON."""
+    wait_asleep()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     parser.add_argument("--runs", type=int, default=15, help="turns of each figure (default 15)")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,16 @@ from lockstep.protocol.program import Kind, Program
 from lockstep.protocol.types import StateRoot
 
 SEED = bytes(32)
+
+
+def wait_asleep() -> None:
+    """Starts the script again with threads that sleep while they wait, unless OMP_WAIT_POLICY says how they should.
+
+    Two OpenMP runtimes share this process, torch's and ours; each one's idle threads would spin for some 15 ms on the
+    cores that the other one is timed on.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "passive"})
 
 
 def in_turn(runs: int, *functions: Callable[[], object]) -> list[list[float]]:

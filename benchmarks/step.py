@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from measure import Training, in_turn, milliseconds, ratio, resident
+from measure import Training, in_turn, milliseconds, ratio, resident, wait_asleep
 from torch import nn
 
 from lockstep.numerics import _native
@@ -153,6 +153,7 @@ def measure_memory(side: str, name: str, threads: int, path: Path) -> float:
 
 def main() -> int:
     """Times the steps; prints a table, or one line of JSON."""
+    wait_asleep()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     parser.add_argument("--runs", type=int, default=30, help="measured pairs of each figure (default 30)")
