@@ -17,14 +17,13 @@ import argparse
 import json
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from measure import wait_asleep
+from measure import in_turn, ratio, wait_asleep
 
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder, Tensor
@@ -96,18 +95,6 @@ class ProductTime:
     gflops: float
 
 
-def alternately(runs: int, *functions: Callable[[], object]) -> list[list[float]]:
-    """Milliseconds of each function's calls, made in turn."""
-    times: list[list[float]] = [[] for _ in functions]
-    for run in range(runs + 2):
-        for function, found in zip(functions, times, strict=True):
-            begin = time.perf_counter()
-            function()
-            if run >= 2:  # the first two find memory and caches cold
-                found.append(1e3 * (time.perf_counter() - begin))
-    return times
-
-
 def storage(shape: Shape, layout: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """The extents of a and b as they lie in memory."""
     m, k, n = shape.m, shape.k, shape.n
@@ -150,12 +137,11 @@ def time_product(shape: Shape, layout: str, threads: int, path: str, runs: int) 
     if not torch.allclose(found, torch.matmul(left, right), rtol=1e-3, atol=1e-3):
         raise ArithmeticError(f"{shape.name} {layout}: not the same product")
     turns = min(runs, max(7, int(SECONDS * 50 * threads / shape.gflop)))
-    times, torch_times = alternately(turns, ours, lambda: torch.matmul(left, right))
-    ms, torch_ms = statistics.median(times), statistics.median(torch_times)
-    ratio = statistics.median(own / base for own, base in zip(times, torch_times, strict=True))
+    times, torch_times = in_turn(turns, ours, lambda: torch.matmul(left, right), cold=2)
+    ms, torch_ms = 1e3 * statistics.median(times), 1e3 * statistics.median(torch_times)
     return ProductTime(
         shape.name, shape.batch, shape.m, shape.k, shape.n, layout, threads,
-        round(ms, 3), round(torch_ms, 3), round(ratio, 3), round(1e3 * shape.gflop / ms, 1),
+        round(ms, 3), round(torch_ms, 3), ratio(times, torch_times), round(1e3 * shape.gflop / ms, 1),
     )  # fmt: skip
 
 

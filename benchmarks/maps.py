@@ -13,13 +13,13 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from measure import in_turn, wait_asleep
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -133,22 +133,11 @@ def scales(rng: np.random.Generator) -> Case:
 CASES = (adamw, gelu, residual, scales)
 
 
-def alternately(runs: int, *functions: Callable[[], object]) -> list[float]:
-    """Median milliseconds of each function, called in turn."""
-    times: list[list[float]] = [[] for _ in functions]
-    for run in range(runs + 2):
-        for function, found in zip(functions, times, strict=True):
-            begin = time.perf_counter()
-            function()
-            if run >= 2:  # the first two find memory and caches cold
-                found.append(1e3 * (time.perf_counter() - begin))
-    return [statistics.median(found) for found in times]
-
-
 def measure(case: Case, threads: int, fused: str, runs: int) -> Result:
     """One case, ours and theirs."""
     executable = executor.compile(case.program, threads=threads, fused=fused)
-    ms, torch_ms = alternately(runs, lambda: executable.run(case.state, CONTEXT), case.eager)
+    times = in_turn(runs, lambda: executable.run(case.state, CONTEXT), case.eager, cold=2)
+    ms, torch_ms = (1e3 * statistics.median(found) for found in times)
     return Result(
         case.name, round(ms, 3), round(torch_ms, 3), round(ms / torch_ms, 3), round(4e-6 * case.words / ms, 1)
     )
@@ -156,6 +145,7 @@ def measure(case: Case, threads: int, fused: str, runs: int) -> Result:
 
 def main() -> int:
     """Times every case; prints a table, or one line of JSON."""
+    wait_asleep()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one line of JSON on stdout")
     parser.add_argument("--runs", type=int, default=21, help="measured calls of each (default 21)")

@@ -30,15 +30,15 @@ def wait_asleep() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "passive"})
 
 
-def in_turn(runs: int, *functions: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each call of each function, called by turns, so that a busy machine slows all; the first turn, with
-    cold caches, is left out."""
+def in_turn(runs: int, *functions: Callable[[], object], cold: int = 1) -> list[list[float]]:
+    """Seconds of each call of each function, called by turns, so that a busy machine slows all; the first `cold` turns,
+    which find memory and caches cold, are left out."""
     times: list[list[float]] = [[] for _ in functions]
-    for run in range(runs + 1):
+    for run in range(runs + cold):
         for function, found in zip(functions, times, strict=True):
             begin = time.perf_counter()
             function()
-            if run:
+            if run >= cold:
                 found.append(time.perf_counter() - begin)
     return times
 
