@@ -15,6 +15,7 @@ interface Cheats {
     function closeFile(string calldata path) external;
     function snapshotState() external returns (uint256);
     function revertToState(uint256 snapshot) external returns (bool);
+    function parseJsonString(string calldata json, string calldata key) external pure returns (string memory);
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
     function parseJsonUintArray(string calldata json, string calldata key) external pure returns (uint256[] memory);
     function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);

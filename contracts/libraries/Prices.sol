@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+/// @title Prices
+/// @notice The floors of stakes and bonds, and what gas costs in tokens. The Python twin is lockstep/protocol/economics.py.
+/// @dev A job names two numbers: `gasPrice`, token units for one gas at the cap, and `feeCap`, the cap in wei per gas. Below the cap
+///      a gas costs in proportion to the base fee; above it, no more than at it.
+library Prices {
+    /// Gas of a whole game, both sides, at 2^26 elements: the limit that receipts are held to.
+    uint256 internal constant GAME_GAS = 1_700_000;
+    /// Gas of the defender's moves in such a game.
+    uint256 internal constant DEFENDER_GAS = 700_000;
+    /// A stake is at least this many times the price of what it backs ...
+    uint256 internal constant STAKE_PRICES = 10;
+    /// ... and this many times the gas of a game at the cap.
+    uint256 internal constant STAKE_GAMES = 4;
+    /// A bond holds this many times the gas of the defender.
+    uint256 internal constant BOND_GAMES = 3;
+    /// A witness's stake is at least this many fees.
+    uint256 internal constant WITNESS_FEES = 20;
+
+    /// Base fees of the last seals that are remembered.
+    uint256 internal constant FEES = 9;
+    /// Bits of one of them: nine fill a word.
+    uint256 private constant FEE_BITS = 28;
+    uint256 private constant FEE_MASK = (1 << FEE_BITS) - 1;
+    uint256 private constant RING_MASK = (1 << (FEES * FEE_BITS)) - 1;
+    /// Wei per gas that a remembered fee is rounded up to.
+    uint256 internal constant FEE_UNIT = 4096;
+    /// The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it.
+    uint256 internal constant MAX_FEE_CAP = (FEE_MASK - 1) * FEE_UNIT;
+
+    /// @notice The least stake behind work that is paid `price`.
+    function stakeFloor(uint256 price, uint256 gasPrice) internal pure returns (uint256) {
+        uint256 byPrice = STAKE_PRICES * price;
+        uint256 byGas = STAKE_GAMES * GAME_GAS * gasPrice;
+        return byPrice > byGas ? byPrice : byGas;
+    }
+
+    /// @notice The least of a bond that does not depend on gas: the price of one inner step, rounded up.
+    function bondFloor(uint256 slotPrice, uint256 innerSteps) internal pure returns (uint256) {
+        return _ceilDiv(slotPrice, innerSteps);
+    }
+
+    /// @notice The least stake of a witness.
+    function witnessFloor(uint256 witnessFee) internal pure returns (uint256) {
+        return WITNESS_FEES * witnessFee;
+    }
+
+    /// @notice Token units for `gas` at a base fee, rounded up; above the cap, as at the cap.
+    /// @dev feeCap > 0 (JobRules). A gasPrice of 128 bits, a fee of 64 and any block's gas fit the product.
+    function gasCost(uint256 gas, uint256 gasPrice, uint256 feeCap, uint256 baseFee) internal pure returns (uint256) {
+        return _ceilDiv(gas * gasPrice * (baseFee < feeCap ? baseFee : feeCap), feeCap);
+    }
+
+    /// @notice What a challenger locks: the job's own bond and three times the defender's gas at a base fee.
+    function bondOf(uint256 bond, uint256 gasPrice, uint256 feeCap, uint256 baseFee) internal pure returns (uint256) {
+        return bond + gasCost(BOND_GAMES * DEFENDER_GAS, gasPrice, feeCap, baseFee);
+    }
+
+    /// @notice The ring with one more base fee; the oldest of ten is forgotten.
+    /// @dev Newest in the lowest bits, each in units rounded up, plus one: zero is a place that nothing has filled.
+    function push(uint256 ring, uint256 baseFee) internal pure returns (uint256) {
+        uint256 units = baseFee < MAX_FEE_CAP ? _ceilDiv(baseFee, FEE_UNIT) : FEE_MASK - 1;
+        return ((ring << FEE_BITS) | (units + 1)) & RING_MASK;
+    }
+
+    /// @notice The median of the base fees remembered, the upper one of an even number; `none` if there are none.
+    function median(uint256 ring, uint256 none) internal pure returns (uint256) {
+        uint256[FEES] memory sorted;
+        uint256 seen = 0;
+        for (; ring != 0; ring >>= FEE_BITS) {
+            uint256 units = ring & FEE_MASK;
+            uint256 k = seen++;
+            for (; k > 0 && sorted[k - 1] > units; k--) {
+                sorted[k] = sorted[k - 1];
+            }
+            sorted[k] = units;
+        }
+        return seen == 0 ? none : (sorted[seen / 2] - 1) * FEE_UNIT;
+    }
+
+    function _ceilDiv(uint256 a, uint256 b) private pure returns (uint256) {
+        return (a + b - 1) / b;
+    }
+}
