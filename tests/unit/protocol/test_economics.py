@@ -1,7 +1,9 @@
-"""The rules of money: floors, the price of gas, how a slash and a bond are split."""
+"""The rules of money: floors, the price of gas, how a slash and a bond are split, from where a lie pays nothing."""
 
 from __future__ import annotations
 
+from itertools import product
+from math import inf
 from pathlib import Path
 from statistics import median_high
 
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol import economics
+from lockstep.protocol.economics import Audit
 from lockstep.protocol.types import Wei
 from tests import prices
 
@@ -100,3 +103,92 @@ def test_a_lost_bond_pays_the_defender_and_burns_the_rest(bond: int) -> None:
     to_defender, burned = economics.split_bond(Wei(bond))
     assert to_defender + burned == bond
     assert burned * 100 >= 40 * bond, "whoever challenges himself loses 40 %"
+
+
+# -- deterrence
+
+
+def test_ten_stakes_need_a_sixth_and_volunteers_alone_sixty_five_stakes() -> None:
+    assert economics.break_even_detection(10) == pytest.approx(1 / 6), "about 0.2"
+    assert economics.break_even_multiple(0.03) == pytest.approx(64.67, abs=0.01), (
+        "3 % of the claims, looked at by volunteers"
+    )
+    assert economics.break_even_multiple(0) == inf, "what nobody sees, no stake deters"
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.1, 1))
+def test_break_even_is_where_cheating_earns_what_honesty_does(detection: float, burned: float) -> None:
+    multiple = economics.break_even_multiple(detection, burned)
+    assert economics.break_even_detection(multiple, burned) == pytest.approx(detection), "one is the other's inverse"
+    honest = economics.expected_profit(1, 1, multiple)
+    cheating = economics.expected_profit(1, 1, multiple, saved=1, detection=detection, lost=burned)
+    assert cheating == pytest.approx(honest, abs=1e-9), "neither pays more"
+    assert economics.break_even_multiple(detection / 2, burned) > multiple, "less seen, more staked"
+
+
+AUDITS = st.builds(
+    Audit, st.integers(1, 64), st.integers(0, 200), st.integers(1, 1000), st.floats(0.0001, 0.5), st.floats(0, 0.5),
+    st.floats(0, 0.99),
+)  # fmt: skip
+
+
+@given(AUDITS, st.floats(0, 1))
+def test_no_saving_of_work_pays_at_the_stake_that_an_audit_needs(audit: Audit, at: float) -> None:
+    first = 1 + round(at * (audit.transitions - 1))
+    saved = (audit.transitions - first + 1) / audit.transitions
+    detection = audit.detection(first)
+    stake = audit.stake_multiple()
+    gain = economics.expected_profit(1, 1, stake, saved=saved, detection=detection, lost=economics.BURNED)
+    assert gain <= 1e-9, "skipping from any step on earns no more than honesty, which earns nothing here"
+    assert audit.detection(audit.transitions) <= detection <= audit.detection(1) <= 1, "a later lie is seen less"
+
+
+@given(AUDITS)
+def test_more_witnesses_see_more_and_cost_more(audit: Audit) -> None:
+    more = Audit(audit.slots, audit.witnesses + 1, audit.transitions, audit.volunteers, audit.unavailable, audit.cartel)
+    assert more.detection() > audit.detection() - 1e-12
+    assert more.cost_share() > audit.cost_share()
+    assert more.stake_multiple() <= audit.stake_multiple() + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("slots", "witnesses", "first"), [(3, 0, 1), (3, 1, 2), (3, 2, 4), (3, 3, 1), (2, 3, 3), (3, 4, 2)]
+)
+def test_detection_is_what_counting_every_draw_gives(slots: int, witnesses: int, first: int) -> None:
+    audit = Audit(slots, witnesses, transitions=4, volunteers=0.25, cartel=0.5)
+    seen = 0
+    draws = list(product(range(1, 5), (False, True), repeat=witnesses))
+    for slot, draw in product(range(slots), draws):
+        # The cheat stands at `slot` of the drawn order; duty i is dealt to claim i mod slots.
+        duties = [(draw[2 * i], draw[2 * i + 1]) for i in range(witnesses) if i % slots == slot]
+        seen += any(honest and stop >= first for stop, honest in duties)
+    by_witnesses = seen / (slots * len(draws))
+    assert audit.detection(first) == pytest.approx(by_witnesses + (1 - by_witnesses) * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("slots", "transitions", "witnesses", "cost", "detection", "stake"),
+    [
+        (3, 21, 1, 0.2388, 0.2261, 6.8),
+        (12, 501, 1, 0.0592, 0.0603, 31.2),
+        (16, 101, 1, 0.0568, 0.0465, 41.0),
+        (32, 501, 2, 0.0486, 0.0465, 41.0),
+        (64, 101, 4, 0.0568, 0.0465, 41.0),
+        (64, 501, 5, 0.0565, 0.0568, 33.2),
+    ],
+)
+def test_the_table_of_audits(
+    slots: int, transitions: int, witnesses: int, cost: float, detection: float, stake: float
+) -> None:
+    assert economics.most_witnesses(slots, transitions) == witnesses
+    audit = Audit(slots, witnesses, transitions)
+    assert audit.cost_share() == pytest.approx(cost, abs=5e-5)
+    assert audit.detection() == pytest.approx(detection, abs=5e-5)
+    assert audit.stake_multiple() == pytest.approx(stake, abs=0.05)
+
+
+def test_a_duty_pays_more_than_it_costs() -> None:
+    audit = Audit(64, 5, 501)
+    fee = audit.fee(Wei(10**18), Wei(10**15))
+    assert fee >= audit.replay_share() * 10**18 + 10**15, "the expected replay and the gas"
+    assert fee <= 0.6 * 10**18, "less than the work of a claim"
