@@ -1,0 +1,105 @@
+"""All games on one claim, with the money behind them: one game's rules, the vault's books and the market's part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol import game, moves
+from lockstep.protocol.errors import ChainError
+from lockstep.protocol.moves import Event, Move, Phase, Verdict
+from lockstep.protocol.openings import OpeningWrong
+from lockstep.protocol.stakes import BURN, Books
+from lockstep.protocol.types import Address, GameId, Seconds, Wei
+from tests import letters
+
+DEPOSIT = Wei(10**9)
+REQUESTER = Address("0x" + "99" * 20)
+STRANGER = Address("0x" + "55" * 20)
+DELEGATE = Address("0x" + "44" * 20)
+START = Seconds(1_000_000)
+
+_ARBITER = ReferenceArbiter()
+
+
+@dataclass
+class Record:
+    """One game so far."""
+
+    state: game.Game
+    opened: Seconds
+    budget: int
+    """Seconds that both clocks together had at the opening."""
+    log: list[Event] = field(default_factory=list)
+    played: list[Move] = field(default_factory=list)
+    closed: Seconds | None = None
+
+
+@dataclass
+class Table:
+    """The games on a claim whose stake is locked."""
+
+    claim: game.Claim
+    books: Books = field(default_factory=lambda: Books(Seconds(0)))
+    records: dict[GameId, Record] = field(default_factory=dict)
+    convicted_by: GameId | None = None
+
+    def __post_init__(self) -> None:
+        self.seat(self.claim.defender)
+        self.books.lock(self.claim.defender, self.claim.id, letters.STAKE)
+
+    def seat(self, account: Address) -> None:
+        """Gives an account what it plays with."""
+        self.books.deposit(account, DEPOSIT)
+
+    def play(self, id_: GameId, move: Move, sender: Address, now: Seconds) -> Sequence[Event]:
+        """Plays one move, and pays where it ends a game. Raises what the contract reverts with, nothing changed."""
+        record = self.records.get(id_)
+        state, events = game.play(record.state if record else None, move, sender, now, self.claim, _ARBITER)
+        if record is None:
+            self.books.lock(sender, id_, self.claim.bond, by_game=True)
+            record = self.records[id_] = Record(state, now, state.left_defender + state.left_challenger)
+            self.claim = replace(self.claim, open_games=self.claim.open_games + 1)
+        record.state = state
+        record.log += events
+        record.played.append(move)
+        if state.phase == Phase.CLOSED:
+            record.closed = now
+            self._settle(id_, state)
+        return events
+
+    def _settle(self, id_: GameId, closed: game.Game) -> None:
+        if closed.verdict == Verdict.REJECTED:
+            self.claim = replace(self.claim, open_games=self.claim.open_games - 1)
+            self.books.take_bond(id_, self.claim.defender)
+            return
+        if closed.verdict != Verdict.VOID:
+            self.books.slash(self.claim.id, closed.challenger, REQUESTER)
+            self.claim = replace(self.claim, live=False)
+            self.convicted_by = id_
+        self.books.unlock(id_, by_game=True)
+
+    def tries(self, id_: GameId, move: Move, sender: Address, now: Seconds) -> str:
+        """The rule that refuses a move, "" if it was played."""
+        try:
+            self.play(id_, move, sender, now)
+        except (ChainError, OpeningWrong) as refused:
+            return getattr(refused, "rule", refused.code)
+        return ""
+
+    # -- what must hold
+
+    def worth(self, account: Address) -> int:
+        """What an account could take away."""
+        return self.books.free[account] + self.books.credits[account]
+
+    @property
+    def burned(self) -> int:
+        """So far."""
+        return self.books.credits[BURN]
+
+
+def opening_of(move: moves.Open, sender: Address) -> GameId:
+    """The game that an opening makes."""
+    return game.game_id(move.claim, sender, move.nonce)
