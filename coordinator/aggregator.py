@@ -15,14 +15,14 @@ from dag_cbor.decoding import CBORDecodingError
 
 from coordinator.cheats import Cheat
 from coordinator.decide import Report
-from coordinator.guard import Guard
 from lockstep import jobs, merging
 from lockstep.disputes import HeldClaim
+from lockstep.guard.memory import Memory, Place, Promise
 from lockstep.jobs import ClaimRun, Job, Tensors
 from lockstep.merging import Merged, RoundRecord
 from lockstep.protocol.errors import BlobCorrupt, BlobMissing, LockstepError, Mismatch, Unreachable
 from lockstep.protocol.jobs import Round
-from lockstep.protocol.types import Cid, ClaimId, StateRoot
+from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, decode_checkpoint, decode_payload, encode_checkpoint
 from lockstep.storage.store import write_atomically
@@ -37,7 +37,7 @@ KEPT_CLAIMS = 2
 class Aggregator:
     """One job, loaded and checked, with what was fetched for it."""
 
-    def __init__(self, job: Job, store: ContentStore, guard: Guard, archive: Path, cheat: Cheat | None = None) -> None:
+    def __init__(self, job: Job, store: ContentStore, guard: Memory, archive: Path, cheat: Cheat | None = None) -> None:
         """`archive`: a folder for the material of merge claims."""
         self.job = job
         self._store = store
@@ -82,7 +82,10 @@ class Aggregator:
                 f"round {number}: the fetched inputs do not hash to mergeIn", hint="run `lockstep coordinator reindex`"
             )
         merged = merging.finish(run)
-        self._guard.bind_merge(claim, merged.out, merged.out2)
+        trace = TraceRoot(jobs.trace_root([merged.root]))
+        promise = Promise(trace, merged.out, merged.out2, bytes(32), Cid(""), Cid(""))
+        # INVARIANT: the guard's row is on disk before anybody may learn of the merge.
+        self._guard.bind(Place(claim, Seed(stored.seed), StateRoot(stored.merge_in)), promise)
         self._keep(claim, merged)
         write_atomically(self._start_file(claim), [_start_bytes(base, payloads)])
         cid = merging.store_checkpoint(self._store, merged.checkpoint)

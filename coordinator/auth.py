@@ -44,7 +44,7 @@ def signed(max_bytes: Callable[[Context], int]) -> Callable[[Request], Awaitable
         signature.check_time(now)
         body = await _read(request, max_bytes(context))
         verify_request(signature, request.method, _target(request), body)
-        await run_in_threadpool(context.guard.use_nonce, signature.key, signature.nonce, signature.expires)
+        await run_in_threadpool(context.nonces.use_nonce, signature.key, signature.nonce, signature.expires)
         return SignedRequest(account, signature.key, body)
 
     return dependency
@@ -63,7 +63,7 @@ def _known(context: Context, signature: RequestSignature) -> tuple[Address, Seco
             hint="call registerNode(key) with the staking key, and wait for the index to see it",
             code="auth.unknown",
         )
-    return Address(account), context.guard.latest(Seconds(cursor.time))
+    return Address(account), context.nonces.latest(Seconds(cursor.time))
 
 
 def _target(request: Request) -> str:

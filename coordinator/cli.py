@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
+from lockstep.cli import guard
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import DoctorError, FundsError, LockstepError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from coordinator.parts import Parts
 
 app = typer.Typer(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
+app.add_typer(guard.app)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")]
@@ -40,9 +42,10 @@ def up(
     from coordinator.api import create_app
     from coordinator.parts import Parts
     from lockstep import logs
+    from lockstep.guard import lock
 
     logs.configure()
-    with supervisor.sole(settings.home), supervisor.listen(settings.host, settings.port) as sock:
+    with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
         parts = Parts.open(settings)
         cheats.named(os.environ, parts.party.addresses.chain_id)
         parts.database.migrate()
@@ -78,13 +81,13 @@ def reindex(
     """Drop everything that came from the chain and read it again; the coordinator must not be running."""
     settings = resolve_coordinator(rpc=rpc, deployment=deployment, home=home, database=database)
 
-    from coordinator import supervisor
     from coordinator.db import Database
     from coordinator.indexer import Indexer
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.rpc import connect
+    from lockstep.guard import lock
 
-    with supervisor.sole(settings.home):
+    with lock.held(settings.home, "coordinator"):
         addresses = Addresses.load(settings.shared.deployment)
         w3 = connect(settings.shared.rpc, addresses.chain_id)
         index = Database(settings.database_url)

@@ -1,4 +1,4 @@
-"""What the API's requests share: the index, the guard, the store, and a way to wake the worker."""
+"""What the API's requests share: the index, the nonces, the store, and a way to wake the worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.db import Database
-from coordinator.guard import Guard
+from coordinator.nonces import Nonces
 from lockstep.protocol.types import Address
 from lockstep.storage import ContentStore
 
@@ -16,7 +16,7 @@ class Context:
     """One coordinator's parts, as its API needs them."""
 
     database: Database
-    guard: Guard
+    nonces: Nonces
     store: ContentStore
     aggregator: Address
     """The account that this coordinator stakes and merges with."""

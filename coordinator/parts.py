@@ -1,4 +1,4 @@
-"""What a coordinator stands on: a party of the market, with an index and a guard. Opened once per process."""
+"""What a coordinator stands on: a party of the market, with an index, nonces and a guard. Opened once per process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from coordinator.context import Context
 from coordinator.db import Database
-from coordinator.guard import Guard
+from coordinator.nonces import FILE_NAME, Nonces
 from coordinator.settings import CoordinatorSettings
+from lockstep.guard.memory import Memory, Scope
 from lockstep.party import Party
 from lockstep.protocol.types import Address
 
@@ -21,13 +22,15 @@ class Parts:
     party: Party
     """Chain, storage, key, outbox."""
     database: Database
-    guard: Guard
+    nonces: Nonces
+    guard: Memory
 
     @staticmethod
     def open(settings: CoordinatorSettings) -> Parts:
         """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
         party = Party.open(settings.shared)
-        return Parts(settings, party, Database(settings.database_url), Guard(settings.home / "guard.sqlite"))
+        guard = Memory(settings.home, Scope.of(party.w3, party.addresses, party.address))
+        return Parts(settings, party, Database(settings.database_url), Nonces(settings.home / FILE_NAME), guard)
 
     @property
     def me(self) -> Address:
@@ -38,7 +41,7 @@ class Parts:
         """What the API needs of this."""
         return Context(
             database=self.database,
-            guard=self.guard,
+            nonces=self.nonces,
             store=self.party.store,
             aggregator=self.me,
             max_blob_bytes=self.settings.max_blob_bytes,
@@ -50,5 +53,6 @@ class Parts:
     def close(self) -> None:
         """Close what holds files open."""
         self.party.close()
+        self.nonces.close()
         self.guard.close()
         self.database.close()

@@ -94,7 +94,7 @@ class Service:
             done = self._step()
             if done.behind <= 0:
                 break
-        self._parts.guard.forget(Seconds(done.time))
+        self._parts.nonces.forget(Seconds(done.time))
         with self._parts.database.reading() as session:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
 

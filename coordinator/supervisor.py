@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -15,11 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from types import FrameType
-from typing import IO
 
 import structlog
 import uvicorn
@@ -105,14 +101,6 @@ class _Server(uvicorn.Server):
             self._on_ready()
 
 
-@contextmanager
-def sole(home: Path) -> Iterator[None]:
-    """Hold the home for this process until it ends, however; raises DoctorError if another coordinator does."""
-    with open(home / "coordinator.lock", "w") as file:
-        _lock(file, home)
-        yield
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 takes any free one. Raises DoctorError."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -159,12 +147,3 @@ def run(
 def queue_children() -> dict[str, list[str]]:
     """The commands of Celery's worker and beat."""
     return {role: [sys.executable, "-m", "coordinator.queue", role] for role in ("worker", "beat")}
-
-
-def _lock(file: IO[str], home: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DoctorError(
-            f"another coordinator runs in {home}", hint="stop it first, or give this one its own --home"
-        ) from error

@@ -16,6 +16,8 @@ import structlog
 
 from lockstep import jobs, merging
 from lockstep.cli.output import event
+from lockstep.guard.memory import Place as Signed
+from lockstep.guard.memory import Promise
 from lockstep.jobs import ClaimRun
 from lockstep.merging import RoundRecord
 from lockstep.protocol import claims
@@ -25,7 +27,6 @@ from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Sec
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
 from worker.decide import Act, RoundView
 from worker.defending import Defence
-from worker.guard import Bound
 from worker.lying import Liar
 from worker.parts import Parts, Taken
 from worker.progress import Material, WorkFolder
@@ -108,7 +109,7 @@ class Claimant:
             return
         material = trained.material
         # INVARIANT: the guard's row is on disk before the transaction that it guards.
-        bound = self._parts.guard.bind(claim, _bound(material, SystemRandom().randbytes(32)))
+        bound = self._parts.guard.bind(_signed(claim, r), _promise(material, SystemRandom().randbytes(32)))
         if claim not in self._reported:
             self._reported.add(claim)
             event(
@@ -121,10 +122,12 @@ class Claimant:
     def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
         """Open the commitment, and tell the coordinator."""
         claim = claim_of(taken, r, act.slot)
-        material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.bound(claim)
+        material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.promised(_signed(claim, r))
         if material is None or bound is None:
             log.error("a committed claim has no material here", claim=claim.hex())
             return
+        # What is revealed is signed for the coordinator too: the guard is asked again.
+        bound = self._parts.guard.bind(_signed(claim, r), _promise(material, bound.nonce))
         call = self._market.reveal(taken.ledger.id, r.number, act.slot, _reveal(material, bound))
         if self._sender.submit(key, call, act):
             self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
@@ -142,7 +145,8 @@ class Claimant:
         if trained is None:
             return
         material = trained.material
-        self._parts.guard.bind(claim, _bound(material, bytes(32)))
+        place = Signed(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
+        self._parts.guard.bind(place, _promise(material, bytes(32)))
         out, out2 = StateRoot(material.out), StateRoot(material.out2)
         call = self._market.merge(taken.ledger.id, r.number, out, out2, material.payload_cid)
         self._sender.submit(f"{key}/{attempt}", call, act)
@@ -224,11 +228,15 @@ def _base_cid(taken: Taken, records: Sequence[RoundRecord]) -> Cid:
     return next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)
 
 
-def _bound(material: Material, nonce: bytes) -> Bound:
-    return Bound(material.trace_root, material.out, material.out2, nonce, material.trace_cid, material.payload_cid)
+def _signed(claim: ClaimId, r: RoundView) -> Signed:
+    return Signed(claim, Seed(r.state.seed), StateRoot(r.state.base))
 
 
-def _reveal(material: Material, bound: Bound) -> Reveal:
+def _promise(material: Material, nonce: bytes) -> Promise:
+    return Promise(material.trace_root, material.out, material.out2, nonce, material.trace_cid, material.payload_cid)
+
+
+def _reveal(material: Material, bound: Promise) -> Reveal:
     return Reveal(
         bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2), Digest(bound.nonce), material.proof_t,
         bound.trace_cid, bound.payload_cid,

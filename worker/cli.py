@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli import guard
+from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, Listen, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from worker.service import CheatFor
 
 app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
+app.add_typer(guard.app)
 
 JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
 CHEAT, CHEAT_SEED = "LOCKSTEP_CHEAT", "LOCKSTEP_CHEAT_SEED"
@@ -32,6 +34,7 @@ def up(
     password_file: PasswordFile = None,
     coordinator: CoordinatorUrl = None,
     threads: Threads = None,
+    listen_seconds: Listen = None,
     once: Annotated[bool, typer.Option("--once", help="Leave with exit code 0 when a job is done.")] = False,
     job: JobOption = None,
     as_json: Json = False,
@@ -39,7 +42,7 @@ def up(
     """Work until SIGTERM: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
-        coordinator=coordinator, threads=threads,
+        coordinator=coordinator, threads=threads, listen_seconds=listen_seconds,
     )  # fmt: skip
     only = _job_id(job)
     from lockstep import logs

@@ -12,6 +12,8 @@ from worker.decide import Act, JobView
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.outbox import Outbox
+    from lockstep.guard.doppelganger import Watch
+    from lockstep.guard.memory import Memory
     from lockstep.identity import NodeKey
     from lockstep.jobs import Job
     from lockstep.ledger import JobLedger, Watcher
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
     from worker.announcing import Announcer
     from worker.cheats import Cheat
-    from worker.guard import Guard
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Parts:
 
     party: Party
     node: NodeKey
-    guard: Guard
+    guard: Memory
+    watch: Watch
     watcher: Watcher
     announcer: Announcer
 

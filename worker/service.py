@@ -108,10 +108,19 @@ class Worker:
 
     def _start(self) -> None:
         self.parts.watcher.poll()
-        self._began = self.parts.party.head().number
+        head = self.parts.party.head()
+        self._began = head.number
         event("ready", address=self._me, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
+        reasons = self.parts.watch.begin(self._ledger, head.time)
+        if self.parts.watch.until is not None:
+            event("listening", time=head.time, until=self.parts.watch.until, reasons=reasons)
+        elif reasons:
+            log.warning("not listening for this key's work elsewhere", reasons=reasons)
+
+    def _register(self) -> None:
+        """Put this home's node key on chain: the fence between two homes of one account."""
         if self._ledger.nodes.get(self._me) != self.parts.node.public:
-            key = f"node/{self.parts.node.public.hex()}"
+            key = f"node/{self.parts.node.public.hex()}/{self._ledger.registrations.get(self._me, 0)}"
             self._sender.submit(key, self._vault.register_node(self.parts.node.public))
 
     @property
@@ -122,16 +131,22 @@ class Worker:
         head = self.parts.party.head()
         if head.number != self._block:
             self._block, self._now = head.number, head.time
-            self._tell(self.parts.watcher.poll())
+            events = [e for e in self.parts.watcher.poll() if e.block > self._began]
+            self.parts.watch.hear(events)
+            self._tell(events)
             self._sender.settle()
+            if self.parts.watch.heard(self._ledger, self._now):
+                self._register()
             self._free = self._vault.free(self._me)
             self._take_jobs()
             for taken in self._taken.values():
                 taken.ledger = self._ledger.jobs[taken.ledger.id]
                 taken.view = look(self._market, taken.ledger, taken.params, self._now, self._block)
-        for taken in self._taken.values():
-            if taken.view is not None:
-                self._act(taken, taken.view)
+        # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
+        if self.parts.watch.may_sign(self._ledger, self._now, self._block):
+            for taken in self._taken.values():
+                if taken.view is not None:
+                    self._act(taken, taken.view)
         self._claimant.defence.play(self._ledger, self._now, self._run_of, self._claimant.liar.silent_about)
 
     def _run_of(self, material: Material) -> ClaimRun | None:
@@ -150,8 +165,6 @@ class Worker:
 
     def _tell(self, events: list[Event]) -> None:
         for e in events:
-            if e.block <= self._began:
-                continue
             tell(e, self._me, self._holder(e), e.args.get("game") in self._games)
             if e.name == "Opened" and e.args["defender"] == self._me:
                 self._games.add(e.args["game"])

@@ -7,12 +7,15 @@ from contextlib import ExitStack, contextmanager
 
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import NODE_KEY
+from lockstep.guard import lock
+from lockstep.guard.doppelganger import Watch
+from lockstep.guard.memory import Memory, Scope
 from lockstep.identity import NodeKey
 from lockstep.ledger import Watcher
 from lockstep.party import Party
+from lockstep.protocol.types import Seconds
 from lockstep.settings import Settings
 from worker.announcing import Announcer
-from worker.guard import Guard
 from worker.parts import Parts
 
 
@@ -22,10 +25,15 @@ def assemble(settings: Settings) -> Iterator[Parts]:
     home = settings.home_dir
     with ExitStack() as stack:
         # The lock comes first: nothing of the home is read while another worker writes it.
-        guard = stack.enter_context(Guard(home))
+        stack.enter_context(lock.held(home, "worker"))
         party = stack.enter_context(Party.open(settings))
+        guard = stack.enter_context(Memory(home, Scope.of(party.w3, party.addresses, party.address)))
         node = NodeKey.open(home / NODE_KEY)
+        watch = Watch(
+            guard, party.address, node.public, party.outbox.sent, party.contracts.market.phase,
+            Seconds(settings.listen_seconds),
+        )  # fmt: skip
         announcer = Announcer(
             settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
         )
-        yield Parts(party, node, guard, Watcher(EventReader(party.w3, party.addresses)), announcer)
+        yield Parts(party, node, guard, watch, Watcher(EventReader(party.w3, party.addresses)), announcer)

@@ -184,6 +184,8 @@ class Ledger:
     jobs: dict[JobId, JobLedger] = field(default_factory=dict)
     nodes: dict[Address, bytes] = field(default_factory=dict)
     """Registered ed25519 keys, in the order of registration."""
+    registrations: dict[Address, int] = field(default_factory=dict)
+    """How often each account has registered."""
     games: dict[GameId, GameRecord] = field(default_factory=dict)
     """Those that run."""
     ended: dict[GameId, GameRecord] = field(default_factory=dict)
@@ -221,6 +223,7 @@ class Ledger:
     def _StakeVault_NodeRegistered(self, e: Event) -> None:
         self.nodes.pop(e.account, None)
         self.nodes[e.account] = e.args["key"]
+        self.registrations[e.account] = self.registrations.get(e.account, 0) + 1
 
     def _StakeVault_Slashed(self, e: Event) -> None:
         self.slashed[e.args["key"]] = e.amount

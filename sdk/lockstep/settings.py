@@ -29,6 +29,8 @@ class Settings:
     password_file: str
     coordinator: str
     threads: int
+    listen_seconds: int
+    """How long a home that cannot know what its key signed listens (of chain time); 0: not at all."""
 
     @property
     def home_path(self) -> Path:
@@ -70,6 +72,7 @@ DEFAULTS: dict[str, Any] = {
     "password_file": "",
     "coordinator": "",
     "threads": 1,
+    "listen_seconds": 120,
 }
 
 
@@ -89,6 +92,8 @@ def resolve(**flags: Any) -> Settings:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
     if values["threads"] < 1:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
+    if values["listen_seconds"] < 0:
+        raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     return Settings(**values)

@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS transactions (
     PRIMARY KEY (genesis, account, key)
 )
 """
+_SIGNED_SCHEMA = "CREATE TABLE IF NOT EXISTS signed (hash TEXT PRIMARY KEY) WITHOUT ROWID"
+"""Every transaction ever signed here; a key that is forgotten leaves it."""
 
 # What nodes answer (Anvil, geth, reth) to a transaction that they have, and to one whose fee no longer suffices.
 _KNOWN = ("already known", "already imported", "nonce too low")
@@ -88,6 +90,7 @@ class Outbox:
         # FULL: a row that was committed survives the machine, not only the process.
         self._database.execute("PRAGMA synchronous=FULL")
         self._database.execute(_SCHEMA)
+        self._database.execute(_SIGNED_SCHEMA)
         self.recover()
 
     @property
@@ -182,6 +185,12 @@ class Outbox:
                 raise TryLater(f"{key} is not mined yet", "wait for it first")
             self._delete(key)
 
+    def sent(self, transaction: bytes) -> bool:
+        """Whether a transaction (its hash) was signed here."""
+        with self._lock:
+            found = self._database.execute("SELECT 1 FROM signed WHERE hash=?", ("0x" + transaction.hex(),)).fetchone()
+        return found is not None
+
     def simulate(self, call: Call) -> None:
         """Runs the call on the pending state. Raises the rule that it would break."""
         from web3.exceptions import ContractLogicError, Web3RPCError
@@ -255,6 +264,8 @@ class Outbox:
     def _insert(self, row: dict[str, Any]) -> None:
         columns = ", ".join(row)
         marks = ", ".join(f":{name}" for name in row)
+        hashes = [(hash_,) for hash_ in json.loads(row["hashes"])]
+        self._database.executemany("INSERT OR IGNORE INTO signed VALUES (?)", hashes)
         self._database.execute(f"INSERT OR REPLACE INTO transactions ({columns}) VALUES ({marks})", row)
 
     def _broadcast(self, raw: bytes) -> None:

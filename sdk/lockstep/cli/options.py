@@ -14,3 +14,10 @@ Home = Annotated[str | None, typer.Option(help="The process's own directory.")]
 PasswordFile = Annotated[str | None, typer.Option(help="File that holds the keystore's password.")]
 CoordinatorUrl = Annotated[str | None, typer.Option("--coordinator", help="URL of a coordinator (optional).")]
 Threads = Annotated[int | None, typer.Option(help="Kernel threads.")]
+Listen = Annotated[
+    int | None,
+    typer.Option(
+        "--listen-seconds",
+        help="How long a home that does not know what its key signed elsewhere listens; 0 skips it, at your own risk.",
+    ),
+]

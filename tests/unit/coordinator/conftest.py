@@ -1,4 +1,4 @@
-"""A coordinator's API over a real index, guard and store, without a chain: rows as the indexer would write them."""
+"""A coordinator's API over a real index, nonces and store, without a chain: rows as the indexer would write them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 from coordinator.api import create_app
 from coordinator.context import Context
 from coordinator.db import Database
-from coordinator.guard import Guard
 from coordinator.models import Claim, Cursor, Game, Job, Node, Round
+from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
 from lockstep.identity import NodeKey
 from lockstep.protocol.types import Address, Seconds
@@ -70,9 +70,9 @@ def api(tmp_path: Path) -> Iterator[Api]:
     (tmp_path / "blocks").mkdir()
     store = open_store(f"dir://{tmp_path / 'blocks'}")
     poked: list[str] = []
-    guard = Guard(tmp_path / "guard.sqlite")
+    nonces = Nonces(tmp_path / "nonces.sqlite")
     context = Context(
-        database, guard, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20, market=MARKET, chain_id=CHAIN_ID,
+        database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20, market=MARKET, chain_id=CHAIN_ID,
         poke=poked.append,
     )  # fmt: skip
     with database.session() as session:
@@ -94,5 +94,5 @@ def api(tmp_path: Path) -> Iterator[Api]:
         )  # fmt: skip
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         yield Api(client, context, poked)
-    guard.close()
+    nonces.close()
     database.close()

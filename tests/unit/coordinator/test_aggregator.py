@@ -15,18 +15,19 @@ from coordinator import cheats
 from coordinator.aggregator import Aggregator
 from coordinator.cheats import Cheat
 from coordinator.decide import Report
-from coordinator.guard import Guard
+from lockstep.guard.memory import Memory, Place, Promise, Scope
 from lockstep.jobs import Job, Tensors, payload_of, slot_run
 from lockstep.merging import Payload, load_checkpoint, merge_round, payload_bytes
 from lockstep.protocol import merkle, states
 from lockstep.protocol.errors import GuardRefused, Mismatch, UsageError
 from lockstep.protocol.jobs import Round
-from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot
+from lockstep.protocol.types import Address, Cid, ClaimId, Digest, StateRoot, TraceRoot
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests import toyjob
 
 CLAIM = ClaimId(b"m" * 32)
+SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -41,14 +42,13 @@ def job(store: ContentStore) -> Job:
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> Iterator[Guard]:
-    guard = Guard(tmp_path / "guard.sqlite")
-    yield guard
-    guard.close()
+def guard(tmp_path: Path) -> Iterator[Memory]:
+    with Memory(tmp_path, SCOPE) as guard:
+        yield guard
 
 
 @pytest.fixture
-def aggregator(job: Job, store: ContentStore, guard: Guard, tmp_path: Path) -> Aggregator:
+def aggregator(job: Job, store: ContentStore, guard: Memory, tmp_path: Path) -> Aggregator:
     return Aggregator(job, store, guard, tmp_path / "claims")
 
 
@@ -76,7 +76,7 @@ def frozen(job: Job, refs: list[Payload | None]) -> Round:
 
 
 def test_reports_tell_the_four_cases_apart(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard, tmp_path: Path
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory, tmp_path: Path
 ) -> None:
     good = put(job, store, trained(job, 0))
     assert aggregator.judge(good) == (Report.DECODED, "")
@@ -92,39 +92,42 @@ def test_reports_tell_the_four_cases_apart(
 
 
 def test_a_merge_is_bound_archived_stored_and_right(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory
 ) -> None:
     payloads = [trained(job, 0), None, trained(job, 2)]
     refs = [None if p is None else put(job, store, p) for p in payloads]
     out, out2, cid = aggregator.merge(CLAIM, 0, frozen(job, refs), (), refs)
     honest = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
     assert (out, out2) == (honest.out, honest.out2)
-    assert guard.merge_of(CLAIM) == (out, out2)
+    (promised,) = guard.promises()
+    assert promised[1].values[1:] == (out, out2)
     loaded = load_checkpoint(job, store, cid, out, out2)
     np.testing.assert_array_equal(loaded.shared[0], honest.checkpoint.shared[0])
 
 
 def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory
 ) -> None:
     refs = [put(job, store, trained(job, s)) for s in range(3)]
     with pytest.raises(Mismatch, match="mergeIn"):
         aggregator.merge(CLAIM, 0, replace(frozen(job, list(refs)), merge_in=StateRoot(bytes(32))), (), refs)
-    assert guard.merge_of(CLAIM) is None
+    assert guard.promises() == []
 
 
 def test_other_outputs_than_those_bound_are_never_told(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory
 ) -> None:
-    guard.bind_merge(CLAIM, b"x" * 32, b"y" * 32)
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
+    place = Place(CLAIM, toyjob.SEED, StateRoot(frozen(job, refs).merge_in))
+    other = Promise(TraceRoot(b"t" * 32), Digest(b"x" * 32), Digest(b"y" * 32), bytes(32), Cid(""), Cid(""))
+    guard.bind(place, other)
     with pytest.raises(GuardRefused):
         aggregator.merge(CLAIM, 0, frozen(job, refs), (), refs)
 
 
 @pytest.mark.parametrize("archive", ["kept", "damaged", "lost"])
 def test_a_claim_is_defended_after_a_restart(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Guard, tmp_path: Path, archive: str
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory, tmp_path: Path, archive: str
 ) -> None:
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
     stored = frozen(job, refs)
@@ -163,7 +166,7 @@ def test_lies_refuse_every_chain_but_a_devnet(job: Job) -> None:
 
 
 def test_the_lie_is_where_it_was_declared_and_consistent(
-    job: Job, store: ContentStore, guard: Guard, tmp_path: Path
+    job: Job, store: ContentStore, guard: Memory, tmp_path: Path
 ) -> None:
     cheat = lie(job)
     expected = cheat.expectation

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.supervisor import listen, sole
+from coordinator.supervisor import listen
 from lockstep.protocol.errors import DoctorError
 
 PARENT = """
@@ -78,13 +78,6 @@ def test_a_dead_child_is_started_again(parent: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
     assert len(now) == 2
     assert victim not in now
-
-
-def test_a_home_has_one_coordinator(tmp_path: Path) -> None:
-    with sole(tmp_path), pytest.raises(DoctorError, match="another coordinator"), sole(tmp_path):
-        pass
-    with sole(tmp_path):
-        pass
 
 
 def test_a_taken_port_is_a_doctors_error() -> None:

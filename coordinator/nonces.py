@@ -1,7 +1,7 @@
-"""What the chain does not know and a lost index must not forget: merges bound, nonces seen.
+"""What the chain does not know and a lost index must not forget: the nonces of signed requests.
 
-The index is a cache and may be deleted at any time; this file (`guard.sqlite`) is not. A row is on disk before the
-transaction or the request that it guards goes on.
+The index is a cache and may be deleted at any time; this file (`nonces.sqlite`) is not. A row is on disk before the
+request that it guards goes on.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sqlite3
 import threading
 from pathlib import Path
 
-from lockstep.protocol.errors import AuthError, DoctorError, GuardRefused
-from lockstep.protocol.types import ClaimId, Seconds
+from lockstep.protocol.errors import AuthError, DoctorError
+from lockstep.protocol.types import Seconds
 
+FILE_NAME = "nonces.sqlite"
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS merges (claim BLOB PRIMARY KEY, out BLOB NOT NULL, out2 BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS nonces (
     key BLOB, nonce BLOB, expires INTEGER NOT NULL, PRIMARY KEY (key, nonce)
 ) WITHOUT ROWID;
@@ -24,8 +24,8 @@ INSERT OR IGNORE INTO floor VALUES (0, 0);
 BUSY_SECONDS = 20
 
 
-class Guard:
-    """The guard of one coordinator's home; usable from several threads and processes."""
+class Nonces:
+    """The nonces of one coordinator's home; usable from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
         """Open or create `path`; raises DoctorError if that is impossible."""
@@ -37,26 +37,6 @@ class Guard:
             self._db.executescript(SCHEMA)
         except sqlite3.Error as error:
             raise DoctorError(f"{path} cannot be used: {error}", hint="check the folder's mode and the disk") from error
-
-    def bind_merge(self, claim: ClaimId, out: bytes, out2: bytes) -> None:
-        """Promise to claim these outputs and no others; raises GuardRefused if others were promised."""
-        with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO merges VALUES (?, ?, ?)", (claim, out, out2))
-            bound = self._db.execute("SELECT out, out2 FROM merges WHERE claim = ?", (claim,)).fetchone()
-        # INVARIANT: never two different merges for one claim.
-        if bound != (out, out2):
-            raise GuardRefused(
-                f"merge {claim.hex()[:16]} was bound to other outputs before",
-                hint="the same inputs gave other bits: run `lockstep coordinator doctor` on this machine",
-            )
-
-    def merge_of(self, claim: ClaimId) -> tuple[bytes, bytes] | None:
-        """(out, out2) that the claim is bound to, if any."""
-        with self._lock:
-            row: tuple[bytes, bytes] | None = self._db.execute(
-                "SELECT out, out2 FROM merges WHERE claim = ?", (claim,)
-            ).fetchone()
-        return row
 
     def latest(self, now: Seconds) -> Seconds:
         """Chain time for judging requests: never before the time at which nonces were forgotten."""

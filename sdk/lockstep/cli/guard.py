@@ -1,0 +1,83 @@
+"""`guard export` and `guard import`: what a home has promised, as a file, to move its key to another machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lockstep.cli.options import DeploymentFile, Home, Json, Rpc
+from lockstep.cli.output import emit
+from lockstep.protocol.errors import KeyStoreError, UsageError
+from lockstep.settings import Settings, resolve
+
+if TYPE_CHECKING:
+    from lockstep.guard.memory import Memory
+
+app = typer.Typer(
+    name="guard", help="What this home has promised: never two claims for one slot.", no_args_is_help=True
+)
+
+File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
+
+
+@app.command("export")
+def export(
+    file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
+) -> None:
+    """Write every promise to FILE (mode 0600); the home must not be at work, nor should it ever be again."""
+    from lockstep.guard import interchange
+
+    with _memory(resolve(rpc=rpc, deployment=deployment, home=home)) as memory:
+        promises = memory.promises()
+        interchange.save(file, interchange.dumps(memory.scope, promises))
+    emit({"file": str(file), "promises": len(promises)}, as_json, text=f"{len(promises)} promises in {file}")
+
+
+@app.command("import")
+def import_(
+    file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
+) -> None:
+    """Take in the promises of FILE; where it and this home differ, nothing is signed any more. Then listen again."""
+    from lockstep.guard import interchange
+
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", hint="name the file that `guard export` wrote") from error
+    with _memory(resolve(rpc=rpc, deployment=deployment, home=home)) as memory:
+        promises = interchange.loads(text, memory.scope)
+        changed = memory.merge(promises)
+        torn = sum(p.torn for _, p in memory.promises())
+    told = f"{len(promises)} promises read, {changed} new or stricter, {torn} torn in all"
+    emit({"promises": len(promises), "changed": changed, "torn": torn}, as_json, text=told)
+
+
+@contextmanager
+def _memory(settings: Settings) -> Iterator[Memory]:
+    """The memory of a home at rest, for the chain and market that the settings name."""
+    from web3 import Web3
+
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.keys import KEYSTORE
+    from lockstep.chain.rpc import connect
+    from lockstep.guard import lock
+    from lockstep.guard.memory import Memory, Scope
+    from lockstep.protocol.types import Address
+
+    home = settings.home_path
+    try:
+        account = json.loads((home / KEYSTORE).read_text())["address"]
+    except FileNotFoundError as error:
+        raise KeyStoreError(f"no key at {home / KEYSTORE}", hint="copy the keystore first") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise KeyStoreError(f"{home / KEYSTORE} is not a v3 keystore", hint="restore the file") from error
+    addresses = Addresses.load(settings.deployment)
+    w3 = connect(settings.rpc, addresses.chain_id)
+    mine = Address(Web3.to_checksum_address("0x" + account.removeprefix("0x")))
+    with lock.held(home, "guard command"), Memory(home, Scope.of(w3, addresses, mine)) as memory:
+        yield memory

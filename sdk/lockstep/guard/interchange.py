@@ -1,0 +1,92 @@
+"""The memory as a file, to move a key to another machine: JSON, versioned, bound to one chain, market and account.
+
+    {"metadata": {"format": "lockstep-guard", "version": 1, "chain_id", "genesis", "market", "account"},
+     "promises": [{"claim", "seed", "base", "trace_root", "out", "out2", "nonce", "trace_cid", "payload_cid", "torn"}]}
+
+Bytes are 0x-prefixed hex. The nonces open commitments that are not revealed yet: the file is its owner's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lockstep.guard.memory import Place, Promise, Scope
+from lockstep.protocol.errors import Mismatch, UsageError
+from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
+
+FORMAT, VERSION = "lockstep-guard", 1
+WORDS = ("claim", "seed", "base", "trace_root", "out", "out2", "nonce")
+"""32 bytes each."""
+
+
+def dumps(scope: Scope, promises: Sequence[tuple[Place, Promise]]) -> str:
+    """The file's text."""
+    rows = [
+        {
+            **{name: "0x" + bytes(getattr(place, name)).hex() for name in ("claim", "seed", "base")},
+            **{name: "0x" + bytes(getattr(p, name)).hex() for name in ("trace_root", "out", "out2", "nonce")},
+            "trace_cid": p.trace_cid,
+            "payload_cid": p.payload_cid,
+            "torn": p.torn,
+        }
+        for place, p in promises
+    ]
+    return json.dumps({"metadata": _metadata(scope), "promises": rows}, indent=1) + "\n"
+
+
+def loads(text: str, scope: Scope) -> list[tuple[Place, Promise]]:
+    """The file's promises; raises UsageError if it is none, Mismatch if it is of another chain or key."""
+    try:
+        file = json.loads(text)
+        metadata, rows = file["metadata"], file["promises"]
+        named = metadata["format"], metadata["version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"this is no export of a guard: {error}", hint="`guard export` writes one") from error
+    if named != (FORMAT, VERSION):
+        raise UsageError(f"{named[0]} version {named[1]} cannot be read", hint=f"{FORMAT} version {VERSION} can")
+    # INVARIANT: promises bind one account of one market on one chain.
+    if metadata != _metadata(scope):
+        other = sorted(k for k, v in _metadata(scope).items() if metadata.get(k) != v)
+        raise Mismatch(
+            f"the export is of another {', '.join(other)}", hint="import it where the same key serves the same market"
+        )
+    try:
+        return [_entry(row) for row in rows]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"the export is damaged: {error}", hint="export it again; nothing was imported") from error
+
+
+def save(path: Path, text: str) -> None:
+    """Write a new file of mode 0600; raises UsageError if it exists or cannot be written."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a new file") from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _metadata(scope: Scope) -> dict[str, Any]:
+    return {
+        "format": FORMAT, "version": VERSION, "chain_id": scope.chain_id, "genesis": "0x" + scope.genesis.hex(),
+        "market": scope.market.lower(), "account": scope.account.lower(),
+    }  # fmt: skip
+
+
+def _entry(row: dict[str, Any]) -> tuple[Place, Promise]:
+    words = {name: bytes.fromhex(row[name].removeprefix("0x")) for name in WORDS}
+    short = [name for name, word in words.items() if len(word) != 32]
+    if short or not isinstance(row["torn"], bool):
+        raise ValueError(f"{', '.join(short) or 'torn'} of a promise")
+    place = Place(ClaimId(words["claim"]), Seed(words["seed"]), StateRoot(words["base"]))
+    promise = Promise(
+        TraceRoot(words["trace_root"]), Digest(words["out"]), Digest(words["out2"]), words["nonce"],
+        Cid(str(row["trace_cid"])), Cid(str(row["payload_cid"])), row["torn"],
+    )  # fmt: skip
+    return place, promise

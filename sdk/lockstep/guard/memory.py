@@ -1,0 +1,238 @@
+"""What a home has promised: one row a claim, on disk before anything about it is signed or committed.
+
+EIP-3076's signing database for claims. Its unit of slashing is two signatures over one (chain, market, job, round,
+attempt, slot, seed, base), so that is the key: a slot whose seed a reorganisation drew again is another claim.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lockstep.protocol.errors import DoctorError, GuardRefused
+from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+    from lockstep.chain.addresses import Addresses
+
+FILE_NAME = "guard.sqlite"
+BUSY_SECONDS = 20
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS promises (
+    scope TEXT NOT NULL, claim BLOB NOT NULL, seed BLOB NOT NULL, base BLOB NOT NULL,
+    trace_root BLOB NOT NULL, out BLOB NOT NULL, out2 BLOB NOT NULL, nonce BLOB NOT NULL,
+    trace_cid TEXT NOT NULL, payload_cid TEXT NOT NULL, torn INTEGER NOT NULL CHECK (torn IN (0, 1)),
+    PRIMARY KEY (scope, claim, seed, base)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trust (scope TEXT PRIMARY KEY, home TEXT NOT NULL) WITHOUT ROWID;
+"""
+_COLUMNS = "claim, seed, base, trace_root, out, out2, nonce, trace_cid, payload_cid, torn"
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Whose promises on which chain: what is signed for one binds nobody on another."""
+
+    chain_id: int
+    genesis: bytes
+    """Hash of block 0: a local chain that was started anew has the same id."""
+    market: Address
+    account: Address
+
+    @staticmethod
+    def of(w3: Web3, addresses: Addresses, account: Address) -> Scope:
+        """An account's on the chain at hand."""
+        return Scope(addresses.chain_id, bytes(w3.eth.get_block(0)["hash"]), addresses.market, account)
+
+    @property
+    def key(self) -> str:
+        """The scope as the memory's rows name it."""
+        return f"{self.chain_id}/{self.genesis.hex()}/{self.market.lower()}/{self.account.lower()}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What may be promised once."""
+
+    claim: ClaimId
+    """(chain, market, job, round, attempt, slot)."""
+    seed: Seed
+    base: StateRoot
+    """Of a slot: the round's base. Of a merge: what the contract froze."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a place is bound to, once and for all."""
+
+    trace_root: TraceRoot
+    out: Digest
+    out2: Digest
+    nonce: bytes
+    """32 random bytes of the commitment; zeros for a merge, which commits to nothing beforehand."""
+    trace_cid: Cid
+    payload_cid: Cid
+    """Of a merge: the checkpoint's."""
+    torn: bool = False
+    """Whether two machines promised different things: then nothing is signed for this place any more."""
+
+    @property
+    def values(self) -> tuple[bytes, bytes, bytes]:
+        """What is claimed; the rest is transport."""
+        return self.trace_root, self.out, self.out2
+
+
+class Memory:
+    """The promises of one account; several threads and processes may share the file."""
+
+    def __init__(self, home: Path, scope: Scope) -> None:
+        """Open or create the memory in `home`; raises DoctorError if it cannot be used."""
+        self.scope = scope
+        self._path = home / FILE_NAME
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            # FULL: a row that was written survives the machine, not only the process.
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(SCHEMA)
+            _sync_folder(home)
+        except (sqlite3.Error, OSError) as error:
+            raise DoctorError(
+                f"{self._path} cannot be used: {error}",
+                hint="restore it from an export (`guard import`); without it a home cannot know what it has signed",
+            ) from error
+
+    def promised(self, place: Place) -> Promise | None:
+        """What the place was bound to earlier, if anything."""
+        with self._lock:
+            return self._row(place)
+
+    def bind(self, place: Place, wanted: Promise) -> Promise:
+        """Promise these values and no others; returns the row that stands (with its first nonce), which is on disk.
+
+        Raises GuardRefused if other values were promised.
+        """
+        with self._lock:
+            self._insert(place, wanted)
+            standing = self._row(place)
+        # INVARIANT: never two different claims for one place.
+        if standing is None or standing.torn or standing.values != wanted.values:
+            raise GuardRefused(
+                f"claim {place.claim.hex()[:16]} was bound to other values before",
+                hint="equal inputs gave other bits, or two machines use this key: find out which before it runs again",
+            )
+        return standing
+
+    def promises(self) -> list[tuple[Place, Promise]]:
+        """Every promise of the scope, in the order of their places."""
+        with self._lock:
+            rows = self._db.execute(
+                f"SELECT {_COLUMNS} FROM promises WHERE scope = ? ORDER BY claim, seed, base", (self.scope.key,)
+            ).fetchall()
+        return [_entry(row) for row in rows]
+
+    def merge(self, entries: Iterable[tuple[Place, Promise]]) -> int:
+        """Take in another memory, all or nothing, the stricter of two rows; returns how many rows are new or stricter.
+
+        A place bound to different values on both sides is torn: nothing is signed for it again.
+        """
+        changed = 0
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for place, promise in entries:
+                    changed += self._take(place, promise)
+                # What the other machine did since is in no file: the home listens again.
+                self._db.execute("DELETE FROM trust WHERE scope = ?", (self.scope.key,))
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+        return changed
+
+    def trusted(self) -> bool:
+        """Whether this very file on this machine has listened; a fresh, imported, copied or restored one has not."""
+        with self._lock:
+            row = self._db.execute("SELECT home FROM trust WHERE scope = ?", (self.scope.key,)).fetchone()
+        return row is not None and row[0] == self._identity()
+
+    def trust(self) -> None:
+        """The home knows what its key has signed."""
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO trust VALUES (?, ?)", (self.scope.key, self._identity()))
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside
+
+    def _row(self, place: Place) -> Promise | None:
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM promises WHERE scope = ? AND claim = ? AND seed = ? AND base = ?",
+            (self.scope.key, place.claim, place.seed, place.base),
+        ).fetchone()
+        return None if row is None else _entry(row)[1]
+
+    def _insert(self, place: Place, p: Promise) -> int:
+        return self._db.execute(
+            "INSERT OR IGNORE INTO promises VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self.scope.key, place.claim, place.seed, place.base, *p.values, p.nonce, p.trace_cid, p.payload_cid,
+                p.torn,
+            ),
+        ).rowcount  # fmt: skip
+
+    def _take(self, place: Place, promise: Promise) -> int:
+        if self._insert(place, promise):
+            return 1
+        standing = self._row(place)
+        assert standing is not None, "what could not be inserted is there"
+        if standing.torn or (standing.values == promise.values and not promise.torn):
+            return 0
+        return self._db.execute(
+            "UPDATE promises SET torn = 1 WHERE scope = ? AND claim = ? AND seed = ? AND base = ?",
+            (self.scope.key, place.claim, place.seed, place.base),
+        ).rowcount
+
+    def _identity(self) -> str:
+        """This file on this machine: a copy has another inode, a moved disk another machine."""
+        machine = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else platform.node()
+        return f"{machine}/{self._path.resolve()}/{self._path.stat().st_ino}"
+
+
+def _entry(row: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, str, str, int]) -> tuple[Place, Promise]:
+    claim, seed, base, trace_root, out, out2, nonce, trace_cid, payload_cid, torn = row
+    promise = Promise(
+        TraceRoot(trace_root), Digest(out), Digest(out2), nonce, Cid(trace_cid), Cid(payload_cid), bool(torn)
+    )
+    return Place(ClaimId(claim), Seed(seed), StateRoot(base)), promise
+
+
+def _sync_folder(home: Path) -> None:
+    """A new file's name is on disk, not only its contents."""
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,105 @@
+"""One key in two homes, as processes on a real chain: whoever starts second leaves, or the first does; never both sign."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import Seconds
+from tests.e2e.test_worker import WITHOUT_AGGREGATOR, Market, Process, arguments, homes_of, reveals, wait
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+ALONE = {"rounds": 2, "max_lead": 2, "min_slots": 1, "join_seconds": Seconds(4), **WITHOUT_AGGREGATOR}
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    market = Market.build(tmp_path)
+    yield market
+    market.close()
+
+
+def twin_of(home: Path, name: str) -> Path:
+    """A second home with the same staking key and a node key of its own: another machine."""
+    twin = home.with_name(name)
+    twin.mkdir(mode=0o700)
+    for file in ("keystore.json", "password"):
+        shutil.copy(home / file, twin / file)
+    return twin
+
+
+def up(market: Market, home: Path, listen: int, *more: str) -> Process:
+    process = market.start(home.name, arguments(market, home, "--listen-seconds", str(listen), *more))
+    process.wait_for("ready")
+    return process
+
+
+def guard(market: Market, home: Path, act: str, file: Path) -> Process:
+    where = ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json"), "--home", str(home)]
+    process = market.start(f"guard-{act}", ["worker", "guard", act, str(file), *where, "--json"])
+    process.popen.wait(60)
+    return process
+
+
+def test_a_second_machine_hears_the_first_at_work_and_leaves(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    first = up(market, home, 0, "--once")
+    market.submit(**ALONE)
+    first.wait_for("joined")
+    second = up(market, twin_of(home, "w0-twin"), 600)
+    assert second.wait_for("listening")["reasons"], "a fresh home must listen"
+    assert second.popen.wait(90) == 8, second.log.read_text()[-2000:]
+    assert "at work elsewhere" in second.log.read_text()
+    assert not second.named("joined"), "it never sent anything"
+    assert first.popen.wait(150) == 0, "the first one finished its job"
+    assert len({(e.round, e.slot) for e in reveals(market)}) == len(reveals(market)) == 2
+
+
+def test_an_idle_machine_leaves_when_a_second_one_has_listened_and_registered(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    first = up(market, home, 0)
+    wait(lambda: bool(market.contracts.vault.w3.eth.get_transaction_count(first_address(home))), 30, "registration")
+    second = up(market, twin_of(home, "w0-twin"), 4, "--once")
+    assert first.popen.wait(90) == 8, "the fence: another home has registered for the account"
+    assert second.popen.poll() is None
+    job = market.submit(**ALONE)
+    assert second.popen.wait(150) == 0, second.log.read_text()[-2000:]
+    assert market.contracts.market.job(job.id).status == JobStatus.DONE
+    assert not first.named("joined")
+
+
+def test_a_key_moves_to_another_machine_with_what_it_promised(market: Market, tmp_path: Path) -> None:
+    (home,) = homes_of(market, "w0")
+    first = up(market, home, 0)
+    market.submit(**ALONE)
+    first.wait_for("revealed")
+    export = tmp_path / "export.json"
+    assert guard(market, home, "export", export).popen.returncode == 8, "not from a home at work"
+    first.popen.send_signal(signal.SIGKILL)
+    first.popen.wait()
+    assert guard(market, home, "export", export).popen.returncode == 0
+    promised = json.loads(export.read_text())["promises"]
+    assert len(promised) >= 1, "what was committed was promised"
+    assert {e.trace_root.hex() for e in reveals(market)} <= {p["trace_root"].removeprefix("0x") for p in promised}
+    twin = twin_of(home, "w0-twin")
+    done = guard(market, twin, "import", export)
+    assert json.loads(done.out.read_text())["data"]["changed"] == len(promised)
+    second = up(market, twin, 3, "--once")
+    assert second.wait_for("listening")["reasons"], "an imported home listens"
+    assert second.popen.wait(200) == 0, second.log.read_text()[-2000:]
+    back = up(market, home, 5)
+    assert "another home was the last to register for this account" in back.wait_for("listening")["reasons"]
+    assert back.stop() == 0
+
+
+def first_address(home: Path) -> str:
+    from eth_utils.address import to_checksum_address
+
+    return str(to_checksum_address(json.loads((home / "keystore.json").read_text())["address"]))
