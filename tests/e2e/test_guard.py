@@ -1,4 +1,4 @@
-"""One key in two homes, as processes on a real chain: whoever starts second leaves, or the first does; never both sign."""
+"""One key in two homes, as processes on a real chain: one of them leaves, whichever starts first."""
 
 from __future__ import annotations
 
