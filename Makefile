@@ -116,13 +116,21 @@ test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of
 .PHONY: test-forge
 test-forge: setup ## fuzz tests and invariants
 	@mkdir -p out/home
-	HOME=$(CURDIR)/out/home $(FORGE) test $(FORGE_ARGS)
+	HOME=$(CURDIR)/out/home $(FORGE) test --no-match-contract '^ChainReplay$$' $(FORGE_ARGS)
 
 # -- contracts ---------------------------------------------------------------------------------------------------------------
 
 .PHONY: contracts
 contracts: setup ## compile contracts/ into sdk/lockstep/chain/abi
 	$(BIN)/python tools/build_contracts.py
+
+.PHONY: recordings
+recordings: setup $(STAMP)/brownie ## record the tests that run on a chain into out/recordings, for forge to repeat
+	tools/record-chains
+
+.PHONY: contract-coverage
+contract-coverage: recordings ## lines and branches of contracts/ that forge's tests and the recorded chains reach
+	$(BIN)/python tools/contract_coverage.py --missing
 
 .PHONY: check-artifacts
 check-artifacts: setup ## fail when the committed ABI and bytecode differ from contracts/

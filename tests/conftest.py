@@ -13,8 +13,13 @@ os.environ.setdefault("LOCKSTEP_LISTEN_SECONDS", "0")
 # Compiled loops of tests' Programs: not among the user's own.
 os.environ.setdefault("LOCKSTEP_CACHE", str(Path(__file__).resolve().parent.parent / "out/loops"))
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
+
+from lockstep.chain.devnet import Devnet
+from tests import recordings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,3 +44,20 @@ def repository() -> Path:
 def vectors(repository: Path) -> Path:
     """The folder of JSON vectors that Python and Solidity both read."""
     return repository / "tests/vectors"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def recorded_chains() -> Iterator[None]:
+    """With LOCKSTEP_RECORD set, each chain of the tests is recorded before it ends."""
+    if recordings.folder_of() is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        stop, codes = Devnet.stop, recordings.creation_codes()
+
+        def record_and_stop(self: Devnet) -> None:
+            recordings.record(str(self.w3.provider.endpoint_uri), "chain", codes)  # type: ignore[attr-defined]
+            stop(self)
+
+        patch.setattr(Devnet, "stop", record_and_stop)
+        yield

@@ -1,12 +1,17 @@
 """The five contracts on Anvil, as brownie deploys them; short hands for a job's round."""
 
+import sys
 from hashlib import sha256
+from pathlib import Path
 from types import SimpleNamespace
 
 import brownie
 import pytest
 from brownie import Arbiter, DisputeGame, JobMarket, StakeVault, TestToken, accounts, chain, web3
 from eth_abi import encode
+
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
+from tests import recordings
 
 ZERO = bytes(32)
 BURN = "0x000000000000000000000000000000000000dEaD"
@@ -26,8 +31,11 @@ JOB_FIELDS, ROUND_FIELDS = fields_of("params"), fields_of("round")
 
 
 @pytest.fixture(autouse=True)
-def isolation(fn_isolation):
-    """Every test starts from the deployment."""
+def isolation(fn_isolation, request):
+    """Every test starts from the deployment; what it did can be recorded."""
+    yield
+    codes = {container._name: container.bytecode for container in brownie.project.get_loaded_projects()[0]}
+    recordings.record(web3.provider.endpoint_uri, f"brownie-{request.node.name.partition('[')[0]}", codes)
 
 
 def deploy(game=None):

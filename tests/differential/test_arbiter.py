@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from lockstep.protocol import merkle
 from lockstep.protocol.errors import ChainError, LockstepError
 from lockstep.protocol.moves import Opening
 from lockstep.protocol.program import F32, Fold, Instr, Kind, Op, Tag, View
-from lockstep.protocol.types import Digest
 from tests.arena import Arena
+from tests.questions import spoiled
 from tests.random_ops import VECTORS, Maker, abi, asked, vectors
 
 pytestmark = pytest.mark.chain
@@ -52,24 +51,6 @@ def test_random_ops_give_the_reference_bits(arbiter: ChainArbiter, seed: int) ->
             assert arbiter.execute(*question) == expected, f"op {index} {op} at {question[3:5]}"
             if op.chunks <= 1:
                 assert expected == int.from_bytes(step.output(index).data[4 * question[3] :][:4], "little")
-
-
-def spoiled(rng: random.Random, opened: tuple[Opening, ...]) -> tuple[Opening, ...]:
-    """The openings with one thing wrong."""
-    i = rng.randrange(len(opened))
-    o = opened[i]
-    byte = rng.randrange(len(o.data))
-    choices = [
-        replace(o, data=o.data[:byte] + bytes([o.data[byte] ^ 1]) + o.data[byte + 1 :]),
-        replace(o, data=o.data + bytes(4)),
-        replace(o, leaf_index=o.leaf_index + 1),
-        replace(o, header=bytes([o.header[0] ^ 1]) + o.header[1:]),
-        replace(o, header=o.header + bytes(4)),
-        replace(o, leaf_proof=(*o.leaf_proof, Digest(bytes(32)))),
-        replace(o, root_proof=(*o.root_proof, merkle.EMPTY[0])),
-    ]
-    changed: list[Opening] = [*opened[:i], rng.choice(choices), *opened[i + 1 :]]
-    return tuple(rng.choice((changed, [*opened, o], opened[:-1], changed, changed)))
 
 
 @pytest.mark.parametrize("seed", range(100, 106))

@@ -4,18 +4,32 @@ pragma solidity ^0.8.20;
 /// @title Cheats
 /// @notice The few of forge's cheat codes that the tests use, declared here so that no library is needed.
 interface Cheats {
+    struct Log {
+        bytes32[] topics;
+        bytes data;
+        address emitter;
+    }
+
     function warp(uint256 timestamp) external;
     function roll(uint256 number) external;
     function setBlockhash(uint256 number, bytes32 hash) external;
+    function fee(uint256 baseFee) external;
+    function deal(address account, uint256 balance) external;
+    function setNonceUnsafe(address account, uint64 nonce) external;
     function prank(address sender) external;
     function startPrank(address sender) external;
     function stopPrank() external;
+    function recordLogs() external;
+    function getRecordedLogs() external returns (Log[] memory);
+    function getCode(string calldata contractName) external view returns (bytes memory);
+    function envString(string calldata name) external view returns (string memory);
     function envOr(string calldata name, string calldata otherwise) external view returns (string memory);
     function readLine(string calldata path) external view returns (string memory);
     function closeFile(string calldata path) external;
     function snapshotState() external returns (uint256);
     function revertToState(uint256 snapshot) external returns (bool);
     function parseJsonString(string calldata json, string calldata key) external pure returns (string memory);
+    function parseBytes(string calldata hexadecimal) external pure returns (bytes memory);
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
     function parseJsonUintArray(string calldata json, string calldata key) external pure returns (uint256[] memory);
     function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);

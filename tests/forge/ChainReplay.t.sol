@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {CHEATS} from "./Cheats.sol";
+// Not a contract of the project: compiled because it stands here, and found by its name.
+import {Float32Harness} from "./Float32Harness.sol";
+
+/// @title ChainReplay
+/// @notice What happened on other chains (tests/recordings.py), act by act: the same calls succeed with the same words, the others
+/// fail for the same reasons, and the same events are seen. So forge's coverage and the mutants see every test that runs on a chain.
+contract ChainReplay {
+    uint8 private constant BLOCK = 0;
+    uint8 private constant CREATE = 1;
+    uint8 private constant CALL = 2;
+
+    /// @notice One thing that happened.
+    /// @param name Of a creation, the contract; else empty.
+    /// @param output What the call returned, or the revert's data; not compared where `vague`.
+    struct Act {
+        uint8 kind;
+        uint64 number;
+        uint64 time;
+        uint256 baseFee;
+        bytes32 parentHash;
+        address sender;
+        uint64 nonce;
+        address to;
+        uint256 value;
+        string name;
+        bytes data;
+        bool success;
+        bool vague;
+        bytes output;
+        bytes32 logs;
+    }
+
+    error Differs(string recording, uint256 act, string what, bytes here, bytes there);
+
+    function test_every_recording_replays() external {
+        string memory folder = CHEATS.envString("LOCKSTEP_RECORDINGS");
+        string memory list = string.concat(folder, "/list");
+        uint256 clean = CHEATS.snapshotState();
+        uint256 acts = 0;
+        for (;;) {
+            string memory name = CHEATS.readLine(list);
+            if (bytes(name).length == 0) break;
+            // A call of its own: its memory is gone with it.
+            acts += this.replay(string.concat(folder, "/", name));
+            CHEATS.revertToState(clean);
+        }
+        CHEATS.closeFile(list);
+        require(acts > 0, "nothing was recorded");
+    }
+
+    function replay(string calldata path) external returns (uint256 acts) {
+        for (;; acts++) {
+            string memory line = CHEATS.readLine(path);
+            if (bytes(line).length == 0) break;
+            this.repeat(path, acts, CHEATS.parseBytes(line));
+        }
+        CHEATS.closeFile(path);
+    }
+
+    function repeat(string calldata path, uint256 i, bytes calldata encoded) external {
+        Act memory act = abi.decode(encoded, (Act));
+        CHEATS.warp(act.time);
+        CHEATS.roll(act.number);
+        CHEATS.fee(act.baseFee);
+        if (act.kind == BLOCK) {
+            CHEATS.setBlockhash(act.number - 1, act.parentHash);
+            return;
+        }
+        if (act.value > 0) CHEATS.deal(act.sender, act.value);
+        CHEATS.recordLogs();
+        (bool success, bytes memory output) = act.kind == CREATE ? _create(act) : _call(act);
+        bytes32 logs = keccak256(abi.encode(CHEATS.getRecordedLogs()));
+        if (success != act.success) revert Differs(path, i, "success", abi.encode(success, output), abi.encode(act.success));
+        if (act.vague) return;
+        if (keccak256(output) != keccak256(act.output)) revert Differs(path, i, "output", output, act.output);
+        if (success && logs != act.logs) revert Differs(path, i, "events", abi.encode(logs), abi.encode(act.logs));
+    }
+
+    function _create(Act memory act) private returns (bool, bytes memory) {
+        bytes memory code = bytes.concat(CHEATS.getCode(act.name), act.data);
+        CHEATS.setNonceUnsafe(act.sender, act.nonce);
+        CHEATS.prank(act.sender);
+        address at;
+        assembly ("memory-safe") {
+            at := create(0, add(code, 0x20), mload(code))
+        }
+        return (at == act.to, abi.encode(at));
+    }
+
+    function _call(Act memory act) private returns (bool, bytes memory) {
+        CHEATS.prank(act.sender);
+        return act.to.call{value: act.value}(act.data);
+    }
+}
