@@ -118,6 +118,13 @@ test-forge: setup ## fuzz tests and invariants
 	@mkdir -p out/home
 	HOME=$(CURDIR)/out/home $(FORGE) test --no-match-contract '^ChainReplay$$' $(FORGE_ARGS)
 
+.PHONY: test-games
+test-games: setup ## 100,000 games on the pure rules, 10,000 and more in forge, 1,000 on both with every move compared
+	$(BIN)/python -m tests.property.games --games 100000
+	@mkdir -p out/home
+	HOME=$(CURDIR)/out/home FOUNDRY_FUZZ_RUNS=2500 $(FORGE) test --match-contract '^GamesTest$$'
+	$(BIN)/python -m tests.differential.test_random_games --games 1000
+
 # -- contracts ---------------------------------------------------------------------------------------------------------------
 
 .PHONY: contracts

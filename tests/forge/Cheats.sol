@@ -31,6 +31,7 @@ interface Cheats {
     function parseJsonString(string calldata json, string calldata key) external pure returns (string memory);
     function parseBytes(string calldata hexadecimal) external pure returns (bytes memory);
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
+    function parseJsonAddress(string calldata json, string calldata key) external pure returns (address);
     function parseJsonUintArray(string calldata json, string calldata key) external pure returns (uint256[] memory);
     function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);
     function parseJsonBytes32Array(string calldata json, string calldata key) external pure returns (bytes32[] memory);

@@ -12,57 +12,7 @@ import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
-
-/// @title ClaimDouble
-/// @notice What the game asks of the market, for one claim; the whole market is tested with the game on Anvil.
-contract ClaimDouble {
-    StakeVault public vault;
-    IJobMarket.GameTerms public terms;
-    bytes32 private stateZero;
-    bytes32 private program;
-    bool private live = true;
-    uint32 private openGames;
-
-    function set(StakeVault vault_, IJobMarket.GameTerms memory terms_, bytes32 start, bytes32 program_) external {
-        (vault, terms, stateZero, program) = (vault_, terms_, start, program_);
-    }
-
-    function lock(bytes32 claim_, address account, uint256 amount) external {
-        vault.lock(account, claim_, amount);
-    }
-
-    function onOpen(bytes32) external returns (IJobMarket.GameTerms memory t) {
-        t = terms;
-        t.openGames = openGames++;
-    }
-
-    function onConvicted(bytes32 claim_, address challenger) external {
-        require(live, "convicted once");
-        live = false;
-        vault.slash(claim_, challenger, address(this));
-    }
-
-    function onRejected(bytes32) external {
-        openGames--;
-    }
-
-    function claim(bytes32) external view returns (IJobMarket.Claim memory c) {
-        c.traceRoot = terms.traceRoot;
-        c.transitions = terms.transitions;
-    }
-
-    fallback() external {
-        // stateZero(bytes32), programOf(bytes32,uint32), live(bytes32), contextOf(bytes32), datasetOf(bytes32)
-        bytes memory answer;
-        if (msg.sig == IJobMarket.stateZero.selector) answer = abi.encode(stateZero);
-        else if (msg.sig == IJobMarket.programOf.selector) answer = abi.encode(program);
-        else if (msg.sig == IJobMarket.live.selector) answer = abi.encode(live);
-        else answer = abi.encode(bytes32(0), uint32(0), uint32(0));
-        assembly {
-            return(add(answer, 0x20), mload(answer))
-        }
-    }
-}
+import {ClaimDouble} from "./ClaimDouble.sol";
 
 /// @title DisputeGameTest
 /// @notice A Program that adds one to a letter, for T steps: money, clocks and turns under fuzz.
@@ -237,7 +187,7 @@ contract DisputeGameTest {
             IJobMarket.GameTerms(WORKER, T, 0, CLOCK, TAU, BOND, Merkle.rootOf(trace));
         bytes32 head = sha256(abi.encodePacked(bytes1(0x00), header));
         bytes32 program = sha256(abi.encodePacked(bytes1(0x03), head, _opsRoot(), bytes32(0)));
-        market.set(vault, terms, _root(0), program);
+        market.set(vault, terms, _root(0), program, program);
         market.lock(CLAIM, WORKER, STAKE);
     }
 
@@ -390,7 +340,7 @@ contract DisputeGameTest {
     /// @dev Nothing is made or lost: free, locked and credited stake together are what was deposited.
     function _requireConserved() private view {
         uint256 held = vault.free(WORKER) + vault.free(CHALLENGER) + vault.lockOf(CLAIM).amount;
-        held += vault.credits(WORKER) + vault.credits(CHALLENGER) + vault.credits(address(market)) + vault.credits(BURN);
+        held += vault.credits(WORKER) + vault.credits(CHALLENGER) + vault.credits(market.REQUESTER()) + vault.credits(BURN);
         for (uint32 nonce = 0; nonce < 3; nonce++) {
             held += vault.lockOf(game.gameIdOf(CLAIM, CHALLENGER, nonce)).amount;
         }

@@ -13,7 +13,7 @@ import heapq
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random as Dice
 
@@ -23,7 +23,7 @@ from lockstep.protocol.types import Address, Digest, GameId, Seconds, StateRoot
 from tests import letters
 from tests.letters import LetterClaim, Lie
 from tests.property.actors import DISHONEST, Actor, Honest, View
-from tests.property.table import DELEGATE, DEPOSIT, REQUESTER, START, STRANGER, Record, Table, opening_of
+from tests.property.table import DELEGATE, DEPOSIT, REQUESTER, START, STRANGER, Act, Record, Table, opening_of
 
 LENGTHS = (1, 2, 2, 3, 3, 5, 9, 70)
 """T: a merge, short slots, and one whose trace takes two reveals."""
@@ -89,7 +89,6 @@ class History:
     dice: Dice
     seats: dict[GameId, Seat] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
-    accounts: list[Address] = field(default_factory=list)
     _due: list[tuple[int, int, GameId]] = field(default_factory=list)
     _order: int = 0
 
@@ -116,10 +115,9 @@ class History:
             if record.state.phase == Phase.CLOSED:
                 continue
             assert len(record.played) < TOO_LONG, "a game that does not end"
-            if not self.table.claim.live:
-                self.table.play(id_, Resolve(), STRANGER, now)
-            elif now > record.state.deadline:
-                self.table.play(id_, Resolve(), self.dice.choice((STRANGER, record.state.challenger)), now)
+            if not self.table.claim.live or now > record.state.deadline:
+                rule = self.table.tries(id_, Resolve(), self.dice.choice((STRANGER, record.state.challenger)), now)
+                assert not rule, f"a game that is over cannot be resolved: {rule}"
             else:
                 self._move(id_, record, now)
 
@@ -205,8 +203,8 @@ class History:
         assert (table.claim.id in held) == (table.convicted_by is None), "the stake is locked, or slashed"
 
 
-def history(number: int) -> History:
-    """The history of that number, before its first move."""
+def history(number: int, watch: Callable[[Table], Callable[[Act], None]] | None = None) -> History:
+    """The history of that number, its games opened; `watch` makes what is told of every call."""
     dice = Dice(number)
     shape = (dice.choice(LENGTHS), dice.choice((3, 3, 6)), dice.choice(LETTERS))
     truth, right = letters.truth(*shape), dice.random() < 0.5
@@ -215,14 +213,17 @@ def history(number: int) -> History:
     table = Table(letters.claim_of(held))
     if dice.random() < 0.3:
         table.claim = letters.with_delegate(table.claim, DELEGATE)
+    if watch is not None:
+        table.watcher = watch(table)
     made = History(number, table, defends(dice, held), truth, dice)
     seats: list[type[Actor]] = [dice.choice(DISHONEST) for _ in range(dice.choice((0, 0, 1, 2)))]
     seats.append(Honest if not held.is_true and dice.random() < 0.8 else dice.choice(DISHONEST))
     dice.shuffle(seats)
     now = START
-    for i, actor in enumerate(seats):
-        account = Address(f"0x{0x2200 + i:040x}")
+    accounts = [Address(f"0x{0x2200 + i:040x}") for i in range(len(seats))]
+    for account in accounts:
         table.seat(account)
+    for account, actor in zip(accounts, seats, strict=True):
         now = Seconds(now + dice.choice((0, 1, 5)))
         seat = Seat(account, actor(dice, truth if actor is Honest else _another(dice, shape, held)))
         for move in _openings(dice, table, seat, held, truth):
@@ -247,9 +248,9 @@ def _openings(dice: Dice, table: Table, seat: Seat, held: LetterClaim, truth: Le
         yield letters.open_at(table.claim, held, dice.randint(0, held.transitions), nonce)
 
 
-def play(number: int) -> History:
+def play(number: int, watch: Callable[[Table], Callable[[Act], None]] | None = None) -> History:
     """The history of that number, played to its end and checked."""
-    played = history(number)
+    played = history(number, watch)
     played.run()
     played.check()
     return played

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, moves
-from lockstep.protocol.errors import ChainError
 from lockstep.protocol.moves import Event, Move, Phase, Verdict
 from lockstep.protocol.openings import OpeningWrong
 from lockstep.protocol.stakes import BURN, Books
@@ -36,6 +35,18 @@ class Record:
     closed: Seconds | None = None
 
 
+@dataclass(frozen=True)
+class Act:
+    """One call of the game contract and what became of it."""
+
+    time: Seconds
+    sender: Address
+    game: GameId
+    move: Move
+    rule: str
+    """That refused it; "" if it was played."""
+
+
 @dataclass
 class Table:
     """The games on a claim whose stake is locked."""
@@ -44,6 +55,8 @@ class Table:
     books: Books = field(default_factory=lambda: Books(Seconds(0)))
     records: dict[GameId, Record] = field(default_factory=dict)
     convicted_by: GameId | None = None
+    watcher: Callable[[Act], None] | None = None
+    """Told of every call, after it."""
 
     def __post_init__(self) -> None:
         self.seat(self.claim.defender)
@@ -82,11 +95,14 @@ class Table:
 
     def tries(self, id_: GameId, move: Move, sender: Address, now: Seconds) -> str:
         """The rule that refuses a move, "" if it was played."""
+        rule = ""
         try:
             self.play(id_, move, sender, now)
-        except (ChainError, OpeningWrong) as refused:
-            return getattr(refused, "rule", refused.code)
-        return ""
+        except (game.Refused, OpeningWrong) as refused:
+            rule = refused.rule
+        if self.watcher is not None:
+            self.watcher(Act(now, sender, id_, move, rule))
+        return rule
 
     # -- what must hold
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+
+/// @title ClaimDouble
+/// @notice What the game asks of the market, for one claim; the whole market is tested with the game on Anvil.
+contract ClaimDouble {
+    address public constant REQUESTER = 0x9999999999999999999999999999999999999999;
+
+    StakeVault public vault;
+    IJobMarket.GameTerms public terms;
+    bytes32 private _stateZero;
+    bytes32 private _program;
+    bytes32 private _lastProgram;
+    bytes32 private _seed;
+    uint32 private _round;
+    uint32 private _slot;
+    bool private _live = true;
+    uint32 public openGames;
+
+    /// @dev The Programs are of the transitions before the last, and of the last.
+    function set(StakeVault vault_, IJobMarket.GameTerms memory terms_, bytes32 start, bytes32 program, bytes32 last)
+        external
+    {
+        (vault, terms, _stateZero, _program, _lastProgram) = (vault_, terms_, start, program, last);
+    }
+
+    function setContext(bytes32 seed, uint32 round, uint32 slot) external {
+        (_seed, _round, _slot) = (seed, round, slot);
+    }
+
+    function lock(bytes32 claim_, address account, uint256 amount) external {
+        vault.lock(account, claim_, amount);
+    }
+
+    // -- what the game calls
+
+    function onOpen(bytes32) external returns (IJobMarket.GameTerms memory t) {
+        t = terms;
+        t.openGames = openGames++;
+    }
+
+    function onConvicted(bytes32 claim_, address challenger) external {
+        require(_live, "convicted once");
+        _live = false;
+        vault.slash(claim_, challenger, REQUESTER);
+    }
+
+    function onRejected(bytes32) external {
+        openGames--;
+    }
+
+    function claim(bytes32) external view returns (IJobMarket.Claim memory c) {
+        c.traceRoot = terms.traceRoot;
+        c.transitions = terms.transitions;
+    }
+
+    function live(bytes32) external view returns (bool) {
+        return _live;
+    }
+
+    function stateZero(bytes32) external view returns (bytes32) {
+        return _stateZero;
+    }
+
+    function programOf(bytes32, uint32 t) external view returns (bytes32) {
+        return t == terms.transitions ? _lastProgram : _program;
+    }
+
+    function contextOf(bytes32) external view returns (bytes32, uint32, uint32) {
+        return (_seed, _round, _slot);
+    }
+
+    function datasetOf(bytes32) external pure returns (bytes32, uint32, uint32) {
+        return (0, 0, 0);
+    }
+}

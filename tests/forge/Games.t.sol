@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {DisputeGame} from "../../contracts/DisputeGame.sol";
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {GamesTable} from "./GamesTable.sol";
+import {Letters} from "./Letters.sol";
+
+/// @title GamesTest
+/// @notice Random games, up to three at once on a claim, each to its end: the honest side wins, the money adds up.
+/// @dev `make test-games` plays 10,000 and more of them; here a run is one claim.
+contract GamesTest {
+    uint256 private constant TOO_LONG = 400;
+
+    /// @dev A true claim, honestly defended, against anybody.
+    function testFuzz_honest_defender_wins_every_game(uint256 luck) external {
+        GamesTable table = new GamesTable();
+        Letters.Claim memory c = Letters.Claim(uint32(luck), Letters.Lie.None, 0, 0, 0);
+        table.claims(c, GamesTable.Actor.Honest, luck);
+        _open(table, 1 + table.dice(3), false);
+        _play(table);
+        for (uint256 i = 0; i < _games(table); i++) {
+            require(_verdict(table, i) == IDisputeGame.Verdict.Rejected, "an honest defender lost");
+        }
+        uint256 due = table.DEPOSIT() - table.STAKE() + _games(table) * (uint256(table.BOND()) * 60 / 100);
+        require(_worth(table, table.WORKER()) == due, "its deposit and its part of every bond");
+    }
+
+    /// @dev A false claim, an honest challenger among others.
+    function testFuzz_honest_challenger_convicts(uint256 luck) external {
+        GamesTable table = new GamesTable();
+        table.claims(_lie(luck), GamesTable.Actor(1 + luck % (table.ACTORS() - 1)), luck);
+        if (table.isTrue()) return;
+        _open(table, 1 + table.dice(3), true);
+        _play(table);
+        require(table.vault().lockOf(table.CLAIM()).amount == 0, "not convicted");
+        require(2 * table.vault().credits(table.BURN()) >= table.STAKE(), "half of the stake is burned");
+        for (uint256 i = 0; i < _games(table); i++) {
+            if (_actor(table, i) != GamesTable.Actor.Honest) continue;
+            require(_verdict(table, i) != IDisputeGame.Verdict.Rejected, "an honest challenger lost");
+            require(_worth(table, table.account(i)) >= table.DEPOSIT(), "an honest challenger paid");
+        }
+    }
+
+    /// @dev Nobody honest: only the money and the clocks are asked about.
+    function testFuzz_games_among_the_dishonest_end(uint256 luck) external {
+        GamesTable table = new GamesTable();
+        table.claims(_lie(luck), GamesTable.Actor(1 + luck % (table.ACTORS() - 1)), luck);
+        _open(table, 1 + table.dice(3), false);
+        _play(table);
+    }
+
+    /// @dev One lie of each kind, in each place, is convicted by its own proof.
+    function test_each_lie_is_convicted() external {
+        for (uint256 lie = 1; lie < Letters.LIES; lie++) {
+            for (uint32 at = 1; at <= Letters.T; at += 7) {
+                GamesTable table = new GamesTable();
+                table.claims(Letters.Claim(0x61, Letters.Lie(lie), at, 7, 1), GamesTable.Actor.Liar, lie);
+                // What S_t does not show is opened where it is.
+                table.open(GamesTable.Actor.Honest, at);
+                _play(table);
+                bool unanswerable = lie == uint256(Letters.Lie.Unopenable) || lie == uint256(Letters.Lie.Forged)
+                    || lie == uint256(Letters.Lie.Total);
+                IDisputeGame.Verdict due = unanswerable ? IDisputeGame.Verdict.Timeout : IDisputeGame.Verdict.Fraud;
+                require(_verdict(table, 0) == due, "another verdict");
+            }
+        }
+    }
+
+    function _lie(uint256 luck) private pure returns (Letters.Claim memory) {
+        luck = uint256(keccak256(abi.encode("lie", luck)));
+        Letters.Lie lie = Letters.Lie(1 + luck % (Letters.LIES - 1));
+        uint32 at = 1 + uint32(luck >> 32) % Letters.T;
+        return Letters.Claim(uint32(luck >> 64), lie, at, 1 | uint32(luck >> 96), uint32((luck >> 128) % Letters.CHUNKS));
+    }
+
+    /// @dev Dishonest challengers, an honest one among them if there is to be one.
+    function _open(GamesTable table, uint256 count, bool honest) private {
+        uint256 place = honest ? table.dice(count) : count;
+        (, Letters.Lie lie, uint32 at,,) = table.held();
+        for (uint256 i = 0; i < count; i++) {
+            GamesTable.Actor actor = i == place ? GamesTable.Actor.Honest : GamesTable.Actor(1 + table.dice(table.ACTORS() - 1));
+            uint32 anywhere = uint32(table.dice(Letters.T + 1));
+            bool knows = i == place && anywhere != 0 && lie != Letters.Lie.None;
+            table.open(actor, knows ? at : i == place ? 0 : anywhere);
+        }
+    }
+
+    function _play(GamesTable table) private {
+        uint256 count = _games(table);
+        for (uint256 turns = 0; !table.isOver(); turns++) {
+            require(turns < TOO_LONG, "games that do not end");
+            bool moved = false;
+            for (uint256 i = 0; i < count; i++) moved = table.turn(i) || moved;
+            if (!moved) table.pass();
+            table.checkMoney();
+            table.checkGames();
+        }
+    }
+
+    function _games(GamesTable table) private view returns (uint256 count) {
+        while (true) {
+            try table.seats(count) {
+                count++;
+            } catch {
+                return count;
+            }
+        }
+    }
+
+    function _verdict(GamesTable table, uint256 i) private view returns (IDisputeGame.Verdict) {
+        (bytes32 id,,,,,) = table.seats(i);
+        return table.game().game(id).verdict;
+    }
+
+    function _actor(GamesTable table, uint256 i) private view returns (GamesTable.Actor actor) {
+        (, actor,,,,) = table.seats(i);
+    }
+
+    function _worth(GamesTable table, address who) private view returns (uint256) {
+        return table.vault().free(who) + table.vault().credits(who);
+    }
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+
+import {Arbiter} from "../../contracts/Arbiter.sol";
+import {DisputeGame} from "../../contracts/DisputeGame.sol";
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
+import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {TestToken} from "../../contracts/test/TestToken.sol";
+import {CHEATS} from "./Cheats.sol";
+import {ClaimDouble} from "./ClaimDouble.sol";
+import {Letters} from "./Letters.sol";
+
+/// @title GamesTable
+/// @notice One claim of letters, the games on it and who plays them: honest, lying, silent, random, exhaustive, sandbagging, copycat.
+contract GamesTable {
+    using Letters for Letters.Claim;
+
+    uint32 public constant CLOCK = 120;
+    uint32 public constant TAU = 10;
+    uint128 public constant BOND = 10_007;
+    uint128 public constant STAKE = 1_000_003;
+    uint256 public constant DEPOSIT = 1e9;
+    bytes32 public constant CLAIM = keccak256("claim");
+    address public constant WORKER = address(0x1111);
+    address public constant STRANGER = address(0x5555);
+    address public constant BURN = 0x000000000000000000000000000000000000dEaD;
+    uint256 public constant SEATS = 3;
+
+    /// Honest argues from the truth, Liar from its own claim, both promptly. Silent never moves. Random points anywhere and sends much
+    /// that is refused. Exhaustive sends a call of every kind first. Sandbagging uses its clock to the last second and then stops.
+    /// Copycat sends what the other claim would.
+    enum Actor { Honest, Liar, Silent, Random, Exhaustive, Sandbagging, Copycat }
+    uint256 public constant ACTORS = 7;
+
+    struct Seat {
+        bytes32 id;
+        Actor actor;
+        uint256 opened;
+        uint256 budget;
+        uint256 effort;
+        uint32 t;
+    }
+
+    TestToken public token;
+    ClaimDouble public market;
+    StakeVault public vault;
+    DisputeGame public game;
+
+    Letters.Claim public held;
+    Actor public defender;
+    /// @notice Whether the claim's every state is what the Program computes.
+    bool public isTrue;
+    Seat[] public seats;
+    uint256 private _luck;
+
+    error Refused();
+
+    constructor() {
+        token = new TestToken();
+        market = new ClaimDouble();
+        Arbiter arbiter = new Arbiter();
+        // Creation 5 of this contract, after token, market, arbiter and vault.
+        address at = address(uint160(uint256(keccak256(abi.encodePacked(hex"d694", address(this), hex"05")))));
+        vault = new StakeVault(IERC20(address(token)), address(market), at, 1 days);
+        game = new DisputeGame(IJobMarket(address(market)), vault, arbiter);
+        require(address(game) == at, "the game is elsewhere");
+        _fund(WORKER);
+        for (uint256 i = 0; i < SEATS; i++) _fund(account(i));
+        CHEATS.warp(1_000_000);
+    }
+
+    function account(uint256 seat) public pure returns (address) {
+        return address(uint160(0x2200 + seat));
+    }
+
+    function _fund(address who) private {
+        token.mint(who, DEPOSIT);
+        CHEATS.startPrank(who);
+        token.approve(address(vault), DEPOSIT);
+        vault.deposit(DEPOSIT);
+        CHEATS.stopPrank();
+    }
+
+    // -- the claim -------------------------------------------------------------------------------------------------
+
+    /// @notice Locks the stake of a claim; `by` answers for it.
+    function claims(Letters.Claim calldata c, Actor by, uint256 luck) external {
+        (held, defender, _luck) = (c, by, luck);
+        isTrue = Merkle.rootOf(Letters.trace(c)) == Merkle.rootOf(Letters.truth(c).trace());
+        bytes32 program = Letters.programRoot();
+        bytes32 root = Merkle.rootOf(Letters.trace(c));
+        market.set(
+            vault, IJobMarket.GameTerms(WORKER, Letters.T, 0, CLOCK, TAU, BOND, root), Letters.state(c, 0), program, program
+        );
+        market.lock(CLAIM, WORKER, STAKE);
+    }
+
+    /// @notice A game on transition t (0: on the trace) by the next seat.
+    function open(Actor actor, uint32 t) external {
+        bytes32 next;
+        bytes32[] memory nextProof;
+        IDisputeGame.Step memory step;
+        if (t > 0) (next, nextProof, step) = (held.state(t), Letters.proof(held.trace(), t - 1), held.step(t));
+        CHEATS.startPrank(account(seats.length));
+        bytes32 id = game.open(CLAIM, 0, t, next, nextProof, step);
+        CHEATS.stopPrank();
+        IDisputeGame.Game memory g = game.game(id);
+        uint256 budget = uint256(g.leftDefender) + g.leftChallenger;
+        seats.push(Seat(id, actor, block.timestamp, budget, dice(12), t));
+    }
+
+    // -- playing ---------------------------------------------------------------------------------------------------
+
+    function dice(uint256 sides) public returns (uint256) {
+        _luck = uint256(keccak256(abi.encode(_luck)));
+        return _luck % sides;
+    }
+
+    function isOver() public view returns (bool) {
+        for (uint256 i = 0; i < seats.length; i++) {
+            if (game.game(seats[i].id).phase != IDisputeGame.Phase.Closed) return false;
+        }
+        return true;
+    }
+
+    /// @notice One turn of one game: its mover moves, or its clock has run out, or the claim is decided. Whether anything happened.
+    function turn(uint256 i) external returns (bool) {
+        Seat storage seat = seats[i];
+        IDisputeGame.Game memory g = game.game(seat.id);
+        if (g.phase == IDisputeGame.Phase.Closed) return false;
+        if (!market.live(CLAIM) || block.timestamp > g.deadline) {
+            game.resolve(seat.id);
+            return true;
+        }
+        if (dice(8) == 0) _intrude(seat, g);
+        bool defends = game.defenderMoves(seat.id);
+        return _plays(seat, g, defends, defends ? defender : seat.actor);
+    }
+
+    /// @notice Time passes: to the next deadline, or beyond it. Whoever had a move to make has made it.
+    function pass() external {
+        uint256 next = type(uint256).max;
+        for (uint256 i = 0; i < seats.length; i++) {
+            IDisputeGame.Game memory g = game.game(seats[i].id);
+            if (g.phase == IDisputeGame.Phase.Closed) continue;
+            uint256 at = block.timestamp < g.deadline ? g.deadline : uint256(g.deadline) + 1;
+            if (at < next) next = at;
+        }
+        CHEATS.warp(next);
+    }
+
+    /// @dev Whether the mover made a move.
+    function _plays(Seat storage seat, IDisputeGame.Game memory g, bool defends, Actor actor) private returns (bool) {
+        address mover = defends ? WORKER : g.challenger;
+        Letters.Claim memory own = _argues(actor);
+        uint32 t = _step(seat, g);
+        if (actor == Actor.Silent || (actor == Actor.Random && dice(30) == 0)) return false;
+        if (actor == Actor.Sandbagging) {
+            if (seat.effort == 0 || block.timestamp != g.deadline) return false;
+            seat.effort -= 1;
+        }
+        if (actor == Actor.Exhaustive) {
+            for (uint256 k = 0; k < KINDS; k++) if (_tries(mover, _anyCall(seat.id, g.node, k))) return true;
+        }
+        if (actor == Actor.Random && _tries(mover, _anyCall(seat.id, g.node, dice(KINDS)))) return true;
+        bool wild = actor == Actor.Random || actor == Actor.Exhaustive;
+        bytes memory call = defends ? _answer(seat.id, g, own, t) : _point(seat.id, g, own, t, wild);
+        if (call.length == 0) return false;
+        bool played = _tries(mover, call);
+        // An honest side is never without a move, but for a challenge that has nothing to prove.
+        require(played || actor != Actor.Honest, "an honest move is refused");
+        return played;
+    }
+
+    /// @dev What an actor argues from.
+    function _argues(Actor actor) private view returns (Letters.Claim memory own) {
+        own = held;
+        if (actor == Actor.Honest || actor == Actor.Copycat) return Letters.truth(own);
+    }
+
+    /// @dev The step that is argued about, or will be: a game on the trace goes where the first difference is, or anywhere.
+    function _step(Seat storage seat, IDisputeGame.Game memory g) private returns (uint32 t) {
+        if (seat.t != 0) return seat.t;
+        if (g.phase == IDisputeGame.Phase.Adjacent) return uint32(g.position) + 1;
+        if (g.phase != IDisputeGame.Phase.TracePick) return 1;
+        uint256 first = Letters.firstDifference(Letters.truth(held).trace(), held.trace());
+        bool knows = seat.actor == Actor.Honest && first < Letters.T;
+        t = uint32(knows ? first : dice(Letters.T)) + 1;
+        seat.t = t;
+    }
+
+    function _tries(address sender, bytes memory call) private returns (bool done) {
+        CHEATS.prank(sender);
+        (done,) = address(game).call(call);
+    }
+
+    /// @dev No other key moves, and nobody ends a game that runs.
+    function _intrude(Seat storage seat, IDisputeGame.Game memory g) private {
+        bool defends = game.defenderMoves(seat.id);
+        uint32 t = seat.t == 0 ? 1 : seat.t;
+        Letters.Claim memory own = held;
+        bytes memory call = defends ? _answer(seat.id, g, own, t) : _point(seat.id, g, own, t, true);
+        if (call.length == 0) return;
+        bytes32 before = keccak256(abi.encode(g));
+        require(!_tries(STRANGER, call), "a stranger moved");
+        require(!_tries(defends ? g.challenger : WORKER, call), "the other side moved");
+        require(!_tries(STRANGER, abi.encodeCall(game.resolve, (seat.id))), "ended while a clock runs");
+        require(keccak256(abi.encode(game.game(seat.id))) == before, "what is refused changes nothing");
+    }
+
+    // -- moves -----------------------------------------------------------------------------------------------------
+
+    uint256 private constant KINDS = 12;
+
+    /// @dev A call of each kind with nothing to show for it.
+    function _anyCall(bytes32 id, bytes32 node, uint256 kind) private view returns (bytes memory) {
+        bytes32[] memory two = new bytes32[](2);
+        two[0] = two[1] = keccak256("garbage");
+        IDisputeGame.Step memory none;
+        IDisputeGame.Proof memory nothing;
+        if (kind == 0) return abi.encodeCall(game.reveal, (id, node, two));
+        if (kind == 1) return abi.encodeCall(game.pick, (id, node, 0, two[0], two));
+        if (kind == 2) return abi.encodeCall(game.adjacent, (id, node, none));
+        if (kind == 3) return abi.encodeCall(game.defend, (id, node, "", two[0], two[0], two, two));
+        if (kind == 4) return abi.encodeCall(game.revealTensor, (id, node, "", "", two, two[0], two));
+        if (kind == 5) return abi.encodeCall(game.postLeaf, (id, node, Letters.word(uint32(_luck))));
+        if (kind == 6) return abi.encodeCall(game.pickElement, (id, node, 0, Letters.word(uint32(_luck))));
+        if (kind == 7) return abi.encodeCall(game.postPartials, (id, node, abi.encodePacked(uint96(_luck))));
+        if (kind == 8) return abi.encodeCall(game.pickPartial, (id, node, 0, abi.encodePacked(uint96(_luck))));
+        if (kind == 9) return abi.encodeCall(game.proveOp, (id, node, nothing));
+        if (kind == 10) return abi.encodeCall(game.proveAlias, (id, node, "", two[0], two));
+        return abi.encodeCall(game.provePadding, (id, node));
+    }
+
+    /// @dev The defender's move, from the claim `c`.
+    function _answer(bytes32 id, IDisputeGame.Game memory g, Letters.Claim memory c, uint32 t)
+        private
+        view
+        returns (bytes memory)
+    {
+        if (g.phase == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (id, g.node, c.trace()));
+        bytes32 root = c.graphRoot(t);
+        if (g.phase == IDisputeGame.Phase.Defend) {
+            return abi.encodeCall(
+                game.defend,
+                (id, g.node, c.statement(t, 0), root, c.state(t), _one(_left(c, t)), c.graph(t))
+            );
+        }
+        if (g.phase == IDisputeGame.Phase.Tensor) {
+            bytes memory d = Letters.descriptor(g.position);
+            bytes32[] memory where = Letters.proof(Letters.opsTree(), g.position);
+            bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t, g.position)));
+            return abi.encodeCall(
+                game.revealTensor, (id, g.node, c.statement(t, root), d, where, leaf, new bytes32[](0))
+            );
+        }
+        if (g.phase == IDisputeGame.Phase.Leaf) {
+            return abi.encodeCall(game.postLeaf, (id, g.node, Letters.word(c.valueOf(t, g.op))));
+        }
+        return abi.encodeCall(game.postPartials, (id, g.node, c.partials(t)));
+    }
+
+    /// @dev The left half of G: the sibling of the state block.
+    function _left(Letters.Claim memory c, uint32 t) private view returns (bytes32) {
+        bytes32[] memory leaves = c.graph(t);
+        return Merkle.node(Merkle.node(leaves[0], leaves[1]), Merkle.node(leaves[2], leaves[3]));
+    }
+
+    function _one(bytes32 x) private pure returns (bytes32[] memory proof) {
+        proof = new bytes32[](1);
+        proof[0] = x;
+    }
+
+    /// @dev The challenger's move by what differs from `own`; anywhere if it is `wild`. Empty if nothing differs.
+    function _point(bytes32 id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild)
+        private
+        returns (bytes memory)
+    {
+        Letters.Claim memory c = held;
+        if (g.phase == IDisputeGame.Phase.TracePick) {
+            return abi.encodeCall(game.pick, (id, g.node, t - 1, c.trace()[t - 1], Letters.proof(c.trace(), t - 1)));
+        }
+        if (g.phase == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (id, g.node, c.step(t)));
+        if (g.phase == IDisputeGame.Phase.GraphPick) {
+            bytes32[] memory shown = c.graph(t);
+            uint256 i = wild ? dice(8) : Letters.firstDifference(shown, own.graph(t));
+            if (i == 8) return "";
+            return abi.encodeCall(game.pick, (id, g.node, i, shown[i], Letters.proof(c.graph(t), i)));
+        }
+        if (g.phase == IDisputeGame.Phase.Element) {
+            return abi.encodeCall(game.pickElement, (id, g.node, 0, Letters.word(c.valueOf(t, g.op))));
+        }
+        if (g.phase == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (id, g.node));
+        bytes memory context = c.statement(t, c.graphRoot(t));
+        if (g.phase == IDisputeGame.Phase.Proof) return _proof(id, g, own, t, wild, context);
+        uint256 entry = g.position - Letters.BLOCK;
+        if (entry == 2) return abi.encodeCall(game.proveAlias, (id, g.node, context, c.entries(t - 1)[2], Letters.proof(c.entries(t - 1), 2)));
+        if (entry == 3) return abi.encodeCall(game.proveAlias, (id, g.node, context, 0, new bytes32[](0)));
+        uint256 op = entry == 0 ? 0 : 2;
+        return abi.encodeCall(game.proveAlias, (id, g.node, context, c.graph(t)[op], Letters.proof(c.graph(t), op)));
+    }
+
+    function _proof(
+        bytes32 id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
+    ) private returns (bytes memory) {
+        Letters.Claim memory c = held;
+        IDisputeGame.Proof memory p;
+        p.descriptor = Letters.descriptor(g.op);
+        p.descriptorProof = Letters.proof(Letters.opsTree(), g.op);
+        p.openings = c.openings(t, g.op);
+        p.context = context;
+        if (g.op == 1) {
+            p.words = c.partials(t);
+            while (p.chunk < Letters.CHUNKS && c.chunkOf(t, p.chunk) == own.chunkOf(t, p.chunk)) p.chunk++;
+            if (wild) p.chunk = uint32(dice(Letters.CHUNKS));
+            if (p.chunk == Letters.CHUNKS) return "";
+        }
+        return abi.encodeCall(game.proveOp, (id, g.node, p));
+    }
+
+    // -- what must hold --------------------------------------------------------------------------------------------
+
+    /// @notice Nothing is made or lost: free, locked and credited stake together are what was deposited.
+    function checkMoney() external view {
+        uint256 sum = vault.lockOf(CLAIM).amount + vault.credits(BURN) + vault.credits(market.REQUESTER());
+        sum += vault.free(WORKER) + vault.credits(WORKER);
+        for (uint256 i = 0; i < SEATS; i++) sum += vault.free(account(i)) + vault.credits(account(i));
+        for (uint256 i = 0; i < seats.length; i++) sum += vault.lockOf(seats[i].id).amount;
+        require(sum == DEPOSIT * (SEATS + 1), "money is made or lost");
+        require(token.balanceOf(address(vault)) == sum, "the vault is not solvent");
+    }
+
+    /// @notice A game that is not over is within both clocks; whoever is honest has lost none.
+    function checkGames() external view {
+        for (uint256 i = 0; i < seats.length; i++) {
+            IDisputeGame.Game memory g = game.game(seats[i].id);
+            bool closed = g.phase == IDisputeGame.Phase.Closed;
+            if (closed) {
+                require(vault.lockOf(seats[i].id).amount == 0, "a bond is stuck");
+                require(
+                    seats[i].actor != Actor.Honest || g.verdict != IDisputeGame.Verdict.Rejected || isTrue,
+                    "an honest challenger lost"
+                );
+            } else {
+                require(g.deadline <= seats[i].opened + seats[i].budget, "longer than both clocks");
+            }
+            if (defender == Actor.Honest && isTrue && held.lie == Letters.Lie.None) {
+                require(!closed || g.verdict == IDisputeGame.Verdict.Rejected, "an honest defender lost");
+                require(vault.lockOf(CLAIM).amount == STAKE, "an honest stake was touched");
+            }
+        }
+    }
+}
