@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from lockstep.jobs import Schedule
 from lockstep.numerics.scalar import Op as Opcode
-from lockstep.numerics.validate import MAX_INSTRS
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.program import Instr, Kind, Program
+from lockstep.protocol.rules import MAX_INSTRS
 from lockstep.protocol.types import Digest
 from lockstep.storage import ContentStore, cid_of_digest
 from lockstep.storage.containers import Spec, encode_program

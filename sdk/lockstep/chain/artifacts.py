@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-NAMES = ("Arbiter", "DisputeGame", "JobMarket", "StakeVault", "TestToken")
+NAMES = ("Arbiter", "DisputeGame", "JobMarket", "StakeVault", "TestToken", "Validator")
 
 
 @dataclass(frozen=True)

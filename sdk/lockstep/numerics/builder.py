@@ -19,9 +19,9 @@ from typing import Any
 import numpy.typing as npt
 
 from lockstep.numerics.scalar import ARITY
-from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
+from lockstep.protocol.opcodes import Opcode
 from lockstep.protocol.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
 
 

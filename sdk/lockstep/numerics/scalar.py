@@ -13,11 +13,17 @@ word for every combination of words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from math import isqrt
+from typing import TypeAlias
 
 from lockstep.numerics import polynomials as poly
 from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.opcodes import ARITY as ARITY
+from lockstep.protocol.opcodes import FUNCTIONS as FUNCTIONS
+from lockstep.protocol.opcodes import Opcode
+
+Op: TypeAlias = Opcode
+"""The opcodes, as the functions below give them their meaning."""
 
 MASK = 0xFFFFFFFF
 SIGN = 0x80000000
@@ -30,49 +36,6 @@ ONE = 0x3F800000
 TWO = 0x40000000
 TWO_23 = 0x4B000000
 SMALLEST_NORMAL = 0x00800000
-
-
-class Op(IntEnum):
-    """The opcodes of a map's expression machine: operands a, b, c are words, the result is a word."""
-
-    MOV = 0
-    IMM = 1
-    FADD = 2
-    FSUB = 3
-    FMUL = 4
-    FDIV = 5
-    FFMA = 6
-    FSQRT = 7
-    FNEG = 8
-    FABS = 9
-    FMIN = 10
-    FMAX = 11
-    FEXP = 12
-    FLOG = 13
-    FTANH = 14
-    FLT = 15
-    FLE = 16
-    FEQ = 17
-    SELECT = 18
-    IADD = 19
-    ISUB = 20
-    IMUL = 21
-    IDIV = 22
-    IREM = 23
-    IAND = 24
-    IOR = 25
-    IXOR = 26
-    ISHL = 27
-    ISHR = 28
-    IUSHR = 29
-    ILT = 30
-    ILE = 31
-    IEQ = 32
-    IMIN = 33
-    IMAX = 34
-    I2F = 35
-    F2I = 36
-    FCANON = 37
 
 
 # --- binary32: words to exact numbers and back ---------------------------------------------------------
@@ -426,12 +389,6 @@ _BINARY: dict[Op, Callable[[int, int], int]] = {
     Op.ILE: ile, Op.IEQ: ieq, Op.IMIN: imin, Op.IMAX: imax,
 }  # fmt: skip
 _TERNARY: dict[Op, Callable[[int, int, int], int]] = {Op.FFMA: ffma, Op.SELECT: select}
-
-ARITY: dict[Op, int] = dict.fromkeys(_UNARY, 1) | dict.fromkeys(_BINARY, 2) | dict.fromkeys(_TERNARY, 3)
-"""How many of the operands a, b, c an operation reads. IMM reads its immediate, which stands in a's place."""
-
-FUNCTIONS = frozenset({Op.FEXP, Op.FLOG, Op.FTANH})
-"""The operations that are sequences of others: an expression has at most 8 of them."""
 
 
 def apply(op: int, a: int, b: int = 0, c: int = 0) -> int:

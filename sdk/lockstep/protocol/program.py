@@ -1,7 +1,7 @@
 """The Program: an SSA list of tensor operations as committed bytes.
 
 Layouts are those of docs/protocol.md section 2, field by field. A Program is data: nothing here executes it
-(`lockstep.numerics` does) and nothing here checks more than that the bytes parse (`numerics.validate` does).
+(`lockstep.numerics` does) and nothing here checks more than that the bytes parse (`protocol.rules` does).
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Program:
                 struct.pack(
                     ">HHHBBBH", PROFILE, OPSET, len(self.ops), self.depth, self.s_in, self.s_out, len(self.consts)
                 ),
-                *(_encode_entry(e) for e in self.inputs),
+                *(encode_entry(e) for e in self.inputs),
                 *(struct.pack(">BH", a.kind, a.index) for a in self.outputs),
             )
         )
@@ -355,22 +355,58 @@ class ProgramHeader:
     def decode(header: bytes) -> ProgramHeader:
         """The inverse of `Program.header`; raises ProgramInvalid."""
         try:
-            profile, opset, n, depth, s_in, s_out, n_consts = struct.unpack_from(">HHHBBBH", header, 4)
-            if s_in > 16 or s_out > 16:
+            f = HeaderFields.decode(header)
+            if f.s_in > 16 or f.s_out > 16:
                 raise ValueError("a state of more than 2^16 entries")
-            inputs_at, outputs_at = 15, 15 + 6 * (1 << s_in)
-            inputs = tuple(_decode_entry(header, inputs_at + 6 * k) for k in range(1 << s_in))
-            outputs = tuple(Alias(*struct.unpack_from(">BH", header, outputs_at + 3 * k)) for k in range(1 << s_out))
+            inputs = tuple(decode_entry(f.entry(header, k)) for k in range(1 << f.s_in))
+            outputs = tuple(f.alias(header, k) for k in range(1 << f.s_out))
         except (struct.error, ValueError) as error:
             raise ProgramInvalid(f"a Program header does not parse: {error}", hint="fetch the Program again") from error
-        if header[:4] != MAGIC or (profile, opset) != (PROFILE, OPSET):
+        if f.foreign:
             raise ProgramInvalid(
-                f"Program of profile {profile}, op-set {opset}; this build speaks {PROFILE}, {OPSET}",
+                f"Program of profile {f.profile}, op-set {f.opset}; this build speaks {PROFILE}, {OPSET}",
                 hint="install the release that the job names",
             )
-        if len(header) != outputs_at + 3 * (1 << s_out):
+        if len(header) != f.length:
             raise ProgramInvalid("a Program header has bytes after its end", hint="fetch the Program again")
-        return ProgramHeader(n, depth, s_in, s_out, n_consts, inputs, outputs)
+        return ProgramHeader(f.n, f.depth, f.s_in, f.s_out, f.n_consts, inputs, outputs)
+
+
+@dataclass(frozen=True)
+class HeaderFields:
+    """The fixed fields of a header, and where its two tables lie."""
+
+    magic: bytes
+    profile: int
+    opset: int
+    n: int
+    depth: int
+    s_in: int
+    s_out: int
+    n_consts: int
+
+    @staticmethod
+    def decode(header: bytes) -> HeaderFields:
+        """Reads the first 15 bytes; raises struct.error if there are fewer."""
+        return HeaderFields(*struct.unpack_from(">4sHHHBBBH", header))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the header is of another format, profile or op-set than this build's."""
+        return (self.magic, self.profile, self.opset) != (MAGIC, PROFILE, OPSET)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole header."""
+        return 15 + (6 << self.s_in) + (3 << self.s_out)
+
+    def entry(self, header: bytes, k: int) -> bytes:
+        """The six bytes of input entry k, fewer where the header ends."""
+        return header[15 + 6 * k : 21 + 6 * k]
+
+    def alias(self, header: bytes, k: int) -> Alias:
+        """Output entry k; raises struct.error where the header ends."""
+        return Alias(*struct.unpack_from(">BH", header, 15 + (6 << self.s_in) + 3 * k))
 
 
 def graph_depth(n: int, s_out: int) -> int:
@@ -384,7 +420,8 @@ def state_root(entries: Sequence[bytes | None]) -> StateRoot:
     return StateRoot(merkle.tree([e if e is not None else merkle.EMPTY[0] for e in entries]))
 
 
-def _encode_entry(entry: TensorHeader | None) -> bytes:
+def encode_entry(entry: TensorHeader | None) -> bytes:
+    """kind u8 ‖ dtype u8 ‖ dim u32; zeros for EMPTY."""
     if entry is None:
         return struct.pack(">BBI", 0, 0, 0)
     if len(entry.shape) > 1:
@@ -392,10 +429,13 @@ def _encode_entry(entry: TensorHeader | None) -> bytes:
     return struct.pack(">BBI", 1 + len(entry.shape), entry.dtype, entry.elements)
 
 
-def _decode_entry(header: bytes, at: int) -> TensorHeader | None:
-    kind, dtype, dim = struct.unpack_from(">BBI", header, at)
-    if kind == 0:
-        return None
+def decode_entry(data: bytes) -> TensorHeader | None:
+    """The inverse of `encode_entry`; raises ValueError or struct.error for what it never writes."""
+    kind, dtype, dim = struct.unpack(">BBI", data)
     if kind > 2 or dtype > 1:
         raise ValueError(f"state entry of kind {kind}, dtype {dtype}")
-    return TensorHeader(dtype, () if kind == 1 else (dim,))
+    entry = None if kind == 0 else TensorHeader(dtype, () if kind == 1 else (dim,))
+    # INVARIANT: a state entry has one encoding.
+    if encode_entry(entry) != data:
+        raise ValueError(f"state entry of kind {kind}, dtype {dtype}, {dim} elements")
+    return entry

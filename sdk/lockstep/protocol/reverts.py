@@ -57,6 +57,9 @@ HINTS: dict[str, str] = {
     "OpeningsWrong": "open every leaf that an operand touches: operands in order, lowest leaf first",
     "OutOfRange": "a view or an opening reads outside its tensor",
     "DatasetInvalid": "the opened row is not of the job's dataset",
+    # validator
+    "EvidenceWrong": "the evidence opens nothing that its subject has: build it again from the job's files",
+    "RuleHolds": "what was opened breaks no rule: the job stands",
     # tokens (OpenZeppelin)
     "ERC20InsufficientBalance": "fund the account with the job's token",
     "ERC20InsufficientAllowance": "approve the vault for the amount, or use a permit",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,9 @@ from torch import nn
 
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
+from lockstep.protocol import validator
 from lockstep.protocol.errors import PayloadInvalid, UsageError
+from lockstep.protocol.validator import Held, Parts
 from lockstep.storage.dataset import Dataset
 from lockstep.training.baseline import Sample, evaluate, flat_parameters, load_parameters, optimise
 from lockstep.training.export import load_model, save_model
@@ -42,6 +44,7 @@ from lockstep.training.models.lora import LoRAConfig, adapt, merged
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters, layout_of
 from lockstep.training.strategies import diloco
+from tests import invalid
 
 SEED = bytes(range(32))
 GPT_SMALL = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32, bias=True, tied=False)
@@ -111,6 +114,18 @@ def test_job_of_a_model_could_be_defended(name: str) -> None:
 
     _, job = job_of(name)
     check_schedule(job.programs.step, job.programs.encode, job.programs.merge, Params())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_job_of_a_model_cannot_be_voided(name: str) -> None:
+    """Every rule that the contract knows holds under all evidence that the three Programs admit."""
+    _, job = job_of(name)
+    step, encode, merge = (Parts.of(p) for p in (job.programs.step, job.programs.encode, job.programs.merge))
+    params = replace(
+        invalid.sound().job, step_program=step.root, encode_program=encode.root, merge_program=merge.root, slots=2,
+        row_length=job.dataset.row_tokens,
+    )  # fmt: skip
+    assert validator.find(Held(params, (step, encode, merge))) is None
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

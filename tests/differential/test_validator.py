@@ -1,0 +1,85 @@
+"""Validator.sol against its twin: every vector, and random bytes in the Programs of a sound job."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.chain import artifacts
+from lockstep.chain.contracts import Contract
+from lockstep.chain.devnet import Devnet
+from lockstep.protocol import validator
+from lockstep.protocol.errors import ChainError
+from lockstep.protocol.rules import Rule
+from lockstep.protocol.types import Address
+from tests import invalid
+
+pytestmark = pytest.mark.chain
+
+MUTANTS = 150
+
+
+@pytest.fixture(scope="module")
+def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contract]:
+    with Devnet(tmp_path_factory.mktemp("anvil"), block_seconds=0) as devnet:
+        compiled = artifacts.load("Validator")
+        sender = devnet.account("deployer").address
+        devnet.w3.provider.make_request("anvil_impersonateAccount", [sender])  # type: ignore[arg-type]
+        factory = devnet.w3.eth.contract(abi=compiled.abi, bytecode=compiled.bytecode)
+        hash_ = factory.constructor(sender).transact({"from": sender})
+        receipt = devnet.w3.eth.wait_for_transaction_receipt(hash_)
+        yield Contract(devnet.w3, Address(receipt["contractAddress"] or ""), "Validator")
+
+
+def on_chain(contract: Contract, *arguments: Any) -> int | str:
+    """The rule, or the name of the revert."""
+    try:
+        return int(contract.read("check", *arguments))
+    except ChainError as error:
+        return error.code
+
+
+def twin(job: validator.Job, evidence: validator.Evidence) -> int | str:
+    try:
+        return int(validator.check(job, evidence))
+    except ChainError as error:
+        return error.code
+
+
+def test_every_vector_gives_its_rule(contract: Contract, vectors: Path) -> None:
+    for vector in json.loads((vectors / "validator.json").read_text()):
+        assert on_chain(contract, vector["job"], vector["evidence"]) == vector["rule"], vector["name"]
+
+
+def test_random_bytes_break_the_same_rule_on_both_sides(contract: Contract) -> None:
+    dice, seen = random.Random(41), Counter[int | str]()
+    for _ in range(MUTANTS):
+        job, near = invalid.mutant(dice)
+        for evidence in near:
+            expected = twin(job.job, evidence)
+            seen[expected] += 1
+            assert on_chain(contract, validator.abi_job(job.job), evidence.abi()) == expected, evidence
+    assert len(seen) > 20, f"many rules are broken: {seen}"
+    assert seen[Rule.HOLDS] > MUTANTS / 2
+
+
+def test_evidence_of_something_else_is_refused_by_both(contract: Contract) -> None:
+    dice, seen = random.Random(42), Counter[int | str]()
+    job = invalid.sound()
+    evidence = list(invalid.everything(job))
+    for _ in range(300):
+        a, b = dice.choice(evidence), dice.choice(evidence)
+        mixed = validator.Evidence(
+            a.subject, b.program, dice.choice((a.index, b.index)), dice.choice((a.at, b.at, 1)), a.code,
+            dice.choice((a.other, b.other, b.code)), dice.choice((a.pieces, b.pieces, (*a.pieces, *b.pieces), ())),
+        )  # fmt: skip
+        expected = twin(job.job, mixed)
+        seen[expected] += 1
+        assert on_chain(contract, validator.abi_job(job.job), mixed.abi()) == expected, mixed
+    assert {"chain.EvidenceWrong", "chain.ProofInvalid", 0} == set(seen), "a sound job is never voided"

@@ -1,0 +1,159 @@
+"""The validator's twin: each rule is provable, where it alone is broken; a job that breaks none cannot be voided."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from lockstep.numerics import validate
+from lockstep.protocol import validator
+from lockstep.protocol.errors import ChainError, ProgramInvalid
+from lockstep.protocol.program import Program
+from lockstep.protocol.rules import Rule
+from lockstep.protocol.types import Digest
+from lockstep.protocol.validator import Evidence, Held, Parts, Piece, Subject
+from tests import invalid, toyjob
+
+CASES = invalid.cases()
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES.values()} == set(Rule) - {Rule.HOLDS}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_a_broken_rule_is_proven(what: str) -> None:
+    case = CASES[what]
+    assert validator.check(case.job.job, case.evidence) == case.rule
+
+
+@pytest.mark.parametrize("what", list(invalid.OPS | invalid.OPERANDS))
+def test_nothing_but_the_broken_rule_is_found(what: str) -> None:
+    """The op is added to a sound Program: what else could be proven of it could be proven of a valid one."""
+    case = CASES[what]
+    found = {validator.check(case.job.job, e) for e in validator.every(case.job)}
+    assert found == {Rule.HOLDS, case.rule}
+
+
+@pytest.mark.parametrize("op", invalid.SOUND_OPS, ids=lambda op: op.kind.name)
+def test_a_sound_op_in_its_place_breaks_nothing(op: object) -> None:
+    case = invalid.op_case(Rule.HOLDS, op)  # type: ignore[arg-type]
+    assert validator.find(case.job) is None
+
+
+def test_sound_jobs_hold_under_all_evidence() -> None:
+    job = invalid.sound()
+    evidence = list(invalid.everything(job))
+    assert {e.subject for e in evidence} == set(Subject)
+    assert [e for e in evidence if validator.check(job.job, e)] == []
+
+
+def test_what_the_parties_refuse_is_what_can_be_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs with a few bytes changed: refused before joining if and only if something convicts them."""
+    # An op that nobody reads is work for nobody, but can be defended: parties refuse it, no contract does.
+    monkeypatch.setattr(validate, "_check_live", lambda program: None)
+    dice, refused, sound = random.Random(9), 0, 0
+    while refused + sound < 1_500:
+        job, _ = invalid.mutant(dice)
+        if any(_has_more_than_it_says(parts) for parts in job.programs):
+            continue
+        provable = validator.find(job) is not None
+        assert provable == _refuses(job), "the party's validator and the contract's agree"
+        refused, sound = refused + provable, sound + (not provable)
+    assert min(refused, sound) > 100, "both kinds are met"
+
+
+def _has_more_than_it_says(parts: Parts) -> bool:
+    """A header that counts fewer ops or constants than there are: parties refuse it, no game meets the rest."""
+    if len(parts.header) < 15:
+        return False
+    fields = validator.HeaderFields.decode(parts.header)
+    return fields.n < len(parts.descriptors) or fields.n_consts < len(parts.consts)
+
+
+def _refuses(job: Held) -> bool:
+    try:
+        programs = [Program.decode(p.header, p.descriptors, p.consts) for p in job.programs]
+        validate.check_schedule(programs[0], programs[1], programs[2], job.job)
+    except ProgramInvalid:
+        return True
+    return False
+
+
+def test_the_toy_job_cannot_be_voided() -> None:
+    programs = toyjob.schedule()
+    parts = (Parts.of(programs.step), Parts.of(programs.encode), Parts.of(programs.merge))
+    roots = dict(zip(("step_program", "encode_program", "merge_program"), (p.root for p in parts), strict=True))
+    job = replace(invalid.sound().job, row_length=toyjob.TERMS, slots=toyjob.SLOTS, **roots)
+    assert validator.find(Held(job, parts)) is None
+
+
+# -- evidence that is none ---------------------------------------------------------------------------------------------
+
+
+def an_op() -> tuple[Held, Evidence]:
+    job = invalid.sound()
+    return job, next(e for e in validator.every(job) if e.subject == Subject.OPERAND and len(e.pieces) == 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"program": 3}, "EvidenceWrong"),
+        ({"program": 1}, "ProofInvalid"),
+        ({"index": 1 << 20}, "EvidenceWrong"),
+        ({"index": 0}, "ProofInvalid"),
+        ({"at": 99}, "EvidenceWrong"),
+        ({"pieces": ()}, "EvidenceWrong"),
+        ({"subject": Subject.CONSTANT, "index": 7}, "EvidenceWrong"),
+        ({"subject": Subject.CONSTANT, "index": 0}, "ProofInvalid"),
+        ({"subject": Subject.INPUT, "index": 8}, "EvidenceWrong"),
+        ({"subject": Subject.OUTPUT, "index": 8}, "EvidenceWrong"),
+        ({"subject": Subject.LAYOUT, "program": 6}, "EvidenceWrong"),
+        ({"subject": Subject.LAYOUT, "program": 1, "index": 8}, "EvidenceWrong"),
+        ({"subject": Subject.GENESIS, "index": 2}, "EvidenceWrong"),
+        ({"subject": Subject.CARRY, "index": 2}, "EvidenceWrong"),
+        ({"subject": Subject.DATASET, "pieces": ()}, "EvidenceWrong"),
+    ],
+)
+def test_evidence_of_something_else_is_refused(change: dict[str, object], rule: str) -> None:
+    job, evidence = an_op()
+    with pytest.raises(ChainError, match=rule):
+        validator.check(job.job, replace(evidence, **change))  # type: ignore[arg-type]
+
+
+def test_a_descriptor_that_is_not_the_programs_is_refused() -> None:
+    job, evidence = an_op()
+    spoiled = bytearray(evidence.pieces[0].data)
+    spoiled[2] = 9
+    with pytest.raises(ChainError, match="ProofInvalid"):
+        validator.check(job.job, replace(evidence, pieces=(replace(evidence.pieces[0], data=bytes(spoiled)),)))
+
+
+def test_a_proof_of_another_depth_is_refused() -> None:
+    job, evidence = an_op()
+    longer = (*evidence.pieces[0].proof, Digest(bytes(32)))
+    with pytest.raises(ChainError, match="ProofInvalid"):
+        validator.check(job.job, replace(evidence, pieces=(replace(evidence.pieces[0], proof=longer),)))
+
+
+def test_a_tensor_shown_by_its_root_alone_breaks_nothing() -> None:
+    """The header of a genesis tensor must be shown before it can be another one."""
+    job = invalid.sound()
+    evidence = next(e for e in invalid.everything(job) if e.subject == Subject.GENESIS)
+    whole = evidence.pieces[0]
+    root = Digest(invalid.merkle.tensor_root_of_tree(*invalid.SHARED[0]))  # type: ignore[misc]
+    assert validator.check(job.job, replace(evidence, pieces=(Piece(b"", root, whole.proof),))) == Rule.HOLDS
+
+
+@pytest.mark.parametrize("elements", [1, 255, 256, 257, 1024, 2_561, 1 << 20, (1 << 20) + 1])
+def test_zero_tensors_are_those_of_zeros(elements: int) -> None:
+    header = invalid.TensorHeader(0, (elements,))
+    assert validator.zero_tensor(header) == invalid.merkle.tensor_root(0, (elements,), bytes(4 * elements))
+
+
+def test_committed_vectors_are_the_twins() -> None:
+    assert json.loads(invalid.VECTORS.read_text()) == invalid.vectors(), "run `python -m tests.invalid` and commit"
