@@ -58,7 +58,9 @@ MERGE_STEPS = 1.0
 FEE_MARGIN = 1.1
 """A duty pays this many times the expected replay."""
 STAKE_MARGIN = 1.2
-"""A preset's stake is this many times the one that makes cheating pay nothing."""
+"""A job's stake is to be this many times the one from which no saving of work pays."""
+DUTY_GAS = 260_000
+"""Of a witness: commit and reveal."""
 MAX_COST_SHARE = 0.06
 """What verification may cost, of training."""
 
@@ -235,11 +237,29 @@ class Audit:
         return drawn + self.unavailable + self.volunteers + self.merge_steps / self.transitions
 
     def fee(self, price: Wei, gas: Wei) -> Wei:
-        """What a duty pays: its expected replay with a margin, and its gas."""
-        return Wei(ceil(FEE_MARGIN * self.replay_share() * price) + gas)
+        """What a duty pays: its expected replay with a margin, in thousandths of the price rounded up, and its gas."""
+        return Wei(_ceil_div(ceil(1000 * FEE_MARGIN * self.replay_share()) * price, 1000) + gas)
 
 
 def most_witnesses(slots: int, transitions: int) -> int:
     """The most duties a round whose expected cost stays within MAX_COST_SHARE; at least one."""
     within = (q for q in range(slots, 0, -1) if Audit(slots, q, transitions).cost_share() <= MAX_COST_SHARE)
     return next(within, 1)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a job sets so that no saving of work pays; names are JobParams'."""
+
+    witnesses: int
+    witness_fee: Wei
+    witness_stake: Wei
+    slot_stake: Wei
+
+
+def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei) -> Offer:
+    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap."""
+    audit = Audit(slots, most_witnesses(slots, transitions), transitions)
+    fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
+    stake = max(stake_floor(slot_price, gas_price), ceil(STAKE_MARGIN * audit.stake_multiple()) * slot_price)
+    return Offer(audit.witnesses, fee, witness_floor(fee), Wei(stake))

@@ -187,6 +187,24 @@ def test_the_table_of_audits(
     assert audit.stake_multiple() == pytest.approx(stake, abs=0.05)
 
 
+@pytest.mark.parametrize(("slots", "transitions"), [(1, 2), (3, 21), (16, 101), (64, 101), (64, 501)])
+def test_an_offer_keeps_its_own_bounds(slots: int, transitions: int) -> None:
+    price, gas_price = Wei(10**18), Wei(5 * 10**11)
+    offer = economics.offer(slots, transitions, price, gas_price)
+    audit = Audit(slots, offer.witnesses, transitions)
+    assert offer.slot_stake >= economics.stake_floor(price, gas_price), "the contract's floor"
+    assert offer.slot_stake >= economics.STAKE_MARGIN * audit.stake_multiple() * price, "no saving of work pays"
+    assert offer.witness_stake >= economics.witness_floor(offer.witness_fee), "the contract's floor of a witness"
+    assert offer.witness_fee > audit.replay_share() * price, "a duty pays more than it costs"
+    assert audit.cost_share() <= economics.MAX_COST_SHARE or offer.witnesses == 1, "within the bound, but one at least"
+
+
+def test_the_default_offer() -> None:
+    offer = economics.offer(64, 501, Wei(10**18), Wei(5 * 10**11))
+    assert (offer.witnesses, offer.slot_stake) == (5, 40 * 10**18)
+    assert offer.witness_fee == 557 * 10**15 + economics.DUTY_GAS * 5 * 10**11
+
+
 def test_a_duty_pays_more_than_it_costs() -> None:
     audit = Audit(64, 5, 501)
     fee = audit.fee(Wei(10**18), Wei(10**15))

@@ -1,0 +1,317 @@
+"""What checking costs, what it sees, what a lie must risk: computed, and simulated for ten thousand workers.
+
+    python benchmarks/economics.py                    tables
+    python benchmarks/economics.py --json             one line of JSON on stdout
+    python benchmarks/economics.py --write            docs/economics.md and its pictures with the figures of this run
+
+The reference job has 64 slots of 500 steps and the terms of `economics.offer`. Computed figures are of
+protocol/economics.py; the simulation (benchmarks/society.py) draws what the protocol draws and asks the same module for
+every amount.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+# Run from a checkout: tests import this module by its full name.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+from benchmarks.charts import Chart, Line
+from benchmarks.society import Kind, Play, Rules, Society
+from lockstep.protocol import economics
+from lockstep.protocol.economics import Audit
+from lockstep.protocol.presets import TOKEN
+from lockstep.protocol.types import Wei
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+UNIT = 10**9
+"""Wei in one unit of the simulation."""
+SLOTS, INNER_STEPS = 64, 500
+SLOT_PRICE, BOND = Wei(TOKEN), Wei(TOKEN)
+GAS_PRICE, FEE_CAP = Wei(TOKEN // 2_000_000), 100 * 10**9
+INTEREST = 0.10
+"""A year's, on locked stake."""
+LOCKED_DAYS = 3.25
+"""A stake's: one round and a challenge window of three days."""
+STAKES = (5, 10, 15, 20, 40)
+GRID_STAKES = (5, 8, 12, 18, 27, 40, 60, 90)
+GRID_WITNESSES = (1, 2, 3, 5, 8, 12, 18, 27)
+
+
+OFFER = economics.offer(SLOTS, INNER_STEPS + 1, SLOT_PRICE, GAS_PRICE)
+AUDIT = Audit(SLOTS, OFFER.witnesses, INNER_STEPS + 1)
+RULES = Rules(
+    replace(AUDIT, cartel=0.0), SLOT_PRICE // UNIT, OFFER.slot_stake // UNIT, BOND // UNIT, OFFER.witness_fee // UNIT,
+    GAS_PRICE // UNIT, FEE_CAP,
+)  # fmt: skip
+"""In units; the cartel is the society's, not the audit's."""
+
+
+# -- what is shown
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Must-show: what verification costs, what it buys, what it needs."""
+
+    computed: float
+    simulated: float
+    limit: float
+    detection: float
+    """Of a claim whose every step is skipped, a third of the witnesses bought."""
+    detection_simulated: float
+    stake_needed: float
+    """In prices, from which no saving of work pays."""
+    stake: float
+    """What is staked, in prices."""
+    fees: float
+    """Witnesses' fees over the slots' pay."""
+    capital: float
+    """Interest on the stake while it is locked, over the price."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of account over the whole run."""
+
+    kind: str
+    accounts: int
+    claims: int
+    lies: int
+    detection: float
+    computed: float
+    """The detection that protocol/economics.py gives."""
+    profit: float
+    """Of an account in a round, in prices."""
+
+
+def cost_of(play: Play) -> Cost:
+    """Both sides of the must-show, from one run."""
+    tally = play.tally
+    looked = tally.by_witnesses + tally.by_volunteers + tally.for_missing_data
+    return Cost(
+        computed=AUDIT.cost_share(),
+        simulated=looked / tally.claimed + AUDIT.merge_steps / AUDIT.transitions,
+        limit=economics.MAX_COST_SHARE,
+        detection=AUDIT.detection(),
+        detection_simulated=float(tally.convicted[Kind.CARTEL] / tally.lies[Kind.CARTEL]),
+        stake_needed=AUDIT.stake_multiple(),
+        stake=OFFER.slot_stake / SLOT_PRICE,
+        fees=OFFER.witnesses * OFFER.witness_fee / (SLOTS * SLOT_PRICE),
+        capital=capital_share(OFFER.slot_stake / SLOT_PRICE),
+    )
+
+
+def capital_share(multiple: float) -> float:
+    """Interest on a stake while it is locked, over the price of the slot that it backs."""
+    return multiple * INTEREST * LOCKED_DAYS / 365
+
+
+def rows_of(play: Play) -> Iterator[Row]:
+    """A row for each kind that works."""
+    tally, audit = play.tally, play.rules.audit
+    half = audit.transitions - round(audit.transitions / 2) + 1
+    bought = 1 / (1 + play.society.honest_witnesses)
+    computed = {
+        Kind.LAZY: audit.detection(half), Kind.OCCASIONAL: audit.detection(), Kind.SYBIL: audit.detection(),
+        Kind.CARTEL: replace(audit, cartel=bought).detection(),
+    }  # fmt: skip
+    for kind in Kind:
+        mine = play.kind == kind
+        if mine.any():
+            profit = play.ledger.profit[mine].mean() / play.society.rounds / play.rules.price
+            lies = int(tally.lies[kind])
+            yield Row(
+                kind.name.lower(), int(mine.sum()), int(tally.claims[kind]), lies,
+                float(tally.convicted[kind] / lies) if lies else 0.0, computed.get(kind, 0.0), float(profit),
+            )  # fmt: skip
+
+
+def grid(seed: int) -> Iterator[tuple[float, float, float]]:
+    """(stake in prices, simulated detection, what a claim of nothing earns beyond honesty, in prices), worst case: the
+    work costs its price, the cheat is its own challenger and requester, and gas is free."""
+    for multiple in GRID_STAKES:
+        for witnesses in GRID_WITNESSES:
+            audit = Audit(SLOTS, witnesses, INNER_STEPS + 1, cartel=0.0)
+            rules = Rules(audit, UNIT, multiple * UNIT, UNIT, UNIT, 0, 1, cost=1.0)
+            play = Play(rules, Society(jobs=30, rounds=60, shares={Kind.SYBIL: 0.25}, seed=seed)).play()
+            lies, mine = int(play.tally.lies[Kind.SYBIL]), play.kind == Kind.SYBIL
+            earned = int(play.ledger.profit[mine].sum()) + int(play.tally.to_requesters[Kind.SYBIL])
+            yield multiple, float(play.tally.convicted[Kind.SYBIL] / lies), earned / lies / UNIT
+
+
+def rational(seed: int) -> Iterator[Line]:
+    """Who of the rational cheats, epoch by epoch, at several stakes."""
+    for multiple in STAKES:
+        rules = replace(RULES, stake=multiple * RULES.price)
+        play = Play(rules, Society(jobs=40, rounds=800, shares={Kind.RATIONAL: 0.5}, trust=20_000, seed=seed)).play()
+        points = [(i * play.society.epoch, 100 * share) for i, share in enumerate(play.tally.cheating)]
+        yield Line(f"stake of {multiple} prices", points)
+
+
+# -- pictures
+
+
+def costs_chart() -> Chart:
+    """What more witnesses cost and what they spare."""
+    audits = [(q, Audit(SLOTS, q, INNER_STEPS + 1)) for q in range(1, 17)]
+    checking = [(q, 100 * a.cost_share()) for q, a in audits]
+    capital = [(q, 100 * capital_share(economics.STAKE_MARGIN * a.stake_multiple())) for q, a in audits]
+    both = [(q, x + y) for (q, x), (_, y) in zip(checking, capital, strict=True)]
+    seen = [(q, 100 * a.detection()) for q, a in audits]
+    lines = (
+        Line("verification", checking), Line("interest on the stake", capital), Line("both", both),
+        Line("detection", seen, dashed=True),
+    )  # fmt: skip
+    return Chart("What looking costs, at 64 slots of 500 steps", "witnesses a round", "% of training", lines, y_most=20)
+
+
+def break_even_chart(points: list[tuple[float, float, float]]) -> Chart:
+    """Where a lie pays: computed as a line, simulated as dots."""
+    curve = [(m / 10, 100 * economics.break_even_detection(m / 10)) for m in range(50, 1000, 5)]
+    pays = [(m, 100 * d) for m, d, gain in points if gain > 0]
+    loses = [(m, 100 * d) for m, d, gain in points if gain <= 0]
+    lines = (
+        Line("break-even, computed", curve), Line("a lie pays, simulated", pays, dots=True),
+        Line("a lie loses, simulated", loses, dots=True),
+    )  # fmt: skip
+    title = "The worst case: own challenger, own requester, no margin"
+    return Chart(title, "stake, in prices", "detection, %", lines, log_x=True, y_most=45)
+
+
+def profits_chart(play: Play) -> Chart:
+    """What an account of each kind has made."""
+    price, epoch = play.rules.price, play.society.epoch
+    lines = [
+        Line(kind.name.lower(), [(i * epoch, profits[kind] / price) for i, profits in enumerate(play.tally.profits)])
+        for kind in Kind
+        if (play.kind == kind).any()
+    ]
+    return Chart("Profit of an account, mean of its kind", "round", "prices", lines)
+
+
+# -- the command
+
+
+def table(header: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of Markdown."""
+    columns = header.split(", ")
+    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
+
+
+def cost_lines(cost: Cost) -> list[str]:
+    """The must-show."""
+    rows = [
+        ("verification, of training", f"{cost.computed:.2%}", f"{cost.simulated:.2%}", f"<= {cost.limit:.0%}"),
+        ("detection of a skipped claim", f"{cost.detection:.2%}", f"{cost.detection_simulated:.2%}", ""),
+        ("stake, in prices", f"{cost.stake_needed:.1f}", "", f"{cost.stake:.0f} staked"),
+        ("witnesses' fees, of the slots' pay", f"{cost.fees:.2%}", "", ""),
+        ("interest on the locked stake, of the price", f"{cost.capital:.2%}", "", ""),
+    ]
+    return table("64 slots of 500 steps, computed, simulated, bound", rows)
+
+
+def kind_lines(rows: Iterable[Row]) -> list[str]:
+    """What became of each kind."""
+    cells = [
+        (
+            *(row.kind, f"{row.accounts:,}", f"{row.claims:,}", f"{row.lies:,}"),
+            *(f"{seen:.2%}" if seen else "" for seen in (row.detection, row.computed)),
+            f"{row.profit:+.3f}",
+        )
+        for row in rows
+    ]
+    return table("kind, accounts, claims, lies, detected, computed, profit a round in prices", cells)
+
+
+def fact_lines(play: Play) -> list[str]:
+    """What must hold of the run."""
+    society, tally, cover = play.society, play.tally, np.array(play.tally.cover)
+    facts = (
+        f"{society.rounds:,} rounds of {society.jobs} jobs, {len(play.kind):,} accounts.",
+        f"After every round the vault held what had been deposited, in the end {play.deposited:,} units of 10^9 wei.",
+        f"Rounds after which an honest account had less in the vault: {tally.honest_falls}.",
+        f"Honest challengers whom prize and refund did not pay their gas: {tally.unpaid_winners}.",
+        f"False challenges: {len(cover):,}. Whose bond paid the defender less than its gas: {(cover < 1).sum()}.",
+        f"What the bond paid the defender, over its gas, at the least: {cover.min():.1f}.",
+        f"Rational accounts that cheat in the end: {tally.cheating[-1]:.0%}.",
+    )
+    return [f"- {fact}" for fact in facts]
+
+
+def audit_lines() -> list[str]:
+    """The most witnesses within the bound, by slots and steps."""
+    audits = [
+        Audit(slots, economics.most_witnesses(slots, steps + 1), steps + 1)
+        for slots in (3, 8, 12, 16, 24, 32, 48, 64)
+        for steps in (20, 100, 500)
+    ]
+    cells = [
+        (
+            *(str(a.slots), str(a.transitions - 1), str(a.witnesses)),
+            *(f"{a.cost_share():.1%}", f"{a.detection():.2%}", f"{a.stake_multiple():.1f}"),
+        )
+        for a in audits
+    ]
+    return table("slots, steps, witnesses, cost, detection, stake in prices", cells)
+
+
+def write(blocks: dict[str, list[str]], charts: dict[str, Chart]) -> None:
+    """Fills the named blocks of docs/economics.md, writes the pictures."""
+    page = DOCS / "economics.md"
+    text = page.read_text()
+    for name, lines in blocks.items():
+        block = f"<!-- {name} -->\n" + "\n".join(lines) + "\n<!-- end -->"
+        text, found = re.subn(rf"<!-- {name} -->.*?<!-- end -->", lambda _, b=block: b, text, flags=re.DOTALL)
+        if found != 1:
+            sys.exit(f"{page} has {found} blocks called {name}")
+    page.write_text(text)
+    for name, chart in charts.items():
+        (DOCS / "economics" / f"{name}.svg").write_text(chart.svg())
+
+
+def main() -> None:
+    """Exit 1 if checking costs more than its bound, or honest accounts lose anything."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--write", action="store_true", help="fill docs/economics.md and draw its pictures")
+    parser.add_argument("--jobs", type=int, default=Society.jobs, help="of 64 workers each")
+    parser.add_argument("--rounds", type=int, default=Society.rounds)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+
+    play = Play(RULES, Society(jobs=given.jobs, rounds=given.rounds, seed=given.seed)).play()
+    cost, rows = cost_of(play), list(rows_of(play))
+    blocks = {
+        "cost": cost_lines(cost),
+        "kinds": kind_lines(rows),
+        "facts": fact_lines(play),
+        "audits": audit_lines(),
+    }
+    if given.json:
+        results = [{"what": "verification of training", **asdict(cost), "ratio": round(cost.simulated / cost.limit, 3)}]
+        print(json.dumps({"data": {"results": results, "kinds": [asdict(row) for row in rows]}}))
+    else:
+        print("\n\n".join("\n".join(lines) for lines in blocks.values()))
+    if given.write:
+        charts = {
+            "costs": costs_chart(),
+            "break-even": break_even_chart(list(grid(given.seed))),
+            "profits": profits_chart(play),
+            "rational": Chart("Rational accounts that cheat", "round", "%", list(rational(given.seed))),
+        }
+        write(blocks, charts)
+    if max(cost.computed, cost.simulated) > cost.limit or play.tally.honest_falls or play.tally.unpaid_winners:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
