@@ -286,7 +286,7 @@ class Play:
     # -- looking
 
     def _draw(self, seat: Array, revealed: Array, first_wrong: Array) -> Duties:
-        """Duty i of a job: the i-th claim of a drawn order, for an account that neither owns it nor has another duty."""
+        """Duty i of a job: the i-th claim of a drawn order, for an account that neither owns it nor has another."""
         audit = self.rules.audit
         order = np.argsort(np.where(revealed, self.dice.random(seat.shape), 2), axis=1)
         place = np.arange(audit.witnesses) % revealed.sum(1)[:, None]
