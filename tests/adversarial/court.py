@@ -1,0 +1,497 @@
+"""A market in one process: a real chain, real contracts and numerics, and the programs' own code for every decision.
+
+    court = Court.start(folder)         # deployed and funded, once
+    court.reset()                       # as it was then: a job whose round 0 waits for claims
+    made = court.claim({0: lying_run})  # the other slots claim honestly
+    court.audit_and_play()              # an honest verifier, told nothing, against whoever defends
+    court.settle()                      # merge, windows, pay
+    court.balance()                     # who ends with what
+
+Workers compute claims with `worker.claiming` and choose acts with `worker.decide`'s own order of phases; the verifier
+chooses claims with `verifier.decide` and replays them with `lockstep.audits`; both sides play from `lockstep.disputes`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, NoReturn
+
+from eth_account.signers.local import LocalAccount
+
+from lockstep import jobs
+from lockstep.audits import Audit, PublicData, audit
+from lockstep.chain import games
+from lockstep.chain.contracts import Call, Contracts, revert_data
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Devnet
+from lockstep.chain.events import Event, EventReader
+from lockstep.disputes import HeldClaim, Seat, Side, Table
+from lockstep.jobs import ClaimRun, Job
+from lockstep.ledger import ClaimRecord, Ledger, Watcher
+from lockstep.merging import fetch_payloads, finish, store_checkpoint
+from lockstep.protocol import honest, moves
+from lockstep.protocol.claims import claim_id, commitment
+from lockstep.protocol.game import game_id
+from lockstep.protocol.jobs import ClaimStatus, JobParams, JobStatus, Phase, Reveal
+from lockstep.protocol.moves import Finding, Verdict
+from lockstep.protocol.program import Kind
+from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
+from lockstep.storage.directory import DirectoryStore
+from tests import toyjob
+from verifier import decide
+from worker.claiming import Place, compute
+from worker.progress import Material, WorkFolder
+
+WALLET = Wei(1_000 * 10**18)
+DEPOSIT = Wei(500 * 10**18)
+UNBOND_SECONDS = Seconds(14 * 86_400)
+NAMES = ("requester", "worker-0", "worker-1", "worker-2", "aggregator", "verifier", "mallory", "accomplice")
+NOWHERE = Cid("bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku")
+"""A CID that no store of a test holds."""
+
+LONG: Mapping[str, Any] = {
+    "join_seconds": Seconds(600), "train_seconds": Seconds(600), "reveal_seconds": Seconds(600),
+    "challenge_seconds": Seconds(86_400), "clock_seconds": Seconds(600), "rounds": 1, "max_lead": 1, "max_fail": 0,
+}  # fmt: skip
+"""Windows that no test outlasts by accident: every block takes one second of chain time."""
+
+Turn = Callable[[Seconds], moves.Move | None]
+"""Makes the move that is due, if it is this player's; disputes.Seat.turn is the honest one."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a game ends, or must end; None: not said."""
+
+    t: int | None = None
+    op: int | None = None
+    """Position in G_t; of an alias: the state's entry."""
+    element: int | None = None
+    chunk: int | None = None
+    rule: str = ""
+    """The rule that a refused transaction breaks, or what the finding is about: op, alias, padding."""
+
+    def matches(self, found: Where) -> bool:
+        """Whether `found` is here, as far as this says."""
+        said = {k: v for k, v in self.__dict__.items() if v not in (None, "")}
+        return all(getattr(found, k) == v for k, v in said.items())
+
+    def __str__(self) -> str:
+        names = (("t", self.t), ("op", self.op), ("element", self.element), ("chunk", self.chunk))
+        told = [f"{name} {value}" for name, value in names if value is not None]
+        return ", ".join([*([self.rule] if self.rule else []), *told]) or "-"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One transaction."""
+
+    label: str
+    gas: int
+
+
+@dataclass
+class Court:
+    """The market of one cheat at a time."""
+
+    folder: Path
+    devnet: Devnet
+    contracts: Contracts
+    store: DirectoryStore
+    accounts: dict[str, LocalAccount]
+    _funded: str = ""
+    """The snapshot that `reset` returns to."""
+    params: JobParams = field(init=False)
+    job_id: JobId = field(init=False)
+    job: Job = field(init=False)
+    spent: list[Spent] = field(default_factory=list)
+    held: dict[ClaimId, HeldClaim] = field(default_factory=dict)
+    """Every claim as its maker computed it."""
+    silent: set[ClaimId] = field(default_factory=set)
+    """Claims about which no challenge is answered."""
+    runs: int = 0
+
+    # -- the world
+
+    @staticmethod
+    def start(folder: Path) -> Court:
+        """Start the chain, deploy, fund everybody, let them stake."""
+        devnet = Devnet(folder / "chain", block_seconds=0)
+        for method, arguments in (("anvil_autoImpersonateAccount", [True]), ("anvil_setBlockTimestampInterval", [1])):
+            devnet.w3.provider.make_request(method, arguments)  # type: ignore[arg-type]
+        contracts = Contracts.at(
+            devnet.w3, deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=UNBOND_SECONDS)
+        )
+        accounts = {name: devnet.account(name) for name in NAMES}
+        court = Court(folder, devnet, contracts, DirectoryStore(folder / "blocks"), accounts)
+        for name in NAMES:
+            court.fund(name)
+        court._funded = devnet.snapshot()
+        return court
+
+    def reset(self, **changes: Any) -> None:
+        """Forget everything since `start`; then a job (LONG but for `changes`) whose round 0 has drawn its seed."""
+        self.devnet.revert(self._funded)
+        self._funded = self.devnet.snapshot()
+        self.spent, self.held, self.silent = [], {}, set()
+        self.create(**changes)
+        self.seal()
+        self.spent = []
+
+    def create(self, **changes: Any) -> None:
+        """The requester's job."""
+        self.params = toyjob.publish(self.store, **{**LONG, **changes})
+        self.send(self.contracts.market.create(self.params, 0, self.params.escrow), "requester")
+        self.job_id = list(self.ledger().jobs)[-1]
+        self.job = jobs.load(self.job_id, self.params, self.store)
+
+    def stop(self) -> None:
+        """End the chain."""
+        self.devnet.stop()
+
+    def fund(self, name: str) -> None:
+        """Give an account tokens and let it stake half of them."""
+        self.accounts.setdefault(name, self.devnet.account(name))
+        token, vault = self.contracts.token, self.contracts.vault
+        self.send(token.mint(self.address(name), WALLET), name)
+        self.send(token.approve(vault.address, WALLET), name)
+        self.send(vault.deposit(DEPOSIT), name)
+
+    def address(self, name: str) -> Address:
+        """Of a party."""
+        return Address(self.accounts[name].address)
+
+    def name_of(self, address: str) -> str:
+        """Whose address it is."""
+        return next(n for n, a in self.accounts.items() if a.address == address)
+
+    # -- sending
+
+    def send(self, call: Call, name: str) -> Any:
+        """One transaction, mined; raises the rule that it breaks. Returns the receipt."""
+        request = {"from": self.address(name), "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
+        hash_ = self.request("eth_sendTransaction", request)
+        while (receipt := self.request("eth_getTransactionReceipt", hash_)) is None:
+            time.sleep(0.001)
+        self.spent.append(Spent(call.label, int(receipt["gasUsed"], 16)))
+        if receipt["status"] != "0x1":
+            self._raise(request, int(receipt["blockNumber"], 16) - 1)
+        return receipt
+
+    def refused(self, call: Call, name: str) -> str:
+        """The rule by which a transaction is refused; fails if it is not."""
+        from lockstep.protocol.errors import LockstepError
+
+        try:
+            self.send(call, name)
+        except LockstepError as error:
+            return error.code.rpartition(".")[2]
+        raise AssertionError(f"{call.label} of {name} was not refused")
+
+    def sender(self, name: str) -> Callable[[Call, str], object]:
+        """What a seat sends with."""
+        return lambda call, key: self.send(call, name)
+
+    def request(self, method: str, *arguments: Any) -> Any:
+        """Plain JSON-RPC: web3's own way to send asks the node four times."""
+        answer = self.devnet.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
+        assert "error" not in answer, f"{method}: {answer}"
+        return answer["result"]
+
+    def _raise(self, request: Any, block: int) -> NoReturn:
+        from web3.exceptions import ContractLogicError
+
+        from lockstep.chain import reverts
+
+        try:
+            self.devnet.w3.eth.call(request, block)
+        except ContractLogicError as failure:
+            raise reverts.decode(revert_data(failure)) from failure
+        raise AssertionError("a transaction failed that succeeds as a call: its gas limit")
+
+    # -- reading
+
+    def now(self) -> Seconds:
+        """Chain time."""
+        return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
+
+    def ledger(self) -> Ledger:
+        """What the events say by now."""
+        watcher = Watcher(EventReader(self.devnet.w3, self.contracts.addresses))
+        watcher.poll()
+        return watcher.ledger
+
+    def events(self, *names: str) -> list[Event]:
+        """Those of these names, in order."""
+        reader = EventReader(self.devnet.w3, self.contracts.addresses)
+        return [e for e in reader.poll(reader.start()).events if e.name in names]
+
+    def record(self, claim: ClaimId) -> ClaimRecord:
+        """A claim that was made public."""
+        found = self.ledger().find(claim)
+        assert found is not None, "the claim was revealed"
+        return found[2]
+
+    def advance(self, seconds: int) -> None:
+        """Let chain time pass: one block, `seconds` later."""
+        self.request("evm_setNextBlockTimestamp", self.now() + max(1, seconds))
+        self.request("evm_mine")
+
+    def phase(self, r: int = 0) -> Phase:
+        """A round's, now."""
+        return self.contracts.market.phase(self.job_id, r)
+
+    def wait(self, *phases: Phase, r: int = 0) -> None:
+        """Let chain time pass until the round is in one of `phases`."""
+        for _ in range(64):
+            if self.phase(r) in phases:
+                return
+            self.advance(60)
+        raise AssertionError(f"round {r} stays in {self.phase(r)!r}")
+
+    # -- a round
+
+    def seal(self, r: int = 0) -> None:
+        """Start a round, have every slot joined by its worker, draw the seed."""
+        market = self.contracts.market
+        self.send(market.start_round(self.job_id, r), "requester")
+        for slot in range(self.params.slots):
+            self.send(market.join(self.job_id, r, slot), f"worker-{slot}")
+        self.devnet.mine(2)
+        self.send(market.seal(self.job_id, r), "requester")
+
+    def run(self, slot: int, r: int = 0) -> ClaimRun:
+        """The honest computation of a slot."""
+        ledger = self.ledger().jobs[self.job_id]
+        base = PublicData(self.job, self.store).base(ledger, ledger.rounds[r])
+        return jobs.slot_run(self.job, base, ledger.rounds[r].seed, r, slot)
+
+    def compute(self, run: ClaimRun, lies: bool = False) -> Material:
+        """A slot's claim as `worker` computes it: trained, self-checked unless it lies, stored."""
+        self.runs += 1
+        attempt = self.contracts.market.round(self.job_id, run.round).attempt
+        place = Place(claim_id(self.job_id, run.round, attempt, run.slot), attempt, self.job.spec.genesis)
+        folder = WorkFolder(self.folder / "work" / str(self.runs), place.claim)
+        check = None if lies else Random(self.runs)
+        return compute(run, place, folder, self.store, threading.Event(), check).material
+
+    def claim(
+        self,
+        lies: Mapping[int, ClaimRun] | None = None,
+        r: int = 0,
+        change: Mapping[int, Callable[[Material], Material]] | None = None,
+        absent: Sequence[int] = (),
+    ) -> list[ClaimId]:
+        """Every slot commits and reveals: the runs in `lies` as they are, all others honestly; `change` edits what a
+        slot publishes. Returns the claims' ids by slot."""
+        lies, change = lies or {}, change or {}
+        made = {}
+        for slot in range(self.params.slots):
+            if slot in absent:
+                continue
+            run = lies.get(slot) or self.run(slot, r)
+            material = change.get(slot, lambda m: m)(self.compute(run, slot in lies))
+            self.held[material.claim] = HeldClaim(run, material.roots)
+            made[slot] = material
+        opened = {slot: reveal_of(m) for slot, m in made.items()}
+        for slot, m in made.items():
+            digest = commitment(m.claim, self.address(f"worker-{slot}"), opened[slot])
+            self.send(self.contracts.market.commit(self.job_id, r, slot, digest), f"worker-{slot}")
+        for slot in made:
+            self.send(self.contracts.market.reveal(self.job_id, r, slot, opened[slot]), f"worker-{slot}")
+        return [self.contracts.market.claim_id_of(self.job_id, r, slot) for slot in range(self.params.slots)]
+
+    def merge(self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0) -> ClaimId:
+        """Freeze, and have whoever's turn it is merge; `lie` makes another run of it."""
+        market = self.contracts.market
+        if self.phase(r) not in (Phase.MERGING, Phase.LEAD):
+            self.wait(Phase.FREEZING, r=r)
+            self.send(market.freeze(self.job_id, r), "requester")
+        while int(market.merger_of(self.job_id, r), 16) == 0:
+            self.advance(self.params.merge_seconds)
+        merger = self.name_of(market.merger_of(self.job_id, r))
+        ledger = self.ledger().jobs[self.job_id]
+        public = PublicData(self.job, self.store)
+        payloads = fetch_payloads(self.job, self.store, ledger.rounds[r].accepted(self.params.slots))
+        run = jobs.merge_run(self.job, public.base(ledger, ledger.rounds[r]), payloads, ledger.rounds[r].seed, r)
+        merged = finish(lie(run) if lie else run)
+        cid = store_checkpoint(self.store, merged.checkpoint)
+        self.send(market.merge(self.job_id, r, StateRoot(merged.out), StateRoot(merged.out2), cid), merger)
+        claim = market.claim_id_of(self.job_id, r, MERGE_SLOT)
+        self.held[claim] = HeldClaim(merged.run, [merged.root])
+        return claim
+
+    def settle(self) -> None:
+        """Play the job honestly to its end: rounds merged, windows over, everybody paid."""
+        market = self.contracts.market
+        while True:
+            books = market.job(self.job_id)
+            r = books.settled
+            if r >= books.started:
+                break
+            if self.phase(r) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
+                self.merge(r=r)
+            if self.phase(r) == Phase.LEAD:
+                self.advance(self.params.challenge_seconds + 1)
+                self.send(market.finalize(self.job_id, r), "requester")
+        if market.job(self.job_id).status != JobStatus.DONE:
+            self.send(market.finish(self.job_id), "requester")
+
+    # -- the verifier
+
+    def audits(self, wrong_only: bool = True) -> dict[ClaimId, Audit]:
+        """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
+        ledger, now = self.ledger(), self.now()
+        windows = {self.job_id: self.params.challenge_seconds}
+        public, settled, found = PublicData(self.job, self.store), set(), {}
+        while candidate := decide.next_claim(list(decide.candidates(ledger, windows)), settled, {}, now):
+            record = candidate.record
+            settled.add(record.id)
+            job, round_, _ = ledger.find(record.id) or (None, None, None)
+            assert job is not None
+            assert round_ is not None
+            found[record.id] = audit(public.run_of(job, round_, record), record, self.store)
+        return {c: a for c, a in found.items() if not (wrong_only and a.matches)}
+
+    def open(self, claim: ClaimId, found: Audit, name: str = "verifier", nonce: int = 0) -> GameId:
+        """Open the game that an audit calls for."""
+        opening = honest.opening(games.claim(self.contracts.market, claim), found.held, found.published, nonce)
+        assert opening is not None, "the claim is wrong"
+        return self.begin(opening, name)
+
+    def begin(self, opening: moves.Open, name: str) -> GameId:
+        """Open a game as a party says."""
+        game = game_id(opening.claim, self.address(name), opening.nonce)
+        self.send(games.call(self.contracts.game, opening, game), name)
+        return game
+
+    def table(self) -> Table:
+        """The games as the chain shows them."""
+        return Table(self.contracts.game, self.contracts.addresses.block, self.contracts.market)
+
+    def seat(self, game: GameId, side: Side, held: Any, name: str) -> Seat:
+        """A party at a game, playing as its program does."""
+        return Seat(game, side, held, self.table(), self.sender(name))
+
+    def defender(self, game: GameId) -> Turn:
+        """The claimant's seat, with what it computed; a silent one never moves."""
+        claim = games.read(self.contracts.game, game).claim
+        if claim in self.silent:
+            return lambda now: None
+        name = self.name_of(games.read(self.contracts.game, game).defender)
+        return self.seat(game, Side.DEFENDER, self.held[claim], name).turn
+
+    def play(self, game: GameId, *turns: Turn) -> Verdict:
+        """Let the players move in turn until the game is over; where nobody does, a clock runs out and the market's
+        own `resolve` ends it."""
+        while (state := games.read(self.contracts.game, game)).phase != moves.Phase.CLOSED:
+            now = self.now()
+            if any(turn(now) is not None for turn in turns):
+                continue
+            self.advance(state.deadline - now + 1)
+            self.send(games.call(self.contracts.game, moves.Resolve(), game), "requester")
+        return games.read(self.contracts.game, game).verdict
+
+    def audit_and_play(self) -> list[GameId]:
+        """The honest verifier: audit everything, open a game about each wrong claim, play it to its end."""
+        played = []
+        for claim, found in self.audits().items():
+            game = self.open(claim, found)
+            seat = self.seat(game, Side.CHALLENGER, found.held, "verifier")
+            self.play(game, self.defender(game), seat.turn)
+            played.append(game)
+        return played
+
+    # -- the verdict
+
+    def log(self, game: GameId) -> list[moves.Event]:
+        """A game's events."""
+        return games.log(self.contracts.game, game, self.contracts.addresses.block)
+
+    def verdict(self, game: GameId) -> Verdict:
+        """How a game ended."""
+        return games.read(self.contracts.game, game).verdict
+
+    def found(self, game: GameId) -> Where:
+        """Where a game ended."""
+        finding: Finding | None = next((e.finding for e in self.log(game) if isinstance(e, moves.Convicted)), None)
+        argued = next((e.t for e in self.log(game) if isinstance(e, moves.Argued)), None)
+        if finding is None:
+            return Where(t=argued)
+        rule = finding.wrong.name.lower()
+        if finding.wrong != moves.Wrong.OP:
+            return Where(argued, finding.position, rule=rule)
+        op = self.program_at(game, finding.t).ops[finding.position]
+        chunk = finding.chunk if op.kind == Kind.FOLD and op.chunks > 1 else None
+        return Where(finding.t, finding.position, finding.element, chunk, rule)
+
+    def program_at(self, game: GameId, t: int) -> Any:
+        """The Program that a game is about."""
+        run = self.held[games.read(self.contracts.game, game).claim].run
+        return run.program(t)
+
+    def convicted(self, claim: ClaimId) -> bool:
+        """Whether the market holds the claim for convicted."""
+        return self.contracts.market.claim(claim).status == ClaimStatus.CONVICTED
+
+    # -- money
+
+    def wealth(self, name: str) -> int:
+        """What an account could take home, but for what is locked."""
+        token, vault, who = self.contracts.token, self.contracts.vault, self.address(name)
+        return token.balance_of(who) + vault.free(who) + vault.unbonding(who)[0] + vault.credits(who)
+
+    def balance(self, losers: Mapping[str, int] | None = None) -> dict[str, int]:
+        """What everybody has gained since `reset`, checked to the last unit.
+
+        `losers`: by how much the guilty are poorer, pay not counted. Everybody else who worked has earned its pay and
+        nothing less; the requester paid for that and for nothing else; whoever challenged lost nothing; and the sum of
+        all, with what was burned, is zero.
+        """
+        losers = losers or {}
+        gained = {name: self.wealth(name) - WALLET for name in self.accounts}
+        paid = dict.fromkeys(self.accounts, 0)
+        for e in self.events("Paid"):
+            paid[self.name_of(e.account)] += e.amount
+        vault = self.contracts.vault
+        burned = vault.credits(vault.read("BURN"))
+        assert vault.total_escrow() == 0, "the job is over"
+        assert sum(gained.values()) + burned == 0, f"money was made or lost: {gained}, burned {burned}"
+        for name, amount in losers.items():
+            assert gained[name] == paid[name] - amount, f"{name} lost {paid[name] - gained[name]}, not {amount}"
+        for name in self.accounts:
+            if name in losers or name == "requester":
+                continue
+            assert gained[name] >= paid[name], f"{name} is honest and lost {paid[name] - gained[name]}"
+            if name.startswith(("worker", "aggregator")):
+                assert gained[name] == paid[name], f"{name} gained {gained[name] - paid[name]} beside its pay"
+        assert gained["requester"] >= -sum(paid.values()), "the requester pays for accepted work alone"
+        lost = sum(losers.values())
+        assert 2 * burned >= lost or not self.convictions(), f"of {lost} only {burned} were burned"
+        return gained
+
+    def convictions(self) -> list[Event]:
+        """Claims that the market holds for convicted."""
+        return [e for e in self.events("Convicted") if e.contract == "JobMarket"]
+
+
+def reveal_of(m: Material, nonce: bytes = bytes(32)) -> Reveal:
+    """A claim's opened commitment."""
+    out, out2 = StateRoot(m.out), StateRoot(m.out2)
+    return Reveal(m.trace_root, out, out2, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid)
+
+
+def published(trace_cid: Cid | None = None, payload_cid: Cid | None = None) -> Callable[[Material], Material]:
+    """A claim whose data lies elsewhere than it was put."""
+    changes = {k: v for k, v in (("trace_cid", trace_cid), ("payload_cid", payload_cid)) if v is not None}
+    return lambda m: replace(m, **changes)
+
+
+def with_trace(court: Court, m: Material, roots: Sequence[StateRoot]) -> Material:
+    """A claim that names other roots of its states, published as it claims."""
+    return replace(m, roots=tuple(roots), trace_cid=court.store.put(b"".join(roots)))

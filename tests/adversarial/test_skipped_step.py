@@ -1,0 +1,25 @@
+"""Skipped step: a step passes its state on, but for the clock, and all that follows is honest."""
+
+import pytest
+
+from lockstep.jobs import ClaimRun
+from lockstep.settings import DEVNET_CHAIN_ID
+from tests.adversarial.cheat import Cheat, Ended, convict, run
+from tests.adversarial.court import Court, Where
+from worker.cheats import cheat_of
+
+
+def play(court: Court, seed: int) -> Ended:
+    lie = cheat_of("skipped-step", court.job.programs, court.job.params, seed, DEVNET_CHAIN_ID)
+    liar: ClaimRun = lie.run(court.run(0))
+    return convict(court, liar, Where(lie.expectation.step, lie.expectation.op_index, rule="op"))
+
+
+CHEAT = Cheat(
+    "skipped step", "fraud", {"one step": lambda court: play(court, 0), "another": lambda court: play(court, 3)}
+)
+
+
+@pytest.mark.parametrize("form", CHEAT.forms)
+def test_a_skipped_step_is_convicted_at_that_step(court: Court, form: str) -> None:
+    run(court, CHEAT, form)
