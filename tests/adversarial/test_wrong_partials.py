@@ -1,6 +1,8 @@
 """Wrong partials: words that combine to a lie are convicted at their chunk, words that do not combine are refused."""
 
 import struct
+from dataclasses import dataclass
+from itertools import product
 
 import pytest
 
@@ -8,43 +10,42 @@ from lockstep.chain import games
 from lockstep.disputes import Side
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol import moves
+from lockstep.protocol.types import Seconds
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
-from tests.adversarial.lies import Lying, Shown, at, changed, lying, named, with_word, words
+from tests.adversarial.lies import Lying, at, changed, lying, named, recomputed, with_word, words
+from tests.toyjob import SIZE
 from worker.cheats import wrong_partials
 
-STEP, ELEMENT, CHUNK = 1, 3, 1
+STEP, CHUNK = 1, 1
 
 
-class Padded(Shown):
+@dataclass(frozen=True)
+class Padded(StepTrace):
     """A step whose one gradient word is a lie, with partials that combine to it."""
 
+    place: tuple[int, int] = (0, 0)
+    """(op, element)."""
     shown: tuple[int, ...] = ()
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
-        if (op, element) == (named(self.program, "gradient"), ELEMENT):
-            return list(self.shown)
-        return super().partials(op, element, group)
+        """Of the lie: the words that were made up."""
+        return list(self.shown) if (op, element) == self.place else super().partials(op, element, group)
 
 
-def lie(run: Lying, t: int, step: StepTrace) -> StepTrace:
-    """The gradient's element one ulp off, made up for by the partial of chunk CHUNK."""
+def lie(run: Lying, t: int, step: StepTrace) -> Padded:
+    """A gradient's element a little off, made up for by the partial of chunk CHUNK: the first that S_1 shows."""
     op = named(step.program, "gradient")
-    off = (int(words(step.outputs[op])[ELEMENT]) + 1) & 0xFFFFFFFF
-    made = changed(step, {op: with_word(step.outputs[op], ELEMENT, off)})
-    follow = follows(run, t, made)
-    found = wrong_partials(step.program.ops[op].mode, step.partials(op, ELEMENT), CHUNK, off)
-    assert found is not None
-    shown = Padded(step.program, step.before, follow.outputs, follow.next, step.context, step.rows)
-    object.__setattr__(shown, "shown", found)
-    return shown
-
-
-def follows(run: Lying, t: int, made: StepTrace) -> StepTrace:
-    """All ops behind the gradient, computed from it: so that the state shows the lie."""
-    from tests.adversarial.lies import recomputed
-
-    return recomputed(run, made, named(made.program, "gradient"))
+    for bit, element in product((0, 1, 2, 4, 8), range(SIZE)):
+        off = int(words(step.outputs[op])[element]) ^ 1 << bit
+        shown = wrong_partials(step.program.ops[op].mode, step.partials(op, element), CHUNK, off)
+        if shown is None:
+            continue
+        made = recomputed(run, changed(step, {op: with_word(step.outputs[op], element, off)}), op)
+        if made.root != step.root:
+            state = step.program, step.before, made.outputs, made.next, step.context, step.rows
+            return Padded(*state, place=(op, element), shown=shown)
+    raise AssertionError("no wrong gradient shows")
 
 
 def play(court: Court) -> Ended:
@@ -52,25 +53,26 @@ def play(court: Court) -> Ended:
     claims = court.claim({0: lying(honest, at(STEP, lie))})
     ((claim, found),) = court.audits().items()
     assert claim == claims[0]
+    step = court.held[claim].step(STEP)
+    assert isinstance(step, Padded)
     game = court.open(claim, found)
     defender, challenger = court.defender(game), court.seat(game, Side.CHALLENGER, found.held, "verifier").turn
+    refusals: list[str] = []
 
-    def refused_first(now):  # type: ignore[no-untyped-def]
+    def tries_first(now: Seconds) -> moves.Move | None:
         state = games.read(court.contracts.game, game)
-        if state.phase == moves.Phase.PARTIALS:
-            step = court.held[claim].step(STEP)
-            shown = step.partials(named(step.program, "gradient"), ELEMENT, None)
+        if state.phase == moves.Phase.PARTIALS and not refusals:
+            shown = list(step.shown)
             for bad in (shown[:-1], [*shown, 0], [shown[0] ^ 1 << 30, *shown[1:]], []):
                 call = games.call(court.contracts.game, moves.PostPartials(state.node, pack(bad)), game)
                 refusals.append(court.refused(call, "worker-0"))
         return defender(now)
 
-    refusals: list[str] = []
-    court.play(game, refused_first, challenger)
-    assert len(refusals) == 4, refusals
+    court.play(game, tries_first, challenger)
+    assert refusals == ["LengthWrong", "LengthWrong", "PartialsWrong", "LengthWrong"]
     court.settle()
     court.balance({"worker-0": court.params.slot_stake})
-    return ended(court, game, Where(STEP, named(honest.program(STEP), "gradient"), ELEMENT, CHUNK, "op"))
+    return ended(court, game, Where(STEP, *step.place, CHUNK, "op"))
 
 
 def pack(partials: list[int]) -> bytes:
