@@ -19,7 +19,7 @@ WORD88, WORD128, WORD256 = (1 << 88) - 1, (1 << 128) - 1, (1 << 256) - 1
 AMOUNTS = [0, 1, 2, 999, 10**18, 3 * 10**18 + 1, WORD88, WORD128]
 GAS_PRICES = [0, 1, 10**6 + 1, 10**12, WORD128]
 CAPS = [1, 7, 10**9, 50 * 10**9 + 1, economics.MAX_FEE_CAP]
-BASE_FEES = [0, 1, 6, 7, 4095, 4096, 4097, 10**9, 50 * 10**9, economics.MAX_FEE_CAP - 1, economics.MAX_FEE_CAP, 10**15]
+BASE_FEES = [0, 1, 6, 7, 8191, 8192, 8193, 10**9, 50 * 10**9, economics.MAX_FEE_CAP - 1, economics.MAX_FEE_CAP, 10**15]
 
 Case = tuple[int, ...]
 

@@ -21,14 +21,17 @@ library Prices {
 
     /// Base fees of the last seals that are remembered.
     uint256 internal constant FEES = 9;
-    /// Bits of one of them: nine fill a word.
+    /// Bits of one of them: nine fill a word. The highest bit of each stays free, for comparisons of all nine at once.
     uint256 private constant FEE_BITS = 28;
     uint256 private constant FEE_MASK = (1 << FEE_BITS) - 1;
     uint256 private constant RING_MASK = (1 << (FEES * FEE_BITS)) - 1;
+    /// One in each place, and the free bit of each.
+    uint256 private constant ONES = RING_MASK / FEE_MASK;
+    uint256 private constant FREE = ONES << (FEE_BITS - 1);
     /// Wei per gas that a remembered fee is rounded up to.
-    uint256 internal constant FEE_UNIT = 4096;
+    uint256 internal constant FEE_UNIT = 8192;
     /// The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it.
-    uint256 internal constant MAX_FEE_CAP = (FEE_MASK - 1) * FEE_UNIT;
+    uint256 internal constant MAX_FEE_CAP = ((1 << (FEE_BITS - 1)) - 2) * FEE_UNIT;
 
     /// @notice The least stake behind work that is paid `price`.
     function stakeFloor(uint256 price, uint256 gasPrice) internal pure returns (uint256) {
@@ -61,23 +64,29 @@ library Prices {
     /// @notice The ring with one more base fee; the oldest of ten is forgotten.
     /// @dev Newest in the lowest bits, each in units rounded up, plus one: zero is a place that nothing has filled.
     function push(uint256 ring, uint256 baseFee) internal pure returns (uint256) {
-        uint256 units = baseFee < MAX_FEE_CAP ? _ceilDiv(baseFee, FEE_UNIT) : FEE_MASK - 1;
+        uint256 units = _ceilDiv(baseFee < MAX_FEE_CAP ? baseFee : MAX_FEE_CAP, FEE_UNIT);
         return ((ring << FEE_BITS) | (units + 1)) & RING_MASK;
     }
 
     /// @notice The median of the base fees remembered, the upper one of an even number; `none` if there are none.
     function median(uint256 ring, uint256 none) internal pure returns (uint256) {
-        uint256[FEES] memory sorted;
-        uint256 seen = 0;
-        for (; ring != 0; ring >>= FEE_BITS) {
-            uint256 units = ring & FEE_MASK;
-            uint256 k = seen++;
-            for (; k > 0 && sorted[k - 1] > units; k--) {
-                sorted[k] = sorted[k - 1];
-            }
-            sorted[k] = units;
+        if (ring == 0) return none;
+        uint256 half = (_atLeast(ring, 1) + 1) / 2;
+        uint256 found = 0;
+        for (uint256 at = ring; at != 0; at >>= FEE_BITS) {
+            uint256 units = at & FEE_MASK;
+            if (units > found && _atLeast(ring, units) >= half) found = units;
         }
-        return seen == 0 ? none : (sorted[seen / 2] - 1) * FEE_UNIT;
+        return (found - 1) * FEE_UNIT;
+    }
+
+    /// @dev How many in the ring are at least `units`: where one is less, the subtraction takes its free bit.
+    function _atLeast(uint256 ring, uint256 units) private pure returns (uint256) {
+        unchecked {
+            uint256 free = ((ring | FREE) - units * ONES) & FREE;
+            // The product's ninth place is the sum of all nine.
+            return (((free >> (FEE_BITS - 1)) * ONES) >> ((FEES - 1) * FEE_BITS)) & FEE_MASK;
+        }
     }
 
     function _ceilDiv(uint256 a, uint256 b) private pure returns (uint256) {

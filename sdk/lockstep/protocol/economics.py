@@ -29,11 +29,10 @@ WITNESS_FEES = 20
 FEES = 9
 """Base fees of the last seals that are remembered."""
 _FEE_BITS = 28
-_FEE_MASK = (1 << _FEE_BITS) - 1
 _RING_MASK = (1 << (FEES * _FEE_BITS)) - 1
-FEE_UNIT = 4096
+FEE_UNIT = 8192
 """Wei per gas that a remembered fee is rounded up to."""
-MAX_FEE_CAP = (_FEE_MASK - 1) * FEE_UNIT
+MAX_FEE_CAP = ((1 << (_FEE_BITS - 1)) - 2) * FEE_UNIT
 """The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it."""
 
 BOND_PERCENT_DEFENDER = 60
@@ -98,7 +97,7 @@ def push(ring: int, base_fee: int) -> int:
 
     A word of nine places, the newest lowest, each in units rounded up, plus one: zero is a place that nothing filled.
     """
-    units = _ceil_div(base_fee, FEE_UNIT) if base_fee < MAX_FEE_CAP else _FEE_MASK - 1
+    units = _ceil_div(min(base_fee, MAX_FEE_CAP), FEE_UNIT)
     return ((ring << _FEE_BITS) | (units + 1)) & _RING_MASK
 
 
@@ -106,7 +105,7 @@ def median(ring: int, none: int) -> int:
     """The median of the base fees remembered, the upper one of an even number; `none` if there are none."""
     seen = []
     while ring:
-        seen.append(ring & _FEE_MASK)
+        seen.append(ring & ((1 << _FEE_BITS) - 1))
         ring >>= _FEE_BITS
     return (sorted(seen)[len(seen) // 2] - 1) * FEE_UNIT if seen else none
 
