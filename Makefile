@@ -139,6 +139,14 @@ recordings: setup $(STAMP)/brownie ## record the tests that run on a chain into 
 contract-coverage: recordings ## lines and branches of contracts/ that forge's tests and the recorded chains reach
 	$(BIN)/python tools/contract_coverage.py --missing
 
+.PHONY: mutation
+mutation: setup ## a seeded sample of mutants of the contracts, against the tests (after `make recordings`; minutes to hours)
+	$(BIN)/python -m tests.mutation.campaign $(MUTATION_ARGS)
+
+.PHONY: softfloat
+softfloat: setup ## Float32.sol on a million vectors and a reduced format in full, every operation
+	$(BIN)/python -m tests.primitives.on_chain --vectors 1000000 --reduced
+
 .PHONY: check-artifacts
 check-artifacts: setup ## fail when the committed ABI and bytecode differ from contracts/
 	$(BIN)/python tools/build_contracts.py --check

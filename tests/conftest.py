@@ -14,14 +14,19 @@ os.environ.setdefault("LOCKSTEP_LISTEN_SECONDS", "0")
 os.environ.setdefault("LOCKSTEP_CACHE", str(Path(__file__).resolve().parent.parent / "out/loops"))
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from web3 import Web3
 
+from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
 from tests import recordings
 
 ROOT = Path(__file__).resolve().parent.parent
+PURE = ("Arbiter", "Validator")
+"""Contracts whose answers depend on the question alone: calls to them are recorded, too."""
 
 # No deadline: machines are shared. The same examples each run: a failure is then the change's own.
 settings.register_profile(
@@ -48,16 +53,39 @@ def vectors(repository: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def recorded_chains() -> Iterator[None]:
-    """With LOCKSTEP_RECORD set, each chain of the tests is recorded before it ends."""
+    """With LOCKSTEP_RECORD set, each chain of the tests is recorded before it ends or goes back."""
     if recordings.folder_of() is None:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        stop, codes = Devnet.stop, recordings.creation_codes()
+        stop, revert, read, codes = Devnet.stop, Devnet.revert, Contract.read, recordings.creation_codes()
+        questions: dict[str, list[recordings.Question]] = {}
+
+        def record(self: Devnet) -> None:
+            url = url_of(self.w3)
+            recordings.record(url, "chain", codes, questions.pop(url, []))
 
         def record_and_stop(self: Devnet) -> None:
-            recordings.record(str(self.w3.provider.endpoint_uri), "chain", codes)  # type: ignore[attr-defined]
+            record(self)
             stop(self)
 
+        def record_and_revert(self: Devnet, mark: str) -> None:
+            record(self)
+            revert(self, mark)
+
+        def ask_and_read(self: Contract, function: str, *arguments: Any, **options: Any) -> Any:
+            if self.artifact.name in PURE:
+                block = self.w3.eth.block_number
+                asked = (block, self.address, self.call(function, *arguments).data)
+                questions.setdefault(url_of(self.w3), []).append(asked)
+            return read(self, function, *arguments, **options)
+
         patch.setattr(Devnet, "stop", record_and_stop)
+        patch.setattr(Devnet, "revert", record_and_revert)
+        patch.setattr(Contract, "read", ask_and_read)
         yield
+
+
+def url_of(w3: Web3) -> str:
+    """Where the node listens."""
+    return str(w3.provider.endpoint_uri)  # type: ignore[attr-defined]

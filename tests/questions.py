@@ -220,7 +220,11 @@ def _creation(nonce: int) -> str:
     return "0x" + keccak(b"\xd6\x94" + bytes.fromhex(DEPLOYER[2:]) + bytes([nonce or 0x80]))[12:].hex()
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def write(folder: Path) -> None:
+    """One recording of each contract."""
     recordings.write(folder, "arbiter", arbiter())
     recordings.write(folder, "float32", float32())
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

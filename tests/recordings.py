@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,21 +33,33 @@ def folder_of(environment: str = "LOCKSTEP_RECORD") -> Path | None:
     return Path(os.environ[environment]) if os.environ.get(environment) else None
 
 
-def record(url: str, name: str, codes: Mapping[str, str]) -> None:
+Question = tuple[int, str, bytes]
+"""A call that changes nothing: the block after which it was asked, the contract, the call's data."""
+
+
+def record(url: str, name: str, codes: Mapping[str, str], asked: Sequence[Question] = ()) -> None:
     """Appends all that happened on the node at `url` to the folder of LOCKSTEP_RECORD, if that is set.
 
     `codes`: the creation bytecode of each contract as it was compiled there, by name.
     """
     if (folder := folder_of()) is not None:
-        write(folder, name, acts(Node(url), codes))
+        write(folder, name, acts(Node(url), codes, asked))
 
 
 def write(folder: Path, name: str, lines: Iterator[bytes] | Sequence[bytes]) -> None:
     """One recording; the same twice is one file."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(f"0x{line.hex()}\n" for line in lines)
+    if not text:
+        return
     path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     path.write_text(text)
+
+
+def write_list(folder: Path) -> None:
+    """Names the recordings in the file that ChainReplay reads: the shortest first, where a difference shows early."""
+    names = sorted((path.stat().st_size, path.name) for path in folder.iterdir() if path.name != "list")
+    (folder / "list").write_text("".join(f"{name}\n" for _, name in names))
 
 
 @dataclass(frozen=True)
@@ -56,24 +69,34 @@ class Node:
     url: str
 
     def ask(self, method: str, *params: object) -> Any:
-        """The result; RuntimeError with the node's words otherwise."""
+        """The result; RuntimeError with the node's error otherwise."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         request = urllib.request.Request(self.url, body, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
             answer = json.load(response)
         if "error" in answer:
-            raise RuntimeError(f"{method}: {answer['error']}")
+            raise RuntimeError(answer["error"])
         return answer["result"]
 
 
-def acts(node: Node, codes: Mapping[str, str]) -> Iterator[bytes]:
-    """Every block and transaction of the node's chain, in order."""
+def acts(node: Node, codes: Mapping[str, str], asked: Sequence[Question]) -> Iterator[bytes]:
+    """Every block, transaction and question of the node's chain, in order."""
     for number in range(1, 1 + int(node.ask("eth_blockNumber"), 16)):
         block = node.ask("eth_getBlockByNumber", hex(number), True)
         when = (number, int(block["timestamp"], 16), int(block["baseFeePerGas"], 16), _bytes(block["parentHash"]))
         yield _act(BLOCK, *when)
         for transaction in block["transactions"]:
             yield _transaction(node, when, transaction, codes)
+        yield from (answered(node, to, data) for at, to, data in asked if at == number)
+
+
+def answered(node: Node, to: str, data: bytes) -> bytes:
+    """A question and the node's answer now."""
+    try:
+        return call(to, data, _bytes(node.ask("eth_call", {"to": to, "data": "0x" + data.hex()}, "latest")))
+    except RuntimeError as refusal:
+        (error,) = refusal.args
+        return call(to, data, _bytes(error.get("data", "0x")), success=False)
 
 
 def _transaction(node: Node, when: tuple[int, int, int, bytes], transaction: Any, codes: Mapping[str, str]) -> bytes:
@@ -162,3 +185,7 @@ def _parts(code: str) -> Iterator[tuple[int, str]]:
 
 def _bytes(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))
+
+
+if __name__ == "__main__":
+    write_list(Path(sys.argv[1]))

@@ -13,6 +13,8 @@ contract ChainReplay {
     uint8 private constant CREATE = 1;
     uint8 private constant CALL = 2;
 
+    address private constant LIBRARIAN = address(0x11B);
+
     /// @notice One thing that happened.
     /// @param name Of a creation, the contract; else empty.
     /// @param output What the call returned, or the revert's data; not compared where `vague`.
@@ -39,6 +41,7 @@ contract ChainReplay {
     function test_every_recording_replays() external {
         string memory folder = CHEATS.envString("LOCKSTEP_RECORDINGS");
         string memory list = string.concat(folder, "/list");
+        _deployMutatedLibrary();
         uint256 clean = CHEATS.snapshotState();
         uint256 acts = 0;
         for (;;) {
@@ -81,7 +84,7 @@ contract ChainReplay {
     }
 
     function _create(Act memory act) private returns (bool, bytes memory) {
-        bytes memory code = bytes.concat(CHEATS.getCode(act.name), act.data);
+        bytes memory code = bytes.concat(_code(act.name), act.data);
         CHEATS.setNonceUnsafe(act.sender, act.nonce);
         CHEATS.prank(act.sender);
         address at;
@@ -89,6 +92,25 @@ contract ChainReplay {
             at := create(0, add(code, 0x20), mload(code))
         }
         return (at == act.to, abi.encode(at));
+    }
+
+    /// @dev A mutant that is linked expects its library at this account's first creation.
+    function _deployMutatedLibrary() private {
+        string memory path = string.concat(CHEATS.envOr("LOCKSTEP_CODE", "out/none"), "/library");
+        if (!CHEATS.exists(path)) return;
+        bytes memory code = CHEATS.parseBytes(CHEATS.readFile(path));
+        CHEATS.prank(LIBRARIAN);
+        address at;
+        assembly ("memory-safe") {
+            at := create(0, add(code, 0x20), mload(code))
+        }
+        require(at != address(0), "the library is not there");
+    }
+
+    /// @dev The contract of the project, or what lies in its place in the folder LOCKSTEP_CODE: a mutant.
+    function _code(string memory name) private view returns (bytes memory) {
+        string memory path = string.concat(CHEATS.envOr("LOCKSTEP_CODE", "out/none"), "/", name);
+        return CHEATS.exists(path) ? CHEATS.parseBytes(CHEATS.readFile(path)) : CHEATS.getCode(name);
     }
 
     function _call(Act memory act) private returns (bool, bytes memory) {

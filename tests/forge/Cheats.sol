@@ -25,6 +25,8 @@ interface Cheats {
     function envString(string calldata name) external view returns (string memory);
     function envOr(string calldata name, string calldata otherwise) external view returns (string memory);
     function readLine(string calldata path) external view returns (string memory);
+    function readFile(string calldata path) external view returns (string memory);
+    function exists(string calldata path) external view returns (bool);
     function closeFile(string calldata path) external;
     function snapshotState() external returns (uint256);
     function revertToState(uint256 snapshot) external returns (bool);

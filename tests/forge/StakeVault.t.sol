@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.20;
+
+import {ERC20} from "@openzeppelin/contracts/token/ERC20/ERC20.sol";
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol";
+
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import "../../contracts/libraries/Errors.sol";
+import {CHEATS} from "./Cheats.sol";
+
+/// @title RudeToken
+/// @notice Calls its owner in the middle of each transfer, and may keep a fee.
+contract RudeToken is ERC20 {
+    VaultTest private immutable owner = VaultTest(msg.sender);
+    uint256 public fee;
+    bool private inside;
+
+    constructor() ERC20("Rude", "RUDE") {}
+
+    function mint(address to, uint256 amount) external {
+        _mint(to, amount);
+    }
+
+    function setFee(uint256 fee_) external {
+        fee = fee_;
+    }
+
+    function _update(address from, address to, uint256 amount) internal override {
+        super._update(from, to, amount);
+        if (fee > 0 && from != address(0)) super._update(to, address(0xFEE), fee);
+        if (inside || from == address(0)) return;
+        inside = true;
+        owner.onTransfer();
+        inside = false;
+    }
+}
+
+/// @title VaultTest
+/// @notice The vault's guards one by one, with a token that calls back; this contract is the market and one of the accounts.
+contract VaultTest {
+    uint256 private constant UNBOND_SECONDS = 1 days;
+    address private constant GAME = address(0x6A3E);
+    address private constant ALICE = address(0xA11CE);
+    bytes32 private constant KEY = keccak256("key");
+
+    RudeToken private token;
+    StakeVault private vault;
+    bytes private again;
+    bytes private answer;
+
+    function setUp() external {
+        token = new RudeToken();
+        vault = new StakeVault(IERC20(address(token)), address(this), GAME, UNBOND_SECONDS);
+        for (uint256 i = 0; i < 2; i++) {
+            address account = i == 0 ? address(this) : ALICE;
+            token.mint(account, 1 << 250);
+            CHEATS.prank(account);
+            token.approve(address(vault), type(uint256).max);
+        }
+        CHEATS.warp(1_000_000);
+    }
+
+    /// @dev The token's call in the middle of a transfer.
+    function onTransfer() external {
+        if (again.length == 0) return;
+        (bool entered, bytes memory returned) = address(vault).call(again);
+        require(!entered, "the vault was entered twice");
+        answer = returned;
+    }
+
+    // -- what fits
+
+    function testFuzz_a_lock_holds_88_bits(uint256 amount) external {
+        amount = amount % 3 == 0 ? (1 << 88) - 1 + amount % 7 % 3 : amount % (1 << 89);
+        vault.deposit(1 << 90);
+        bytes memory call = abi.encodeCall(vault.lock, (address(this), KEY, amount));
+        if (amount >> 88 != 0) return _reverts(call, abi.encodeWithSelector(AmountTooLarge.selector, amount));
+        vault.lock(address(this), KEY, amount);
+        IStakeVault.Lock memory held = vault.lockOf(KEY);
+        require(held.account == address(this) && held.amount == amount, "what was locked");
+        require(vault.free(address(this)) == (1 << 90) - amount, "and no more");
+    }
+
+    function test_unbonding_holds_192_bits() external {
+        vault.deposit(1 << 200);
+        vault.requestUnbond((1 << 192) - 1);
+        _reverts(abi.encodeCall(vault.requestUnbond, (1)), abi.encodeWithSelector(AmountTooLarge.selector, 1 << 192));
+        (uint256 amount, uint256 availableAt) = vault.unbonding(address(this));
+        require(amount == (1 << 192) - 1 && availableAt == block.timestamp + UNBOND_SECONDS, "as asked for");
+    }
+
+    function testFuzz_stake_leaves_after_the_delay_to_the_second(uint256 amount) external {
+        amount = 1 + amount % 1e30;
+        vault.deposit(amount);
+        vault.requestUnbond(amount);
+        uint256 due = block.timestamp + UNBOND_SECONDS;
+        CHEATS.warp(due - 1);
+        _reverts(abi.encodeCall(vault.withdrawUnbonded, ()), abi.encodeWithSelector(Unbonding.selector, due));
+        CHEATS.warp(due);
+        uint256 before = token.balanceOf(address(this));
+        vault.withdrawUnbonded();
+        require(token.balanceOf(address(this)) == before + amount, "all of it");
+        _reverts(abi.encodeCall(vault.withdrawUnbonded, ()), abi.encodeWithSelector(NothingDue.selector));
+    }
+
+    // -- what is short
+
+    function test_nobody_spends_what_is_not_there() external {
+        vault.deposit(10);
+        _reverts(
+            abi.encodeCall(vault.requestUnbond, (11)),
+            abi.encodeWithSelector(StakeTooLow.selector, address(this), 11, 10)
+        );
+        _reverts(
+            abi.encodeCall(vault.lock, (address(this), KEY, 11)),
+            abi.encodeWithSelector(StakeTooLow.selector, address(this), 11, 10)
+        );
+        vault.lock(address(this), KEY, 10);
+        _reverts(
+            abi.encodeCall(vault.slashLiveness, (KEY, 11)),
+            abi.encodeWithSelector(StakeTooLow.selector, address(this), 11, 10)
+        );
+        vault.slashLiveness(KEY, 10);
+        require(vault.credits(vault.BURN()) == 10 && vault.free(address(this)) == 0, "to the last of it");
+        vault.escrow(address(this), 5);
+        _reverts(
+            abi.encodeCall(vault.credit, (ALICE, 6)), abi.encodeWithSelector(EscrowTooLow.selector, uint256(6), uint256(5))
+        );
+        vault.credit(ALICE, 5);
+        require(vault.credits(ALICE) == 5 && vault.totalEscrow() == 0, "to the last of it");
+        _requireBooksMatch();
+    }
+
+    function test_one_key_is_locked_once_and_taken_once() external {
+        vault.deposit(10);
+        _reverts(abi.encodeCall(vault.unlock, (KEY)), abi.encodeWithSelector(NotLocked.selector, KEY));
+        vault.lock(address(this), KEY, 4);
+        _reverts(
+            abi.encodeCall(vault.lock, (address(this), KEY, 4)), abi.encodeWithSelector(AlreadyLocked.selector, KEY)
+        );
+        vault.unlock(KEY);
+        require(vault.free(address(this)) == 10, "as before");
+        _reverts(abi.encodeCall(vault.unlock, (KEY)), abi.encodeWithSelector(NotLocked.selector, KEY));
+        _requireBooksMatch();
+    }
+
+    // -- tokens that are not what they seem
+
+    function test_a_token_that_keeps_a_fee_is_refused() external {
+        token.setFee(3);
+        bytes memory mismatch = abi.encodeWithSelector(TokenMismatch.selector, uint256(10), uint256(7));
+        _reverts(abi.encodeCall(vault.deposit, (10)), mismatch);
+        _reverts(abi.encodeCall(vault.escrow, (address(this), 10)), mismatch);
+        require(vault.free(address(this)) == 0 && vault.totalEscrow() == 0, "nothing was booked");
+    }
+
+    function test_the_vault_is_not_entered_while_it_pays_or_pulls() external {
+        bytes[5] memory entrances = [
+            abi.encodeCall(vault.deposit, (1)),
+            abi.encodeCall(vault.withdraw, ()),
+            abi.encodeCall(vault.burn, ()),
+            abi.encodeCall(vault.withdrawUnbonded, ()),
+            abi.encodeCall(vault.escrow, (address(this), 1))
+        ];
+        for (uint256 i = 0; i < 5; i++) {
+            again = "";
+            _makeEverythingDue();
+            again = entrances[i];
+            vault.deposit(1);
+            _requireReentered();
+            vault.withdraw();
+            _requireReentered();
+            vault.burn();
+            _requireReentered();
+            vault.withdrawUnbonded();
+            _requireReentered();
+            vault.escrow(address(this), 1);
+            _requireReentered();
+        }
+        _requireBooksMatch();
+    }
+
+    function test_a_permit_that_fails_leaves_it_to_the_allowance() external {
+        vault.depositWithPermit(7, block.timestamp, 27, bytes32(0), bytes32(0));
+        vault.escrowWithPermit(ALICE, 9, block.timestamp, 27, bytes32(0), bytes32(0));
+        require(vault.free(address(this)) == 7 && vault.totalEscrow() == 9, "the allowance was there");
+    }
+
+    // -- inside
+
+    function _makeEverythingDue() private {
+        vault.deposit(100);
+        vault.lock(address(this), KEY, 10);
+        vault.slash(KEY, address(this), address(this));
+        vault.requestUnbond(5);
+        CHEATS.warp(block.timestamp + UNBOND_SECONDS);
+    }
+
+    function _requireReentered() private {
+        require(bytes4(answer) == ReentrancyGuard.ReentrancyGuardReentrantCall.selector && answer.length == 4, "refused as a second entrance");
+        answer = "";
+    }
+
+    function _reverts(bytes memory call, bytes memory expected) private {
+        (bool success, bytes memory returned) = address(vault).call(call);
+        require(!success && keccak256(returned) == keccak256(expected), "reverts for this reason");
+    }
+
+    function _requireBooksMatch() private view {
+        (uint256 mine,) = vault.unbonding(address(this));
+        uint256 owed = vault.free(address(this)) + vault.credits(address(this)) + mine + vault.credits(ALICE)
+            + vault.credits(vault.BURN()) + vault.totalEscrow();
+        require(owed == token.balanceOf(address(vault)), "what the books say is what the token holds");
+    }
+}
