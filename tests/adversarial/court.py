@@ -42,6 +42,7 @@ from lockstep.protocol.moves import Finding, Verdict
 from lockstep.protocol.program import Kind
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.storage.directory import DirectoryStore
+from tests import games as games_of_tests
 from tests import toyjob
 from verifier import decide
 from worker.claiming import Place, compute
@@ -139,6 +140,7 @@ class Court:
         self.devnet.revert(self._funded)
         self._funded = self.devnet.snapshot()
         self.spent, self.held, self.silent = [], {}, set()
+        self.accounts = {name: self.accounts[name] for name in NAMES}
         self.create(**changes)
         self.seal()
         self.spent = []
@@ -407,6 +409,11 @@ class Court:
             played.append(game)
         return played
 
+    def open_at(self, claim: ClaimId, t: int, name: str, nonce: int = 0) -> GameId:
+        """A game about a transition, whether it is wrong or not."""
+        opening = games_of_tests.open_at(games.claim(self.contracts.market, claim), self.held[claim], t, nonce)
+        return self.begin(opening, name)
+
     # -- the verdict
 
     def log(self, game: GameId) -> list[moves.Event]:
@@ -449,30 +456,34 @@ class Court:
     def balance(self, losers: Mapping[str, int] | None = None) -> dict[str, int]:
         """What everybody has gained since `reset`, checked to the last unit.
 
-        `losers`: by how much the guilty are poorer, pay not counted. Everybody else who worked has earned its pay and
-        nothing less; the requester paid for that and for nothing else; whoever challenged lost nothing; and the sum of
-        all, with what was burned, is zero.
+        `losers`: what stakes and bonds the guilty have lost. Everybody else has what it was paid, and what it won from
+        those who challenged it in vain; the requester paid for accepted work and for nothing else; whoever challenged
+        lost nothing; of every slashed stake at least half was burned; and the sum of all, with what was burned, is 0.
         """
         losers = losers or {}
         gained = {name: self.wealth(name) - WALLET for name in self.accounts}
-        paid = dict.fromkeys(self.accounts, 0)
+        earned = dict.fromkeys(self.accounts, 0)
         for e in self.events("Paid"):
-            paid[self.name_of(e.account)] += e.amount
+            earned[self.name_of(e.account)] += e.amount
+        defenders = {e.game: self.name_of(e.defender) for e in self.events("Opened")}
+        for e in self.events("BondTaken"):
+            earned[defenders[e.args["key"]]] += e.to_defender
         vault = self.contracts.vault
         burned = vault.credits(vault.read("BURN"))
         assert vault.total_escrow() == 0, "the job is over"
         assert sum(gained.values()) + burned == 0, f"money was made or lost: {gained}, burned {burned}"
         for name, amount in losers.items():
-            assert gained[name] == paid[name] - amount, f"{name} lost {paid[name] - gained[name]}, not {amount}"
+            assert gained[name] == earned[name] - amount, f"{name} lost {earned[name] - gained[name]}, not {amount}"
         for name in self.accounts:
             if name in losers or name == "requester":
                 continue
-            assert gained[name] >= paid[name], f"{name} is honest and lost {paid[name] - gained[name]}"
+            assert gained[name] >= earned[name], f"{name} is honest and lost {earned[name] - gained[name]}"
             if name.startswith(("worker", "aggregator")):
-                assert gained[name] == paid[name], f"{name} gained {gained[name] - paid[name]} beside its pay"
-        assert gained["requester"] >= -sum(paid.values()), "the requester pays for accepted work alone"
-        lost = sum(losers.values())
-        assert 2 * burned >= lost or not self.convictions(), f"of {lost} only {burned} were burned"
+                assert gained[name] == earned[name], f"{name} gained {gained[name] - earned[name]} beside its pay"
+        paid = sum(e.amount for e in self.events("Paid"))
+        assert gained["requester"] >= -paid, "the requester pays for accepted work alone"
+        for e in self.events("Slashed"):
+            assert 2 * e.burned >= e.amount, f"of {e.amount} only {e.burned} were burned"
         return gained
 
     def convictions(self) -> list[Event]:

@@ -1,0 +1,42 @@
+"""Aggregator convicted late: two rounds stand on its merge. They are void without fault, and played again."""
+
+import pytest
+
+from coordinator.cheats import cheat_of
+from lockstep.protocol.jobs import Phase
+from lockstep.settings import DEVNET_CHAIN_ID
+from tests.adversarial.cheat import Cheat, Ended, ended, run
+from tests.adversarial.court import Court, Where
+
+
+def play(court: Court) -> Ended:
+    court.reset(aggregator=court.address("aggregator"), rounds=3, max_lead=3)
+    court.claim()
+    lie = cheat_of("lying-aggregator", court.job.programs, court.job.params, 2, DEVNET_CHAIN_ID)
+    wrong = court.merge(lie.run)
+    court.seal(1)
+    court.claim(r=1)
+    court.merge(r=1)
+    court.seal(2)
+    court.claim(r=2)
+    assert set(court.audits()) == {wrong}, "what stands on a wrong merge is right, as far as it goes"
+    (game,) = court.audit_and_play()
+    assert court.convicted(wrong)
+    assert [court.phase(r) for r in (1, 2)] == [Phase.VOID, Phase.VOID]
+    court.merge()
+    for r in (1, 2):
+        court.send(court.contracts.market.release(court.job_id, r), "requester")
+        court.seal(r)
+        court.claim(r=r)
+        court.merge(r=r)
+    court.settle()
+    court.balance({"aggregator": court.params.merge_stake})
+    return ended(court, game, Where(1, lie.expectation.op_index, rule="op"))
+
+
+CHEAT = Cheat("aggregator convicted late", "fraud", {"two rounds later": play})
+
+
+@pytest.mark.parametrize("form", CHEAT.forms)
+def test_rounds_on_a_convicted_merge_are_void_without_fault(court: Court, form: str) -> None:
+    run(court, CHEAT, form)
