@@ -60,6 +60,12 @@ $(STAMP)/brownie: tools/constraints-brownie.txt $(STAMP)/venv
 	.venv-brownie/bin/pip install --quiet --constraint tools/constraints-brownie.txt eth-brownie
 	@touch $@
 
+# So do slither's.
+$(STAMP)/slither: tools/constraints-slither.txt $(STAMP)/venv
+	test -x .venv-slither/bin/pip || $(PYTHON) -m venv .venv-slither
+	.venv-slither/bin/pip install --quiet --constraint tools/constraints-slither.txt slither-analyzer
+	@touch $@
+
 .PHONY: native
 native: $(STAMP)/python ## rebuild the native extensions
 	$(BIN)/pip install --quiet --no-build-isolation --no-deps --editable .
@@ -73,7 +79,7 @@ lock: $(STAMP)/python ## write the versions now in .venv to tools/constraints.tx
 
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
-	rm -rf out .venv .venv-brownie node_modules
+	rm -rf out .venv .venv-brownie .venv-slither node_modules
 
 # -- run ---------------------------------------------------------------------------------------------------------------------
 
@@ -138,6 +144,10 @@ recordings: setup $(STAMP)/brownie ## record the tests that run on a chain into 
 .PHONY: contract-coverage
 contract-coverage: recordings ## lines and branches of contracts/ that forge's tests and the recorded chains reach
 	$(BIN)/python tools/contract_coverage.py --missing
+
+.PHONY: slither
+slither: setup $(STAMP)/slither ## static analysis of contracts/: no high or medium finding without its explanation
+	$(BIN)/python tools/check_slither.py
 
 .PHONY: mutation
 mutation: setup ## a seeded sample of mutants of the contracts, against the tests (after `make recordings`; minutes to hours)
