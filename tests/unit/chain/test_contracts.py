@@ -7,6 +7,7 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import artifacts, reverts
 from lockstep.chain.contracts import Contracts, Lock
+from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.protocol import jobs
 from lockstep.protocol.errors import ChainError, FundsError
@@ -72,6 +73,14 @@ def test_no_contract_at_an_address_is_named(devnet: Devnet, contracts: Contracts
     elsewhere = type(contracts.vault)(devnet.w3, "0x" + "22" * 20)
     with pytest.raises(ChainError, match="no StakeVault at"):
         elsewhere.free("0x" + "33" * 20)
+
+
+def test_an_addresses_file_that_mixes_two_deployments_is_refused(devnet: Devnet, contracts: Contracts) -> None:
+    other = deploy(devnet.w3, devnet.account("another deployer"))
+    for name in ("token", "vault", "game", "arbiter"):
+        mixed = replace(contracts.addresses, **{name: getattr(other, name)})
+        with pytest.raises(ChainError, match="another"):
+            Contracts.at(devnet.w3, mixed)
 
 
 def test_one_permit_stakes_in_one_transaction(
