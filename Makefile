@@ -124,6 +124,10 @@ test-forge: setup ## fuzz tests and invariants
 	@mkdir -p out/home
 	HOME=$(CURDIR)/out/home $(FORGE) test --no-match-contract '^ChainReplay$$' $(FORGE_ARGS)
 
+.PHONY: test-cheats
+test-cheats: setup ## every cheat, played to its end on Anvil, in one table (CHEATS_ARGS="one-ulp": some)
+	$(BIN)/python -m tests.adversarial --table $(CHEATS_ARGS)
+
 .PHONY: test-games
 test-games: setup ## 100,000 games on the pure rules, 10,000 and more in forge, 1,000 on both with every move compared
 	$(BIN)/python -m tests.property.games --games 100000
