@@ -185,7 +185,7 @@ def play(arena: Arena, name: str, claim: ClaimId, held: Held, t: int, op: int) -
     mark = arena.devnet.snapshot()
     flipped = flip(held.honest(t), op)
     liar = Held(held.run, held.trace, held.state_zero, {t: flipped}, held._steps)
-    known = chain_games.claim(arena.contracts.market, claim)
+    known = chain_games.claim(arena.contracts.market, claim, arena.bodies[claim])
     opening = games.open_at(known, held, t)
     outcome = arena.play(opening, games.defends(liar), games.challenges(held))
     arena.devnet.revert(mark)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IArbiter} from "./interfaces/IArbiter.sol";
 import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
@@ -36,15 +36,20 @@ contract DisputeGame is IDisputeGame {
     // -- opening ---------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function open(bytes32 claim, uint32 nonce, uint32 t, bytes32 next, bytes32[] calldata nextProof, Step calldata step)
-        external
-        returns (bytes32 id)
-    {
+    function open(
+        bytes32 claim,
+        IJobMarket.Body calldata body,
+        uint32 nonce,
+        uint32 t,
+        bytes32 next,
+        bytes32[] calldata nextProof,
+        Step calldata step
+    ) external returns (bytes32 id) {
         id = gameIdOf(claim, msg.sender, nonce);
         Game storage g = _games[id];
         // INVARIANT: a claim, a challenger and a nonce name one game.
         if (g.phase != Phase.None) revert GameExists(id);
-        IJobMarket.GameTerms memory terms = market.onOpen(claim);
+        IJobMarket.GameTerms memory terms = market.onOpen(claim, body);
         // INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
         if (t > terms.transitions) revert StepOutOfRange(t);
 
@@ -57,16 +62,17 @@ contract DisputeGame is IDisputeGame {
 
         uint256 depth = Program.depthOf(terms.transitions);
         if (t == 0) {
-            g.node = terms.traceRoot;
+            g.node = body.traceRoot;
+            g.statement = body.traceRoot;
             g.rem = uint8(depth);
             g.size = terms.transitions;
             _turn(g, depth == 0 ? Phase.Adjacent : Phase.TraceReveal);
         } else {
             bytes32 node = Merkle.leaf(next);
             // INVARIANT: the step's end is the claim's own.
-            Merkle.verify(terms.traceRoot, node, t - 1, depth, nextProof);
+            Merkle.verify(body.traceRoot, node, t - 1, depth, nextProof);
             g.node = node;
-            _argue(id, g, terms.traceRoot, depth, t, step);
+            _argue(id, g, body.traceRoot, depth, t, step);
         }
         vault.lock(msg.sender, id, terms.bond);
     }
@@ -74,8 +80,7 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function adjacent(bytes32 id, bytes32 answered, Step calldata step) external {
         Game storage g = _move(id, answered, Phase.Adjacent);
-        bytes32 traceRoot = market.claim(g.claim).traceRoot;
-        _argue(id, g, traceRoot, Program.depthOf(g.size), uint32(g.position) + 1, step);
+        _argue(id, g, g.statement, Program.depthOf(g.size), uint32(g.position) + 1, step);
     }
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
@@ -332,9 +337,9 @@ contract DisputeGame is IDisputeGame {
         Phase phase = g.phase;
         if (phase == Phase.None || phase == Phase.Closed) revert PhaseWrong(phase);
         // INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
-        if (!market.live(g.claim)) return _close(id, g, Verdict.Void);
+        if (!market.live(g.claim)) return _close(id, g, Verdict.Void, 0);
         Clock.requireExpired(g.deadline);
-        _close(id, g, _isDefenders(phase) ? Verdict.Timeout : Verdict.Rejected);
+        _close(id, g, _isDefenders(phase) ? Verdict.Timeout : Verdict.Rejected, 0);
     }
 
     function _finding(Wrong wrong, uint64 position, bytes32 claimed, bytes32 computed)
@@ -350,10 +355,11 @@ contract DisputeGame is IDisputeGame {
 
     function _convict(bytes32 id, Game storage g, Finding memory found) private {
         emit Convicted(id, g.claim, found);
-        _close(id, g, Verdict.Fraud);
+        _close(id, g, Verdict.Fraud, found.t);
     }
 
-    function _close(bytes32 id, Game storage g, Verdict verdict) private {
+    /// @param t The transition that was proven wrong; 0 if none was.
+    function _close(bytes32 id, Game storage g, Verdict verdict, uint32 t) private {
         (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
         delete _games[id];
         (g.claim, g.challenger, g.phase, g.verdict) = (claim, challenger, Phase.Closed, verdict);
@@ -363,7 +369,7 @@ contract DisputeGame is IDisputeGame {
             market.onRejected(claim);
             vault.takeBond(id, defender);
         } else {
-            if (verdict != Verdict.Void) market.onConvicted(claim, challenger);
+            if (verdict != Verdict.Void) market.onConvicted(claim, t, challenger);
             vault.unlock(id);
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {IERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/IERC20Permit.sol";
@@ -31,6 +31,8 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     IERC20 public immutable token;
     address public immutable market;
     address public immutable game;
+    address public immutable witnesses;
+    address public immutable availability;
     uint256 public immutable unbondSeconds;
 
     mapping(address account => uint256) public free;
@@ -46,10 +48,19 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     mapping(address account => Unbond) private _unbonding;
     mapping(bytes32 key => Lock) private _locks;
 
-    constructor(IERC20 token_, address market_, address game_, uint256 unbondSeconds_) {
+    constructor(
+        IERC20 token_,
+        address market_,
+        address game_,
+        address witnesses_,
+        address availability_,
+        uint256 unbondSeconds_
+    ) {
         token = token_;
         market = market_;
         game = game_;
+        witnesses = witnesses_;
+        availability = availability_;
         unbondSeconds = unbondSeconds_;
     }
 
@@ -126,12 +137,11 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         emit Delegated(msg.sender, delegate);
     }
 
-    // -- the market and the game
+    // -- the keepers
 
     /// @inheritdoc IStakeVault
     function lock(address account, bytes32 key, uint256 amount) external {
-        bool byGame = msg.sender == game;
-        if (!byGame && msg.sender != market) revert Unauthorized(msg.sender);
+        Keeper keeper = _keeper();
         // INVARIANT: one lock backs one claim or one game, never two.
         if (_locks[key].account != address(0)) revert AlreadyLocked(key);
         uint256 available = free[account];
@@ -139,7 +149,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         if (amount > type(uint88).max) revert AmountTooLarge(amount);
 
         free[account] = available - amount;
-        _locks[key] = Lock(account, uint88(amount), byGame);
+        _locks[key] = Lock(account, uint88(amount), keeper);
 
         emit Locked(key, account, amount);
     }
@@ -155,8 +165,8 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
     /// @inheritdoc IStakeVault
     function takeBond(bytes32 key, address defender) external {
-        // INVARIANT: a bond is lost by the game's verdict alone.
-        if (msg.sender != game) revert Unauthorized(msg.sender);
+        // INVARIANT: a stake behind a claim is never taken as a bond.
+        if (_keeper() == Keeper.Market) revert Unauthorized(msg.sender);
         Lock memory taken = _take(key);
         uint256 toDefender = uint256(taken.amount) * 60 / 100;
         uint256 burned = taken.amount - toDefender;
@@ -186,7 +196,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     /// @inheritdoc IStakeVault
-    function slashLiveness(bytes32 key, uint256 amount) external onlyMarket {
+    function slashLiveness(bytes32 key, uint256 amount) external {
         Lock memory taken = _take(key);
         if (amount > taken.amount) revert StakeTooLow(taken.account, amount, taken.amount);
 
@@ -244,12 +254,23 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
     // -- inside
 
+    /// @dev Which of the keepers calls.
+    function _keeper() private view returns (Keeper) {
+        if (msg.sender == market) return Keeper.Market;
+        if (msg.sender == game) return Keeper.Game;
+        if (msg.sender == witnesses) return Keeper.Witnesses;
+        // INVARIANT: stake is locked, unlocked and taken by the four contracts that this one was born with.
+        if (msg.sender != availability) revert Unauthorized(msg.sender);
+        return Keeper.Availability;
+    }
+
     /// @dev Removes the lock of `key` and returns it; the caller of this says where its amount goes.
     function _take(bytes32 key) private returns (Lock memory taken) {
+        Keeper keeper = _keeper();
         taken = _locks[key];
         if (taken.account == address(0)) revert NotLocked(key);
         // INVARIANT: the contract that locked is the one that unlocks or takes.
-        if (msg.sender != (taken.byGame ? game : market)) revert WrongKeeper(key);
+        if (keeper != taken.keeper) revert WrongKeeper(key);
 
         delete _locks[key];
     }

@@ -14,14 +14,14 @@ import dag_cbor
 from dag_cbor.decoding import CBORDecodingError
 
 from coordinator.cheats import Cheat
-from coordinator.decide import Report
 from lockstep import jobs, merging
 from lockstep.disputes import HeldClaim
 from lockstep.guard.memory import Memory, Place, Promise
 from lockstep.jobs import ClaimRun, Job, Tensors
 from lockstep.merging import Merged, RoundRecord
-from lockstep.protocol.errors import BlobCorrupt, BlobMissing, LockstepError, Mismatch, Unreachable
+from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.jobs import Round
+from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, decode_checkpoint, decode_payload, encode_checkpoint
@@ -50,16 +50,7 @@ class Aggregator:
 
     def judge(self, ref: merging.Payload) -> tuple[Report, str]:
         """Fetch and decode a revealed payload: (report, reason)."""
-        try:
-            self._payload(ref)
-        except Unreachable as error:
-            return Report.UNREACHABLE, error.message
-        except (BlobMissing, BlobCorrupt) as error:
-            return Report.MISSING, error.message
-        except LockstepError as error:
-            # What the CID names is there and is not what was claimed; a CID's content never changes.
-            return Report.REFUSED, error.message
-        return Report.DECODED, ""
+        return merging.judge(lambda: self._payload(ref))
 
     def merge(
         self,

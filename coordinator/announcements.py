@@ -17,7 +17,7 @@ from coordinator.projections import claim_id_hex
 from coordinator.schema import ClaimIn
 from lockstep.protocol.claims import typed_data
 from lockstep.protocol.errors import Mismatch, NotFoundError
-from lockstep.protocol.jobs import Claim
+from lockstep.protocol.jobs import Body, Claim
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seed, StateRoot, TraceRoot
 
 
@@ -55,11 +55,9 @@ def _signer(announced: ClaimIn, chain_id: int, market: Address) -> str:
         attempt=said.attempt,
         slot=said.slot,
         transitions=said.transitions,
-        trace_root=TraceRoot(_bytes(said.traceRoot)),
-        out=StateRoot(_bytes(said.out)),
-        out2=StateRoot(_bytes(said.out2)),
     )
-    message = typed_data(chain_id, market, claim, Seed(_bytes(said.seed)), StateRoot(_bytes(said.base)))
+    body = Body(TraceRoot(_bytes(said.traceRoot)), StateRoot(_bytes(said.out)), StateRoot(_bytes(said.out2)))
+    message = typed_data(chain_id, market, claim, body, Seed(_bytes(said.seed)), StateRoot(_bytes(said.base)))
     try:
         recovered: str = Account.recover_message(
             encode_typed_data(full_message=message), signature=_bytes(announced.signature)

@@ -8,33 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from lockstep.protocol.jobs import Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.receipts import FINAL_REPORTS, Report
 from lockstep.protocol.types import Address, Seconds, Wei
-
-
-class Report(Enum):
-    """What fetching and decoding a revealed payload gave."""
-
-    DECODED = "decoded"
-    """Here, well-formed, and its subtree root is the claim's `out`."""
-    REFUSED = "refused"
-    """Here, and not what was claimed: for good."""
-    MISSING = "missing"
-    """The store answered that it does not hold it; it may yet come."""
-    UNREACHABLE = "unreachable"
-    """Nobody answered: this says nothing about the payload."""
-    UNKNOWN = "unknown"
-    """Not asked yet."""
-
 
 PATIENCE_SECONDS = Seconds(3)
 PATIENCE_BLOCKS = 2
 """How long the coordinator leaves a round's beginning to the workers, who need it first: two that send the same pay
 for it twice."""
-
-FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
 
 
 @dataclass(frozen=True)
@@ -110,14 +92,6 @@ class Seal:
 
 
 @dataclass(frozen=True)
-class Attest:
-    """Say which payloads were fetched and decoded."""
-
-    round: int
-    mask: int
-
-
-@dataclass(frozen=True)
 class Freeze:
     """Fix the accepted claims and what is merged."""
 
@@ -155,7 +129,7 @@ class Withdraw:
     """Pay this account's credits out."""
 
 
-Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Finalize | Release | Finish | Withdraw
+Action = Deposit | StartRound | Seal | Freeze | Merge | Finalize | Release | Finish | Withdraw
 
 
 def decide(seen: JobView, world: World) -> tuple[Action, ...]:
@@ -186,22 +160,6 @@ def wanted_payloads(seen: JobView, world: World) -> tuple[tuple[int, int], ...]:
         for slot, report in view.reports
         if report not in FINAL_REPORTS
     )
-
-
-def attestation(view: RoundView, now: Seconds, margin: Seconds) -> int | None:
-    """The mask to attest, or None to wait for payloads that may yet come.
-
-    Waiting ends `margin` seconds before the window does. What is then missing stays out; what could not be asked for
-    stays in: unreachable is never missing, and the merge's own fallback is the next merger.
-    """
-    # INVARIANT: a mask speaks of every revealed claim; an index that lags says nothing, and nothing means all of them.
-    if len(view.reports) < view.stored.revealed:
-        return None
-    waiting = any(report not in FINAL_REPORTS for _, report in view.reports)
-    if waiting and now < view.stored.attest_ends - margin:
-        return None
-    kept = (Report.DECODED, Report.UNREACHABLE, Report.UNKNOWN)
-    return sum(1 << slot for slot, report in view.reports if report in kept)
 
 
 def stake_due(seen: JobView, world: World) -> Wei:
@@ -235,9 +193,14 @@ def startable(seen: JobView) -> bool:
     return job.status == JobStatus.ACTIVE and job.started < params.rounds and job.failed <= params.max_fail
 
 
+def voided(seen: JobView) -> bool:
+    """Whether the job was proven invalid."""
+    return seen.job.status == JobStatus.VOID
+
+
 def finish_due(seen: JobView) -> bool:
     """Whether no round is in flight and none can start."""
-    live = seen.job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED)
+    live = seen.job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
     return live and not startable(seen) and seen.job.settled == seen.job.started
 
 
@@ -250,10 +213,6 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
             closed = stored.seed_block == 0 and world.now >= stored.join_ends + PATIENCE_SECONDS
             if drawn or closed:
                 yield Seal(view.number)
-        case Phase.ATTESTING:
-            mask = attestation(view, world.now, Seconds(max(2, params.attest_seconds // 4)))
-            if mask is not None:
-                yield Attest(view.number, mask)
         case Phase.FREEZING:
             yield Freeze(view.number)
         case Phase.MERGING:
@@ -267,5 +226,5 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
             if over and stored.open_games == 0 and view.number == seen.job.settled:
                 yield Finalize(view.number)
         case Phase.VOID:
-            if view.mine and not startable(seen):
+            if (view.mine and not startable(seen)) or (voided(seen) and view.number == seen.job.settled):
                 yield Release(view.number)

@@ -93,6 +93,11 @@ def _job_cancelled(session: Session, event: Event) -> None:
     job.state, job.refunded = "cancelled", _add(job.refunded, event.args["refunded"])
 
 
+@_on(MARKET, "JobVoid")
+def _job_void(session: Session, event: Event) -> None:
+    session.get_one(Job, event.args["job"]).state = "void"
+
+
 @_on(MARKET, "JobDone")
 def _job_done(session: Session, event: Event) -> None:
     job = session.get_one(Job, event.args["job"])
@@ -154,7 +159,7 @@ def _revealed(session: Session, event: Event) -> None:
 @_on(MARKET, "Attested")
 def _attested(session: Session, event: Event) -> None:
     row = _round_of(session, event)
-    row.state, row.attested = "attested", event.args["mask"]
+    row.state, row.attested = "attested", int(row.attested or 0) | 1 << event.args["who"]
 
 
 @_on(MARKET, "Frozen")

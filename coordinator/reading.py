@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from coordinator.decide import JobView, Report, RoundView, World
+from coordinator.decide import JobView, RoundView, World
 from coordinator.models import Claim, Game, Job, Payload
 from coordinator.models import Round as RoundRow
 from lockstep.chain.contracts import Contracts
@@ -16,8 +16,9 @@ from lockstep.merging import Payload as PayloadRef
 from lockstep.merging import RoundRecord
 from lockstep.party import Party
 from lockstep.protocol import rounds
-from lockstep.protocol.jobs import NO_CLAIM, ZERO_ADDRESS, JobParams, Phase, Round
-from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seed
+from lockstep.protocol.jobs import NO_CLAIM, Body, JobParams, Phase, Round
+from lockstep.protocol.receipts import Report
+from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seed, StateRoot, TraceRoot
 
 REPORTED = (Phase.REVEALING, Phase.ATTESTING)
 
@@ -95,6 +96,15 @@ def revealed(session: Session, job: str, number: int, attempt: int) -> list[Clai
     return list(claims)
 
 
+def bodies(session: Session, job: str, number: int, attempt: int) -> list[Body]:
+    """What `freeze` takes: of the revealed slots that nobody has convicted, in order."""
+    return [
+        Body(TraceRoot(unhex(c.trace_root or "")), StateRoot(unhex(c.out or "")), StateRoot(unhex(c.out2 or "")))
+        for c in revealed(session, job, number, attempt)
+        if c.state == "revealed"
+    ]
+
+
 def merge_inputs(
     session: Session, job: str, number: int, stored: Round, params: JobParams
 ) -> tuple[tuple[RoundRecord, ...], list[PayloadRef | None]]:
@@ -131,8 +141,7 @@ def _round(
 ) -> RoundView:
     market = contracts.market
     stored = market.round(job_id, number)
-    has_aggregator = params.aggregator != ZERO_ADDRESS and not barred
-    phase = rounds.phase(stored, world.now, has_aggregator=has_aggregator)
+    phase = market.phase(job_id, number)
     reports: tuple[tuple[int, Report], ...] = ()
     if phase in REPORTED:
         reports = _reports(session, revealed(session, hex32(job_id), number, stored.attempt))

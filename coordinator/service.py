@@ -15,7 +15,6 @@ from coordinator import cheats, leases, reading
 from coordinator.aggregator import Aggregator
 from coordinator.decide import (
     Action,
-    Attest,
     Deposit,
     Finalize,
     Finish,
@@ -243,10 +242,12 @@ class Service:
                 view = seen.round(r)
                 drawing = view is not None and view.stored.seed_block > 0
                 return f"{name}/{r}/{'draw' if drawing else 'close'}", market.seal(job, r)
-            case Attest(r, mask):
-                return f"{name}/{r}", market.attest(job, r, mask)
             case Freeze(r):
-                return f"{name}/{r}", market.freeze(job, r)
+                view = seen.round(r)
+                assert view is not None, "a freeze is decided on a round in view"
+                with self._parts.database.reading() as session:
+                    bodies = reading.bodies(session, reading.hex32(job), r, view.stored.attempt)
+                return f"{name}/{r}", market.freeze(job, r, bodies)
             case Merge(r):
                 return self._merge(job, seen, r)
             case Finalize(r):

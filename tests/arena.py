@@ -15,7 +15,7 @@ from lockstep.chain.contracts import Call, Contracts, revert_data
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.protocol import game, honest, merkle, moves
-from lockstep.protocol.jobs import JobParams, Reveal
+from lockstep.protocol.jobs import Body, JobParams, Reveal
 from lockstep.protocol.program import Program
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
@@ -59,7 +59,7 @@ def params_of(terms: Terms, slots: int) -> JobParams:
         max_lead=1, max_fail=0, join_seconds=WINDOW, train_seconds=WINDOW, reveal_seconds=WINDOW,
         attest_seconds=WINDOW, merge_seconds=WINDOW, challenge_seconds=CHALLENGE, clock_seconds=CLOCK,
         step_seconds=Seconds(10), slot_price=PRICE, merge_price=PRICE, slot_stake=STAKE, merge_stake=STAKE,
-        bond=BOND, aggregator=Address("0x" + "00" * 20),
+        bond=BOND, aggregator=Address("0x" + "00" * 20), answer_seconds=WINDOW,
     )  # fmt: skip
 
 
@@ -106,6 +106,8 @@ class Arena:
     challenger: LocalAccount
     spent: list[Spent] = field(default_factory=list)
     jobs: int = 0
+    bodies: dict[ClaimId, Body] = field(default_factory=dict)
+    """What the claims say."""
 
     @staticmethod
     def start(folder: Path) -> Arena:
@@ -185,27 +187,34 @@ class Arena:
             levels = honest.trace_levels(trace(seed, slot))
             out, out2 = ends(slot)
             proof = tuple(merkle.proof(levels, terms.inner_steps))
-            opened.append(Reveal(levels[-1][0], out, out2, Digest(bytes(32)), proof, "", ""))  # type: ignore[arg-type]
+            opened.append(Reveal(Body(levels[-1][0], out, out2), Digest(bytes(32)), proof, "", ""))  # type: ignore[arg-type]
             self.send(market.commit(job, 0, slot, self._commitment(claim, opened[-1])), account)
         for slot, revealed in enumerate(opened):
             self.send(market.reveal(job, 0, slot, revealed), account)
+            self.bodies[made[slot]] = revealed.body
         return made
 
     def _commitment(self, claim: ClaimId, opened: Reveal) -> Digest:
         worker = bytes(12) + bytes.fromhex(self.worker.address[2:])
-        return keccak(claim + worker + opened.trace_root + opened.out + opened.out2 + opened.nonce)
+        return keccak(claim + worker + opened.body.trace_root + opened.body.out + opened.body.out2 + opened.nonce)
 
     def merge(self, job: JobId, out: StateRoot, out2: StateRoot) -> ClaimId:
         """Freezes round 0 and has the worker merge it."""
         market = self.contracts.market
-        self.send(market.freeze(job, 0), self.worker)
+        revealed = range(market.params(job).slots)
+        bodies = [self.bodies[market.claim_id_of(job, 0, slot)] for slot in revealed]
+        # Nobody speaks: what was revealed is accepted when the window is over.
+        self.devnet.advance(WINDOW)
+        self.send(market.freeze(job, 0, bodies), self.worker)
         self.send(market.merge(job, 0, out, out2, ""), self.worker)
-        return market.claim_id_of(job, 0)
+        merged = market.claim_id_of(job, 0)
+        self.bodies[merged] = Body(merkle.leaf(merkle.node(out, out2)), out, out2)  # type: ignore[arg-type]
+        return merged
 
     def last_job(self) -> JobId:
         """The job created last."""
         market = self.contracts.market
-        topic = keccak(b"JobCreated(bytes32,address,bytes32)")
+        topic = keccak(b"JobCreated(bytes32,address,bytes32,uint256,uint256)")
         request: Any = {"address": market.address, "fromBlock": 0, "topics": ["0x" + topic.hex()]}
         return JobId(bytes(market.w3.eth.get_logs(request)[-1]["topics"][1]))
 

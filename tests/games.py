@@ -14,6 +14,7 @@ from functools import cached_property
 from lockstep.numerics import reference, scalar
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, honest, merkle, moves, openings
+from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.merkle import EMPTY, TensorHeader
 from lockstep.protocol.moves import Resolved
 from lockstep.protocol.openings import Contents, Levels
@@ -349,8 +350,9 @@ def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> g
     """What the market says of a claim whose trace is `held`'s."""
     programs = programs or held.programs
     rows, length = held.data.header.shape
+    body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
     return game.Claim(
-        ClaimId(bytes([7]) * 32), WORKER, len(held.trace), TraceRoot(honest.trace_levels(held.trace)[-1][0]),
+        ClaimId(bytes([7]) * 32), WORKER, len(held.trace), body,
         held.state_zero, programs[0].root, programs[-1].root, held.seed, held.round, held.slot, tensor_root(held.data),
         rows, length, CLOCK, Seconds(10), Wei(1),
     )  # fmt: skip
@@ -458,10 +460,10 @@ def _any_proof(rng: random.Random, state: game.Game, log: honest.Log, held: Plai
 def open_at(claim: game.Claim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:
     """A game on transition t (0: on the trace), whether it is wrong or not; `held` has the claim's trace."""
     if t == 0:
-        return moves.Open(claim.id, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
+        return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
     tree = honest.trace_levels(held.trace)
     program = held.step(t).program
     prev = held.trace[t - 2] if t > 1 else held.state_zero
     proof = tuple(merkle.proof(tree, t - 2)) if t > 1 else ()
     transition = moves.Transition(prev, proof, program.header, program.ops_root, program.consts_root)
-    return moves.Open(claim.id, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
+    return moves.Open(claim.id, claim.body, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)

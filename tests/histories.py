@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from eth_account import Account
 from web3 import Web3
 
 from lockstep.chain import artifacts
@@ -21,19 +22,23 @@ from lockstep.chain.deployment import create_address
 from lockstep.protocol import claims, merkle
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import (
+    NO_CLAIM,
     NO_JOB,
     ZERO_ADDRESS,
+    Body,
     Claim,
     ClaimStatus,
     JobParams,
     JobStatus,
     Phase,
+    Receipt,
     Reveal,
     Round,
     word,
 )
-from lockstep.protocol.rounds import JUDGED, Block, Market
-from lockstep.protocol.stakes import BURN
+from lockstep.protocol.receipts import WITNESS
+from lockstep.protocol.rounds import JUDGED, Beyond, Block, Market
+from lockstep.protocol.stakes import BURN, Keeper
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds, Wei
 
@@ -51,8 +56,11 @@ FORGE = Web3.to_checksum_address("0x7FA9385bE102ac3EAc297483Dd6233D62b3e1496")
 """Where forge puts the test contract: it deploys token, vault and market as its transactions 1, 2 and 3."""
 TOKEN, VAULT, MARKET = (create_address(FORGE, nonce) for nonce in (1, 2, 3))
 GAME = actor(0x6A3E)
-REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS = (actor(0x1000 + i) for i in range(8))
-ACCOUNTS = (REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS)
+VALIDATOR, WITNESSES, AVAILABILITY = (actor(0x6A40 + i) for i in range(3))
+KEYS = {a.address: a for a in (Account.from_key((0x1000 + i).to_bytes(32, "big")) for i in range(8))}
+"""Small numbers are keys, there as here."""
+ACCOUNTS = tuple(Address(address) for address in KEYS)
+REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS = ACCOUNTS
 
 
 @cache
@@ -64,10 +72,31 @@ def _contract(name: str) -> Any:
 def _selectors() -> dict[str, str]:
     """Error name -> selector."""
     found = {}
-    for name in ("JobMarket", "StakeVault"):
+    for name in ("JobMarket", "Rounds", "StakeVault"):
         for entry in artifacts.load(name).entries("error").values():
             found[entry["name"]] = "0x" + keccak(artifacts.signature(entry).encode())[:4].hex()
     return found
+
+
+def is_signed(account: Address, digest: bytes, signature: bytes) -> bool:
+    """Whether the key of the account made the signature."""
+    try:
+        return Account._recover_hash(digest, signature=signature) == account
+    except ValueError:
+        return False
+
+
+def witness_of(job: JobId, r: int, i: int) -> Address:
+    """What tests/forge/RoundsReplay.t.sol's Beyond answers."""
+    return WORKERS[(r + i) % len(WORKERS)]
+
+
+def missing(claim: ClaimId) -> bool:
+    """Likewise: of a claim in four."""
+    return claim[31] % 4 == 0
+
+
+BEYOND = Beyond(is_signed, witness_of, missing)
 
 
 @dataclass(frozen=True)
@@ -90,7 +119,7 @@ class Player:
 
     dice: random.Random
     params: JobParams
-    market: Market = field(default_factory=lambda: Market(CHAIN_ID, MARKET, UNBOND_SECONDS))
+    market: Market = field(default_factory=lambda: Market(CHAIN_ID, MARKET, UNBOND_SECONDS, BEYOND))
     block: Block = START
     acts: list[Act] = field(default_factory=list)
     games: list[tuple[ClaimId, Address, bytes]] = field(default_factory=list)
@@ -106,7 +135,7 @@ class Player:
         except LockstepError as broken:
             error = broken.code.partition(".")[2]
         contract, to = ("StakeVault", VAULT) if function in _VAULT else ("JobMarket", MARKET)
-        plain = [astuple(a) if isinstance(a, JobParams | Reveal) else a for a in args]
+        plain = [_plain(a) for a in args]
         if function in ("merge",):
             plain.append("checkpoint")
         data = _contract(contract).encode_abi(function, args=plain)
@@ -120,7 +149,7 @@ class Player:
 
     def _twin(self, sender: Address, function: str, *args: Any) -> Any:
         m, books, block = self.market, self.market.books, self.block
-        if function in _GAME and sender != GAME:
+        if sender != _ALLOWED.get(function, sender) and (function, sender) != ("onInvalid", AVAILABILITY):
             raise LockstepError("", code="chain.Unauthorized")
         match function:
             case "deposit":
@@ -132,22 +161,24 @@ class Player:
             case "withdraw":
                 return books.withdraw(sender)
             case "lock":
-                return books.lock(*args, by_game=True)
+                return books.lock(*args, Keeper.GAME)
             case "unlock":
-                return books.unlock(*args, by_game=True)
+                return books.unlock(*args, Keeper.GAME)
             case "takeBond":
                 return books.take_bond(*args)
             case "create" | "cancel":
                 return getattr(m, function)(sender, *args)
-            case "finish":
-                return m.finish(*args)
+            case "finish" | "release":
+                return getattr(m, function)(*args)
+            case "onInvalid" | "onWitnessed":
+                return getattr(m, artifacts.snake(function))(*args)
             case "onOpen":
                 return m.on_open(block, *args)
             case "onConvicted":
                 return m.on_convicted(block, *args)
             case "onRejected":
                 return m.on_rejected(*args)
-            case "join" | "leave" | "commit" | "reveal" | "attest" | "merge":
+            case "join" | "leave" | "commit" | "reveal" | "merge":
                 return getattr(m, function)(block, sender, *args)
         return getattr(m, artifacts.snake(function))(block, *args)
 
@@ -217,6 +248,10 @@ class Player:
             yield anyone, "finish", job
         if self.dice.random() < 0.004:
             yield REQUESTER, "cancel", job
+        if j.started and self.dice.random() < 0.004:
+            yield VALIDATOR, "onInvalid", job, CHALLENGER
+        if j.fees_due and self.dice.random() < 0.1:
+            yield WITNESSES, "onWitnessed", job, self.dice.choice((WORKERS[0], ZERO_ADDRESS))
         for r in range(p.rounds):
             yield from self._round_acts(r, anyone)
         for claim, challenger, key in self.games:
@@ -253,10 +288,17 @@ class Player:
                         continue
                     yield worker, "reveal", job, r, s, self._opened(self._claim(r, s), wrong=d.random() < 0.05)
             case Phase.ATTESTING:
-                full = (1 << p.slots) - 1
-                yield AGGREGATOR, "attest", job, r, self.dice.choice((full, full, full, 1, 2, 0))
+                if p.witnesses and not ro.drawn and d.random() < 0.5:
+                    yield WITNESSES, "onDrawn", job, r, d.randint(0, p.witnesses)
+                if d.random() < 0.05:
+                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.slots)
+                speakers = [s for s, _ in owned] + [WITNESS + i for i in range(ro.witnesses)]
+                silent = [who for who in speakers if not ro.spoke >> who & 1 or d.random() < 0.02]
+                if silent:
+                    some = d.sample(silent, d.randint(1, len(silent)))
+                    yield anyone, "attest", job, r, [self._receipt(r, who) for who in some]
             case Phase.FREEZING:
-                yield anyone, "freeze", job, r
+                yield anyone, "freeze", job, r, self._bodies(r)
             case Phase.MERGING:
                 merger = m.merger_of(self.block, job, r)
                 roots = (keccak(b"out %d %d" % (r, len(self.acts))), keccak(b"out2"))
@@ -271,11 +313,12 @@ class Player:
                 yield anyone, "release", job, r
         for claim in [*(self._claim(r, s) for s in range(p.slots)), ro.merge_claim]:
             if m.live(claim) and d.random() < 0.12:
-                yield GAME, "onOpen", claim
+                yield GAME, "onOpen", claim, self._body(claim)
 
     def _verdicts(self, claim: ClaimId, challenger: Address, key: bytes) -> Iterator[tuple[Any, ...]]:
         if self.market.live(claim):
-            yield GAME, self.dice.choice(("onConvicted", *["onRejected"] * 4)), claim, challenger
+            verdict = self.dice.choice(("onConvicted", *["onRejected"] * 4))
+            yield GAME, verdict, claim, *((self.dice.randint(0, 3), challenger) if verdict == "onConvicted" else ())
         else:
             yield GAME, "unlock", key
 
@@ -284,18 +327,24 @@ class Player:
         d, job, p = self.dice, self.job, self.params
         who, r, s = d.choice(ACCOUNTS), d.randrange(p.rounds + 1), d.randrange(p.slots + 1)
         claim = self._claim(d.randrange(p.rounds), d.choice((*range(p.slots), MERGE_SLOT)))
-        for function in ("startRound", "seal", "freeze", "finalize", "release"):
+        for function in ("startRound", "seal", "finalize", "release"):
             yield who, function, job, r
+        yield who, "freeze", job, r, self._bodies(d.randrange(p.rounds))
+        yield who, "freeze", job, r, []
         yield STRANGER, "cancel", job
         yield who, "finish", job
         yield who, "join", job, r, s
         yield who, "leave", job, r, s
         yield who, "commit", job, r, s, keccak(b"any")
         yield who, "reveal", job, r, s, self._opened(claim)
-        yield who, "attest", job, r, 1
+        yield who, "attest", job, r, [self._receipt(r, d.choice((s, WITNESS, 200)))]
+        yield d.choice((who, WITNESSES)), "onDrawn", job, r, d.randint(0, 5)
+        yield d.choice((who, AVAILABILITY)), "onDemanded", job, r, s
+        yield d.choice((who, VALIDATOR, AVAILABILITY)) if d.random() < 0.05 else who, "onInvalid", job, who
+        yield who, "onWitnessed", job, who
         yield who, "merge", job, r, keccak(b"a"), keccak(b"b")
-        yield d.choice((who, GAME)), "onOpen", claim
-        yield d.choice((who, GAME)), "onConvicted", claim, CHALLENGER
+        yield d.choice((who, GAME)), "onOpen", claim, self._body(self._claim(0, 0))
+        yield d.choice((who, GAME)), "onConvicted", claim, 1, CHALLENGER
         yield who, "onRejected", claim
         yield who, "takeBond", claim, CHALLENGER
         yield who, "withdraw"
@@ -315,7 +364,38 @@ class Player:
         levels = merkle.levels([*leaves, merkle.leaf(merkle.node(out, out2))])
         nonce = keccak(claim + b"nonce") if not wrong else bytes(32)
         proof = tuple(merkle.proof(levels, steps - 1))
-        return Reveal(levels[-1][0], out, out2, nonce, proof, "trace", "payload")
+        return Reveal(Body(levels[-1][0], out, out2), nonce, proof, "trace", "payload")
+
+    def _body(self, claim: ClaimId) -> Body:
+        """What a claim said; of a merge what its round keeps."""
+        for ro in self.market.rounds.values():
+            if ro.merge_claim == claim and claim != NO_CLAIM:
+                trace = merkle.leaf(merkle.node(ro.next_shared, ro.next_outer))
+                return Body(trace, ro.next_shared, ro.next_outer)
+        return self._opened(claim).body
+
+    def bodies(self, r: int) -> list[Body]:
+        """Of the revealed slots."""
+        held = [self._claim(r, s) for s in range(self.params.slots)]
+        stored = [c for c in held if c in self.market.claims]
+        return [self._body(c) for c in stored if self.market.claims[c].status == ClaimStatus.REVEALED]
+
+    def _bodies(self, r: int) -> list[Body]:
+        """The same; now and then one too few."""
+        bodies = self.bodies(r)
+        return bodies[:-1] if self.dice.random() < 0.03 else bodies
+
+    def _receipt(self, r: int, who: int) -> Receipt:
+        """Mostly for everybody, mostly signed by who gives it."""
+        d, full = self.dice, (1 << self.params.slots) - 1
+        mask = d.choice((full, full, full, full, d.randrange(full + 1)))
+        ro = self.market.rounds.get((self.job, r), Round())
+        claim = self.market.claims.get(self._claim(r, who), Claim()) if who < WITNESS else Claim()
+        account = claim.worker if who < WITNESS else witness_of(self.job, r, who - WITNESS)
+        if account not in KEYS or d.random() < 0.03:
+            account = STRANGER
+        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, ro.attempt, mask)
+        return Receipt(who, mask, bytes(KEYS[account].unsafe_sign_hash(digest).signature))
 
 
 class BlockHashes(dict[int, bytes]):
@@ -326,7 +406,18 @@ class BlockHashes(dict[int, bytes]):
 
 
 _VAULT = {"deposit", "requestUnbond", "withdrawUnbonded", "withdraw", "lock", "unlock", "takeBond"}
-_GAME = {"lock", "unlock", "takeBond", "onOpen", "onConvicted", "onRejected"}
+_ALLOWED = {
+    "lock": GAME, "unlock": GAME, "takeBond": GAME, "onOpen": GAME, "onConvicted": GAME, "onRejected": GAME,
+    "onInvalid": VALIDATOR, "onDrawn": WITNESSES, "onWitnessed": WITNESSES, "onDemanded": AVAILABILITY,
+}  # fmt: skip
+"""Who alone may do what; onInvalid is AVAILABILITY's as well."""
+
+
+def _plain(value: Any) -> Any:
+    """As the ABI encoder takes it."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return astuple(value) if isinstance(value, JobParams | Reveal | Body | Receipt) else value
 
 
 def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:
@@ -351,7 +442,8 @@ def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:
 
 
 def _words(value: Any, **instead: int) -> bytes:
-    return b"".join(word(instead.get(f.name, getattr(value, f.name))) for f in fields(value))
+    found = (instead.get(f.name, getattr(value, f.name)) for f in fields(value))
+    return b"".join(word(w) for v in found for w in (v if isinstance(v, tuple) else (v,)))
 
 
 def random_params(dice: random.Random) -> JobParams:
@@ -372,8 +464,9 @@ def random_params(dice: random.Random) -> JobParams:
         join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
         merge_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
         slot_price=Wei(price), merge_price=Wei(7),
-        slot_stake=Wei(dice.choice((price, 101))), merge_stake=Wei(119), bond=Wei(13),
-        aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS,
+        slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
+        aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
+        audit_seconds=Seconds(10), witness_fee=Wei(3), witness_stake=Wei(61), answer_seconds=Seconds(10), fee_cap=100,
     )  # fmt: skip
 
 
@@ -397,7 +490,7 @@ class GamingPlayer(Player):
         claim = args[0]
         if function == "onOpen":
             key = keccak(claim + len(self.acts).to_bytes(4, "big"))
-            if super().act(GAME, "lock", CHALLENGER, key, self.params.bond):
+            if super().act(GAME, "lock", CHALLENGER, key, self.market.bond_of(self.job)):
                 # The game's own transaction would have been undone: here the game is over at once.
                 super().act(GAME, "onRejected", claim)
             else:

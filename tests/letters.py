@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lockstep.numerics import scalar
 from lockstep.protocol import game, merkle, moves
+from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.merkle import EMPTY, TensorHeader
 from lockstep.protocol.openings import Contents, Levels
 from lockstep.protocol.program import CHUNK, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
@@ -320,8 +321,9 @@ def claim_of(held: LetterClaim) -> game.Claim:
     programs = (step_program(held.depth), encode_program(held.depth))
     steps = programs[held.transitions == 1].root
     identity = struct.pack(">II", held.transitions, held.depth) + held.trace_levels[-1][0][:24]
+    body = Body(TraceRoot(held.trace_levels[-1][0]), NO_STATE, NO_STATE)
     return game.Claim(
-        ClaimId(identity), WORKER, held.transitions, TraceRoot(held.trace_levels[-1][0]), held.state_zero,
+        ClaimId(identity), WORKER, held.transitions, body, held.state_zero,
         steps, programs[1].root, SEED, 3, 1, TensorRoot(EMPTY[0]), 0, 0, CLOCK, STEP_SECONDS, BOND,
     )  # fmt: skip
 
@@ -329,12 +331,12 @@ def claim_of(held: LetterClaim) -> game.Claim:
 def open_at(claim: game.Claim, held: LetterClaim, t: int, nonce: int) -> moves.Open:
     """A game on transition t (0: on the trace) of a claim, whether it is wrong or not."""
     if t == 0:
-        return moves.Open(claim.id, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
+        return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
     tree, program = held.trace_levels, (encode_program if t == held.transitions else step_program)(held.depth)
     prev = held.trace[t - 2] if t > 1 else held.state_zero
     proof = tuple(merkle.proof(tree, t - 2)) if t > 1 else ()
     transition = moves.Transition(prev, proof, program.header, program.ops_root, program.consts_root)
-    return moves.Open(claim.id, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
+    return moves.Open(claim.id, claim.body, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
 
 
 def with_delegate(claim: game.Claim, delegate: Address) -> game.Claim:

@@ -45,6 +45,9 @@ TOY_TERMS = Terms(
     slot_stake=Wei(10 * 10**18),
     merge_stake=Wei(10 * 10**18),
     bond=Wei(10**18),
+    answer_seconds=Seconds(20),
+    gas_price=Wei(0),
+    fee_cap=100 * 10**9,
 )
 """Short windows, small stakes."""
 

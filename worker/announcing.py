@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from lockstep.protocol.claims import typed_data
-from lockstep.protocol.jobs import Claim
+from lockstep.protocol.jobs import Body, Claim
 from lockstep.protocol.types import Address, Seconds, StateRoot
 from worker.progress import Material
 
@@ -51,14 +51,14 @@ class Announcer:
         """The request: the claim's fields, the staking key's EIP-712 signature over them, and the CIDs."""
         claim = Claim(
             job=material.job, worker=Address(self._account.address), round=material.round, attempt=material.attempt,
-            slot=material.slot, transitions=transitions, trace_root=material.trace_root, out=StateRoot(material.out),
-            out2=StateRoot(material.out2),
+            slot=material.slot, transitions=transitions,
         )  # fmt: skip
-        message = typed_data(self._chain_id, self._market, claim, material.seed, base)
+        said = Body(material.trace_root, StateRoot(material.out), StateRoot(material.out2))
+        message = typed_data(self._chain_id, self._market, claim, said, material.seed, base)
         signature = self._account.sign_typed_data(full_message=message).signature
-        said = {k: "0x" + v.hex() if isinstance(v, bytes) else v for k, v in message["message"].items()}
+        fields = {k: "0x" + v.hex() if isinstance(v, bytes) else v for k, v in message["message"].items()}
         return {
-            "claim": said,
+            "claim": fields,
             "worker": self._account.address,
             "signature": "0x" + bytes(signature).hex(),
             "trace_cid": material.trace_cid,

@@ -7,12 +7,14 @@ refuses) ends the worker; what may pass (a blob that is not there yet) is tried 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from random import SystemRandom
 from typing import TypeVar
 
 import structlog
+from eth_typing import Hash32
 
 from lockstep import jobs, merging
 from lockstep.cli.output import event
@@ -22,7 +24,8 @@ from lockstep.jobs import ClaimRun
 from lockstep.merging import RoundRecord
 from lockstep.protocol import claims
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
-from lockstep.protocol.jobs import Reveal
+from lockstep.protocol.jobs import Body, Receipt, Reveal
+from lockstep.protocol.receipts import FINAL_REPORTS, Report, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
 from worker.decide import Act, RoundView
@@ -51,6 +54,9 @@ class Claimant:
         self._stop = threading.Event()
         self._work: dict[ClaimId, Future[Trained]] = {}
         self._retry_at: dict[ClaimId, Seconds] = {}
+        self._judging: dict[ClaimId, Future[dict[int, Report]]] = {}
+        self._reports: dict[ClaimId, dict[int, Report]] = {}
+        """By our own claim: what the payloads of its round are."""
         self._reported: set[ClaimId] = set()
         self.liar = Liar(parts.home)
         self.defence = Defence(parts)
@@ -131,6 +137,47 @@ class Claimant:
         call = self._market.reveal(taken.ledger.id, r.number, act.slot, _reveal(material, bound))
         if self._sender.submit(key, call, act):
             self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
+
+    # -- what the others' payloads are
+
+    def attest(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Fetch and decode what was revealed, then say which slots' payloads are there.
+
+        What is missing may yet come: it is looked for again until a quarter of the window is left.
+        """
+        claim = claim_of(taken, r, act.slot)
+        work = self._judging.get(claim)
+        if work is None:
+            payloads = taken.ledger.rounds[r.number].payloads
+            known = self._reports.get(claim, {})
+            self._judging[claim] = self.on_bench(partial(self._judge, taken, payloads, known))
+            return
+        if not work.done() or self._retry_at.get(claim, Seconds(0)) > now:
+            return
+        reports = self._reports[claim] = work.result()
+        del self._judging[claim]
+        last = now >= r.state.attest_ends - max(2, taken.params.attest_seconds // 4)
+        if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
+            self._retry_at[claim] = Seconds(now + 1)
+            return
+        mask = mask_of(reports)
+        digest = claims.receipt_hash(
+            self._parts.contracts.addresses.chain_id, self._market.address, taken.ledger.id, r.number,
+            r.state.attempt, mask,
+        )  # fmt: skip
+        signature = bytes(self._parts.party.account.unsafe_sign_hash(Hash32(digest)).signature)
+        given = Receipt(act.slot, mask, signature)
+        self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [given]), act)
+
+    def _judge(
+        self, taken: Taken, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
+    ) -> dict[int, Report]:
+        found = dict(known)
+        for slot, payload in payloads.items():
+            if found.get(slot) not in FINAL_REPORTS:
+                found[slot], why = merging.judge(partial(merging.fetch_payload, taken.job, self._parts.store, payload))
+                log.info("payload judged", slot=slot, report=found[slot].value, why=why)
+        return found
 
     # -- a merge, in succession
 
@@ -237,7 +284,5 @@ def _promise(material: Material, nonce: bytes) -> Promise:
 
 
 def _reveal(material: Material, bound: Promise) -> Reveal:
-    return Reveal(
-        bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2), Digest(bound.nonce), material.proof_t,
-        bound.trace_cid, bound.payload_cid,
-    )  # fmt: skip
+    body = Body(bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2))
+    return Reveal(body, Digest(bound.nonce), material.proof_t, bound.trace_cid, bound.payload_cid)

@@ -24,6 +24,7 @@ class Do(StrEnum):
     TRAIN = "train"
     COMMIT = "commit"
     REVEAL = "reveal"
+    ATTEST = "attest"
     FREEZE = "freeze"
     MERGE = "merge"
     FINALIZE = "finalize"
@@ -204,6 +205,9 @@ def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
         return [Act(Do.COMMIT if (r.number, s) in me.trained else Do.TRAIN, r.number, s) for s in waiting]
     if r.phase == Phase.REVEALING:
         return [Act(Do.REVEAL, r.number, s) for s in own if r.claims[s].status == ClaimStatus.COMMITTED]
+    if r.phase == Phase.ATTESTING:
+        revealed = [s for s in own if r.claims[s].status == ClaimStatus.REVEALED]
+        return [Act(Do.ATTEST, r.number, s) for s in revealed if not r.state.spoke >> s & 1]
     if r.phase == Phase.FREEZING:
         return [Act(Do.FREEZE, r.number)]
     if r.phase == Phase.MERGING:
@@ -215,6 +219,8 @@ def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
         return [Act(Do.FINALIZE, r.number)] if _final(view, r) else []
     if r.phase == Phase.VOID:
         held = (ClaimStatus.JOINED, ClaimStatus.COMMITTED, ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.VOID)
+        if view.job.status == JobStatus.VOID and r.number != view.job.settled:
+            return []
         return [Act(Do.RELEASE, r.number)] if any(r.claims[s].status in held for s in own) else []
     return []
 
@@ -237,4 +243,5 @@ def _startable(view: JobView) -> bool:
 def _finished(view: JobView) -> bool:
     job, params = view.job, view.params
     more = job.status == JobStatus.ACTIVE and job.started < params.rounds and job.failed <= params.max_fail
-    return job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED) and not more and job.settled == job.started
+    live = (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
+    return job.status in live and not more and job.settled == job.started

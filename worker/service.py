@@ -271,7 +271,7 @@ class Worker:
         elif act.do == Do.SEAL:
             submit(f"{key}/{r.state.seed_block}", market.seal(job, act.round), act)
         elif act.do == Do.FREEZE:
-            submit(key, market.freeze(job, act.round), act)
+            submit(key, market.freeze(job, act.round, taken.ledger.rounds[act.round].bodies), act)
         elif act.do == Do.FINALIZE:
             submit(key, market.finalize(job, act.round), act)
         elif act.do == Do.RELEASE:
@@ -282,6 +282,8 @@ class Worker:
             self._claimant.commit(taken, r, act, f"{key}/{act.slot}", self._now)
         elif act.do == Do.REVEAL:
             self._claimant.reveal(taken, r, act, f"{key}/{act.slot}", self._now)
+        elif act.do == Do.ATTEST:
+            self._claimant.attest(taken, r, act, f"{key}/{act.slot}", self._now)
         elif act.do == Do.MERGE:
             self._claimant.merge(taken, r, act, key, self._now)
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 /// @title IArbiter
 /// @notice Executes one element of an op, or one chunk of a fold, from committed bytes. Pure: it holds no state, no key, no token.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IArbiter} from "./IArbiter.sol";
+import {IJobMarket} from "./IJobMarket.sol";
 
 /// @title IDisputeGame
 /// @notice From a claim down to one chunk of arithmetic (docs/protocol.md, section 6).
@@ -53,7 +54,7 @@ interface IDisputeGame {
     /// @param leftChallenger Likewise.
     /// @param word The claimed bits of the picked element, then of the picked top partial.
     /// @param node The node that the next move answers; from the partials on, the keccak of the posted words.
-    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); 0 until t is known.
+    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); the claim's trace root until t is known.
     /// @param position Of `node` in its tree; from `Element` on, the flat element.
     /// @param size T while the trace is descended, the number of ops while G is, then the elements of the op's output.
     /// @param terms K of a fold; 0 for other kinds.
@@ -160,9 +161,16 @@ interface IDisputeGame {
     /// @notice Opens a game on transition `t` of a claim and locks the bond. t >= 1: S_{t-1} and S_t are proven in the claim.
     /// t = 0: the roots were withheld, the game starts at the trace root and `step`, `next`, `nextProof` are ignored.
     /// @param nextProof leaf(next) is at position t - 1 of the trace.
-    function open(bytes32 claim, uint32 nonce, uint32 t, bytes32 next, bytes32[] calldata nextProof, Step calldata step)
-        external
-        returns (bytes32 game);
+    /// @param body What the claim says.
+    function open(
+        bytes32 claim,
+        IJobMarket.Body calldata body,
+        uint32 nonce,
+        uint32 t,
+        bytes32 next,
+        bytes32[] calldata nextProof,
+        Step calldata step
+    ) external returns (bytes32 game);
 
     /// @notice The i-th of the revealed nodes is `child`.
     function pick(bytes32 game, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 /// @title IJobMarket
 /// @notice Jobs, rounds, slots, claims and pay (docs/protocol.md, sections 3, 4 and 7).
 ///
-///   job     Active -> Done | Cancelled -> Done
+///   job     Active -> Done | Cancelled -> Done | Void -> Done
 ///   round   Joining -> Sealing -> Training -> Revealing -> Attesting -> Freezing -> Merging -> Lead -> Final | Failed | Void
 ///   claim   Joined -> Committed -> Revealed -> Accepted | Excluded | Absent -> Final | Convicted | Void
 ///
 /// Phases follow from timestamps and advance early when everybody has acted. Anyone may call startRound, seal, freeze, finalize,
 /// release and finish.
 interface IJobMarket {
-    enum JobStatus { None, Active, Cancelled, Done }
+    enum JobStatus { None, Active, Cancelled, Done, Void }
 
     enum Phase { None, Joining, Sealing, Training, Revealing, Attesting, Freezing, Merging, Lead, Final, Failed, Void }
 
@@ -53,12 +53,23 @@ interface IJobMarket {
         address aggregator;
         uint16 profile;
         uint16 opset;
+        uint16 witnesses;
+        uint32 auditSeconds;
+        uint128 witnessFee;
+        uint128 witnessStake;
+        uint32 answerSeconds;
+        uint128 gasPrice;
+        uint64 feeCap;
+        uint8 carry;
     }
 
     /// @param started Rounds started so far, voided ones not counted: the next round's number.
     /// @param settled Leading rounds that are Final or Failed for good.
     /// @param failed Rounds now Failed.
     /// @param attempt Raised by every convicted merge; part of the ids of the claims made after it.
+    /// @param deposit What a void job still has for those who worked on it, and for its prover.
+    /// @param feesDue Fees of witnesses who were drawn and are neither paid nor out of time.
+    /// @param prover Who proved the job invalid.
     struct Job {
         address requester;
         JobStatus status;
@@ -69,10 +80,19 @@ interface IJobMarket {
         uint128 escrow;
         uint128 paid;
         uint128 refunded;
+        uint128 deposit;
+        uint128 feesDue;
+        address prover;
     }
 
     /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
     /// @param turn Merge turns passed over by convictions: 0 is the aggregator's, k the k-th accepted slot in seed order.
+    /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness),
+    /// and of slots that were convicted.
+    /// @param witnesses Drawn, once `drawn`.
+    /// @param demands For payloads of this round, answered or not.
+    /// @param named Receipts that name a slot, its owner's not counted: a byte a slot (libraries/Receipts.sol).
+    /// @param nextShared, nextOuter Outputs of the standing merge.
     struct Round {
         Phase phase;
         uint32 attempt;
@@ -80,7 +100,6 @@ interface IJobMarket {
         uint16 committed;
         uint16 revealed;
         uint16 accepted;
-        bool attested;
         uint16 turn;
         uint32 openGames;
         uint64 seedBlock;
@@ -90,18 +109,27 @@ interface IJobMarket {
         uint64 attestEnds;
         uint64 mergeOpens;
         uint64 mergedAt;
+        uint16 receipts;
+        uint16 witnesses;
+        bool drawn;
+        uint16 demands;
         bytes32 seed;
         bytes32 base;
         bytes32 outer;
         bytes32 mergeIn;
-        uint256 attestation;
+        uint256 spoke;
+        uint256[2] named;
         uint256 mask;
         bytes32 mergeClaim;
+        bytes32 nextShared;
+        bytes32 nextOuter;
     }
 
     /// @param slot 0xffffffff for a merge.
     /// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
     /// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
+    /// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
+    /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
     struct Claim {
         bytes32 job;
         address worker;
@@ -112,7 +140,12 @@ interface IJobMarket {
         uint32 transitions;
         uint32 openGames;
         uint64 claimedAt;
-        bytes32 commitment;
+        uint32 convictedAt;
+        bytes32 digest;
+    }
+
+    /// @notice What a claim says: T transitions from S_0 to node(out, out2), their states under `traceRoot`.
+    struct Body {
         bytes32 traceRoot;
         bytes32 out;
         bytes32 out2;
@@ -121,13 +154,20 @@ interface IJobMarket {
     /// @param nonce Drawn at commit: without it, a copied trace could be told from its commitment.
     /// @param proofT node(out, out2) is leaf T of the trace: siblings upward.
     struct Reveal {
-        bytes32 traceRoot;
-        bytes32 out;
-        bytes32 out2;
+        Body body;
         bytes32 nonce;
         bytes32[] proofT;
         string traceCid;
         string payloadCid;
+    }
+
+    /// @notice Bit s of `mask`: the speaker fetched and decoded slot s's payload.
+    /// @param who s: the owner of slot s; 64 + i: the round's i-th drawn witness.
+    /// @param signature Of the typed data Receipt(job, round, attempt, mask), by the speaker or its delegate.
+    struct Receipt {
+        uint32 who;
+        uint256 mask;
+        bytes signature;
     }
 
     /// @notice What a game must know when it opens.
@@ -138,13 +178,14 @@ interface IJobMarket {
         uint32 openGames;
         uint32 clockSeconds;
         uint32 stepSeconds;
-        uint128 bond;
-        bytes32 traceRoot;
+        uint256 bond;
     }
 
-    event JobCreated(bytes32 indexed job, address indexed requester, bytes32 specDigest);
+    event JobCreated(bytes32 indexed job, address indexed requester, bytes32 specDigest, uint256 escrow, uint256 deposit);
     event JobCancelled(bytes32 indexed job, uint256 refunded);
-    event JobDone(bytes32 indexed job, uint256 paid, uint256 refunded);
+    event JobVoid(bytes32 indexed job, address indexed prover);
+    /// @dev escrow = paid + refunded + fees still due; `returned` of the deposit goes back to the requester.
+    event JobDone(bytes32 indexed job, uint256 paid, uint256 refunded, uint256 returned);
     event RoundStarted(bytes32 indexed job, uint32 indexed round, uint32 attempt, bytes32 base, bytes32 outer);
     event Joined(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address worker);
     event Left(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address worker);
@@ -163,7 +204,7 @@ interface IJobMarket {
         string traceCid,
         string payloadCid
     );
-    event Attested(bytes32 indexed job, uint32 indexed round, uint256 mask);
+    event Attested(bytes32 indexed job, uint32 indexed round, uint32 indexed who, address account, uint256 mask);
     event Frozen(bytes32 indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
     event Merged(
         bytes32 indexed job, uint32 indexed round, bytes32 claim, address worker, bytes32 out, bytes32 out2, string checkpointCid
@@ -177,7 +218,8 @@ interface IJobMarket {
 
     // -- the requester
 
-    /// @notice Opens a job and pulls `escrow` >= rounds x (slots x slotPrice + mergePrice) from the caller into the vault.
+    /// @notice Opens a job and pulls `escrow` >= rounds x (slots x slotPrice + mergePrice + witnesses x witnessFee) from the caller
+    /// into the vault, and with it a deposit of maxLead rounds' pay: a job that is proven invalid pays its workers from that.
     function create(JobParams memory params, uint256 nonce, uint256 escrow) external returns (bytes32 job);
     function createWithPermit(
         JobParams memory params, uint256 nonce, uint256 escrow, uint256 deadline, uint8 v, bytes32 r, bytes32 s
@@ -191,11 +233,14 @@ interface IJobMarket {
     /// @notice First call after the join window: closes the roster and fixes seedBlock = next block (a full roster needs no such call).
     /// Call from seedBlock + 1 to seedBlock + 256: sets the seed. Later, or with too small a roster: the round fails, stakes back.
     function seal(bytes32 job, uint32 round) external;
+    /// @notice Hands in receipts; the first of each speaker counts.
+    function attest(bytes32 job, uint32 round, Receipt[] calldata receipts) external;
     /// @notice Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers.
-    function freeze(bytes32 job, uint32 round) external;
+    /// @param bodies Of the revealed slots, in order.
+    function freeze(bytes32 job, uint32 round, Body[] calldata bodies) external;
     /// @notice Pays a round that nobody can overturn any more; or fails a round that everybody entitled has failed to merge.
     function finalize(bytes32 job, uint32 round) external;
-    /// @notice Gives back the stakes of a Void round.
+    /// @notice Gives back the stakes of a Void round. Of a void job: also pays the claims of the first unsettled round from the deposit.
     function release(bytes32 job, uint32 round) external;
     /// @notice Refunds what is left once no round is in flight and none can start.
     function finish(bytes32 job) external;
@@ -206,18 +251,28 @@ interface IJobMarket {
     function leave(bytes32 job, uint32 round, uint32 slot) external;
     function commit(bytes32 job, uint32 round, uint32 slot, bytes32 commitment) external;
     function reveal(bytes32 job, uint32 round, uint32 slot, Reveal calldata opened) external;
-    /// @notice The aggregator: bit s of `mask` says that it fetched and decoded slot s's payload.
-    function attest(bytes32 job, uint32 round, uint256 mask) external;
     function merge(bytes32 job, uint32 round, bytes32 out, bytes32 out2, string calldata checkpointCid) external;
 
     // -- the game
 
     /// @notice Counts a game in. Reverts `WindowClosed` unless `windowOpen(claim)`.
-    function onOpen(bytes32 claim) external returns (GameTerms memory);
+    function onOpen(bytes32 claim, Body calldata body) external returns (GameTerms memory);
     /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void. Reverts `ClaimClosed` unless `live(claim)`.
-    function onConvicted(bytes32 claim, address challenger) external;
+    /// @param t The transition that was proven wrong; 0 if none was.
+    function onConvicted(bytes32 claim, uint32 t, address challenger) external;
     /// @notice The challenge failed: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
     function onRejected(bytes32 claim) external;
+
+    // -- the validator, the witnesses, demands
+
+    /// @notice The validator, or a demand for a row that nobody answered: ends the job; `release` and `finish` pay what it owes.
+    function onInvalid(bytes32 job, address prover) external;
+    /// @notice The witnesses' contract: how many were drawn for the round; reserves their fees.
+    function onDrawn(bytes32 job, uint32 round, uint16 count) external;
+    /// @notice The witnesses' contract: pays one drawn fee, or gives it up (account 0).
+    function onWitnessed(bytes32 job, address account) external;
+    /// @notice The demands' contract: somebody asks for slot's payload; `freeze` will ask whether it was answered.
+    function onDemanded(bytes32 job, uint32 round, uint32 slot) external;
 
     // -- views
 
@@ -231,6 +286,12 @@ interface IJobMarket {
     function claimIdOf(bytes32 job, uint32 round, uint32 slot) external view returns (bytes32);
     /// @notice Who may merge now: 0 if nobody (turn passed to a convicted or barred owner, or all turns over).
     function mergerOf(bytes32 job, uint32 round) external view returns (address);
+
+    /// @notice What a game on a claim of the job costs its challenger now.
+    function bondOf(bytes32 job) external view returns (uint256);
+    function barred(bytes32 job, address account) external view returns (bool);
+    /// @notice The transition that convicted the claim; 0: not convicted, or without one.
+    function convictedAt(bytes32 claim) external view returns (uint32);
 
     /// @notice Whether a verdict on the claim still counts. A game on a claim that is not live closes: bond back, no callback.
     function live(bytes32 claim) external view returns (bool);

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 /// @title IStakeVault
 /// @notice Holds every token of the market: free stake, locks, unbonding stake, escrow and credits.
 ///
 ///   free -> locked(key) -> free | slashed;   free -> unbonding -> withdrawn;   escrow -> credits -> withdrawn
 ///
-/// Locks belong to the contract that made them (the market: claims, by ClaimId; the game: bonds, by GameId). Verdicts move internal
+/// Locks belong to the contract that made them (the market: claims, by ClaimId; the game: bonds, by GameId; and so on). Verdicts move internal
 /// balances only: a token that reverts cannot block a slash. Burned amounts are the credits of `BURN`, pushed there by `burn()`.
 interface IStakeVault {
-    /// @param byGame Which of the two contracts locked: it alone unlocks or takes.
+    /// @notice The contracts that lock stake: the market claims, the game bonds, the others theirs.
+    enum Keeper { Market, Game, Witnesses, Availability }
+
+    /// @param keeper Which contract locked: it alone unlocks or takes.
     struct Lock {
         address account;
         uint88 amount;
-        bool byGame;
+        Keeper keeper;
     }
 
     event Deposited(address indexed account, uint256 amount);
@@ -51,17 +54,17 @@ interface IStakeVault {
     /// @notice Names the one account that may post game moves for the caller (0: none).
     function setDelegate(address delegate) external;
 
-    // -- the market and the game
+    // -- the keepers
 
     /// @notice Locks free stake of `account` under an unused `key`. Reverts `StakeTooLow` if free stake does not suffice.
     function lock(address account, bytes32 key, uint256 amount) external;
     /// @notice Gives a lock back to its account's free stake.
     function unlock(bytes32 key) external;
-    /// @notice The game: a lost challenge. 60 % (rounded down) of the bond becomes the defender's credit, the rest is burned.
+    /// @notice A lost challenge or demand. 60 % (rounded down) of the bond becomes the defender's credit, the rest is burned.
     function takeBond(bytes32 key, address defender) external;
     /// @notice The market: a convicted claim. 30 % to the challenger, 20 % to the requester (rounded down), the rest is burned.
     function slash(bytes32 key, address challenger, address requester) external;
-    /// @notice The market: no reveal. `amount` of the lock is burned, the rest is free again.
+    /// @notice No reveal, or a broken duty. `amount` of the lock is burned, the rest is free again.
     function slashLiveness(bytes32 key, uint256 amount) external;
     /// @notice The market: pulls a job's escrow from its requester, who approved the vault.
     function escrow(address from, uint256 amount) external;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 /// It is too late for this move: the mover's clock has run out.
 error ClockExpired(uint256 deadline);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 // The rules of money and rounds that a transaction can break, one error each. The SDK decodes them by these names and adds a hint
 // (lockstep/chain/reverts.py).
@@ -58,6 +58,8 @@ error NotSlotOwner(uint32 slot);
 error AlreadyDone();
 /// The revealed values do not hash to the commitment.
 error CommitmentMismatch();
+/// The receipt is not signed by who is said to give it, nor by its delegate.
+error SignatureInvalid(address account);
 /// It is another account's turn to merge, or the caller is barred.
 error NotYourTurn(address merger);
 /// Games are open on the round.

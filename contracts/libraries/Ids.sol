@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {Terms} from "./Terms.sol";
@@ -9,6 +9,9 @@ import {Terms} from "./Terms.sol";
 library Ids {
     /// @notice The slot of a merge claim.
     uint32 internal constant MERGE = 0xffffffff;
+    bytes32 private constant DOMAIN =
+        keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
+    bytes32 private constant RECEIPT = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)");
 
     function job(address requester, uint256 nonce, IJobMarket.JobParams memory params) internal view returns (bytes32) {
         return keccak256(abi.encode(block.chainid, address(this), requester, nonce, Terms.hash(params)));
@@ -23,6 +26,22 @@ library Ids {
     }
 
     function commitment(bytes32 claimId, address worker, IJobMarket.Reveal calldata opened) internal pure returns (bytes32) {
-        return keccak256(abi.encode(claimId, worker, opened.traceRoot, opened.out, opened.out2, opened.nonce));
+        return keccak256(abi.encode(claimId, worker, opened.body, opened.nonce));
+    }
+
+    /// @notice What a revealed claim is stored as.
+    function body(IJobMarket.Body memory said) internal pure returns (bytes32) {
+        return keccak256(abi.encode(said));
+    }
+
+    /// @notice The digest that a receipt signs (EIP-712).
+    function receipt(bytes32 jobId, uint32 round, uint32 attempt, uint256 mask) internal view returns (bytes32) {
+        return _typed(keccak256(abi.encode(RECEIPT, jobId, round, attempt, mask)));
+    }
+
+    /// @dev address(this): the market, in whose storage and at whose address Rounds runs.
+    function _typed(bytes32 structHash) private view returns (bytes32) {
+        bytes32 domain = keccak256(abi.encode(DOMAIN, keccak256("Lockstep"), keccak256("1"), block.chainid, address(this)));
+        return keccak256(abi.encodePacked(hex"1901", domain, structHash));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 /// @title Int32
 /// @notice Two's complement 32-bit integers on words: the operations of numerics/scalar.py, with the same bits.

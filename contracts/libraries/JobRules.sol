@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {JobInvalid} from "./Errors.sol";
 import {Merkle} from "./Merkle.sol";
+import {Prices} from "./Prices.sol";
 
 /// @title JobRules
 /// @notice Floors and ceilings of a job's parameters: a job that passes can be trained, judged and paid within block gas.
@@ -15,6 +16,8 @@ library JobRules {
     uint256 internal constant MAX_ROUNDS = 1 << 20;
     uint256 internal constant MIN_CLOCK = 60;
     uint256 internal constant MAX_WINDOW = 30 days;
+    /// @dev Speakers have bits: 64 slots, then the witnesses.
+    uint256 internal constant MAX_WITNESSES = 64;
 
     /// @notice Reverts `JobInvalid` with the first group of parameters that is out of bounds.
     /// @dev The Python twin (rounds.check_params) names the parameter itself; the SDK asks it before it sends anything.
@@ -44,15 +47,36 @@ library JobRules {
         );
         // INVARIANT: unbonding takes longer than a challenge window and both clocks.
         _require(uint256(p.challengeSeconds) + 2 * uint256(p.clockSeconds) <= unbondSeconds, "unbonding");
-        // INVARIANT: a stake covers the fine for not revealing.
-        _require(p.slotStake > 0 && p.slotPrice <= p.slotStake && p.mergeStake > 0 && p.bond > 0, "stakes");
+        _require(p.feeCap > 0 && p.feeCap <= Prices.MAX_FEE_CAP, "gas");
+        // INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers every fine.
+        _require(
+            p.slotStake > 0 && p.slotStake >= Prices.stakeFloor(p.slotPrice, p.gasPrice) && p.mergeStake > 0
+                && p.mergeStake >= Prices.stakeFloor(p.mergePrice, p.gasPrice),
+            "stakes"
+        );
+        // INVARIANT: a false challenge costs at least the step that answers it.
+        _require(p.bond > 0 && p.bond >= Prices.bondFloor(p.slotPrice, p.innerSteps), "bond");
         // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
-        _require((p.slotStake | p.mergeStake | p.bond) <= type(uint88).max, "stakes");
+        _require(
+            (p.slotStake | p.mergeStake | p.witnessStake) <= type(uint88).max
+                && Prices.bondOf(p.bond, p.gasPrice, p.feeCap, p.feeCap) <= type(uint88).max,
+            "locks"
+        );
+        // INVARIANT: a witness's word costs at least twenty times what it is paid.
+        _require(
+            p.witnesses == 0
+                || (p.witnesses <= MAX_WITNESSES && p.witnessFee > 0
+                    && p.witnessStake >= Prices.witnessFloor(p.witnessFee) && _isWindow(p.auditSeconds)),
+            "witnesses"
+        );
+        _require(_isWindow(p.answerSeconds), "answers");
+        // INVARIANT: workers' own state does not survive a round.
+        _require(p.carry == 0, "carry");
     }
 
     /// @notice The pay of one round in which everybody is paid.
     function roundPay(IJobMarket.JobParams memory p) internal pure returns (uint256) {
-        return uint256(p.slots) * p.slotPrice + p.mergePrice;
+        return uint256(p.slots) * p.slotPrice + p.mergePrice + uint256(p.witnesses) * p.witnessFee;
     }
 
     function _isWindow(uint32 seconds_) private pure returns (bool) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 
@@ -8,10 +8,10 @@ import {IJobMarket} from "../interfaces/IJobMarket.sol";
 /// @dev In memory a struct of value types is its fields' words in order, which is also its ABI encoding.
 library Terms {
     /// @dev Fields of JobParams; tests compare what is read with what was written.
-    uint256 private constant WORDS = 35;
+    uint256 private constant WORDS = 43;
     /// @dev Creation code: return everything after these 11 bytes. The code returned begins with STOP, so nobody can run it.
-    ///      PUSH2 size, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN, STOP; size = 1 + 35 x 32 = 0x0461
-    uint256 private constant PREFIX = 0x61046180600a5f395ff300;
+    ///      PUSH2 size, DUP1, PUSH1 10, PUSH0, CODECOPY, PUSH0, RETURN, STOP; size = 1 + 43 x 32 = 0x0561
+    uint256 private constant PREFIX = 0x61056180600a5f395ff300;
 
     function store(IJobMarket.JobParams memory p) internal returns (address at) {
         assembly ("memory-safe") {

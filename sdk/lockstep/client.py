@@ -64,6 +64,11 @@ class Quote:
         """What the job costs at most."""
         return self.params.escrow
 
+    @property
+    def deposit(self) -> Wei:
+        """What is paid in beside it, and comes back unless somebody proves the job invalid."""
+        return self.params.deposit
+
 
 class Network:
     """One deployment of the market, seen by one account."""
@@ -95,10 +100,10 @@ class Network:
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
         """Store the job's parts, escrow its price, open it; returns at once when it is on chain.
 
-        `budget` is a hard cap: raises BudgetExceeded if the escrow is more, FundsError if the account holds less;
-        nothing is stored or sent in either case. A `nonce` given again is the same job.
+        `budget` is a hard cap: raises BudgetExceeded if the escrow is more, FundsError if the account holds less than
+        escrow and deposit; nothing is stored or sent in either case. A `nonce` given again is the same job.
         """
-        escrow = quote.escrow
+        escrow, deposit = quote.escrow, quote.deposit
         # INVARIANT: a requester never escrows more than its budget.
         if escrow > budget:
             raise BudgetExceeded(
@@ -112,11 +117,14 @@ class Network:
         if market.job(job).status != JobStatus.NONE:
             return JobHandle(self, job)
         held = token.balance_of(owner)
-        if held < escrow:
-            raise FundsError(f"{owner} holds {held} wei of the token, the escrow is {escrow}", hint="fund it first")
+        if held < escrow + deposit:
+            raise FundsError(
+                f"{owner} holds {held} wei of the token, the escrow is {escrow} and the deposit {deposit}",
+                hint="fund it first; the deposit comes back when the job is done",
+            )
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
-        permit = token.sign_permit(self.account, vault.address, escrow, deadline)
+        permit = token.sign_permit(self.account, vault.address, Wei(escrow + deposit), deadline)
         self._send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
         return JobHandle(self, job)
 
@@ -349,6 +357,13 @@ def _params(job: TrainingJob, spec: Spec) -> JobParams:
         aggregator=job.aggregator,
         profile=PROFILE,
         opset=OPSET,
+        witnesses=terms.witnesses,
+        audit_seconds=terms.audit_seconds,
+        witness_fee=terms.witness_fee,
+        witness_stake=terms.witness_stake,
+        answer_seconds=terms.answer_seconds,
+        gas_price=terms.gas_price,
+        fee_cap=terms.fee_cap,
     )
 
 

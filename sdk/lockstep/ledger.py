@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lockstep.merging import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import claim_id
-from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.jobs import Body, ClaimStatus, Phase
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import (
     MERGE_SLOT,
@@ -58,6 +58,11 @@ class ClaimRecord:
     convicted: bool = False
 
     @property
+    def body(self) -> Body:
+        """What it says."""
+        return Body(self.trace_root, StateRoot(self.out), StateRoot(self.out2))
+
+    @property
     def is_merge(self) -> bool:
         """Whether it claims a merge and not a slot."""
         return self.slot == MERGE_SLOT
@@ -95,6 +100,11 @@ class RoundLedger:
     def payloads(self) -> dict[int, Payload]:
         """By slot, of revealed claims."""
         return {slot: Payload(c.payload_cid, c.out) for slot, c in self.claims.items()}
+
+    @property
+    def bodies(self) -> list[Body]:
+        """What `freeze` takes: of the revealed slots that nobody has convicted, in order."""
+        return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
 
     def accepted(self, slots: int) -> tuple[Payload | None, ...]:
         """What the merge takes, in slot order; None for a slot that was not accepted."""

@@ -6,12 +6,21 @@ and computes it again from the payloads: the same inputs, the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.jobs import ClaimRun, Job, Tensors, check_checkpoint, checkpoint_of, merge_run
-from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, PayloadInvalid, Unreachable, UsageError
+from lockstep.protocol.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    LockstepError,
+    Mismatch,
+    PayloadInvalid,
+    Unreachable,
+    UsageError,
+)
+from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
 from lockstep.storage.payload import (
     F32_FORMAT,
@@ -85,6 +94,20 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
     if job.payload_root(tensors) != payload.out:
         raise PayloadInvalid("a payload does not hash to its claim's root", hint="leave the slot out of the merge")
     return tensors
+
+
+def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
+    """What fetching a payload gives: (report, reason). `fetch` raises as `fetch_payload` does."""
+    try:
+        fetch()
+    except Unreachable as error:
+        return Report.UNREACHABLE, error.message
+    except (BlobMissing, BlobCorrupt) as error:
+        return Report.MISSING, error.message
+    except LockstepError as error:
+        # What the CID names is there and is not what was claimed; a CID's content never changes.
+        return Report.REFUSED, error.message
+    return Report.DECODED, ""
 
 
 def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | None]) -> list[Tensors | None]:

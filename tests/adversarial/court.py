@@ -34,10 +34,10 @@ from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import ClaimRecord, Ledger, Watcher
 from lockstep.merging import fetch_payloads, finish, store_checkpoint
-from lockstep.protocol import honest, moves
+from lockstep.protocol import game, honest, moves
 from lockstep.protocol.claims import claim_id, commitment
 from lockstep.protocol.game import game_id
-from lockstep.protocol.jobs import ClaimStatus, JobParams, JobStatus, Phase, Reveal
+from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
 from lockstep.protocol.moves import Finding, Verdict
 from lockstep.protocol.program import Kind
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
@@ -312,8 +312,9 @@ class Court:
         """Freeze, and have whoever's turn it is merge; `lie` makes another run of it."""
         market = self.contracts.market
         if self.phase(r) not in (Phase.MERGING, Phase.LEAD):
+            # Nobody speaks: what was revealed is accepted when the window is over.
             self.wait(Phase.FREEZING, r=r)
-            self.send(market.freeze(self.job_id, r), "requester")
+            self.send(market.freeze(self.job_id, r, self.ledger().jobs[self.job_id].rounds[r].bodies), "requester")
         while int(market.merger_of(self.job_id, r), 16) == 0:
             self.advance(self.params.merge_seconds)
         merger = self.name_of(market.merger_of(self.job_id, r))
@@ -360,9 +361,15 @@ class Court:
             found[record.id] = audit(public.run_of(job, round_, record), record, self.store)
         return {c: a for c, a in found.items() if not (wrong_only and a.matches)}
 
+    def known(self, claim: ClaimId) -> game.Claim:
+        """What anybody knows of a claim."""
+        ledger = self.ledger().jobs[self.job_id]
+        held = [c for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
+        return games.claim(self.contracts.market, claim, held[0].body)
+
     def open(self, claim: ClaimId, found: Audit, name: str = "verifier", nonce: int = 0) -> GameId:
         """Open the game that an audit calls for."""
-        opening = honest.opening(games.claim(self.contracts.market, claim), found.held, found.published, nonce)
+        opening = honest.opening(self.known(claim), found.held, found.published, nonce)
         assert opening is not None, "the claim is wrong"
         return self.begin(opening, name)
 
@@ -411,7 +418,7 @@ class Court:
 
     def open_at(self, claim: ClaimId, t: int, name: str, nonce: int = 0) -> GameId:
         """A game about a transition, whether it is wrong or not."""
-        opening = games_of_tests.open_at(games.claim(self.contracts.market, claim), self.held[claim], t, nonce)
+        opening = games_of_tests.open_at(self.known(claim), self.held[claim], t, nonce)
         return self.begin(opening, name)
 
     # -- the verdict
@@ -493,8 +500,8 @@ class Court:
 
 def reveal_of(m: Material, nonce: bytes = bytes(32)) -> Reveal:
     """A claim's opened commitment."""
-    out, out2 = StateRoot(m.out), StateRoot(m.out2)
-    return Reveal(m.trace_root, out, out2, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid)
+    body = Body(m.trace_root, StateRoot(m.out), StateRoot(m.out2))
+    return Reveal(body, Digest(nonce), m.proof_t, m.trace_cid, m.payload_cid)
 
 
 def published(trace_cid: Cid | None = None, payload_cid: Cid | None = None) -> Callable[[Material], Material]:

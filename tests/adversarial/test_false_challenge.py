@@ -2,7 +2,6 @@
 
 import pytest
 
-from lockstep.chain import games
 from lockstep.disputes import HeldClaim, Side
 from lockstep.protocol import honest as play_of
 from lockstep.protocol.types import StateRoot
@@ -18,7 +17,7 @@ def invented(court: Court) -> Ended:
     step = InventedStep(honest.step(1), place_of(court.job.programs, 1))
     held = HeldClaim(honest.run, [StateRoot(step.root), *honest.trace[1:]])
     held.keep(1, step)
-    opening = play_of.opening(games.claim(court.contracts.market, claims[0]), held, honest.trace, 0)
+    opening = play_of.opening(court.known(claims[0]), held, honest.trace, 0)
     assert opening is not None
     game = court.begin(opening, "mallory")
     challenger = court.seat(game, Side.CHALLENGER, held, "mallory").turn

@@ -87,7 +87,7 @@ def moves_of_a_game(court: Court) -> Ended:
     first = court.run(0)
     court.claim({0: lying(first, flips("m", 7))})
     ((claim, found),) = court.audits().items()
-    opening = honest.opening(games.claim(court.contracts.market, claim), found.held, found.published, 0)
+    opening = honest.opening(court.known(claim), found.held, found.published, 0)
     assert opening is not None
     game = game_id(claim, court.address("verifier"), 0)
     contract = court.contracts.game
@@ -106,11 +106,11 @@ def second_preimage(court: Court) -> Ended:
     claims = court.claim()
     held = court.held[claims[0]]
     tree = honest.trace_levels(held.trace)
-    claim = games.claim(court.contracts.market, claims[0])
+    claim = court.known(claims[0])
     program = held.step(1).program
     step = moves.Transition(held.state_zero, (), program.header, program.ops_root, program.consts_root)
     inner = StateRoot(tree[1][0])
-    forged = moves.Open(claims[0], 0, 1, inner, tuple(merkle.proof(tree, 0))[1:], step)
+    forged = moves.Open(claims[0], claim.body, 0, 1, inner, tuple(merkle.proof(tree, 0))[1:], step)
     assert claim.trace_root == tree[-1][0]
     rule = court.refused(
         games.call(court.contracts.game, forged, game_id(claims[0], court.address("mallory"), 0)), "mallory"

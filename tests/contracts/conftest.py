@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import brownie
 import pytest
-from brownie import Arbiter, DisputeGame, JobMarket, StakeVault, TestToken, accounts, chain, web3
+from brownie import Arbiter, DisputeGame, JobMarket, Rounds, StakeVault, TestToken, accounts, chain, web3
 from eth_abi import encode
 
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
@@ -18,7 +18,7 @@ BURN = "0x000000000000000000000000000000000000dEaD"
 MERGE = 0xFFFFFFFF
 UNBOND_SECONDS = 3_600
 PRICE, MERGE_PRICE, STAKE, MERGE_STAKE, BOND = 1_000, 601, 10_007, 20_011, 5_003
-ESCROW = 2 * (3 * PRICE + MERGE_PRICE)
+ESCROW = DEPOSIT = 2 * (3 * PRICE + MERGE_PRICE)
 
 
 def fields_of(function):
@@ -39,16 +39,17 @@ def isolation(fn_isolation, request):
 
 
 def deploy(game=None):
-    """token, arbiter, vault, market, game: by one account, at the addresses of its next five transactions."""
+    """token, arbiter, rounds, vault, market, game: by one account, at the addresses of its next six transactions."""
     deployer = accounts[0]
-    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(5)]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(6)]
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
-    judge = game or at[4]
-    vault = StakeVault.deploy(token, at[3], judge, UNBOND_SECONDS, {"from": deployer})
-    market = JobMarket.deploy(token, vault, judge, {"from": deployer})
+    rounds = Rounds.deploy({"from": deployer})
+    judge, others = game or at[5], [accounts[8]] * 3
+    vault = StakeVault.deploy(token, at[4], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
+    market = JobMarket.deploy(token, vault, judge, *others, {"from": deployer})
     court = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
-    assert [token, arbiter, vault, market, court] == at, "each contract lies where the others expect it"
+    assert [token, arbiter, rounds, vault, market, court] == at, "each contract lies where the others expect it"
     for account in accounts[1:7]:
         token.mint(account, 10**6, {"from": account})
         token.approve(vault, 2**256 - 1, {"from": account})
@@ -83,7 +84,24 @@ def params(**changed):
     values |= {"sharedDepth": 2, "payloadDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3, "minSlots": 2}
     values |= {"maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE, "slotStake": STAKE}
     values |= {"mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2], "profile": 1, "opset": 1}
+    values |= {"witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0}
     return [(values | changed)[name] for name in JOB_FIELDS]
+
+
+RECEIPT = {
+    "EIP712Domain": [
+        {"name": "name", "type": "string"},
+        {"name": "version", "type": "string"},
+        {"name": "chainId", "type": "uint256"},
+        {"name": "verifyingContract", "type": "address"},
+    ],
+    "Receipt": [
+        {"name": "job", "type": "bytes32"},
+        {"name": "round", "type": "uint32"},
+        {"name": "attempt", "type": "uint32"},
+        {"name": "mask", "type": "uint256"},
+    ],
+}
 
 
 class Job:
@@ -107,14 +125,22 @@ class Job:
         return PHASES[self.market.phase(self.id, r)]
 
     def opened(self, claim):
-        """(traceRoot, out, out2, nonce, proofT, traceCid, payloadCid) of a made-up trace of two states."""
+        """(body, nonce, proofT, traceCid, payloadCid) of a made-up trace of two states."""
         out, out2, first = leaf(claim + b"out"), leaf(claim + b"out2"), leaf(leaf(claim))
-        return [node(first, leaf(node(out, out2))), out, out2, leaf(claim + b"nonce"), [first], "trace", "payload"]
+        body = [node(first, leaf(node(out, out2))), out, out2]
+        return [body, leaf(claim + b"nonce"), [first], "trace", "payload"]
+
+    def body(self, claim):
+        """What a claim says; `merge` claims the same outputs always."""
+        if self.market.claim(claim)["slot"] != MERGE:
+            return self.opened(claim)[0]
+        out, out2 = leaf(b"next"), leaf(b"outer")
+        return [leaf(node(out, out2)), out, out2]
 
     def commitment(self, claim, worker):
         o = self.opened(claim)
         types = ["bytes32", "address", "bytes32", "bytes32", "bytes32", "bytes32"]
-        return web3.keccak(encode(types, [claim, worker.address, *o[:4]]))
+        return web3.keccak(encode(types, [claim, worker.address, *o[0], o[1]]))
 
     def start(self, r=0):
         self.market.startRound(self.id, r, {"from": self.requester})
@@ -145,8 +171,32 @@ class Job:
 
     def to_frozen(self, r=0, mask=7):
         self.to_revealed(r)
-        self.market.attest(self.id, r, mask, {"from": self.aggregator})
-        self.market.freeze(self.id, r, {"from": self.requester})
+        self.attest(r, mask)
+        self.freeze(r)
+
+    def revealed(self, r=0):
+        """The slots whose claims are Revealed."""
+        return [s for s in range(3) if self.market.claim(self.claim(s, r))["status"] == 3]
+
+    def receipt(self, slot, mask, r=0, by=None):
+        """(who, mask, signature) of a slot's owner."""
+        said = {"job": str(self.id), "round": r, "attempt": self.round(r)["attempt"], "mask": mask}
+        where = {"name": "Lockstep", "version": "1", "chainId": web3.chain_id, "verifyingContract": self.market.address}
+        data = {"types": RECEIPT, "primaryType": "Receipt", "domain": where, "message": said}
+        signed = web3.provider.make_request("eth_signTypedData_v4", [(by or self.workers[slot]).address, data])
+        return [slot, mask, signed["result"]]
+
+    def attest(self, r=0, mask=7):
+        """Every owner of a revealed slot names the slots of the mask."""
+        given = [self.receipt(s, mask, r) for s in self.revealed(r)]
+        return self.market.attest(self.id, r, given, {"from": self.requester})
+
+    def bodies(self, r=0):
+        """What `freeze` takes."""
+        return [self.opened(self.claim(s, r))[0] for s in self.revealed(r)]
+
+    def freeze(self, r=0, sender=None):
+        return self.market.freeze(self.id, r, self.bodies(r), {"from": sender or self.requester})
 
     def merge(self, r=0, merger=None):
         tx = self.market.merge(self.id, r, leaf(b"next"), leaf(b"outer"), "cid", {"from": merger or self.aggregator})

@@ -12,7 +12,7 @@ CLAIM = "0x" + "11" * 32
 
 
 @pytest.fixture(scope="module")
-def deployed(accounts, TestToken, StakeVault, JobMarket, DisputeGame, Arbiter):
+def deployed(accounts, TestToken, Rounds, StakeVault, JobMarket, DisputeGame, Arbiter):
     deployer = accounts[0]
 
     def creation(after):
@@ -21,9 +21,11 @@ def deployed(accounts, TestToken, StakeVault, JobMarket, DisputeGame, Arbiter):
 
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
+    Rounds.deploy({"from": deployer})
     market_at, game_at = creation(1), creation(2)
-    vault = StakeVault.deploy(token, market_at, game_at, 14 * 86_400, {"from": deployer})
-    market = JobMarket.deploy(token, vault, game_at, {"from": deployer})
+    others = [accounts[8]] * 3
+    vault = StakeVault.deploy(token, market_at, game_at, *others[1:], 14 * 86_400, {"from": deployer})
+    market = JobMarket.deploy(token, vault, game_at, *others, {"from": deployer})
     game = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
     assert (market.address, game.address) == (market_at, game_at)
     return game, market, vault, arbiter
@@ -42,7 +44,7 @@ def test_game_id_is_the_hash_of_claim_challenger_and_nonce(deployed, accounts):
 
 def test_game_on_no_claim_reverts(deployed, accounts):
     with brownie.reverts():
-        deployed[0].open(CLAIM, 0, 1, ZERO, [], STEP, {"from": accounts[1]})
+        deployed[0].open(CLAIM, [ZERO] * 3, 0, 1, ZERO, [], STEP, {"from": accounts[1]})
 
 
 @pytest.mark.parametrize(
@@ -74,10 +76,10 @@ def test_resolve_without_a_game_reverts(deployed, accounts):
 
 def test_verdicts_come_from_the_game_alone(deployed, accounts):
     _, market, vault, _ = deployed
-    for call in (market.onRejected, market.onOpen):
+    for call, rest in ((market.onRejected, ()), (market.onOpen, ([ZERO] * 3,))):
         with brownie.reverts():
-            call(CLAIM, {"from": accounts[1]})
+            call(CLAIM, *rest, {"from": accounts[1]})
     with brownie.reverts():
-        market.onConvicted(CLAIM, accounts[1], {"from": accounts[1]})
+        market.onConvicted(CLAIM, 1, accounts[1], {"from": accounts[1]})
     with brownie.reverts():
         vault.takeBond(CLAIM, accounts[1], {"from": accounts[1]})

@@ -6,6 +6,7 @@ from brownie import accounts, chain
 from conftest import (
     BOND,
     BURN,
+    DEPOSIT,
     ESCROW,
     MERGE_PRICE,
     MERGE_STAKE,
@@ -24,7 +25,7 @@ GAME = 9
 
 
 def status(job, claim):
-    return job.market.claim(claim)[5]
+    return job.market.claim(claim)["status"]
 
 
 REVEALED, ACCEPTED, EXCLUDED, ABSENT, FINAL, CONVICTED, VOID = range(3, 10)
@@ -42,11 +43,12 @@ def test_parameters_are_read_as_they_were_written(bench):
         datasetRows=2, rowLength=3, sharedDepth=4, payloadDepth=5, innerSteps=6, rounds=7, slots=8, minSlots=1,
         maxLead=9, maxFail=10, joinSeconds=11, trainSeconds=12, revealSeconds=13, attestSeconds=14, mergeSeconds=15,
         challengeSeconds=16, clockSeconds=117, stepSeconds=18, slotPrice=1, mergePrice=2, slotStake=21,
-        mergeStake=22, bond=23,
+        mergeStake=22, bond=23, witnesses=24, auditSeconds=25, witnessFee=26, witnessStake=520, answerSeconds=28,
+        gasPrice=0, feeCap=29, carry=0,
     )  # fmt: skip
     for i in (*range(5), *range(7, 11)):
         distinct[i] = leaf(bytes([i]))
-    tx = bench.market.create(distinct, 5, 70, {"from": accounts[1]})
+    tx = bench.market.create(distinct, 5, 7 * (8 + 2 + 24 * 26), {"from": accounts[1]})
     stored = bench.market.params(tx.events["JobCreated"]["job"])
     assert [bytes(v) if i in (*range(5), *range(7, 11)) else v for i, v in enumerate(stored)] == distinct
 
@@ -67,7 +69,7 @@ def test_an_honest_job_pays_everybody_and_refunds_the_rest(parts):
     assert tx.events["JobDone"]["refunded"] == 13
     assert [parts.vault.credits(w) for w in job.workers] == [2 * PRICE] * 3
     assert parts.vault.credits(job.aggregator) == 2 * MERGE_PRICE
-    assert parts.vault.credits(job.requester) == 13
+    assert parts.vault.credits(job.requester) == 13 + DEPOSIT
     assert parts.vault.totalEscrow() == 0
     assert books(parts) == parts.token.balanceOf(parts.vault), "nothing locked, nothing lost"
 
@@ -88,8 +90,8 @@ def test_a_worker_that_never_reveals_pays_the_price_of_its_slot(bench):
     later(101)
     assert job.phase() == "Revealing"
     job.reveal(slots=(0, 1))
-    bench.market.attest(job.id, 0, 7, {"from": job.aggregator})
-    tx = bench.market.freeze(job.id, 0, {"from": accounts[8]})
+    job.attest()
+    tx = job.freeze(sender=accounts[8])
     assert tx.events["Slashed"]["burned"] == tx.events["Slashed"]["amount"] == PRICE
     assert tx.events["Frozen"]["mask"] == 3
     assert bench.vault.free(job.workers[2]) == 10**5 - PRICE
@@ -109,15 +111,15 @@ def test_a_seed_is_drawn_within_256_blocks_or_never(bench):
     with reverts("RoundNotStartable"):
         job.start(1)
     bench.market.finish(job.id, {"from": accounts[8]})
-    assert bench.vault.credits(job.requester) == ESCROW, "maxFail 0: one failure ends the job"
+    assert bench.vault.credits(job.requester) == ESCROW + DEPOSIT, "maxFail 0: one failure ends the job"
 
 
 def test_verdicts_are_the_games_alone(bench):
     job = Job(bench)
     merge = job.to_lead()
     for call, args in (
-        (bench.market.onOpen, (merge,)),
-        (bench.market.onConvicted, (merge, accounts[5])),
+        (bench.market.onOpen, (merge, job.body(merge))),
+        (bench.market.onConvicted, (merge, 1, accounts[5])),
         (bench.market.onRejected, (merge,)),
     ):
         for stranger in (job.requester, job.aggregator, accounts[0]):
@@ -130,21 +132,21 @@ def test_a_convicted_slot_is_slashed_to_the_wei_and_earns_nothing(bench):
     job = Job(bench)
     job.to_revealed()
     liar = job.claim(1)
-    bench.market.onOpen(liar, game)
-    tx = bench.market.onConvicted(liar, job.challenger, game)
+    bench.market.onOpen(liar, job.body(liar), game)
+    tx = bench.market.onConvicted(liar, 1, job.challenger, game)
     event = tx.events["Slashed"]
     parts = (event["burned"], event["toChallenger"], event["toRequester"])
     assert parts == (STAKE - STAKE * 30 // 100 - STAKE * 20 // 100, STAKE * 30 // 100, STAKE * 20 // 100)
     assert sum(parts) == event["amount"] == STAKE
-    bench.market.attest(job.id, 0, 7, {"from": job.aggregator})
-    bench.market.freeze(job.id, 0, {"from": accounts[8]})
+    job.attest()
+    job.freeze(sender=accounts[8])
     assert job.round()["mask"] == 0b101, "excluded from the merge"
     job.merge()
     later(101)
     job.finalize()
     assert [bench.vault.credits(w) for w in job.workers] == [PRICE, 0, PRICE]
     with reverts("ClaimClosed"):
-        bench.market.onConvicted(liar, job.challenger, game)
+        bench.market.onConvicted(liar, 1, job.challenger, game)
 
 
 def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(bench):
@@ -154,8 +156,8 @@ def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(
     job.to_lead(1)
     merge_in = job.round()["mergeIn"]
     assert bench.market.stateZero(bad) == merge_in
-    bench.market.onOpen(bad, game)
-    tx = bench.market.onConvicted(bad, job.challenger, game)
+    bench.market.onOpen(bad, job.body(bad), game)
+    tx = bench.market.onConvicted(bad, 1, job.challenger, game)
     assert tx.events["RoundVoid"]["round"] == 1
     assert (job.phase(0), job.phase(1)) == ("Merging", "Void")
     assert job.round()["mergeIn"] == merge_in
@@ -201,7 +203,7 @@ PROGRAM = sha256(b"\x03" + leaf(HEADER) + OPS + ZERO).digest()
 def open_on_slot(parts, job, claim, nonce=0):
     """A game over the whole trace of a slot."""
     step = (ZERO, [], b"", ZERO, ZERO)
-    tx = parts.game.open(claim, nonce, 0, ZERO, [], step, {"from": job.challenger})
+    tx = parts.game.open(claim, job.body(claim), nonce, 0, ZERO, [], step, {"from": job.challenger})
     return tx.events["Opened"]["game"]
 
 
@@ -209,7 +211,7 @@ def open_on_merge(parts, job, claim, nonce=0):
     """A game over the one transition of a merge."""
     step = (job.round()["mergeIn"], [], HEADER, OPS, ZERO)
     end = node(leaf(b"next"), leaf(b"outer"))
-    tx = parts.game.open(claim, nonce, 1, end, [], step, {"from": job.challenger})
+    tx = parts.game.open(claim, job.body(claim), nonce, 1, end, [], step, {"from": job.challenger})
     return tx.events["Opened"]["game"]
 
 

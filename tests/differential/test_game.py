@@ -90,12 +90,14 @@ class Stage:
 
     def twin(self, case: int) -> Match:
         """The Python game on the claim as the chain has it."""
-        return Match(chain_games.claim(self.arena.contracts.market, self.claims[case]))
+        return Match(
+            chain_games.claim(self.arena.contracts.market, self.claims[case], self.arena.bodies[self.claims[case]])
+        )
 
     @cache  # noqa: B019
     def unchallenged(self) -> ProtocolClaim:
         """The honest claim with no game open on it."""
-        return chain_games.claim(self.arena.contracts.market, self.claims[0])
+        return chain_games.claim(self.arena.contracts.market, self.claims[0], self.arena.bodies[self.claims[0]])
 
     def nonce(self) -> int:
         self.games += 1

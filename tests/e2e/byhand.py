@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 from eth_account.signers.local import LocalAccount
+from eth_typing import Hash32
 
 from lockstep import jobs
 from lockstep.chain.contracts import Contracts
@@ -34,8 +35,8 @@ from lockstep.merging import (
     store_checkpoint,
 )
 from lockstep.protocol import merkle
-from lockstep.protocol.claims import claim_id, commitment, job_id
-from lockstep.protocol.jobs import Phase, Reveal
+from lockstep.protocol.claims import claim_id, commitment, job_id, receipt_hash
+from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore, open_store
 from tests import toyjob
@@ -170,7 +171,9 @@ class Market:
         requester = self.devnet.account("requester")
         outbox = Outbox(self.folder / "requester.sqlite", self.devnet.w3, requester)
         token, vault, market = self.contracts.token, self.contracts.vault, self.contracts.market
-        permit = token.sign_permit(requester, vault.address, params.escrow, Seconds(self.now() + 3600))
+        permit = token.sign_permit(
+            requester, vault.address, Wei(params.escrow + params.deposit), Seconds(self.now() + 3600)
+        )
         outbox.send(market.create_with_permit(params, 1, params.escrow, permit), "create")
         outbox.close()
         made = job_id(self.contracts.addresses.chain_id, market.address, Address(requester.address), 1, params)
@@ -202,12 +205,15 @@ class Market:
         self.wait_phase(job, r, Phase.REVEALING)
         for worker in self.workers:
             worker.reveal(job, r)
+        self.wait_phase(job, r, Phase.ATTESTING)
+        for worker in self.workers:
+            worker.attest(job, r)
 
     def merge_by_turn(self, job: Job, r: int) -> None:
         """The slot owner whose turn it is merges the round, from the workers' own payloads."""
         stored = self.contracts.market.round(job.id, r)
         merger = self.contracts.market.merger_of(job.id, r)
-        refs = [Payload(Cid(w.claims[r][0].payload_cid), Digest(w.claims[r][0].out)) for w in self.workers]
+        refs = [Payload(Cid(w.claims[r][0].payload_cid), Digest(w.claims[r][0].body.out)) for w in self.workers]
         payloads = [fetch_payload(job, self.store, ref) if stored.mask >> s & 1 else None for s, ref in enumerate(refs)]
         merged = merge_round(job, job.genesis, payloads, stored.seed, r)
         cid = store_checkpoint(self.store, merged.checkpoint)
@@ -257,7 +263,7 @@ class Worker:
         assert merkle.node(out, out2) == roots[-1], "S_T is node(payload, Z)"
         levels = merkle.levels([merkle.leaf(root) for root in roots])
         opened = Reveal(
-            trace_root(roots), out, out2, Digest(os.urandom(32)), tuple(merkle.proof(levels, len(roots) - 1)),
+            Body(trace_root(roots), out, out2), Digest(os.urandom(32)), tuple(merkle.proof(levels, len(roots) - 1)),
             self.market.store.put(b"".join(roots)), self.market.store.put(payload_bytes(payload)),
         )  # type: ignore[arg-type] # fmt: skip
         claim = claim_id(job.id, r, stored.attempt, self.slot)
@@ -269,6 +275,15 @@ class Worker:
         """Open the commitment."""
         opened, claim = self.claims[r]
         self.send(self.market.contracts.market.reveal(job.id, r, self.slot, opened), f"reveal/{claim.hex()}")
+
+    def attest(self, job: Job, r: int) -> None:
+        """Say that every payload is there."""
+        contracts = self.market.contracts
+        mask, stored = (1 << job.params.slots) - 1, contracts.market.round(job.id, r)
+        chain_id, market = contracts.addresses.chain_id, contracts.market.address
+        digest = receipt_hash(chain_id, market, job.id, r, stored.attempt, mask)
+        receipt = Receipt(self.slot, mask, bytes(self.account.unsafe_sign_hash(Hash32(digest)).signature))
+        self.send(contracts.market.attest(job.id, r, [receipt]), f"attest/{job.id.hex()}/{r}/{stored.attempt}")
 
 
 def merged_checkpoint(market: Market, job: Job, merged: Mapping[str, Any]) -> jobs.Checkpoint:

@@ -32,7 +32,7 @@ from lockstep.numerics.trace import layout_root
 from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.claims import commitment
 from lockstep.protocol.game import Game
-from lockstep.protocol.jobs import JobParams, Phase, Reveal
+from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
@@ -238,13 +238,16 @@ class Market:
         payload = payload_cid or self.store.put(payload_bytes(jobs.payload_of(self.job, final)))
         cid = trace_cid or self.store.put(b"".join(roots))
         nonce = Digest(os.urandom(32))
-        return HeldClaim(run, roots), Reveal(levels[-1][0], out, out2, nonce, proof, cid, payload)  # type: ignore[arg-type]
+        return HeldClaim(run, roots), Reveal(Body(levels[-1][0], out, out2), nonce, proof, cid, payload)  # type: ignore[arg-type]
 
     def merge(self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0) -> tuple[ClaimId, Worker]:
         """Freeze, and have whoever's turn it is merge; `lie` makes another run of it."""
         market = self.contracts.market
         if market.phase(self.job_id, r) != Phase.MERGING:
-            self.requester.send(market.freeze(self.job_id, r), f"freeze/{r}")
+            # Nobody speaks: what was revealed is accepted when the window is over.
+            self.devnet.advance(self.params.attest_seconds)
+            bodies = self.ledger().jobs[self.job_id].rounds[r].bodies
+            self.requester.send(market.freeze(self.job_id, r, bodies), f"freeze/{r}")
         stored = market.round(self.job_id, r)
         while int(merger := market.merger_of(self.job_id, r), 16) == 0:
             self.devnet.advance(self.params.merge_seconds)

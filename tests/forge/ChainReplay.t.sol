@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {CHEATS} from "./Cheats.sol";
 // Not a contract of the project: compiled because it stands here, and found by its name.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 /// @title Cheats
 /// @notice The few of forge's cheat codes that the tests use, declared here so that no library is needed.
@@ -17,6 +17,9 @@ interface Cheats {
     function deal(address account, uint256 balance) external;
     function setNonceUnsafe(address account, uint64 nonce) external;
     function prank(address sender) external;
+    function addr(uint256 key) external pure returns (address);
+    function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
+    function etch(address target, bytes calldata code) external;
     function startPrank(address sender) external;
     function stopPrank() external;
     function recordLogs() external;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
@@ -37,12 +37,12 @@ contract ClaimDouble {
 
     // -- what the game calls
 
-    function onOpen(bytes32) external returns (IJobMarket.GameTerms memory t) {
+    function onOpen(bytes32, IJobMarket.Body calldata) external returns (IJobMarket.GameTerms memory t) {
         t = terms;
         t.openGames = openGames++;
     }
 
-    function onConvicted(bytes32 claim_, address challenger) external {
+    function onConvicted(bytes32 claim_, uint32, address challenger) external {
         require(_live, "convicted once");
         _live = false;
         vault.slash(claim_, challenger, REQUESTER);
@@ -53,7 +53,6 @@ contract ClaimDouble {
     }
 
     function claim(bytes32) external view returns (IJobMarket.Claim memory c) {
-        c.traceRoot = terms.traceRoot;
         c.transitions = terms.transitions;
     }
 

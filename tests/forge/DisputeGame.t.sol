@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
@@ -56,7 +56,7 @@ contract DisputeGameTest {
         Arbiter arbiter = new Arbiter();
         // Creation 5 of this contract, after token, market, arbiter and vault.
         address at = address(uint160(uint256(keccak256(abi.encodePacked(hex"d694", address(this), hex"05")))));
-        vault = new StakeVault(IERC20(address(token)), address(market), at, 1 days);
+        vault = new StakeVault(IERC20(address(token)), address(market), at, address(0), address(0), 1 days);
         game = new DisputeGame(IJobMarket(address(market)), vault, arbiter);
         require(address(game) == at, "the game is elsewhere");
         _fund(token, WORKER);
@@ -184,7 +184,7 @@ contract DisputeGameTest {
         delete trace;
         for (uint32 t = 1; t <= T; t++) trace.push(Merkle.leaf(_root(t)));
         IJobMarket.GameTerms memory terms =
-            IJobMarket.GameTerms(WORKER, T, 0, CLOCK, TAU, BOND, Merkle.rootOf(trace));
+            IJobMarket.GameTerms(WORKER, T, 0, CLOCK, TAU, BOND);
         bytes32 head = sha256(abi.encodePacked(bytes1(0x00), header));
         bytes32 program = sha256(abi.encodePacked(bytes1(0x03), head, _opsRoot(), bytes32(0)));
         market.set(vault, terms, _root(0), program, program);
@@ -208,7 +208,7 @@ contract DisputeGameTest {
         by(CHALLENGER)
         returns (bytes32)
     {
-        return game.open(CLAIM, nonce, t, next, nextProof, step);
+        return game.open(CLAIM, IJobMarket.Body(Merkle.rootOf(trace), 0, 0), nonce, t, next, nextProof, step);
     }
 
     function _step(uint32 t) private view returns (IDisputeGame.Step memory) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
@@ -43,7 +43,7 @@ contract GamesReplay {
         Arbiter arbiter = new Arbiter();
         // Creation 5 of this contract, after token, market, arbiter and vault.
         address at = address(uint160(uint256(keccak256(abi.encodePacked(hex"d694", address(this), hex"05")))));
-        vault = new StakeVault(IERC20(address(token)), address(market), at, 1 days);
+        vault = new StakeVault(IERC20(address(token)), address(market), at, address(0), address(0), 1 days);
         game = new DisputeGame(IJobMarket(address(market)), vault, arbiter);
         require(address(game) == at, "the game is elsewhere");
     }
@@ -95,7 +95,7 @@ contract GamesReplay {
     function _claim(History memory h, string memory line) private {
         IJobMarket.GameTerms memory terms = IJobMarket.GameTerms(
             h.defender, uint32(_uint(line, ".transitions")), 0, uint32(_uint(line, ".clock")), uint32(_uint(line, ".step")),
-            uint128(_uint(line, ".bond")), CHEATS.parseJsonBytes32(line, ".traceRoot")
+            _uint(line, ".bond")
         );
         bytes32 zero = CHEATS.parseJsonBytes32(line, ".stateZero");
         bytes32 program = CHEATS.parseJsonBytes32(line, ".program");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
@@ -66,7 +66,7 @@ contract GamesTable {
         Arbiter arbiter = new Arbiter();
         // Creation 5 of this contract, after token, market, arbiter and vault.
         address at = address(uint160(uint256(keccak256(abi.encodePacked(hex"d694", address(this), hex"05")))));
-        vault = new StakeVault(IERC20(address(token)), address(market), at, 1 days);
+        vault = new StakeVault(IERC20(address(token)), address(market), at, address(0), address(0), 1 days);
         game = new DisputeGame(IJobMarket(address(market)), vault, arbiter);
         require(address(game) == at, "the game is elsewhere");
         _fund(WORKER);
@@ -93,9 +93,8 @@ contract GamesTable {
         (held, defender, _luck) = (c, by, luck);
         isTrue = Merkle.rootOf(Letters.trace(c)) == Merkle.rootOf(Letters.truth(c).trace());
         bytes32 program = Letters.programRoot();
-        bytes32 root = Merkle.rootOf(Letters.trace(c));
         market.set(
-            vault, IJobMarket.GameTerms(WORKER, Letters.T, 0, CLOCK, TAU, BOND, root), Letters.state(c, 0), program, program
+            vault, IJobMarket.GameTerms(WORKER, Letters.T, 0, CLOCK, TAU, BOND), Letters.state(c, 0), program, program
         );
         market.lock(CLAIM, WORKER, STAKE);
     }
@@ -106,8 +105,9 @@ contract GamesTable {
         bytes32[] memory nextProof;
         IDisputeGame.Step memory step;
         if (t > 0) (next, nextProof, step) = (held.state(t), Letters.proof(held.trace(), t - 1), held.step(t));
+        IJobMarket.Body memory body = IJobMarket.Body(Merkle.rootOf(held.trace()), 0, 0);
         CHEATS.startPrank(account(seats.length));
-        bytes32 id = game.open(CLAIM, 0, t, next, nextProof, step);
+        bytes32 id = game.open(CLAIM, body, 0, t, next, nextProof, step);
         CHEATS.stopPrank();
         IDisputeGame.Game memory g = game.game(id);
         uint256 budget = uint256(g.leftDefender) + g.leftChallenger;

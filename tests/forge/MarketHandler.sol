@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 import {JobMarket} from "../../contracts/JobMarket.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title MarketHandler
 /// @notice What the fuzzer may do to one job: every verb, by every account, at any time. It is the game itself.
-contract MarketHandler {
+contract MarketHandler is IWitnesses, IAvailability {
     uint32 internal constant MERGE = 0xffffffff;
     uint256 public constant ACCOUNTS = 6;
     uint16 internal constant SLOTS = 3;
@@ -38,8 +40,10 @@ contract MarketHandler {
     constructor() {
         token = new TestToken();
         address marketAt = address(uint160(uint256(keccak256(abi.encodePacked(bytes2(0xd694), address(this), uint8(3))))));
-        vault = new StakeVault(IERC20(address(token)), marketAt, address(this), 1 hours);
-        market = new JobMarket(address(token), vault, address(this));
+        vault = new StakeVault(IERC20(address(token)), marketAt, address(this), address(this), address(this), 1 hours);
+        market = new JobMarket(
+            address(token), vault, address(this), address(this), IWitnesses(address(this)), IAvailability(address(this))
+        );
         for (uint256 i = 0; i < ACCOUNTS; i++) {
             token.mint(account(i), 1e9);
             CHEATS.prank(account(i));
@@ -47,12 +51,22 @@ contract MarketHandler {
         }
         CHEATS.prank(account(0));
         job = market.create(_params(), 0, 1e6 + 1);
-        deposited = 1e6 + 1;
-        for (uint256 i = 1; i < ACCOUNTS; i++) _deposit(i, 5_000);
+        deposited = 1e6 + 1 + market.job(job).deposit;
+        for (uint256 i = 1; i < ACCOUNTS; i++) _deposit(i, 9_999);
     }
 
     function account(uint256 i) public pure returns (address) {
-        return address(uint160(0xacc0 + i % 6));
+        return CHEATS.addr(0xacc0 + i % 6);
+    }
+
+    // -- what the market asks others
+
+    function witnessOf(bytes32, uint32, uint256 i) external pure returns (address) {
+        return account(i + 2);
+    }
+
+    function missing(bytes32 claim) external pure returns (bool) {
+        return uint256(claim) % 8 == 0;
     }
 
     /// @notice Everything under lock.
@@ -85,6 +99,10 @@ contract MarketHandler {
         } else if (kind % 64 == 6) {
             CHEATS.prank(account(0));
             market.cancel(job);
+        } else if (kind % 128 == 14) {
+            market.onInvalid(job, actor);
+        } else if (kind % 16 == 14) {
+            market.onWitnessed(job, amount % 2 == 0 ? actor : address(0));
         } else {
             market.finish(job);
         }
@@ -117,10 +135,9 @@ contract MarketHandler {
             CHEATS.roll(block.number + 2);
             market.seal(job, r);
         } else if (phase == IJobMarket.Phase.Attesting) {
-            CHEATS.prank(account(1));
-            market.attest(job, r, who);
+            _speak(r, who, uint256(out));
         } else if (phase == IJobMarket.Phase.Freezing) {
-            market.freeze(job, r);
+            market.freeze(job, r, _bodies(r));
         } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
             CHEATS.prank(market.mergerOf(job, r));
             market.merge(job, r, out, out, "");
@@ -135,6 +152,56 @@ contract MarketHandler {
             market.job(job).started < ROUNDS ? _startRound() : market.finish(job);
         } else {
             for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _act(r, s, phase, account(who >> 8));
+        }
+    }
+
+    /// @dev Witnesses are drawn, payloads demanded, receipts given: by the owners whose bit is set, and by witnesses.
+    function _speak(uint32 r, uint256 who, uint256 luck) private {
+        if (!market.round(job, r).drawn && luck % 2 == 0) market.onDrawn(job, r, uint16(luck % 3));
+        if (luck % 5 == 0) market.onDemanded(job, r, uint32(luck % SLOTS));
+        IJobMarket.Round memory ro = market.round(job, r);
+        for (uint32 s = 0; s < SLOTS + ro.witnesses; s++) {
+            uint32 speaker = s < SLOTS ? s : 64 + s - SLOTS;
+            address by = s < SLOTS ? _owner(r, s) : account(s - SLOTS + 2);
+            if ((who >> s) & 1 == 0 || (ro.spoke >> speaker) & 1 == 1 || by == address(0)) continue;
+            uint256 mask = luck % 7 == 0 ? luck >> 8 : type(uint256).max;
+            IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
+            given[0] = IJobMarket.Receipt(speaker, mask, _signed(by, _digest(r, ro.attempt, mask)));
+            try market.attest(job, r, given) {} catch {}
+        }
+    }
+
+    function _digest(uint32 r, uint32 attempt, uint256 mask) private view returns (bytes32) {
+        bytes32 domain = keccak256(
+            abi.encode(
+                keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
+                keccak256("Lockstep"),
+                keccak256("1"),
+                block.chainid,
+                address(market)
+            )
+        );
+        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)");
+        return keccak256(abi.encodePacked(hex"1901", domain, keccak256(abi.encode(kind, job, r, attempt, mask))));
+    }
+
+    function _signed(address by, bytes32 digest) private pure returns (bytes memory) {
+        uint256 key = 0xacc0;
+        while (CHEATS.addr(key) != by) key++;
+        (uint8 v, bytes32 r, bytes32 s) = CHEATS.sign(key, digest);
+        return abi.encodePacked(r, s, v);
+    }
+
+    /// @dev Of the revealed slots, in order.
+    function _bodies(uint32 r) private view returns (IJobMarket.Body[] memory bodies) {
+        bodies = new IJobMarket.Body[](SLOTS);
+        uint256 count = 0;
+        for (uint32 s = 0; s < SLOTS; s++) {
+            bytes32 claim = market.claimIdOf(job, r, s);
+            if (market.claim(claim).status == IJobMarket.ClaimStatus.Revealed) bodies[count++] = _opened(claim).body;
+        }
+        assembly ("memory-safe") {
+            mstore(bodies, count)
         }
     }
 
@@ -154,7 +221,7 @@ contract MarketHandler {
             market.join(job, r, s);
         } else if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
             IJobMarket.Reveal memory o = _opened(claim);
-            bytes32 commitment = keccak256(abi.encode(claim, worker, o.traceRoot, o.out, o.out2, o.nonce));
+            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.nonce));
             CHEATS.prank(worker);
             market.commit(job, r, s, commitment);
         } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {
@@ -169,7 +236,9 @@ contract MarketHandler {
 
     function open(uint256 who, uint256 back, uint256 s) external {
         bytes32 claim = market.claimIdOf(job, _round(back), s % 4 == 3 ? MERGE : uint32(s % 4));
-        IJobMarket.GameTerms memory terms = market.onOpen(claim);
+        IJobMarket.Round memory ro = market.round(job, market.claim(claim).round);
+        IJobMarket.Body memory body = s % 4 == 3 ? _merged(ro.nextShared, ro.nextOuter) : _opened(claim).body;
+        IJobMarket.GameTerms memory terms = market.onOpen(claim, body);
         bytes32 bond = keccak256(abi.encode(claim, _bonds.length));
         vault.lock(account(who), bond, terms.bond);
         _bonds.push(bond);
@@ -186,7 +255,7 @@ contract MarketHandler {
         } else if (fraud) {
             uint256 stake = vault.lockOf(claim).amount;
             uint256 before = _creditsOfAll();
-            market.onConvicted(claim, held.account);
+            market.onConvicted(claim, 1, held.account);
             vault.unlock(bond);
             slashed += stake;
             slashedTo += _creditsOfAll() - before;
@@ -225,12 +294,15 @@ contract MarketHandler {
 
     /// @dev T = 2: one step and the encode.
     function _opened(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
-        o.out = keccak256(abi.encode(claim));
-        o.out2 = o.out;
-        o.nonce = o.out;
+        bytes32 out = keccak256(abi.encode(claim));
+        o.nonce = out;
         o.proofT = new bytes32[](1);
-        o.proofT[0] = Merkle.leaf(o.out);
-        o.traceRoot = Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(o.out, o.out2)));
+        o.proofT[0] = Merkle.leaf(out);
+        o.body = IJobMarket.Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
+    }
+
+    function _merged(bytes32 out, bytes32 out2) private view returns (IJobMarket.Body memory) {
+        return IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2);
     }
 
     function _params() private pure returns (IJobMarket.JobParams memory p) {
@@ -240,7 +312,9 @@ contract MarketHandler {
         (p.slots, p.minSlots, p.maxLead, p.maxFail) = (SLOTS, 2, 3, 3);
         (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 100, 100);
         (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 100, 60, 1);
-        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 211, 307, 53);
+        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 1_013, 1_019, 153);
+        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (2, 100, 11, 223);
+        (p.answerSeconds, p.feeCap) = (100, 1e9);
         p.aggregator = account(1);
         (p.profile, p.opset) = (1, 1);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
@@ -35,8 +35,12 @@ contract MarketInvariants {
 
     function invariant_escrow_is_held_paid_or_refunded() external view {
         IJobMarket.Job memory j = handler.market().job(handler.job());
-        require(j.escrow == handler.vault().totalEscrow() + j.paid + j.refunded, "escrow leaks");
-        if (j.status == IJobMarket.JobStatus.Done) require(j.escrow == j.paid + j.refunded, "escrow left behind");
+        uint256 held = handler.vault().totalEscrow();
+        require(j.escrow + j.deposit == held + j.paid + j.refunded, "escrow leaks");
+        if (j.status == IJobMarket.JobStatus.Done) {
+            require(j.deposit == 0 && held == j.feesDue, "escrow left behind");
+            require(j.escrow == j.paid + j.refunded + j.feesDue, "escrow is not paid, refunded or due");
+        }
     }
 
     function invariant_what_is_slashed_arrives() external view {

@@ -1,12 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 import {JobMarket} from "../../contracts/JobMarket.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {Cheats, CHEATS} from "./Cheats.sol";
+
+/// @title Beyond
+/// @notice What the market asks others, as tests/histories.py answers it.
+contract Beyond is IWitnesses, IAvailability {
+    function witnessOf(bytes32, uint32 round, uint256 i) external pure returns (address) {
+        return CHEATS.addr(0x1004 + (round + i) % 4);
+    }
+
+    function missing(bytes32 claim) external pure returns (bool) {
+        return uint256(claim) % 4 == 0;
+    }
+}
 
 /// @title RoundsReplay
 /// @notice Random histories that the Python twin played (tests/histories.py), replayed act by act: the same acts are refused for the
@@ -15,7 +29,10 @@ contract RoundsReplay {
     uint256 private constant UNBOND_SECONDS = 3600;
     address private constant GAME = address(0x6A3E);
     address private constant BURN = 0x000000000000000000000000000000000000dEaD;
-    uint256 private constant FIRST_ACCOUNT = 0x1000;
+    address private constant VALIDATOR = address(0x6A40);
+    address private constant WITNESSES = address(0x6A41);
+    address private constant AVAILABILITY = address(0x6A42);
+    uint256 private constant FIRST_KEY = 0x1000;
     uint256 private constant ACCOUNTS = 8;
     uint32 private constant MERGE = 0xffffffff;
 
@@ -41,11 +58,16 @@ contract RoundsReplay {
     function setUp() external {
         // The twin computes these addresses as this contract's creations 1, 2 and 3.
         token = new TestToken();
-        vault = new StakeVault(IERC20(address(token)), _creation(0x03), GAME, UNBOND_SECONDS);
-        market = new JobMarket(address(token), vault, GAME);
+        vault = new StakeVault(IERC20(address(token)), _creation(0x03), GAME, WITNESSES, AVAILABILITY, UNBOND_SECONDS);
+        market = new JobMarket(
+            address(token), vault, GAME, VALIDATOR, IWitnesses(WITNESSES), IAvailability(AVAILABILITY)
+        );
         require(address(market) == _creation(0x03), "the market is elsewhere");
-        for (uint160 i = 0; i < ACCOUNTS; i++) {
-            address account = address(uint160(FIRST_ACCOUNT) + i);
+        Beyond beyond = new Beyond();
+        CHEATS.etch(WITNESSES, address(beyond).code);
+        CHEATS.etch(AVAILABILITY, address(beyond).code);
+        for (uint256 i = 0; i < ACCOUNTS; i++) {
+            address account = CHEATS.addr(FIRST_KEY + i);
             token.mint(account, 1e12);
             CHEATS.prank(account);
             token.approve(address(vault), type(uint256).max);
@@ -119,8 +141,8 @@ contract RoundsReplay {
                 d = keccak256(abi.encode(d, market.claim(claim), market.live(claim)));
             }
         }
-        for (uint160 i = 0; i < ACCOUNTS; i++) {
-            address account = address(uint160(FIRST_ACCOUNT) + i);
+        for (uint256 i = 0; i < ACCOUNTS; i++) {
+            address account = CHEATS.addr(FIRST_KEY + i);
             (uint256 unbonding,) = vault.unbonding(account);
             d = keccak256(abi.encode(d, vault.free(account), vault.credits(account), unbonding));
         }

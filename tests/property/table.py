@@ -9,7 +9,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, moves
 from lockstep.protocol.moves import Event, Move, Phase, Verdict
 from lockstep.protocol.openings import OpeningWrong
-from lockstep.protocol.stakes import BURN, Books
+from lockstep.protocol.stakes import BURN, Books, Keeper
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests import letters
 
@@ -71,7 +71,7 @@ class Table:
         record = self.records.get(id_)
         state, events = game.play(record.state if record else None, move, sender, now, self.claim, _ARBITER)
         if record is None:
-            self.books.lock(sender, id_, self.claim.bond, by_game=True)
+            self.books.lock(sender, id_, self.claim.bond, Keeper.GAME)
             record = self.records[id_] = Record(state, now, state.left_defender + state.left_challenger)
             self.claim = replace(self.claim, open_games=self.claim.open_games + 1)
         record.state = state
@@ -91,7 +91,7 @@ class Table:
             self.books.slash(self.claim.id, closed.challenger, REQUESTER)
             self.claim = replace(self.claim, live=False)
             self.convicted_by = id_
-        self.books.unlock(id_, by_game=True)
+        self.books.unlock(id_, Keeper.GAME)
 
     def tries(self, id_: GameId, move: Move, sender: Address, now: Seconds) -> str:
         """The rule that refuses a move, "" if it was played."""

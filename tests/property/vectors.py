@@ -98,7 +98,7 @@ def line(recorder: Recorder) -> dict[str, Any]:
     claim, acts = recorder.table.claim, recorder.acts
     return {
         "claim": "0x" + claim.id.hex(), "defender": claim.defender, "delegate": claim.delegate or "0x" + 40 * "0",
-        "transitions": claim.transitions, "traceRoot": "0x" + claim.trace_root.hex(),
+        "transitions": claim.transitions,
         "stateZero": "0x" + claim.state_zero.hex(), "program": "0x" + claim.program.hex(),
         "lastProgram": "0x" + claim.last_program.hex(), "seed": "0x" + SEED.hex(), "round": claim.round,
         "slot": claim.slot, "clock": CLOCK, "step": STEP_SECONDS, "bond": letters.BOND, "stake": STAKE,

@@ -43,7 +43,7 @@ class Court:
 
     def open(self, slot: int, held: PlainClaim) -> GameId:
         self.opened += 1
-        claim = chain_games.claim(self.arena.contracts.market, self.claims[slot])
+        claim = chain_games.claim(self.arena.contracts.market, self.claims[slot], self.arena.bodies[self.claims[slot]])
         move = games.open_at(claim, held, 1, self.opened)
         game = game_id(claim.id, Address(self.arena.challenger.address), self.opened)
         self.arena.begin(game, move)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
-NAMES = ("Arbiter", "DisputeGame", "JobMarket", "StakeVault", "TestToken", "Validator")
+NAMES = ("Arbiter", "DisputeGame", "JobMarket", "Rounds", "StakeVault", "TestToken", "Validator")
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,17 @@ class Artifact:
     name: str
     abi: list[dict[str, Any]]
     bytecode: str
-    """Creation code, 0x-prefixed hexadecimal."""
+    """Creation code, 0x-prefixed hexadecimal; a library's address is missing where `links` says."""
+    links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Library name -> byte offsets of its address in the code."""
+
+    def linked(self, libraries: Mapping[str, str]) -> str:
+        """The creation code with the libraries' addresses (0x...) in it."""
+        code = self.bytecode[2:]
+        for name, offsets in self.links.items():
+            for at in offsets:
+                code = code[: 2 * at] + libraries[name][2:].lower() + code[2 * at + 40 :]
+        return "0x" + code
 
     def entries(self, kind: str) -> dict[str, dict[str, Any]]:
         """The ABI's functions, events or errors by name; no contract here overloads a name."""
@@ -30,7 +41,12 @@ class Artifact:
 def load(name: str) -> Artifact:
     """The artifact of a contract named in NAMES."""
     value = json.loads(resources.files(__package__).joinpath("abi", f"{name}.json").read_text())
-    return Artifact(value["contractName"], value["abi"], value["bytecode"])
+    links = {
+        library: tuple(place["start"] for place in places)
+        for file in value.get("linkReferences", {}).values()
+        for library, places in file.items()
+    }
+    return Artifact(value["contractName"], value["abi"], value["bytecode"], links)
 
 
 def snake(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,18 @@ from lockstep.chain import artifacts, reverts
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import (
+    Body,
     Claim,
     ClaimStatus,
     Job,
     JobParams,
     JobStatus,
     Phase,
+    Receipt,
     Reveal,
     Round,
 )
+from lockstep.protocol.stakes import Keeper, Lock
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -149,15 +153,6 @@ class Token(Contract):
         return deadline, signed.v, signed.r.to_bytes(32, "big"), signed.s.to_bytes(32, "big")
 
 
-@dataclass(frozen=True)
-class Lock:
-    """Stake or a bond held under one key."""
-
-    account: Address
-    amount: Wei
-    by_game: bool
-
-
 class Vault(Contract):
     """StakeVault: stake, locks, credits."""
 
@@ -179,8 +174,8 @@ class Vault(Contract):
 
     def lock_of(self, key: bytes) -> Lock | None:
         """The lock under a ClaimId or GameId; None if there is none."""
-        account, amount, by_game = self.read("lockOf", key)
-        return Lock(account, Wei(amount), by_game) if int(account, 16) else None
+        account, amount, keeper = self.read("lockOf", key)
+        return Lock(account, Wei(amount), Keeper(keeper)) if int(account, 16) else None
 
     def total_escrow(self) -> Wei:
         """Escrow of all jobs that is neither paid nor refunded."""
@@ -247,7 +242,9 @@ class Market(Contract):
     def round(self, job: JobId, r: int) -> Round:
         """The round as stored; `phase` says what time has made of it."""
         phase, *rest = self.read("round", job, r)
-        return Round(Phase(phase), *rest)
+        value = Round(Phase(phase), *rest)
+        value.named = (value.named[0], value.named[1])
+        return value
 
     def phase(self, job: JobId, r: int) -> Phase:
         """The round's phase at the latest block's time."""
@@ -278,6 +275,10 @@ class Market(Contract):
     def window_open(self, claim: ClaimId) -> bool:
         """Whether a game may be opened on the claim now."""
         return bool(self.read("windowOpen", claim))
+
+    def bond_of(self, job: JobId) -> Wei:
+        """What a game on a claim of the job costs its challenger now."""
+        return Wei(self.read("bondOf", job))
 
     def program_of(self, claim: ClaimId, t: int) -> ProgramRoot:
         """The Program of transition t."""
@@ -318,9 +319,13 @@ class Market(Contract):
         """Closes the roster, or draws the seed, or fails the round."""
         return self.call("seal", job, r)
 
-    def freeze(self, job: JobId, r: int) -> Call:
-        """Fixes the accepted claims and the merge's input."""
-        return self.call("freeze", job, r)
+    def attest(self, job: JobId, r: int, receipts: Sequence[Receipt]) -> Call:
+        """Hands in receipts; the first of each speaker counts."""
+        return self.call("attest", job, r, [_plain(given) for given in receipts], gas=150_000 + 150_000 * len(receipts))
+
+    def freeze(self, job: JobId, r: int, bodies: Sequence[Body]) -> Call:
+        """Fixes the accepted claims and the merge's input; `bodies` of the revealed slots, in order."""
+        return self.call("freeze", job, r, [_plain(body) for body in bodies])
 
     def finalize(self, job: JobId, r: int) -> Call:
         """Pays a round that nobody can overturn any more."""
@@ -351,10 +356,6 @@ class Market(Contract):
     def reveal(self, job: JobId, r: int, slot: int, opened: Reveal) -> Call:
         """Opens the commitment."""
         return self.call("reveal", job, r, slot, opened, gas=500_000)
-
-    def attest(self, job: JobId, r: int, mask: int) -> Call:
-        """The aggregator: which payloads it fetched and decoded."""
-        return self.call("attest", job, r, mask, gas=200_000)
 
     def merge(self, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str) -> Call:
         """Claims the merge; locks mergeStake."""

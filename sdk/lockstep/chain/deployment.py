@@ -1,4 +1,4 @@
-"""Deploys the five contracts: their addresses are computed first, since they know each other from birth."""
+"""Deploys the contracts: their addresses are computed first, since they know each other from birth."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
 _GAS = 6_000_000
+ORDER = ("token", "arbiter", "rounds", "vault", "market", "game")
+NOBODY = "0x" + 40 * "0"
 
 
 def create_address(deployer: Address, nonce: int) -> Address:
@@ -38,15 +40,16 @@ def deploy(
     Raises `ChainError` if a creation reverts or lands elsewhere, `TryLater` if it is not mined in `timeout` seconds.
     """
     first = w3.eth.get_transaction_count(deployer.address)
-    order = [name for name in ("token", "arbiter", "vault", "market", "game") if token is None or name != "token"]
+    order = [name for name in ORDER if token is None or name != "token"]
     at = {name: create_address(Address(deployer.address), first + i) for i, name in enumerate(order)}
     if token is not None:
         at["token"] = token
     arguments: dict[str, tuple[str, list[Any]]] = {
         "token": ("TestToken", []),
         "arbiter": ("Arbiter", []),
-        "vault": ("StakeVault", [at["token"], at["market"], at["game"], unbond_seconds]),
-        "market": ("JobMarket", [at["token"], at["vault"], at["game"]]),
+        "rounds": ("Rounds", []),
+        "vault": ("StakeVault", [at["token"], at["market"], at["game"], NOBODY, NOBODY, unbond_seconds]),
+        "market": ("JobMarket", [at["token"], at["vault"], at["game"], NOBODY, NOBODY, NOBODY]),
         "game": ("DisputeGame", [at["market"], at["vault"], at["arbiter"]]),
     }
     base_fee = w3.eth.get_block("latest").get("baseFeePerGas", 0)
@@ -54,7 +57,7 @@ def deploy(
     for i, name in enumerate(order):
         artifact, values = arguments[name]
         compiled = artifacts.load(artifact)
-        factory = w3.eth.contract(abi=compiled.abi, bytecode=compiled.bytecode)
+        factory = w3.eth.contract(abi=compiled.abi, bytecode=compiled.linked({"Rounds": at["rounds"]}))
         transaction = {
             "type": 2,
             "chainId": w3.eth.chain_id,
@@ -71,6 +74,7 @@ def deploy(
         if receipt["status"] != 1 or receipt["contractAddress"] != at[name]:
             raise ChainError(f"deploying {arguments[name][0]} failed", "check the chain's hardfork: at least shanghai")
     block = min(receipt["blockNumber"] for receipt in receipts.values())
+    del at["rounds"]  # linked code: nobody calls it
     return Addresses(chain_id=w3.eth.chain_id, block=block, **at)
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, contracts
 from lockstep.protocol import game, moves
-from lockstep.protocol.errors import NotFoundError
+from lockstep.protocol.claims import body_hash
+from lockstep.protocol.errors import Mismatch, NotFoundError
+from lockstep.protocol.jobs import Body
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     Address,
@@ -20,8 +22,6 @@ from lockstep.protocol.types import (
     StateRoot,
     Step,
     TensorRoot,
-    TraceRoot,
-    Wei,
 )
 
 if TYPE_CHECKING:
@@ -70,18 +70,23 @@ def _logs(contract: contracts.Game, from_block: int, topics: list[Any]) -> list[
     return list(contract.w3.eth.get_logs(request))
 
 
-def claim(market: contracts.Market, claim_id: ClaimId) -> game.Claim:
-    """What a challenger must know of a claim before it opens a game. Raises `NotFoundError` if there is none."""
+def claim(market: contracts.Market, claim_id: ClaimId, body: Body) -> game.Claim:
+    """What a challenger must know of a claim, which says `body`, before it opens a game.
+
+    Raises `NotFoundError` if there is none, `Mismatch` if it says something else.
+    """
     held = market.claim(claim_id)
     if not held.transitions:
         raise NotFoundError(f"no claim {claim_id.hex()}", "check the id and the addresses file")
+    if held.digest != body_hash(body):
+        raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)
     seed, round_, slot = market.context_of(claim_id)
     return game.Claim(
-        claim_id, held.worker, held.transitions, TraceRoot(held.trace_root), StateRoot(market.state_zero(claim_id)),
+        claim_id, held.worker, held.transitions, body, StateRoot(market.state_zero(claim_id)),
         ProgramRoot(market.program_of(claim_id, 1)), ProgramRoot(market.program_of(claim_id, held.transitions)), seed,
         round_, slot, TensorRoot(params.dataset_root), params.dataset_rows, params.row_length, params.clock_seconds,
-        params.step_seconds, Wei(params.bond), held.open_games, market.live(claim_id),
+        params.step_seconds, market.bond_of(held.job), held.open_games, market.live(claim_id),
     )  # fmt: skip
 
 

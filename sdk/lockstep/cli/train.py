@@ -80,6 +80,7 @@ def quote(
     params = quoted.params
     data = {
         "escrow": str(quoted.escrow),
+        "deposit": str(quoted.deposit),
         "rounds": params.rounds,
         "slots": params.slots,
         "inner_steps": params.inner_steps,

@@ -57,12 +57,14 @@ def _locked(events: Sequence[Event], account: Address) -> int:
 
 def money(events: Sequence[Event]) -> dict[str, str]:
     """Escrow and slashes, summed over the log; raises nothing: whether they add up is the reader's to check."""
-    created = [e for e in events if e.name == "Escrowed"]
+    created = [e for e in events if e.name == "JobCreated"]
     done = [e for e in events if e.name == "JobDone"]
     slashed = [e for e in events if e.name == "Slashed"]
     bonds = [e for e in events if e.name == "BondTaken"]
     totals = {
-        "escrow_in": sum(e.args["amount"] for e in created),
+        "escrow_in": sum(e.args["escrow"] for e in created),
+        "deposit_in": sum(e.args["deposit"] for e in created),
+        "deposit_returned": sum(e.args["returned"] for e in done),
         "paid_out": sum(e.args["paid"] for e in done),
         "refunded": sum(e.args["refunded"] for e in done),
         "slashed": sum(e.args["amount"] for e in slashed),
@@ -77,10 +79,11 @@ def money(events: Sequence[Event]) -> dict[str, str]:
 
 
 def adds_up(totals: Mapping[str, str]) -> bool:
-    """escrow = paid + refunded, slashed = burned + challengers + requester, bonds likewise: to the wei."""
+    """escrow = paid + refunded, deposit = returned, slashed = burned + challengers + requester, bonds: to the wei."""
     n = {name: int(amount) for name, amount in totals.items()}
     return (
         n["escrow_in"] == n["paid_out"] + n["refunded"]
+        and n["deposit_in"] == n["deposit_returned"]
         and n["slashed"] == n["burned"] + n["to_challenger"] + n["to_requester"]
         and n["bonds_lost"] == n["bonds_burned"] + n["bonds_to_defender"]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.protocol.jobs import Claim, JobParams, Reveal, word
+from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot
 
@@ -31,8 +31,14 @@ def seed(block_hash: bytes, job: JobId, r: int, attempt: int) -> Seed:
 
 def commitment(claim: ClaimId, worker: Address, opened: Reveal) -> Digest:
     """keccak(abi.encode(ClaimId, worker, traceRoot, out, out2, nonce))."""
-    parts = (claim, worker, opened.trace_root, opened.out, opened.out2, opened.nonce)
+    said = opened.body
+    parts = (claim, worker, said.trace_root, said.out, said.out2, opened.nonce)
     return keccak(b"".join(word(part) for part in parts))
+
+
+def body_hash(body: Body) -> Digest:
+    """keccak(abi.encode(Body)): what a revealed claim is stored as."""
+    return keccak(body.trace_root + body.out + body.out2)
 
 
 CLAIM_TYPE = {
@@ -65,7 +71,15 @@ def domain(chain_id: int, market: Address) -> dict[str, Any]:
     return {"name": "Lockstep", "version": "1", "chainId": chain_id, "verifyingContract": market}
 
 
-def typed_data(chain_id: int, market: Address, claim: Claim, seed: Seed, base: StateRoot) -> dict[str, Any]:
+RECEIPT_TYPE = "Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)"
+
+
+def receipt_hash(chain_id: int, market: Address, job: JobId, r: int, attempt: int, mask: int) -> Digest:
+    """The digest that a receipt signs."""
+    return _typed(chain_id, market, keccak(keccak(RECEIPT_TYPE.encode()) + job + word(r) + word(attempt) + word(mask)))
+
+
+def typed_data(chain_id: int, market: Address, claim: Claim, body: Body, seed: Seed, base: StateRoot) -> dict[str, Any]:
     """The full message for eth_signTypedData: {types, primaryType, domain, message}."""
     return {
         "types": {"EIP712Domain": _DOMAIN, **CLAIM_TYPE},
@@ -78,19 +92,26 @@ def typed_data(chain_id: int, market: Address, claim: Claim, seed: Seed, base: S
             "slot": claim.slot,
             "seed": seed,
             "base": base,
-            "traceRoot": claim.trace_root,
+            "traceRoot": body.trace_root,
             "transitions": claim.transitions,
-            "out": claim.out,
-            "out2": claim.out2,
+            "out": body.out,
+            "out2": body.out2,
         },
     }
 
 
-def typed_hash(chain_id: int, market: Address, claim: Claim, seed: Seed, base: StateRoot) -> Digest:
+def typed_hash(chain_id: int, market: Address, claim: Claim, body: Body, seed: Seed, base: StateRoot) -> Digest:
     """The digest that is signed: keccak(0x1901 ‖ domain separator ‖ struct hash), EIP-712 section "encode"."""
     fields = CLAIM_TYPE["Claim"]
     signature = "Claim(" + ",".join(f"{field['type']} {field['name']}" for field in fields) + ")"
-    message = typed_data(chain_id, market, claim, seed, base)["message"]
-    struct_hash = keccak(keccak(signature.encode()) + b"".join(word(message[field["name"]]) for field in fields))
+    message = typed_data(chain_id, market, claim, body, seed, base)["message"]
+    return _typed(
+        chain_id,
+        market,
+        keccak(keccak(signature.encode()) + b"".join(word(message[field["name"]]) for field in fields)),
+    )
+
+
+def _typed(chain_id: int, market: Address, struct_hash: Digest) -> Digest:
     separator = keccak(keccak(_DOMAIN_TYPE) + keccak(b"Lockstep") + keccak(b"1") + word(chain_id) + word(market))
     return keccak(b"\x19\x01" + separator + struct_hash)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from lockstep.protocol import merkle, moves
 from lockstep.protocol.errors import ChainError
+from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
 from lockstep.protocol.program import CHUNK, Alias, Op
@@ -75,7 +76,8 @@ class Claim:
     defender: Address
     transitions: int
     """T."""
-    trace_root: TraceRoot
+    body: Body
+    """What it says."""
     state_zero: StateRoot
     """S_0, computed by the contract."""
     program: ProgramRoot
@@ -97,6 +99,11 @@ class Claim:
     """Whether a verdict on the claim still counts."""
     delegate: Address | None = None
     """Who may answer beside the defender, if it named anybody."""
+
+    @property
+    def trace_root(self) -> TraceRoot:
+        """Over the leaves of S_1 .. S_T."""
+        return self.body.trace_root
 
     def program_of(self, t: int) -> ProgramRoot:
         """The Program of transition t."""
@@ -192,6 +199,9 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     # INVARIANT: a claim, a challenger and a nonce name one game.
     if game is not None:
         raise Refused("GameExists", game_id(move.claim, sender, move.nonce))
+    # The market refuses what was not claimed (JobMarket.onOpen).
+    if move.body != claim.body:
+        raise Refused("CommitmentMismatch")
     # INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
     if move.t > claim.transitions:
         raise Refused("StepOutOfRange", move.t)
@@ -202,7 +212,9 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
     depth = ceil_log2(claim.transitions)
     if move.t == 0:
-        opened = replace(opened, node=Digest(claim.trace_root), rem=depth, size=claim.transitions)
+        opened = replace(
+            opened, node=Digest(claim.trace_root), statement=Digest(claim.trace_root), rem=depth, size=claim.transitions
+        )
         return _turn(opened, Phase.TRACE_REVEAL if depth else Phase.ADJACENT, now), (event,)
     node = merkle.leaf(move.next)
     # INVARIANT: the step's end is the claim's own.

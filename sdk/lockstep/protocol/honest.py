@@ -61,14 +61,14 @@ def opening(
     if published is None:
         if _root(own.trace) == claim.trace_root:
             return None
-        return moves.Open(claim.id, nonce, 0, StateRoot(EMPTY), (), moves.NO_TRANSITION)
+        return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY), (), moves.NO_TRANSITION)
     t = next((t for t, (a, b) in enumerate(zip(published, own.trace, strict=True), 1) if a != b), None)
     if t is None:
         return None
     tree = trace_levels(published)
     proof = merkle.proof(tree, t - 2) if t > 1 else []
     transition = _transition(own, t, tuple(proof))
-    return moves.Open(claim.id, nonce, t, published[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
+    return moves.Open(claim.id, claim.body, nonce, t, published[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
 
 
 def _root(trace: Sequence[StateRoot]) -> TraceRoot:

@@ -5,12 +5,15 @@ Twin of contracts/libraries/JobRules.sol.
 
 from __future__ import annotations
 
+from lockstep.protocol import economics
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import ZERO, JobParams
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Seconds, Wei
 
 MAX_SLOTS = 64
+MAX_WITNESSES = 64
+"""Speakers have bits: the slots, then the witnesses."""
 MAX_LEAD = 16
 MAX_DEPTH = 24
 MAX_STEPS = 1 << 24
@@ -23,6 +26,10 @@ _WINDOWS = ("join", "train", "reveal", "attest", "merge", "challenge")
 
 def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
     """Raises the contract's JobInvalid, but names the parameter and its bounds. Twin of JobRules.check."""
+    slot_floor = economics.stake_floor(p.slot_price, p.gas_price)
+    merge_floor = economics.stake_floor(p.merge_price, p.gas_price)
+    bond_floor = economics.bond_floor(p.slot_price, max(1, p.inner_steps))
+    dearest = economics.bond_of(p.bond, p.gas_price, max(1, p.fee_cap), max(1, p.fee_cap))
     bounds: list[tuple[str, bool, str]] = [
         ("profile", p.profile == 1 and p.opset == 1, "profile and opset must be 1"),
         ("programs", ZERO not in (p.step_program, p.encode_program, p.merge_program), "no program root is zero"),
@@ -56,14 +63,37 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
             p.challenge_seconds + 2 * p.clock_seconds <= unbond_seconds,
             f"challenge_seconds + 2 x clock_seconds <= {unbond_seconds}, the vault's unbonding delay",
         ),
-        # INVARIANT: a stake covers the fine for not revealing.
+        ("gas", 0 < p.fee_cap <= economics.MAX_FEE_CAP, f"1 <= fee_cap <= {economics.MAX_FEE_CAP}"),
+        # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers
+        # every fine.
         (
             "stakes",
-            p.slot_stake > 0 and p.slot_price <= p.slot_stake and p.merge_stake > 0 and p.bond > 0,
-            "stakes and bond positive, slot_stake at least slot_price",
+            p.slot_stake >= max(1, slot_floor) and p.merge_stake >= max(1, merge_floor),
+            f"slot_stake >= {max(1, slot_floor)} and merge_stake >= {max(1, merge_floor)}: ten prices, four games' gas",
         ),
+        # INVARIANT: a false challenge costs at least the step that answers it.
+        ("bond", p.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
         # INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
-        ("stakes", max(p.slot_stake, p.merge_stake, p.bond) <= MAX_LOCK, "stakes and bond below 2^88"),
+        (
+            "locks",
+            max(p.slot_stake, p.merge_stake, p.witness_stake, dearest) <= MAX_LOCK,
+            "stakes, and the bond with its gas at the cap, below 2^88",
+        ),
+        # INVARIANT: a witness's word costs at least twenty times what it is paid.
+        (
+            "witnesses",
+            p.witnesses == 0
+            or (
+                p.witnesses <= MAX_WITNESSES
+                and p.witness_fee > 0
+                and p.witness_stake >= economics.witness_floor(p.witness_fee)
+                and 0 < p.audit_seconds <= MAX_WINDOW
+            ),
+            f"witnesses <= {MAX_WITNESSES}, fee > 0, stake >= {economics.WITNESS_FEES} fees, audit_seconds a window",
+        ),
+        ("answers", 0 < p.answer_seconds <= MAX_WINDOW, f"1 <= answer_seconds <= {MAX_WINDOW}"),
+        # INVARIANT: workers' own state does not survive a round.
+        ("carry", p.carry == 0, "carry must be 0"),
     ]
     for group, holds, rule in bounds:
         if not holds:

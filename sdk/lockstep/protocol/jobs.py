@@ -24,7 +24,6 @@ NO_JOB = JobId(bytes(32))
 NO_CLAIM = ClaimId(bytes(32))
 NO_SEED = Seed(bytes(32))
 NO_STATE = StateRoot(bytes(32))
-NO_TRACE = TraceRoot(bytes(32))
 NOTHING = Wei(0)
 NEVER = Seconds(0)
 ZERO_ADDRESS = Address("0x" + "00" * 20)
@@ -37,6 +36,8 @@ class JobStatus(IntEnum):
     ACTIVE = 1
     CANCELLED = 2
     DONE = 3
+    VOID = 4
+    """Proven invalid: nothing goes on, `release` and `finish` pay what the deposit owes."""
 
 
 class Phase(IntEnum):
@@ -123,9 +124,23 @@ class JobParams:
     bond: Wei
     """What a challenger locks per game."""
     aggregator: Address
-    """Merges first and attests alone; the zero address: nobody does."""
+    """Merges first; the zero address: nobody does."""
     profile: int = 1
     opset: int = 1
+    witnesses: int = 0
+    """Drawn for every round."""
+    audit_seconds: Seconds = NEVER
+    """A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal."""
+    witness_fee: Wei = NOTHING
+    witness_stake: Wei = NOTHING
+    answer_seconds: Seconds = NEVER
+    """Within which a demand for data must be answered."""
+    gas_price: Wei = NOTHING
+    """Tokens for one gas at the cap."""
+    fee_cap: int = 100 * 10**9
+    """The cap, wei per gas: above it gas costs no more than at it."""
+    carry: int = 0
+    """0: nothing of a worker's own state survives a round."""
 
     @property
     def transitions(self) -> int:
@@ -140,12 +155,17 @@ class JobParams:
     @property
     def round_pay(self) -> Wei:
         """The pay of a round in which everybody is paid."""
-        return Wei(self.slots * self.slot_price + self.merge_price)
+        return Wei(self.slots * self.slot_price + self.merge_price + self.witnesses * self.witness_fee)
 
     @property
     def escrow(self) -> Wei:
         """The least escrow: every round paid in full."""
         return Wei(self.rounds * self.round_pay)
+
+    @property
+    def deposit(self) -> Wei:
+        """What the requester pays in beside the escrow: the pay of every round that can be in flight."""
+        return Wei(self.max_lead * self.round_pay)
 
     def encode(self) -> bytes:
         """abi.encode: one 32-byte word a field."""
@@ -164,7 +184,7 @@ def word(value: bytes | int | str) -> bytes:
 
 @dataclass
 class Job:
-    """A job's books. escrow = paid + refunded once it is DONE."""
+    """A job's books. escrow = paid + refunded + fees_due once it is DONE."""
 
     requester: Address
     status: JobStatus
@@ -178,6 +198,12 @@ class Job:
     escrow: Wei = NOTHING
     paid: Wei = NOTHING
     refunded: Wei = NOTHING
+    deposit: Wei = NOTHING
+    """What a void job still has for those who worked on it, and for its prover."""
+    fees_due: Wei = NOTHING
+    """Fees of witnesses who were drawn and are neither paid nor out of time."""
+    prover: Address = ZERO_ADDRESS
+    """Who proved the job invalid."""
 
 
 @dataclass
@@ -190,7 +216,6 @@ class Round:
     committed: int = 0
     revealed: int = 0
     accepted: int = 0
-    attested: bool = False
     turn: int = 0
     """Merge turns passed over: 0 is the aggregator's, k the k-th accepted slot's in seed order."""
     open_games: int = 0
@@ -201,20 +226,32 @@ class Round:
     attest_ends: Seconds = NEVER
     merge_opens: Seconds = NEVER
     merged_at: Seconds = NEVER
+    receipts: int = 0
+    """How many were given."""
+    witnesses: int = 0
+    """Drawn, once `drawn`."""
+    drawn: bool = False
+    demands: int = 0
+    """For payloads of this round, answered or not."""
     seed: Seed = NO_SEED
     base: StateRoot = NO_STATE
     outer: StateRoot = NO_STATE
     merge_in: StateRoot = NO_STATE
-    attestation: int = 0
-    """Bit s: the aggregator fetched and decoded slot s's payload."""
+    spoke: int = 0
+    """Bit s: the owner of slot s has spoken, or was convicted; bit 64 + i: the i-th witness."""
+    named: tuple[int, int] = (0, 0)
+    """Receipts that name a slot, its owner's not counted: a byte a slot, 32 slots a word (protocol/receipts.py)."""
     mask: int = 0
     """Bit s: slot s was accepted."""
     merge_claim: ClaimId = NO_CLAIM
+    next_shared: StateRoot = NO_STATE
+    next_outer: StateRoot = NO_STATE
+    """Outputs of the standing merge."""
 
 
 @dataclass
 class Claim:
-    """One claim as stored; T transitions from S_0 to node(out, out2)."""
+    """One claim as stored; what it says is its `Body`."""
 
     job: JobId = NO_JOB
     worker: Address = ZERO_ADDRESS
@@ -227,10 +264,10 @@ class Claim:
     open_games: int = 0
     claimed_at: Seconds = NEVER
     """When it was revealed or merged; the challenge window starts here."""
-    commitment: Digest = ZERO
-    trace_root: TraceRoot = NO_TRACE
-    out: StateRoot = NO_STATE
-    out2: StateRoot = NO_STATE
+    convicted_at: int = 0
+    """The transition that was proven wrong; 0 where none was (a clock ran out, two signatures)."""
+    digest: Digest = ZERO
+    """The commitment, and from the reveal on the hash of its body."""
 
     @property
     def is_merge(self) -> bool:
@@ -239,18 +276,36 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Reveal:
-    """What a worker committed to, opened."""
+class Body:
+    """What a claim says: T transitions from S_0 to node(out, out2), their states under `trace_root`."""
 
     trace_root: TraceRoot
     out: StateRoot
     out2: StateRoot
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What a worker committed to, opened."""
+
+    body: Body
     nonce: Digest
     """32 random bytes, kept until the reveal."""
     proof_t: tuple[Digest, ...]
     """node(out, out2) is leaf T of the trace: siblings upward."""
     trace_cid: str
     payload_cid: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Bit s of `mask`: the speaker fetched and decoded slot s's payload."""
+
+    who: int
+    """s: the owner of slot s; 64 + i: the round's i-th drawn witness."""
+    mask: int
+    signature: bytes
+    """Of `claims.receipt_hash`, by the speaker or its delegate."""
 
 
 @dataclass(frozen=True)
@@ -264,4 +319,3 @@ class GameTerms:
     clock_seconds: Seconds
     step_seconds: Seconds
     bond: Wei
-    trace_root: TraceRoot

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
+from lockstep.protocol.jobs import Body
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, ProgramRoot, StateRoot, Step
 
 Proof = tuple[Digest, ...]
@@ -129,6 +130,8 @@ class Open(Move):
 
     call = "open"
     claim: ClaimId
+    body: Body
+    """What the claim says."""
     nonce: int
     t: int
     next: StateRoot
@@ -137,7 +140,8 @@ class Open(Move):
     transition: Transition
 
     def arguments(self, game: GameId) -> tuple[Any, ...]:
-        return (self.claim, self.nonce, self.t, self.next, list(self.next_proof), self.transition.abi())
+        body = (self.body.trace_root, self.body.out, self.body.out2)
+        return (self.claim, body, self.nonce, self.t, self.next, list(self.next_proof), self.transition.abi())
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import NEVER, NOTHING
 from lockstep.protocol.types import Seconds, Wei
 
 TOKEN = 10**18
@@ -33,6 +34,13 @@ class Terms:
     slot_stake: Wei
     merge_stake: Wei
     bond: Wei
+    answer_seconds: Seconds
+    gas_price: Wei
+    fee_cap: int
+    witnesses: int = 0
+    audit_seconds: Seconds = NEVER
+    witness_fee: Wei = NOTHING
+    witness_stake: Wei = NOTHING
 
     def __post_init__(self) -> None:
         # INVARIANT: a lie costs at least ten times what it earns (document 9, Money).
@@ -56,6 +64,9 @@ DEVNET = Terms(
     slot_stake=Wei(20 * TOKEN),
     merge_stake=Wei(20 * TOKEN),
     bond=Wei(5 * TOKEN),
+    answer_seconds=Seconds(60),
+    gas_price=Wei(0),  # mainnet: a token buys 2 M gas at the cap
+    fee_cap=100 * 10**9,
 )
 """Short enough to watch."""
 
@@ -75,6 +86,9 @@ MAINNET = Terms(
     slot_stake=Wei(20 * TOKEN),
     merge_stake=Wei(20 * TOKEN),
     bond=Wei(5 * TOKEN),
+    answer_seconds=Seconds(3600),
+    gas_price=Wei(TOKEN // 2_000_000),
+    fee_cap=100 * 10**9,
 )
 """Long enough for a challenger who sleeps at night. Nothing here is audited."""
 

@@ -23,7 +23,7 @@ HINTS: dict[str, str] = {
     "EscrowTooLow": "the books of the job do not cover this: report it",
     # market
     "JobInvalid": "correct the parameters of the group named, then submit again",
-    "EscrowInsufficient": "offer at least rounds x (slots x slotPrice + mergePrice)",
+    "EscrowInsufficient": "offer at least rounds x (slots x slotPrice + mergePrice + witnesses x witnessFee)",
     "JobExists": "choose another nonce",
     "WrongJobStatus": "the job is not active any more, or does not exist",
     "WrongPhase": "the round is in another phase: look at it again before acting",
@@ -34,6 +34,7 @@ HINTS: dict[str, str] = {
     "NotSlotOwner": "another account joined this slot",
     "AlreadyDone": "this was done already, or the step before it is missing",
     "CommitmentMismatch": "reveal exactly the values and the nonce that were committed",
+    "SignatureInvalid": "sign the receipt for this round and attempt with the slot's own key, or its delegate's",
     "NotYourTurn": "wait for your turn to merge; a convicted merger has none",
     "GamesOpen": "wait until the games on this round are resolved",
     "JobUnfinished": "finish when the last round is final, or cancel first",

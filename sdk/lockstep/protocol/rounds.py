@@ -1,24 +1,25 @@
 """The job's state machine, pure. Twin of contracts/JobMarket.sol: same names, same order, same sentences.
 
 A verb looks up, requires, computes, writes and pays; a broken rule raises what the contract would revert with and, as
-there, nothing has happened. Time and block come in with each act (`Block`); nothing here reads a clock.
+there, nothing has happened. Time and block come in with each act (`Block`), what other contracts know as functions
+(`Beyond`); nothing here reads a clock.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from lockstep.protocol import claims, merkle, states
+from lockstep.protocol import claims, economics, merkle, receipts, states
 from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import (
     NO_CLAIM,
     NO_SEED,
-    ZERO,
     ZERO_ADDRESS,
+    Body,
     Claim,
     ClaimStatus,
     GameTerms,
@@ -26,11 +27,12 @@ from lockstep.protocol.jobs import (
     JobParams,
     JobStatus,
     Phase,
+    Receipt,
     Reveal,
     Round,
 )
 from lockstep.protocol.reverts import revert
-from lockstep.protocol.stakes import Books
+from lockstep.protocol.stakes import BURN, Books
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -59,19 +61,33 @@ class Block:
     time: Seconds
     hashes: Mapping[int, bytes] = field(default_factory=dict)
     """Of earlier blocks; `seal` asks for one."""
+    base_fee: int = 0
+    """Wei per gas."""
 
 
-def phase(ro: Round, now: Seconds, *, has_aggregator: bool) -> Phase:
-    """The phase now: what is stored, and what time and completeness make of it."""
+@dataclass(frozen=True)
+class Beyond:
+    """What the market asks others: keys, the witnesses, the demands."""
+
+    is_signed: Callable[[Address, Digest, bytes], bool] = lambda account, digest, signature: False
+    """Whether the account signed the digest (contracts/libraries/Signatures.sol)."""
+    witness_of: Callable[[JobId, int, int], Address] = lambda job, r, i: ZERO_ADDRESS
+    """The account of the i-th duty that was drawn for the round."""
+    missing: Callable[[ClaimId], bool] = lambda claim: False
+    """Whether a demand for the claim's payload ended unanswered; raises while one is open."""
+
+
+def phase_of(ro: Round, now: Seconds) -> Phase:
+    """`Market.phase`, but for a void job and for receipts that are complete."""
     if ro.phase != Phase.JOINING:
         return ro.phase
-    if ro.seed == NO_SEED:
+    if ro.commit_ends == 0:
         return Phase.JOINING if ro.seed_block == 0 and now < ro.join_ends else Phase.SEALING
     if now < ro.commit_ends:
         return Phase.TRAINING
     if now < ro.reveal_ends and ro.revealed < ro.committed:
         return Phase.REVEALING
-    if now < ro.attest_ends and ro.revealed > 0 and not ro.attested and has_aggregator:
+    if now < ro.attest_ends and ro.revealed > 0:
         return Phase.ATTESTING
     return Phase.FREEZING
 
@@ -110,33 +126,37 @@ def _verb(act: Callable[Concatenate[Market, P], R]) -> Callable[Concatenate[Mark
 class Market:
     """All jobs of one market, and its vault's books."""
 
-    def __init__(self, chain_id: int, address: Address, unbond_seconds: Seconds) -> None:
+    def __init__(self, chain_id: int, address: Address, unbond_seconds: Seconds, beyond: Beyond | None = None) -> None:
         self.chain_id = chain_id
         self.address = address
+        self.beyond = beyond or Beyond()
         self.books = Books(unbond_seconds)
         self.jobs: dict[JobId, Job] = {}
         self.params: dict[JobId, JobParams] = {}
         self.rounds: dict[tuple[JobId, int], Round] = {}
         self.claims: dict[ClaimId, Claim] = {}
         self.barred: set[tuple[JobId, Address]] = set()
-        """Who was convicted of a merge of the job: it merges and attests there no more."""
+        """Who was convicted of a merge of the job: it merges there no more."""
+        self.base_fees = 0
+        """Of the last seals (economics.push)."""
 
     # -- the requester
 
     @_verb
     def create(self, sender: Address, p: JobParams, nonce: int, escrow: Wei) -> JobId:
-        """Opens a job and takes its escrow."""
+        """Opens a job and takes its escrow and its deposit."""
         check_params(p, self.books.unbond_seconds)
-        # INVARIANT: the escrow covers every slot and every merge of every round.
-        if escrow < p.escrow:
+        # INVARIANT: the escrow covers every slot, every merge and every witness of every round.
+        if not p.escrow <= escrow < 1 << 120:
             raise revert("EscrowInsufficient", p.escrow, escrow)
         job = claims.job_id(self.chain_id, self.address, sender, nonce, p)
         if job in self.jobs:
             raise revert("JobExists", job)
 
         self.params[job] = p
-        self.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=escrow)
-        self.books.escrow(escrow)
+        # INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid.
+        self.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=escrow, deposit=p.deposit)
+        self.books.escrow(Wei(escrow + p.deposit))
         return job
 
     @_verb
@@ -147,9 +167,9 @@ class Market:
             raise revert("Unauthorized", sender)
         if j.status != JobStatus.ACTIVE:
             raise revert("WrongJobStatus", job)
-        # INVARIANT: what rounds in flight may still pay stays in escrow.
+        # INVARIANT: what rounds in flight may still pay stays in escrow, and so do the fees of unsettled duties.
         reserved = (j.started - j.settled) * self.params[job].round_pay
-        refund = j.escrow - j.paid - reserved
+        refund = max(0, j.escrow - j.paid - j.fees_due - reserved)
 
         j.status = JobStatus.CANCELLED
         self._refund(j, refund)
@@ -190,13 +210,33 @@ class Market:
 
         ro.seed = claims.seed(block.hashes[ro.seed_block], job, r, ro.attempt)
         self._set_windows(ro, p, block.time + p.train_seconds, p.reveal_seconds)
+        self.base_fees = economics.push(self.base_fees, block.base_fee)
         return None
 
     @_verb
-    def freeze(self, block: Block, job: JobId, r: int) -> None:
-        """Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers."""
+    def attest(self, block: Block, job: JobId, r: int, given: Sequence[Receipt]) -> None:
+        """Hands in receipts; the first of each speaker counts."""
+        p, ro = self._in_phase(block, job, r, Phase.ATTESTING)
+        for receipt in given:
+            # INVARIANT: the first receipt of each counts, and no other.
+            if ro.spoke >> receipt.who & 1:
+                raise revert("AlreadyDone")
+            account = self._speaker(job, r, p, ro, receipt.who)
+            digest = claims.receipt_hash(self.chain_id, self.address, job, r, ro.attempt, receipt.mask)
+            self._require_signed(account, digest, receipt.signature)
+
+            ro.spoke |= 1 << receipt.who
+            ro.receipts += 1
+            ro.named = receipts.add(ro.named, receipt.mask, receipt.who)
+
+    @_verb
+    def freeze(self, block: Block, job: JobId, r: int, bodies: Sequence[Body]) -> None:
+        """Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers.
+
+        `bodies` are those of the revealed slots, in order.
+        """
         p, ro = self._in_phase(block, job, r, Phase.FREEZING)
-        mask, payloads = self._accepted(job, r, p, ro)
+        mask, payloads = self._accepted(job, r, p, ro, bodies)
         if mask.bit_count() < p.min_slots:
             return self._fail(job, r, ro)
 
@@ -207,7 +247,7 @@ class Market:
         ro.accepted = mask.bit_count()
         ro.phase = Phase.MERGING
         ro.merge_opens = block.time
-        ro.turn = 0 if self._has_aggregator(job, p) else 1
+        ro.turn = 0 if p.aggregator != ZERO_ADDRESS and (job, p.aggregator) not in self.barred else 1
 
         for s in range(p.slots):
             claim, c = self._claim_at(job, r, ro, s)
@@ -222,6 +262,9 @@ class Market:
         """Pays a round that nobody can overturn any more; or fails one that everybody entitled has failed to merge."""
         j, ro = self._job(job), self._round(job, r)
         p = self.params.get(job)
+        # INVARIANT: a void job's rounds are not settled but released.
+        if j.status == JobStatus.VOID:
+            raise revert("WrongJobStatus", job)
         if p is not None and ro.phase == Phase.MERGING and turn(p, ro, block.time) > ro.accepted:
             return self._fail(job, r, ro)
         # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
@@ -239,36 +282,56 @@ class Market:
             claim, c = self._claim_at(job, r, ro, s)
             # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
             if c.status == ClaimStatus.ACCEPTED:
-                paid += self._pay(claim, c, p.slot_price)
+                paid += self._pay(claim, c, ClaimStatus.FINAL, p.slot_price)
             elif c.status == ClaimStatus.EXCLUDED:
                 self._give_back(claim, c, ClaimStatus.FINAL)
-        paid += self._pay(ro.merge_claim, self.claims[ro.merge_claim], p.merge_price)
+        paid += self._pay(ro.merge_claim, self.claims[ro.merge_claim], ClaimStatus.FINAL, p.merge_price)
         j.paid = Wei(j.paid + paid)
         self._settle(job, j)
         return None
 
     @_verb
-    def release(self, block: Block, job: JobId, r: int) -> None:
-        """Gives back the stakes of a Void round."""
-        _, ro = self._in_phase(block, job, r, Phase.VOID)
+    def release(self, job: JobId, r: int) -> None:
+        """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
+        j, ro = self._job(job), self._round(job, r)
+        voided = j.status == JobStatus.VOID
+        # A failed round of a void job may still hold stakes for games that are void now.
+        if ro.phase == Phase.VOID or (voided and ro.phase == Phase.FAILED):
+            return self._release_all(job, r, ro)
+        # INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
+        if not voided or r != j.settled or r >= j.started:
+            raise revert("WrongPhase", job, r)
 
-        self._release_all(job, r, ro)
+        ro.phase = Phase.VOID
+        j.deposit = Wei(j.deposit - self._pay_all(job, r, ro))
+        j.settled = r + 1
+        self._settle(job, j)
+        return None
 
     @_verb
     def finish(self, job: JobId) -> None:
         """Refunds what is left once no round is in flight and none can start."""
         j = self._job(job)
-        if j.status not in (JobStatus.ACTIVE, JobStatus.CANCELLED):
+        voided = j.status == JobStatus.VOID
+        if j.status not in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID):
             raise revert("WrongJobStatus", job)
         p = self.params[job]
         startable = j.status == JobStatus.ACTIVE and j.started < p.rounds and j.failed <= p.max_fail
         if startable or j.settled != j.started:
             raise revert("JobUnfinished")
-        # INVARIANT: escrow = paid + refunded, exactly.
-        refund = j.escrow - j.paid - j.refunded
+        left = j.deposit
 
         j.status = JobStatus.DONE
-        self._refund(j, refund)
+        j.deposit = Wei(0)
+        # INVARIANT: escrow = paid + refunded + fees still due, exactly.
+        refund = j.escrow - j.paid - j.refunded - j.fees_due
+        # INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
+        j.refunded = Wei(j.refunded + refund)
+        self.books.credit(j.requester, Wei(refund if voided else refund + left))
+        if voided:
+            to_prover = left * 30 // 100
+            self.books.credit(j.prover, Wei(to_prover))
+            self.books.credit(BURN, Wei(left - to_prover))
 
     # -- workers, aggregator
 
@@ -303,14 +366,14 @@ class Market:
     @_verb
     def commit(self, block: Block, sender: Address, job: JobId, r: int, slot: int, commitment: Digest) -> None:
         """Binds the sender to its claim without showing it."""
-        p, ro = self._in_phase(block, job, r, Phase.TRAINING)
+        p, ro = self._in_time(block, job, r, Phase.TRAINING)
         _, c = self._own_claim(sender, job, r, ro, slot)
         # INVARIANT: a commitment is made once: nobody looks at the others' and changes its own.
         if c.status != ClaimStatus.JOINED:
             raise revert("AlreadyDone")
 
         c.status = ClaimStatus.COMMITTED
-        c.commitment = commitment
+        c.digest = commitment
         ro.committed += 1
         if ro.committed == ro.joined:
             self._set_windows(ro, p, block.time, p.reveal_seconds)
@@ -318,36 +381,27 @@ class Market:
     @_verb
     def reveal(self, block: Block, sender: Address, job: JobId, r: int, slot: int, opened: Reveal) -> None:
         """Opens the commitment."""
-        p, ro = self._in_phase(block, job, r, Phase.REVEALING)
+        p, ro = self._in_time(block, job, r, Phase.REVEALING)
         claim, c = self._own_claim(sender, job, r, ro, slot)
         if c.status != ClaimStatus.COMMITTED:
             raise revert("AlreadyDone")
         # INVARIANT: what is revealed is what was committed, by this worker for this claim.
-        if c.commitment != claims.commitment(claim, sender, opened):
+        if c.digest != claims.commitment(claim, sender, opened):
             raise revert("CommitmentMismatch")
         # INVARIANT: the outputs are those of the last state of the trace.
-        last = merkle.leaf(merkle.node(opened.out, opened.out2))
+        said = opened.body
+        last = merkle.leaf(merkle.node(said.out, said.out2))
         if len(opened.proof_t) != merkle.ceil_log2(c.transitions) or not merkle.verify(
-            opened.trace_root, last, c.transitions - 1, opened.proof_t
+            said.trace_root, last, c.transitions - 1, opened.proof_t
         ):
             raise revert("ProofInvalid")
 
         c.status = ClaimStatus.REVEALED
         c.claimed_at = block.time
-        c.trace_root, c.out, c.out2 = opened.trace_root, opened.out, opened.out2
+        c.digest = claims.body_hash(said)
         ro.revealed += 1
         if ro.revealed == ro.committed:
             self._set_windows(ro, p, ro.commit_ends, block.time - ro.commit_ends)
-
-    @_verb
-    def attest(self, block: Block, sender: Address, job: JobId, r: int, mask: int) -> None:
-        """The aggregator: bit s says that it fetched and decoded slot s's payload."""
-        p, ro = self._in_phase(block, job, r, Phase.ATTESTING)
-        if sender != p.aggregator:
-            raise revert("Unauthorized", sender)
-
-        ro.attested = True
-        ro.attestation = mask
 
     @_verb
     def merge(self, block: Block, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot) -> ClaimId:
@@ -360,14 +414,15 @@ class Market:
             raise revert("NotYourTurn", merger)
         claim = claims.claim_id(job, r, j.attempt, MERGE_SLOT)
 
-        trace = TraceRoot(merkle.leaf(merkle.node(out, out2)))
+        said = Body(TraceRoot(merkle.leaf(merkle.node(out, out2))), out, out2)
         self.claims[claim] = Claim(
-            job, sender, r, j.attempt, MERGE_SLOT, ClaimStatus.ACCEPTED, 1, 0, block.time, ZERO, trace, out, out2
+            job, sender, r, j.attempt, MERGE_SLOT, ClaimStatus.ACCEPTED, 1, 0, block.time, 0, claims.body_hash(said)
         )
         ro.turn = turn(p, ro, block.time)
         ro.phase = Phase.LEAD
         ro.merged_at = block.time
         ro.merge_claim = claim
+        ro.next_shared, ro.next_outer = out, out2
 
         self.books.lock(sender, claim, p.merge_stake)
         return claim
@@ -375,33 +430,40 @@ class Market:
     # -- the game
 
     @_verb
-    def on_open(self, block: Block, claim: ClaimId) -> GameTerms:
+    def on_open(self, block: Block, claim: ClaimId, body: Body) -> GameTerms:
         """Counts a game in."""
         if not self.window_open(block, claim):
             raise revert("WindowClosed", claim)
         c = self.claims[claim]
+        # INVARIANT: what is challenged is what was claimed.
+        if c.digest != claims.body_hash(body):
+            raise revert("CommitmentMismatch")
         p = self.params[c.job]
         before = c.open_games
 
         c.open_games = before + 1
         self.rounds[c.job, c.round].open_games += 1
 
-        return GameTerms(c.worker, c.transitions, before, p.clock_seconds, p.step_seconds, p.bond, c.trace_root)
+        return GameTerms(c.worker, c.transitions, before, p.clock_seconds, p.step_seconds, self._bond(p))
 
     @_verb
-    def on_convicted(self, block: Block, claim: ClaimId, challenger: Address) -> None:
-        """The claim is wrong: slashes its stake; a merge's later rounds become Void."""
+    def on_convicted(self, block: Block, claim: ClaimId, t: int, challenger: Address) -> None:
+        """The claim is wrong, at transition t (0: unknown): slashes its stake; a merge's later rounds become Void."""
         if not self.live(claim):
             raise revert("ClaimClosed", claim)
         c = self.claims[claim]
         j, ro = self.jobs[c.job], self.rounds[c.job, c.round]
 
         c.status = ClaimStatus.CONVICTED
+        c.convicted_at = t
         ro.open_games -= c.open_games
         c.open_games = 0
 
         if c.is_merge:
             self._rewind(block, c, j, ro)
+        else:
+            # Nobody waits for a receipt of the convicted.
+            ro.spoke |= 1 << c.slot
         self.books.slash(claim, challenger, j.requester)
 
     @_verb
@@ -418,14 +480,81 @@ class Market:
         if ro.phase == Phase.FAILED and c.open_games == 0:
             self._give_back(claim, c, ClaimStatus.VOID)
 
+    # -- the validator, the witnesses, demands
+
+    @_verb
+    def on_invalid(self, job: JobId, prover: Address) -> None:
+        """The job could not be defended, or lacks a row that nobody has: ends it."""
+        j = self._job(job)
+        if j.status not in (JobStatus.ACTIVE, JobStatus.CANCELLED):
+            raise revert("WrongJobStatus", job)
+
+        j.status = JobStatus.VOID
+        j.prover = prover
+
+    @_verb
+    def on_drawn(self, block: Block, job: JobId, r: int, count: int) -> None:
+        """How many witnesses were drawn for the round; reserves their fees."""
+        p, ro = self._in_phase(block, job, r, Phase.ATTESTING)
+        # INVARIANT: witnesses are drawn once a round, no more than the job pays.
+        if ro.drawn or count > p.witnesses:
+            raise revert("AlreadyDone")
+        j, fees = self.jobs[job], count * p.witness_fee
+        # INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
+        rounds = (p.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
+        needed = fees + rounds * (p.slots * p.slot_price + p.merge_price)
+        left = j.escrow - j.paid - j.refunded - j.fees_due
+        if needed > left:
+            raise revert("EscrowTooLow", needed, left)
+
+        ro.drawn = True
+        ro.witnesses = count
+        j.fees_due = Wei(j.fees_due + fees)
+
+    @_verb
+    def on_witnessed(self, job: JobId, account: Address) -> None:
+        """Pays one drawn fee, or gives it up (the zero address)."""
+        j, fee = self.jobs[job], self.params[job].witness_fee
+        # INVARIANT: a drawn duty's fee is paid once or given up once.
+        if fee > j.fees_due:
+            raise revert("EscrowTooLow", fee, j.fees_due)
+
+        j.fees_due = Wei(j.fees_due - fee)
+        if account != ZERO_ADDRESS:
+            j.paid = Wei(j.paid + fee)
+            self.books.credit(account, fee)
+        elif j.status == JobStatus.DONE:
+            self._refund(j, fee)
+
+    @_verb
+    def on_demanded(self, block: Block, job: JobId, r: int, slot: int) -> None:
+        """Somebody asks for the slot's payload; `freeze` will ask whether it was answered."""
+        # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
+        _, ro = self._in_phase(block, job, r, Phase.ATTESTING)
+        _, c = self._claim_at(job, r, ro, slot)
+        if c.status != ClaimStatus.REVEALED:
+            raise revert("NoSuchSlot", slot)
+
+        ro.demands += 1
+
     # -- views
 
     def phase(self, block: Block, job: JobId, r: int) -> Phase:
-        """The round's phase at the block's time."""
-        p = self.params.get(job)
-        if p is None:
-            return Phase.NONE
-        return phase(self._round(job, r), block.time, has_aggregator=self._has_aggregator(job, p))
+        """The phase now: what is stored, and what time and completeness make of it."""
+        ro, p = self._round(job, r), self.params.get(job)
+        # INVARIANT: in a void job nothing goes on: what was not final or failed is void.
+        if self._job(job).status == JobStatus.VOID:
+            return ro.phase if ro.phase >= Phase.FINAL or ro.phase == Phase.NONE else Phase.VOID
+        at = phase_of(ro, block.time)
+        if p is None or at != Phase.ATTESTING:
+            return at
+        # Attesting is over when everybody who may has spoken.
+        everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (p.witnesses == 0 or ro.drawn)
+        return Phase.FREEZING if everybody else Phase.ATTESTING
+
+    def bond_of(self, job: JobId) -> Wei:
+        """What a game on a claim of the job costs its challenger now."""
+        return self._bond(self.params[job])
 
     def status(self, claim: ClaimId) -> ClaimStatus:
         """The claim's effective status: VOID once its round is."""
@@ -511,17 +640,49 @@ class Market:
             return previous.base, previous.outer
         if previous.phase not in (Phase.LEAD, Phase.FINAL):
             raise revert("RoundNotStartable", r)
-        c = self.claims[previous.merge_claim]
-        return c.out, c.out2
+        return previous.next_shared, previous.next_outer
 
-    def _has_aggregator(self, job: JobId, p: JobParams) -> bool:
-        return p.aggregator != ZERO_ADDRESS and (job, p.aggregator) not in self.barred
+    def _speaker(self, job: JobId, r: int, p: JobParams, ro: Round, who: int) -> Address:
+        """Who speaks as `who`: the owner of a revealed slot, or the round's witness who - 64."""
+        account = ZERO_ADDRESS
+        if who < p.slots:
+            _, c = self._claim_at(job, r, ro, who)
+            if c.status == ClaimStatus.REVEALED:
+                account = c.worker
+        elif receipts.WITNESS <= who < receipts.WITNESS + ro.witnesses:
+            account = self.beyond.witness_of(job, r, who - receipts.WITNESS)
+        # INVARIANT: owners of revealed slots and drawn witnesses speak, and nobody else.
+        if account == ZERO_ADDRESS:
+            raise revert("NotSlotOwner", who)
+        return account
+
+    def _require_signed(self, account: Address, digest: Digest, signature: bytes) -> None:
+        """By the account itself, or by its delegate."""
+        # INVARIANT: a receipt is signed by who gives it.
+        if self.beyond.is_signed(account, digest, signature):
+            return
+        delegate = self.books.delegate_of.get(account, ZERO_ADDRESS)
+        if delegate != ZERO_ADDRESS and self.beyond.is_signed(delegate, digest, signature):
+            return
+        raise revert("SignatureInvalid", account)
 
     def _in_phase(self, block: Block, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Round]:
         # INVARIANT: every act has its phase; what comes before or after it is refused.
         if self.phase(block, job, r) != wanted:
             raise revert("WrongPhase", job, r)
         return self.params[job], self.rounds[job, r]
+
+    def _in_time(self, block: Block, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Round]:
+        """A round that is under way, by time alone."""
+        # INVARIANT: every act has its phase; what comes before or after it is refused.
+        if phase_of(self._round(job, r), block.time) != wanted:
+            raise revert("WrongPhase", job, r)
+        return self.params[job], self.rounds[job, r]
+
+    def _bond(self, p: JobParams) -> Wei:
+        """What a challenger locks now."""
+        fee = economics.median(self.base_fees, p.fee_cap)
+        return economics.bond_of(p.bond, p.gas_price, p.fee_cap, fee)
 
     def _close_roster(self, block: Block, ro: Round) -> None:
         # INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
@@ -533,16 +694,28 @@ class Market:
         ro.reveal_ends = Seconds(commit_ends + reveal_seconds)
         ro.attest_ends = Seconds(commit_ends + reveal_seconds + p.attest_seconds)
 
-    def _accepted(self, job: JobId, r: int, p: JobParams, ro: Round) -> tuple[int, list[bytes]]:
-        """Accepted = revealed, attested and not convicted; the payload of any other slot is the zero payload."""
-        attestation = ro.attestation if ro.attested else ~0
+    def _accepted(self, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> tuple[int, list[bytes]]:
+        """Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing.
+
+        The payload of any other slot is the zero payload.
+        """
         payloads: list[bytes] = [p.zero_payload] * p.slots
         mask = 0
+        said = iter(bodies)
         for s in range(p.slots):
-            _, c = self._claim_at(job, r, ro, s)
-            if attestation >> s & 1 and c.status == ClaimStatus.REVEALED:
-                payloads[s] = c.out
-                mask |= 1 << s
+            claim, c = self._claim_at(job, r, ro, s)
+            if c.status != ClaimStatus.REVEALED:
+                continue
+            body = next(said, None)
+            # INVARIANT: what is merged is what was revealed.
+            if body is None or claims.body_hash(body) != c.digest:
+                raise revert("CommitmentMismatch")
+            if not receipts.accepts(ro.named, ro.spoke, ro.receipts, s):
+                continue
+            if ro.demands and self.beyond.missing(claim):
+                continue
+            payloads[s] = body.out
+            mask |= 1 << s
         return mask, states.padded_payloads(payloads, p.payload_depth)
 
     def _fail(self, job: JobId, r: int, ro: Round) -> None:
@@ -597,12 +770,12 @@ class Market:
         return claim, c
 
     def _is_void(self, claim: ClaimId, c: Claim) -> bool:
-        """A round is Void as a whole; a claim also is when its round was started or merged again."""
-        if c.status in (ClaimStatus.CONVICTED, ClaimStatus.ABSENT):
-            return False
+        """A job is Void as a whole, and a round; a claim also is when its round was started or merged again."""
+        if c.status >= ClaimStatus.ABSENT:
+            return c.status == ClaimStatus.VOID
         ro = self.rounds[c.job, c.round]
         standing = ro.merge_claim == claim if c.is_merge else ro.attempt == c.attempt
-        return not standing or ro.phase == Phase.VOID
+        return not standing or ro.phase == Phase.VOID or self.jobs[c.job].status == JobStatus.VOID
 
     def _absent(self, claim: ClaimId, c: Claim, fine: Wei) -> None:
         """No reveal: the slot's price of the stake is burned."""
@@ -625,8 +798,20 @@ class Market:
         if merge is not None and _holds_stake(merge.status):
             self._give_back(ro.merge_claim, merge, ClaimStatus.VOID)
 
-    def _pay(self, claim: ClaimId, c: Claim, amount: Wei) -> Wei:
-        self._give_back(claim, c, ClaimStatus.FINAL)
+    def _pay_all(self, job: JobId, r: int, ro: Round) -> int:
+        """A void job's round: every stake returns and every claim is paid, since none could be defended."""
+        p, paid = self.params[job], 0
+        for s in range(p.slots):
+            claim, c = self._claim_at(job, r, ro, s)
+            if _holds_stake(c.status):
+                paid += self._pay(claim, c, ClaimStatus.VOID, p.slot_price)
+        merge = self.claims.get(ro.merge_claim)
+        if merge is not None and _holds_stake(merge.status):
+            paid += self._pay(ro.merge_claim, merge, ClaimStatus.VOID, p.merge_price)
+        return paid
+
+    def _pay(self, claim: ClaimId, c: Claim, status: ClaimStatus, amount: Wei) -> Wei:
+        self._give_back(claim, c, status)
 
         self.books.credit(c.worker, amount)
         return amount

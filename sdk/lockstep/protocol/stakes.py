@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, Seconds, Wei
 
 BURN = Address("0x000000000000000000000000000000000000dEaD")
+
+
+class Keeper(IntEnum):
+    """The contracts that lock stake: the market claims, the game bonds, the others theirs."""
+
+    MARKET = 0
+    GAME = 1
+    WITNESSES = 2
+    AVAILABILITY = 3
 
 
 @dataclass(frozen=True)
@@ -17,7 +27,8 @@ class Lock:
 
     account: Address
     amount: Wei
-    by_game: bool
+    keeper: Keeper
+    """Which contract locked: it alone unlocks or takes."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Books:
     credits: defaultdict[Address, int] = field(default_factory=lambda: defaultdict(int))
     unbonding: dict[Address, Unbond] = field(default_factory=dict)
     locks: dict[bytes, Lock] = field(default_factory=dict)
+    delegate_of: dict[Address, Address] = field(default_factory=dict)
+    """Who may sign and post for an account."""
     total_escrow: int = 0
     tokens: int = 0
     """What the token would say that the vault holds."""
@@ -82,9 +95,9 @@ class Books:
         self.tokens -= amount
         return Wei(amount)
 
-    # -- the market and the game
+    # -- the keepers
 
-    def lock(self, account: Address, key: bytes, amount: Wei, *, by_game: bool = False) -> None:
+    def lock(self, account: Address, key: bytes, amount: Wei, keeper: Keeper = Keeper.MARKET) -> None:
         """Locks free stake of `account` under an unused key."""
         # INVARIANT: one lock backs one claim or one game, never two.
         if key in self.locks:
@@ -94,17 +107,20 @@ class Books:
             raise revert("StakeTooLow", account, amount, available)
 
         self.free[account] = available - amount
-        self.locks[key] = Lock(account, amount, by_game)
+        self.locks[key] = Lock(account, amount, keeper)
 
-    def unlock(self, key: bytes, *, by_game: bool = False) -> None:
+    def unlock(self, key: bytes, keeper: Keeper = Keeper.MARKET) -> None:
         """Gives a lock back to its account's free stake."""
-        taken = self._take(key, by_game)
+        taken = self._take(key, keeper)
 
         self.free[taken.account] += taken.amount
 
-    def take_bond(self, key: bytes, defender: Address) -> None:
-        """A lost challenge: 60 % (rounded down) to the defender, the rest is burned."""
-        taken = self._take(key, by_game=True)
+    def take_bond(self, key: bytes, defender: Address, keeper: Keeper = Keeper.GAME) -> None:
+        """A lost challenge or demand: 60 % (rounded down) to the defender, the rest is burned."""
+        # INVARIANT: a stake behind a claim is never taken as a bond.
+        if keeper == Keeper.MARKET:
+            raise revert("Unauthorized", keeper)
+        taken = self._take(key, keeper)
         to_defender = taken.amount * 60 // 100
 
         self.credits[defender] += to_defender
@@ -112,7 +128,7 @@ class Books:
 
     def slash(self, key: bytes, challenger: Address, requester: Address) -> None:
         """A convicted claim: 30 % to the challenger, 20 % to the requester (rounded down), the rest is burned."""
-        taken = self._take(key, by_game=False)
+        taken = self._take(key, Keeper.MARKET)
         to_challenger = taken.amount * 30 // 100
         to_requester = taken.amount * 20 // 100
         # INVARIANT: slashed = burned + to the challenger + to the requester; what division leaves is burned.
@@ -122,9 +138,9 @@ class Books:
         self.credits[requester] += to_requester
         self.credits[BURN] += burned
 
-    def slash_liveness(self, key: bytes, amount: Wei) -> None:
-        """No reveal: `amount` of the lock is burned, the rest is free again."""
-        taken = self._take(key, by_game=False)
+    def slash_liveness(self, key: bytes, amount: Wei, keeper: Keeper = Keeper.MARKET) -> None:
+        """No reveal, or a broken duty: `amount` of the lock is burned, the rest is free again."""
+        taken = self._take(key, keeper)
         if amount > taken.amount:
             raise revert("StakeTooLow", taken.account, amount, taken.amount)
 
@@ -156,13 +172,13 @@ class Books:
 
     # -- inside
 
-    def _take(self, key: bytes, by_game: bool) -> Lock:
+    def _take(self, key: bytes, keeper: Keeper) -> Lock:
         """Removes the lock of `key` and returns it; the caller of this says where its amount goes."""
         taken = self.locks.get(key)
         if taken is None:
             raise revert("NotLocked", key)
         # INVARIANT: the contract that locked is the one that unlocks or takes.
-        if taken.by_game != by_game:
+        if taken.keeper != keeper:
             raise revert("WrongKeeper", key)
 
         del self.locks[key]

@@ -10,6 +10,7 @@ from lockstep.chain.contracts import Contracts, Lock
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.protocol import jobs
+from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import JobParams
@@ -58,7 +59,7 @@ def test_a_broken_rule_is_named_with_its_arguments(contracts: Contracts, rich: L
     assert caught.value.code == "funds.StakeTooLow"
     assert "deposit" in caught.value.hint
     with pytest.raises(ChainError, match="WrongPhase"):
-        contracts.market.read("freeze", bytes(32), 0, sender=rich.address)
+        contracts.market.read("freeze", bytes(32), 0, [], sender=rich.address)
 
 
 def test_unknown_and_empty_reverts_are_errors_too() -> None:
@@ -118,6 +119,8 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     good = replace(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
     unbond = contracts.vault.unbond_seconds()
     check_params(good, unbond)
+    paying = replace(good, witnesses=1, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(5))
+    check_params(paying, unbond)
     bad: list[tuple[str, JobParams]] = [
         ("profile", replace(good, profile=2)),
         ("profile", replace(good, opset=0)),
@@ -136,11 +139,23 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("clocks", replace(good, clock_seconds=Seconds(59))),
         ("clocks", replace(good, step_seconds=Seconds(0))),
         ("unbonding", replace(good, challenge_seconds=Seconds(unbond - 1))),
-        ("stakes", replace(good, slot_price=Wei(good.slot_stake + 1))),
-        ("stakes", replace(good, bond=Wei(0))),
-        ("stakes", replace(good, bond=Wei(1 << 88))),
-        ("stakes", replace(good, slot_stake=Wei(1 << 88))),
-        ("stakes", replace(good, merge_stake=Wei(1 << 88))),
+        ("gas", replace(good, fee_cap=0)),
+        ("gas", replace(good, fee_cap=MAX_FEE_CAP + 1)),
+        ("stakes", replace(good, slot_stake=Wei(10 * good.slot_price - 1))),
+        ("stakes", replace(good, merge_stake=Wei(10 * good.merge_price - 1))),
+        ("stakes", replace(good, slot_price=Wei(0), slot_stake=Wei(0))),
+        ("stakes", replace(good, gas_price=Wei(good.slot_stake))),
+        ("bond", replace(good, bond=Wei(0))),
+        ("bond", replace(good, slot_price=Wei(30), slot_stake=Wei(300), inner_steps=1, bond=Wei(29))),
+        ("locks", replace(good, bond=Wei(1 << 88))),
+        ("locks", replace(good, slot_stake=Wei(1 << 88))),
+        ("locks", replace(good, merge_stake=Wei(1 << 88))),
+        ("witnesses", replace(paying, witnesses=65)),
+        ("witnesses", replace(paying, witness_fee=Wei(0))),
+        ("witnesses", replace(paying, witness_stake=Wei(59))),
+        ("witnesses", replace(paying, audit_seconds=Seconds(0))),
+        ("answers", replace(good, answer_seconds=Seconds(0))),
+        ("carry", replace(good, carry=1)),
     ]
     for group, params in bad:
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:

@@ -19,7 +19,7 @@ SHOWN = [WORD] * 64
 STEP = (WORD, TREE, HEADER, WORD, WORD)
 
 LARGEST = {
-    "open": (WORD, 1, 1, WORD, TREE, STEP),
+    "open": (WORD, (WORD, WORD, WORD), 1, 1, WORD, TREE, STEP),
     "adjacent": (WORD, WORD, STEP),
     "defend": (WORD, WORD, CONTEXT, WORD, WORD, TREE, SHOWN),
     "revealTensor": (WORD, WORD, CONTEXT, DESCRIPTOR, TREE, WORD, SHOWN),

@@ -6,30 +6,28 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.decide import (
     Action,
-    Attest,
     Deposit,
     Finalize,
+    Freeze,
     JobView,
     Merge,
     Release,
-    Report,
     RoundView,
     Seal,
     StartRound,
     Withdraw,
     World,
-    attestation,
     decide,
     stake_due,
     wanted_payloads,
 )
 from lockstep.protocol import rounds
 from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Round
+from lockstep.protocol.receipts import Report
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import AGGREGATOR, WORKERS, GamingPlayer, random_params
@@ -102,10 +100,10 @@ class CoordinatedPlayer(GamingPlayer):
                 return self.act(AGGREGATOR, "deposit", amount)
             case Withdraw():
                 return self.act(AGGREGATOR, "withdraw")
-            case Attest(r, mask):
-                return self.act(AGGREGATOR, "attest", self.job, r, mask)
             case Merge(r):
                 return self.act(AGGREGATOR, "merge", self.job, r, keccak(b"%d" % r), keccak(b"outer"))
+            case Freeze(r):
+                return self.act(AGGREGATOR, "freeze", self.job, r, self.bodies(r))
         return self.act(AGGREGATOR, name, self.job, *([action.round] if hasattr(action, "round") else []))
 
 
@@ -168,26 +166,6 @@ def job(*views: RoundView, started: int = 1, settled: int = 0, **changes: object
     books = Job(AGGREGATOR, JobStatus.ACTIVE, started=started, settled=settled)
     seen = JobView(PARAMS, books, False, views)
     return replace(seen, **changes)  # type: ignore[arg-type]
-
-
-@given(REPORTS)
-@settings(max_examples=100)
-def test_a_mask_keeps_the_decoded_and_the_unreachable_and_nothing_else(reports: list[Report]) -> None:
-    mask = attestation(attesting(reports), Seconds(1_999), Seconds(5))
-    assert mask is not None, "at the window's end nobody waits"
-    for slot, report in enumerate(reports):
-        assert bool(mask >> slot & 1) == (report not in (Report.REFUSED, Report.MISSING)), report
-
-
-@given(REPORTS)
-@settings(max_examples=100)
-def test_nobody_attests_early_while_a_payload_may_yet_come(reports: list[Report]) -> None:
-    pending = any(r not in (Report.DECODED, Report.REFUSED) for r in reports)
-    assert (attestation(attesting(reports), Seconds(1_000), Seconds(5)) is None) == pending
-
-
-def test_an_index_that_lags_attests_nothing() -> None:
-    assert attestation(attesting([Report.DECODED], revealed=2), Seconds(1_999), Seconds(5)) is None
 
 
 def test_only_undecided_payloads_of_open_rounds_are_fetched() -> None:

@@ -23,7 +23,7 @@ def log(*events: tuple[str, str, dict[str, Any]]) -> list[Event]:
 
 SLASHED = {"key": CLAIM, "account": LIAR, "amount": 21, "burned": 11, "to_challenger": 6, "to_requester": 4}
 WHOLE = log(
-    ("StakeVault", "Escrowed", {"amount": 100}),
+    ("JobMarket", "JobCreated", {"escrow": 100, "deposit": 30}),
     ("StakeVault", "Deposited", {"account": LIAR, "amount": 30}),
     ("StakeVault", "Deposited", {"account": LIAR, "amount": 12}),
     ("StakeVault", "Locked", {"account": LIAR, "key": CLAIM, "amount": 21}),
@@ -34,13 +34,13 @@ WHOLE = log(
     ("StakeVault", "BondTaken", {"key": GAME, "account": LIAR, "amount": 5, "burned": 2, "to_defender": 3}),
     ("JobMarket", "Paid", {"account": WORKER, "amount": 40}),
     ("JobMarket", "Paid", {"account": WORKER, "amount": 20}),
-    ("JobMarket", "JobDone", {"paid": 60, "refunded": 40}),
+    ("JobMarket", "JobDone", {"paid": 60, "refunded": 40, "returned": 30}),
 )
 
 
 def test_money_is_summed_over_the_log_as_decimal_strings() -> None:
     assert report.money(WHOLE) == {
-        "escrow_in": "100", "paid_out": "60", "refunded": "40",
+        "escrow_in": "100", "paid_out": "60", "refunded": "40", "deposit_in": "30", "deposit_returned": "30",
         "slashed": "21", "burned": "11", "to_challenger": "6", "to_requester": "4",
         "bonds_lost": "5", "bonds_burned": "2", "bonds_to_defender": "3",
     }  # fmt: skip

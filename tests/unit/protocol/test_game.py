@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.protocol import game, honest, merkle, moves
 from lockstep.protocol.game import Refused
+from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.moves import Verdict, Wrong
 from lockstep.protocol.types import Address, Digest, Seconds, Seed
 from tests import games
@@ -182,7 +183,7 @@ def test_garbage_padding_of_the_trace_is_convicted() -> None:
     truth = PlainClaim(three, games.start_state(), games.dataset(), SEED)
     leaves = [merkle.leaf(s) for s in truth.trace]
     tree = merkle.levels([*leaves, GARBAGE])
-    match = Match(replace(games.claim_of(truth), trace_root=tree[-1][0]))  # type: ignore[arg-type]
+    match = Match(replace(games.claim_of(truth), body=Body(tree[-1][0], NO_STATE, NO_STATE)))  # type: ignore[arg-type]
     match.play(games.open_at(match.claim, truth, 0), CHALLENGER)
     match.play(moves.Reveal(tree[-1][0], tuple(tree[0])), WORKER)
     assert match.state is not None

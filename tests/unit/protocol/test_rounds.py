@@ -11,9 +11,19 @@ import pytest
 
 from lockstep.protocol import claims, merkle, rounds, states
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError
-from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase, Reveal
-from lockstep.protocol.rounds import Block, Market
-from lockstep.protocol.stakes import BURN, Books
+from lockstep.protocol.jobs import (
+    ZERO,
+    ZERO_ADDRESS,
+    Body,
+    ClaimStatus,
+    JobParams,
+    JobStatus,
+    Phase,
+    Receipt,
+    Reveal,
+)
+from lockstep.protocol.rounds import Beyond, Block, Market
+from lockstep.protocol.stakes import BURN, Books, Keeper
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 from tests import histories
@@ -30,15 +40,25 @@ PARAMS = JobParams(
     join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(100), attest_seconds=Seconds(100),
     merge_seconds=Seconds(100), challenge_seconds=Seconds(100), clock_seconds=Seconds(100), step_seconds=Seconds(1),
     slot_price=Wei(10), merge_price=Wei(6), slot_stake=Wei(101), merge_stake=Wei(203), bond=Wei(51),
-    aggregator=Address(AGGREGATOR),
+    aggregator=Address(AGGREGATOR), answer_seconds=Seconds(50),
 )  # fmt: skip
+
+
+def sign(account: Address, digest: bytes) -> bytes:
+    """Whatever stands for a signature here."""
+    return keccak(account.encode() + digest)
+
+
+def is_signed(account: Address, digest: bytes, signature: bytes) -> bool:
+    """Whether `sign` gave it."""
+    return signature == sign(account, digest)
 
 
 class Scene:
     """One job on a twin, played by name; time and blocks move when they are told to."""
 
     def __init__(self, params: JobParams = PARAMS, escrow: int | None = None) -> None:
-        self.market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000))
+        self.market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000), Beyond(is_signed))
         self.block = Block(100, Seconds(1_000), BlockHashes())
         for account in (AGGREGATOR, CHALLENGER, *WORKERS):
             self.market.books.deposit(account, Wei(10_000))
@@ -62,7 +82,7 @@ class Scene:
         out, out2 = keccak(claim + b"out"), merkle.EMPTY[2]
         leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(3)] + [merkle.leaf(merkle.node(out, out2))]
         levels = merkle.levels(leaves)
-        return Reveal(levels[-1][0], out, out2, keccak(claim), tuple(merkle.proof(levels, 3)), "t", "p")
+        return Reveal(Body(levels[-1][0], out, out2), keccak(claim), tuple(merkle.proof(levels, 3)), "t", "p")
 
     def join(self, r: int = 0, workers: Iterable[Address] = WORKERS) -> None:
         for slot, worker in enumerate(workers):
@@ -90,8 +110,32 @@ class Scene:
 
     def to_frozen(self, r: int = 0, mask: int = 7) -> None:
         self.to_revealed(r)
-        self.market.attest(self.block, AGGREGATOR, self.job, r, mask)
-        self.market.freeze(self.block, self.job, r)
+        self.attest(r, mask)
+        self.freeze(r)
+
+    def revealed(self, r: int = 0) -> list[int]:
+        held = self.market.claims
+        return [s for s in range(3) if (c := self.claim(s, r)) in held and held[c].status == ClaimStatus.REVEALED]
+
+    def receipt(self, who: int, mask: int = 7, r: int = 0, by: Address | None = None) -> Receipt:
+        ro = self.market.rounds[self.job, r]
+        account = by or self.market.claims[self.claim(who, r)].worker
+        digest = claims.receipt_hash(1, self.market.address, self.job, r, ro.attempt, mask)
+        return Receipt(who, mask, sign(account, digest))
+
+    def attest(self, r: int = 0, mask: int = 7) -> None:
+        """Every owner of a revealed slot names the slots of the mask."""
+        self.market.attest(self.block, self.job, r, [self.receipt(s, mask, r) for s in self.revealed(r)])
+
+    def freeze(self, r: int = 0) -> None:
+        bodies = [self.opened(self.claim(s, r)).body for s in self.revealed(r)]
+        self.market.freeze(self.block, self.job, r, bodies)
+
+    def body(self, claim: ClaimId) -> Body:
+        if not self.market.claims[claim].is_merge:
+            return self.opened(claim).body
+        ro = self.market.rounds[self.job, self.market.claims[claim].round]
+        return Body(merkle.leaf(merkle.node(ro.next_shared, ro.next_outer)), ro.next_shared, ro.next_outer)
 
     def merge(self, r: int = 0, merger: Address = AGGREGATOR, name: bytes = b"next") -> ClaimId:
         return self.market.merge(self.block, merger, self.job, r, keccak(name), keccak(name + b"outer"))
@@ -106,8 +150,8 @@ class Scene:
         self.market.finalize(self.block, self.job, r)
 
     def convict(self, claim: ClaimId) -> None:
-        self.market.on_open(self.block, claim)
-        self.market.on_convicted(self.block, claim, CHALLENGER)
+        self.market.on_open(self.block, claim, self.body(claim))
+        self.market.on_convicted(self.block, claim, 1, CHALLENGER)
 
     def refused(self, name: str, act: object, *args: object) -> None:
         before = (self.market.books.owed, json.dumps(sorted(self.market.books.free.items())))
@@ -141,7 +185,7 @@ def test_an_honest_job_pays_everybody_and_refunds_the_rest() -> None:
     assert (job.paid, job.refunded) == (PARAMS.escrow, 17)
     assert [scene.credits(worker) for worker in WORKERS] == [30, 30, 30]
     assert scene.credits(AGGREGATOR) == 18
-    assert scene.credits(REQUESTER) == 17
+    assert scene.credits(REQUESTER) == 17 + PARAMS.deposit
     assert all(scene.free(account) == 10_000 for account in (AGGREGATOR, *WORKERS)), "every stake is free again"
 
 
@@ -156,9 +200,9 @@ def test_phases_advance_early_when_everybody_has_acted(scene: Scene) -> None:
     assert scene.phase() == Phase.REVEALING
     scene.reveal()
     assert scene.phase() == Phase.ATTESTING
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 7)
+    scene.attest(0, 7)
     assert scene.phase() == Phase.FREEZING
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.freeze(0)
     assert scene.phase() == Phase.MERGING
     scene.merge()
     assert scene.phase() == Phase.LEAD
@@ -179,7 +223,7 @@ def test_phases_advance_late_when_nobody_acts(scene: Scene) -> None:
     scene.later(1)
     assert scene.phase() == Phase.ATTESTING
     scene.later(100)
-    assert scene.phase() == Phase.FREEZING, "an absent attestation is one of all that was revealed"
+    assert scene.phase() == Phase.FREEZING, "who is silent lets pass what was revealed"
 
 
 # -- joining and sealing
@@ -262,7 +306,9 @@ def test_what_is_revealed_is_what_was_committed(scene: Scene, changed: str) -> N
     scene.join()
     scene.seal()
     scene.commit()
-    other = replace(scene.opened(scene.claim(0)), **{changed: keccak(b"other")})
+    told = scene.opened(scene.claim(0))
+    body = told.body if changed == "nonce" else replace(told.body, **{changed: keccak(b"other")})
+    other = replace(told, body=body, nonce=keccak(b"other") if changed == "nonce" else told.nonce)
     scene.refused("CommitmentMismatch", scene.market.reveal, scene.block, HONEST, scene.job, 0, 0, other)
 
 
@@ -282,7 +328,7 @@ def test_outputs_that_are_not_the_last_state_are_refused(scene: Scene) -> None:
     scene.join()
     scene.seal()
     honest = scene.opened(scene.claim(0))
-    scaled = replace(honest, out=keccak(b"scaled payload"))
+    scaled = replace(honest, body=replace(honest.body, out=keccak(b"scaled payload")))
     commitment = claims.commitment(scene.claim(0), HONEST, scaled)
     scene.market.commit(scene.block, HONEST, scene.job, 0, 0, commitment)
     scene.commit(slots=[1, 2])
@@ -298,8 +344,8 @@ def test_no_reveal_burns_the_price_of_the_slot_and_no_more(scene: Scene) -> None
     scene.commit(slots=[0, 1])
     scene.later(100)
     scene.reveal(slots=[0, 1])
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 7)
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.attest(0, 7)
+    scene.freeze(0)
     assert scene.market.status(scene.claim(2)) == ClaimStatus.ABSENT
     assert scene.free(LAZY) == 10_000 - 10
     assert scene.credits(BURN) == 10
@@ -337,26 +383,144 @@ def test_state_zero_of_a_slot_is_the_base_twice_and_the_clock_at_the_rounds_star
 
 def test_too_few_accepted_claims_fail_the_round(scene: Scene) -> None:
     scene.to_revealed()
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 1)
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.attest(0, 1)
+    scene.freeze(0)
     assert scene.phase() == Phase.FAILED
     assert all(scene.free(worker) == 10_000 for worker in WORKERS)
     scene.market.start_round(scene.block, scene.job, 1)
     assert scene.market.rounds[scene.job, 1].base == PARAMS.genesis_shared, "the checkpoint carries over"
 
 
-def test_only_the_aggregator_attests_once(scene: Scene) -> None:
+def test_owners_of_revealed_slots_speak_once_and_sign(scene: Scene) -> None:
     scene.to_revealed()
-    scene.refused("Unauthorized", scene.market.attest, scene.block, HONEST, scene.job, 0, 7)
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 7)
-    scene.refused("WrongPhase", scene.market.attest, scene.block, AGGREGATOR, scene.job, 0, 7)
+    attest = scene.market.attest
+    scene.refused("NotSlotOwner", attest, scene.block, scene.job, 0, [scene.receipt(3, by=HONEST)])
+    scene.refused("NotSlotOwner", attest, scene.block, scene.job, 0, [scene.receipt(64, by=HONEST)])
+    scene.refused("SignatureInvalid", attest, scene.block, scene.job, 0, [scene.receipt(0, by=LIAR)])
+    signed = scene.receipt(0)
+    scene.refused("SignatureInvalid", attest, scene.block, scene.job, 0, [replace(signed, mask=5)])
+    attest(scene.block, scene.job, 0, [signed])
+    scene.refused("AlreadyDone", attest, scene.block, scene.job, 0, [scene.receipt(0, 3)])
+    assert scene.phase() == Phase.ATTESTING
+    scene.market.books.delegate_of[LIAR] = CHALLENGER
+    attest(scene.block, scene.job, 0, [scene.receipt(2), scene.receipt(1, by=CHALLENGER)])
+    assert scene.phase() == Phase.FREEZING, "everybody has spoken"
+
+
+@pytest.mark.parametrize(
+    ("masks", "accepted"),
+    [
+        ({}, 0b111),
+        ({0: 0b110, 1: 0b101, 2: 0b011}, 0b111),
+        ({0: 0b010}, 0b011),  # one voice decides of the others, never of its own slot
+        ({0: 0b010, 1: 0b001, 2: 0b011}, 0b011),
+        ({0: 0b111, 1: 0b110, 2: 0b110}, 0b110),  # nobody else names slot 0
+        ({0: 0b111, 1: 0b111, 2: 0b000}, 0b100),
+    ],
+)
+def test_two_thirds_of_the_others_receipts_accept(scene: Scene, masks: dict[int, int], accepted: int) -> None:
+    scene.to_revealed()
+    scene.market.attest(scene.block, scene.job, 0, [scene.receipt(who, mask) for who, mask in masks.items()])
+    scene.later(100)
+    scene.freeze()
+    if accepted.bit_count() < 2:
+        assert scene.phase() == Phase.FAILED
+    else:
+        assert scene.market.rounds[scene.job, 0].mask == accepted
+
+
+def test_what_is_merged_is_what_was_revealed(scene: Scene) -> None:
+    scene.to_revealed()
+    scene.attest()
+    bodies = [scene.body(scene.claim(s)) for s in range(3)]
+    freeze = scene.market.freeze
+    scene.refused("CommitmentMismatch", freeze, scene.block, scene.job, 0, bodies[:2])
+    scene.refused("CommitmentMismatch", freeze, scene.block, scene.job, 0, [bodies[1], bodies[0], bodies[2]])
+    other = replace(bodies[0], out=keccak(b"mine"))
+    scene.refused("CommitmentMismatch", freeze, scene.block, scene.job, 0, [other, *bodies[1:]])
+    freeze(scene.block, scene.job, 0, bodies)
+    assert scene.phase() == Phase.MERGING
+
+
+# -- the job proven invalid
+
+
+def test_a_void_job_pays_its_workers_from_the_deposit_and_its_prover_from_the_rest(scene: Scene) -> None:
+    scene.to_lead(0)
+    scene.to_revealed(1)
+    scene.market.on_open(scene.block, scene.claim(0, 1), scene.body(scene.claim(0, 1)))
+    scene.market.on_invalid(scene.job, ANYONE)
+    assert (scene.phase(0), scene.phase(1)) == (Phase.VOID, Phase.VOID)
+    assert not scene.market.live(scene.claim(0, 1)), "its games close with the bonds returned"
+    scene.refused("WrongJobStatus", scene.market.start_round, scene.block, scene.job, 2)
+    scene.refused("WrongJobStatus", scene.market.on_invalid, scene.job, ANYONE)
+    scene.refused("WrongJobStatus", scene.market.finalize, scene.block, scene.job, 0)
+    scene.refused("JobUnfinished", scene.market.finish, scene.job)
+    scene.refused("WrongPhase", scene.market.release, scene.job, 1)
+    scene.market.release(scene.job, 0)
+    scene.market.release(scene.job, 1)
+    scene.market.finish(scene.job)
+    paid = 2 * 3 * 10 + 6
+    left = PARAMS.deposit - paid
+    assert [scene.credits(worker) for worker in WORKERS] == [20, 20, 20]
+    assert all(scene.free(worker) == 10_000 for worker in (*WORKERS, AGGREGATOR)), "every stake is back"
+    assert scene.credits(ANYONE) == left * 30 // 100
+    assert scene.credits(BURN) == left - left * 30 // 100
+    assert scene.credits(REQUESTER) == PARAMS.escrow, "the escrow comes back, the deposit does not"
+    assert scene.market.books.owed == scene.market.books.tokens
+
+
+def test_a_failed_round_of_a_void_job_lets_go_of_stakes_that_a_game_held(scene: Scene) -> None:
+    scene.to_revealed()
+    scene.market.on_open(scene.block, scene.claim(0), scene.body(scene.claim(0)))
+    scene.attest(0, 1)
+    scene.freeze(0)
+    assert scene.phase() == Phase.FAILED
+    assert scene.free(HONEST) == 10_000 - 101, "kept for the game"
+    scene.market.on_invalid(scene.job, ANYONE)
+    scene.market.release(scene.job, 0)
+    assert scene.free(HONEST) == 10_000
+    scene.market.finish(scene.job)
+    assert scene.market.jobs[scene.job].status == JobStatus.DONE
+
+
+# -- witnesses' fees
+
+
+def test_fees_of_drawn_witnesses_are_reserved_paid_or_given_up() -> None:
+    params = replace(PARAMS, witnesses=2, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(10))
+    scene = Scene(params)
+    scene.to_revealed()
+    scene.attest()
+    assert scene.phase() == Phase.ATTESTING, "the witnesses are not drawn yet"
+    scene.refused("AlreadyDone", scene.market.on_drawn, scene.block, scene.job, 0, 3)
+    scene.market.on_drawn(scene.block, scene.job, 0, 2)
+    scene.refused("AlreadyDone", scene.market.on_drawn, scene.block, scene.job, 0, 1)
+    job = scene.market.jobs[scene.job]
+    assert job.fees_due == 6
+    scene.market.on_witnessed(scene.job, ANYONE)
+    assert (scene.credits(ANYONE), job.fees_due, job.paid) == (3, 3, 3)
+    scene.market.on_witnessed(scene.job, ZERO_ADDRESS)
+    scene.refused("EscrowTooLow", scene.market.on_witnessed, scene.job, ANYONE)
+    scene.later(100)
+    scene.freeze()
+    assert scene.phase() == Phase.MERGING, "witnesses that are silent hold nobody up"
+
+
+def test_a_payload_that_was_demanded_and_not_shown_is_not_accepted(scene: Scene) -> None:
+    scene.market.beyond = replace(scene.market.beyond, missing=lambda claim: claim == scene.claim(1))
+    scene.to_revealed()
+    scene.refused("NoSuchSlot", scene.market.on_demanded, scene.block, scene.job, 0, 5)
+    scene.market.on_demanded(scene.block, scene.job, 0, 1)
+    scene.attest()
+    scene.freeze()
+    assert scene.market.rounds[scene.job, 0].mask == 0b101
+    assert scene.market.status(scene.claim(1)) == ClaimStatus.EXCLUDED
 
 
 def test_without_an_aggregator_slot_owners_merge_at_once_in_seed_order() -> None:
     scene = Scene(replace(PARAMS, aggregator=ZERO_ADDRESS))
-    scene.to_revealed()
-    assert scene.phase() == Phase.FREEZING, "nobody to attest"
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.to_frozen()
     ro = scene.market.rounds[scene.job, 0]
     first = int.from_bytes(ro.seed, "big") % 3
     assert scene.market.merger_of(scene.block, scene.job, 0) == WORKERS[first]
@@ -384,8 +548,8 @@ def test_merge_turns_go_from_the_aggregator_to_each_accepted_slot_and_then_the_r
 def test_a_convicted_slot_is_slashed_excluded_and_unpaid(scene: Scene) -> None:
     scene.to_revealed()
     scene.convict(scene.claim(1))
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 7)
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.attest(0, 7)
+    scene.freeze(0)
     assert scene.market.rounds[scene.job, 0].mask == 0b101
     scene.merge()
     scene.later(100)
@@ -409,7 +573,7 @@ def test_a_slot_convicted_after_the_freeze_is_merged_but_unpaid(scene: Scene) ->
 def test_final_waits_for_the_window_every_game_and_the_base(scene: Scene) -> None:
     scene.to_lead(0)
     scene.to_lead(1)
-    scene.market.on_open(scene.block, scene.claim(0, 0))
+    scene.market.on_open(scene.block, scene.claim(0, 0), scene.body(scene.claim(0, 0)))
     scene.refused("TooEarly", scene.market.finalize, scene.block, scene.job, 0)
     scene.later(100)
     scene.refused("GamesOpen", scene.market.finalize, scene.block, scene.job, 0)
@@ -426,17 +590,17 @@ def test_a_window_closes_and_what_is_final_is_not_judged(scene: Scene) -> None:
     scene.later(99)
     assert scene.market.window_open(scene.block, merge)
     scene.later(1)
-    scene.refused("WindowClosed", scene.market.on_open, scene.block, claim)
+    scene.refused("WindowClosed", scene.market.on_open, scene.block, claim, scene.body(claim))
     scene.market.finalize(scene.block, scene.job, 0)
-    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, CHALLENGER)
-    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, merge, CHALLENGER)
+    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, CHALLENGER)
+    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, merge, 1, CHALLENGER)
 
 
 def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_the_same_input(scene: Scene) -> None:
     bad = scene.to_lead(0)
     scene.to_lead(1)
     voided, voided_merge = scene.claim(0, 1), scene.merge_claim(1)
-    scene.market.on_open(scene.block, voided)
+    scene.market.on_open(scene.block, voided, scene.body(voided))
     merge_in = scene.market.rounds[scene.job, 0].merge_in
 
     scene.convict(bad)
@@ -447,7 +611,7 @@ def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_th
     assert scene.market.status(voided) == scene.market.status(voided_merge) == ClaimStatus.VOID
     assert not scene.market.live(voided), "its games close with the bonds back"
     assert scene.market.live(scene.claim(0, 0)), "claims of the round itself stand"
-    scene.market.release(scene.block, scene.job, 1)
+    scene.market.release(scene.job, 1)
     assert scene.free(AGGREGATOR) == 10_000 - 203, "one merge lost, the voided one returned"
     assert scene.free(HONEST) == 10_000 - 101, "the stake of round 0 is still locked, that of round 1 is back"
 
@@ -462,13 +626,13 @@ def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_th
     assert scene.market.status(voided) == ClaimStatus.VOID, "for good"
 
 
-def test_a_convicted_merger_merges_and_attests_no_more_in_this_job(scene: Scene) -> None:
+def test_a_convicted_merger_merges_no_more_in_this_job(scene: Scene) -> None:
     scene.convict(scene.to_lead(0))
     order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.merge(0, WORKERS[order[0]])
     scene.to_revealed(1)
-    assert scene.phase(1) == Phase.FREEZING, "nobody waits for its attestation"
-    scene.market.freeze(scene.block, scene.job, 1)
+    scene.attest(1)
+    scene.freeze(1)
     merger = scene.market.merger_of(scene.block, scene.job, 1)
     assert merger in WORKERS
     assert merger != AGGREGATOR
@@ -494,7 +658,7 @@ def test_restarting_a_void_round_returns_stakes_that_nobody_released(scene: Scen
     assert scene.free(AGGREGATOR) == 10_000 - 203
     others = [w for w in WORKERS if w != WORKERS[order[0]]]
     assert {scene.free(w) for w in others} == {10_000 - 101}
-    scene.refused("WrongPhase", scene.market.release, scene.block, scene.job, 1)
+    scene.refused("WrongPhase", scene.market.release, scene.job, 1)
 
 
 def test_a_failed_round_keeps_the_stake_of_a_challenged_claim_until_its_game_is_over() -> None:
@@ -504,16 +668,16 @@ def test_a_failed_round_keeps_the_stake_of_a_challenged_claim_until_its_game_is_
     scene.seal()
     scene.commit()
     scene.reveal(slots=[0, 1])
-    scene.market.on_open(scene.block, scene.claim(0))
-    scene.market.on_open(scene.block, scene.claim(1))
+    scene.market.on_open(scene.block, scene.claim(0), scene.body(scene.claim(0)))
+    scene.market.on_open(scene.block, scene.claim(1), scene.body(scene.claim(1)))
     scene.later(100)
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 1)
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.attest(0, 1)
+    scene.freeze(0)
     assert scene.phase() == Phase.FAILED
     assert scene.free(HONEST) == scene.free(LIAR) == 10_000 - 101, "both are in games"
-    scene.refused("WindowClosed", scene.market.on_open, scene.block, scene.claim(0))
+    scene.refused("WindowClosed", scene.market.on_open, scene.block, scene.claim(0), scene.body(scene.claim(0)))
     scene.market.on_rejected(scene.claim(0))
-    scene.market.on_convicted(scene.block, scene.claim(1), CHALLENGER)
+    scene.market.on_convicted(scene.block, scene.claim(1), 1, CHALLENGER)
     assert scene.free(HONEST) == 10_000
     assert scene.free(LIAR) == 10_000 - 101, "failing the round saves no liar"
 
@@ -521,10 +685,10 @@ def test_a_failed_round_keeps_the_stake_of_a_challenged_claim_until_its_game_is_
 def test_two_games_on_one_claim_end_with_the_first_conviction(scene: Scene) -> None:
     scene.to_lead()
     claim = scene.claim(1)
-    assert scene.market.on_open(scene.block, claim).open_games == 0
-    assert scene.market.on_open(scene.block, claim).open_games == 1, "the second gives the defender more clock"
-    scene.market.on_convicted(scene.block, claim, CHALLENGER)
-    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, CHALLENGER)
+    assert scene.market.on_open(scene.block, claim, scene.body(claim)).open_games == 0
+    assert scene.market.on_open(scene.block, claim, scene.body(claim)).open_games == 1, "more clock for the defender"
+    scene.market.on_convicted(scene.block, claim, 1, CHALLENGER)
+    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, CHALLENGER)
     scene.refused("ClaimClosed", scene.market.on_rejected, claim)
     scene.later(100)
     scene.market.finalize(scene.block, scene.job, 0)
@@ -541,8 +705,8 @@ def test_rounds_start_in_order_and_at_most_max_lead_ahead(scene: Scene) -> None:
     scene.seal()
     scene.commit()
     scene.reveal()
-    scene.market.attest(scene.block, AGGREGATOR, scene.job, 0, 7)
-    scene.market.freeze(scene.block, scene.job, 0)
+    scene.attest(0, 7)
+    scene.freeze(0)
     scene.merge()
     scene.to_lead(1)
     scene.refused("RoundNotStartable", scene.market.start_round, scene.block, scene.job, 2)
@@ -559,7 +723,7 @@ def test_more_failed_rounds_than_allowed_end_the_job_with_a_full_refund(scene: S
         scene.market.seal(scene.block, scene.job, r)
     scene.refused("RoundNotStartable", scene.market.start_round, scene.block, scene.job, 2)
     scene.market.finish(scene.job)
-    assert scene.credits(REQUESTER) == PARAMS.escrow
+    assert scene.credits(REQUESTER) == PARAMS.escrow + PARAMS.deposit
 
 
 def test_cancelling_keeps_what_rounds_in_flight_may_pay(scene: Scene) -> None:
@@ -610,7 +774,7 @@ def test_locked_stake_cannot_leave_and_unbonding_waits() -> None:
 def test_a_lock_obeys_its_keeper_and_is_made_once() -> None:
     books = Books(Seconds(1))
     books.deposit(HONEST, Wei(10))
-    books.lock(HONEST, b"bond", Wei(5), by_game=True)
+    books.lock(HONEST, b"bond", Wei(5), Keeper.GAME)
     for broken, act in (
         ("AlreadyLocked", lambda: books.lock(HONEST, b"bond", Wei(5))),
         ("WrongKeeper", lambda: books.unlock(b"bond")),
@@ -642,12 +806,13 @@ def test_money_is_conserved_in_random_histories(seed: int) -> None:
     player = histories.history(seed, 80)
     market, job = player.market, player.market.jobs[player.job]
     assert market.books.owed == market.books.tokens, "the vault holds exactly what it owes"
-    assert market.books.total_escrow == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded"
-    held = {lock_key for lock_key, lock in market.books.locks.items() if not lock.by_game}
+    held = market.books.total_escrow - job.deposit
+    assert held == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded"
+    held = {lock_key for lock_key, lock in market.books.locks.items() if lock.keeper == Keeper.MARKET}
     staked = {claim for claim, c in market.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED}
     assert held == staked, "every claim that can be slashed has its lock, and no other"
     if job.status == JobStatus.DONE:
-        assert job.escrow == job.paid + job.refunded
+        assert job.escrow == job.paid + job.refunded + job.fees_due
 
 
 def test_the_committed_histories_are_what_the_twin_plays(vectors: Path) -> None:
@@ -661,10 +826,10 @@ def test_typed_hash_is_eip_712(scene: Scene) -> None:
     from eth_account import Account
 
     scene.to_revealed()
-    claim = scene.market.claims[scene.claim(0)]
+    claim, body = scene.market.claims[scene.claim(0)], scene.body(scene.claim(0))
     market, seed, base = scene.market.address, scene.market.rounds[scene.job, 0].seed, PARAMS.genesis_shared
     account = Account.from_key(keccak(b"key"))
-    signed = account.sign_typed_data(full_message=claims.typed_data(1, market, claim, seed, base))
-    digest: Digest = claims.typed_hash(1, market, claim, seed, base)
+    signed = account.sign_typed_data(full_message=claims.typed_data(1, market, claim, body, seed, base))
+    digest: Digest = claims.typed_hash(1, market, claim, body, seed, base)
     assert bytes(signed.message_hash) == digest
     assert Account._recover_hash(digest, signature=signed.signature) == account.address

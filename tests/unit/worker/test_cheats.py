@@ -13,6 +13,7 @@ from lockstep.numerics import scalar
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol import game, honest, merkle, moves
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.program import Fold, Instr
 from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, TensorRoot, TraceRoot, Wei
 from lockstep.settings import DEVNET_CHAIN_ID
@@ -30,8 +31,9 @@ def lie_of(name: str, seed: int, job: Job) -> Cheat:
 def claim_of(run: ClaimRun, held: HeldClaim) -> game.Claim:
     """What the market would say of the claim."""
     params = run.job.params
+    body = Body(TraceRoot(trace_root(held.trace)), NO_STATE, NO_STATE)
     return game.Claim(
-        ClaimId(b"claim".ljust(32)), games.WORKER, run.transitions, TraceRoot(trace_root(held.trace)), held.state_zero,
+        ClaimId(b"claim".ljust(32)), games.WORKER, run.transitions, body, held.state_zero,
         ProgramRoot(params.step_program), ProgramRoot(params.encode_program), run.seed, run.round, run.slot,
         TensorRoot(params.dataset_root), params.dataset_rows, params.row_length, Seconds(120), Seconds(10), Wei(1),
     )  # fmt: skip

@@ -1,0 +1,662 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {IAvailability} from "../interfaces/IAvailability.sol";
+import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {IStakeVault} from "../interfaces/IStakeVault.sol";
+import {IWitnesses} from "../interfaces/IWitnesses.sol";
+import {
+    AlreadyDone,
+    ClaimClosed,
+    CommitmentMismatch,
+    EscrowTooLow,
+    GamesOpen,
+    NoSuchSlot,
+    NotSlotOwner,
+    NotYourTurn,
+    RoundNotStartable,
+    SignatureInvalid,
+    SlotTaken,
+    TooEarly,
+    WrongJobStatus,
+    WrongPhase
+} from "./Errors.sol";
+import {Ids} from "./Ids.sol";
+import {Merkle} from "./Merkle.sol";
+import {Prices} from "./Prices.sol";
+import {Receipts} from "./Receipts.sol";
+import {Signatures} from "./Signatures.sol";
+import {States} from "./States.sol";
+import {Terms} from "./Terms.sol";
+
+/// @title Rounds
+/// @notice The rounds of JobMarket's jobs: linked code, run in the market's own storage, so that neither outgrows EIP-170.
+/// @dev The Python twin is lockstep/protocol/rounds.py: the same names in the same order.
+library Rounds {
+    uint32 private constant MERGE = Ids.MERGE;
+    /// @dev EVM: blockhash knows this many blocks.
+    uint256 private constant SEAL_BLOCKS = 256;
+
+    /// @notice Everything that the market stores.
+    struct Book {
+        mapping(bytes32 jobId => IJobMarket.Job) jobs;
+        mapping(bytes32 jobId => address) terms;
+        mapping(bytes32 jobId => mapping(uint32 r => IJobMarket.Round)) rounds;
+        mapping(bytes32 claimId => IJobMarket.Claim) claims;
+        mapping(bytes32 jobId => mapping(address account => bool)) barred;
+        /// Base fees of the last seals (Prices.push).
+        uint256 baseFees;
+    }
+
+    // -- anyone
+
+    function startRound(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.JobParams memory p = params(b, jobId);
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
+        // INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
+        if (r != j.started || r >= p.rounds || j.failed > p.maxFail || r - j.settled >= p.maxLead) {
+            revert RoundNotStartable(r);
+        }
+        (bytes32 base, bytes32 outer) = _baseOf(b, jobId, p, r);
+        if (ro.phase == IJobMarket.Phase.Void) _releaseAll(b, vault, jobId, r, ro);
+
+        delete b.rounds[jobId][r];
+        ro.phase = IJobMarket.Phase.Joining;
+        ro.attempt = j.attempt;
+        ro.joinEnds = uint64(block.timestamp + p.joinSeconds);
+        ro.base = base;
+        ro.outer = outer;
+        j.started = r + 1;
+
+        emit IJobMarket.RoundStarted(jobId, r, j.attempt, base, outer);
+    }
+
+    function seal(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
+        if (ro.seedBlock == 0) {
+            if (ro.joined < p.minSlots) return _fail(b, vault, jobId, r, ro);
+            return _closeRoster(jobId, r, ro);
+        }
+        if (block.number <= ro.seedBlock) revert TooEarly(uint256(ro.seedBlock) + 1);
+        // INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
+        if (block.number > ro.seedBlock + SEAL_BLOCKS) return _fail(b, vault, jobId, r, ro);
+
+        ro.seed = Ids.seed(blockhash(ro.seedBlock), jobId, r, ro.attempt);
+        setWindows(ro, p, block.timestamp + p.trainSeconds, p.revealSeconds);
+        b.baseFees = Prices.push(b.baseFees, block.basefee);
+
+        emit IJobMarket.Sealed(jobId, r, ro.seed);
+    }
+
+    function attest(
+        Book storage b,
+        IStakeVault vault,
+        IWitnesses witnesses,
+        bytes32 jobId,
+        uint32 r,
+        IJobMarket.Receipt[] calldata receipts
+    ) external {
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
+        for (uint256 i = 0; i < receipts.length; i++) {
+            IJobMarket.Receipt calldata given = receipts[i];
+            // INVARIANT: the first receipt of each counts, and no other.
+            if ((ro.spoke >> given.who) & 1 == 1) revert AlreadyDone();
+            address account = _speaker(b, witnesses, jobId, r, p, ro, given.who);
+            _requireSigned(vault, account, Ids.receipt(jobId, r, ro.attempt, given.mask), given.signature);
+
+            ro.spoke |= uint256(1) << given.who;
+            ro.receipts += 1;
+            ro.named = Receipts.add(ro.named, given.mask, given.who);
+
+            emit IJobMarket.Attested(jobId, r, given.who, account, given.mask);
+        }
+    }
+
+    function freeze(
+        Book storage b,
+        IStakeVault vault,
+        IAvailability availability,
+        bytes32 jobId,
+        uint32 r,
+        IJobMarket.Body[] calldata bodies
+    ) external {
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Freezing);
+        (uint256 mask, bytes32[] memory payloads) = _accepted(b, availability, jobId, r, p, ro, bodies);
+        uint16 accepted = Receipts.count(mask);
+        if (accepted < p.minSlots) return _fail(b, vault, jobId, r, ro);
+
+        // INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
+        ro.mergeIn = States.mergeIn(
+            ro.base, ro.outer, payloads, States.maskTensor(mask, p.slots), p.sharedDepth, p.payloadDepth
+        );
+        ro.mask = mask;
+        ro.accepted = accepted;
+        ro.phase = IJobMarket.Phase.Merging;
+        ro.mergeOpens = uint64(block.timestamp);
+        ro.turn = p.aggregator != address(0) && !b.barred[jobId][p.aggregator] ? 0 : 1;
+
+        emit IJobMarket.Frozen(jobId, r, ro.mergeIn, mask);
+
+        for (uint32 s = 0; s < p.slots; s++) {
+            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            if (c.status == IJobMarket.ClaimStatus.Revealed) {
+                c.status =
+                    (mask >> s) & 1 == 1 ? IJobMarket.ClaimStatus.Accepted : IJobMarket.ClaimStatus.Excluded;
+            } else if (c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed) {
+                _absent(vault, claimId, c, p.slotPrice);
+            }
+        }
+    }
+
+    function finalize(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.JobParams memory p = params(b, jobId);
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        // INVARIANT: a void job's rounds are not settled but released.
+        if (j.status == IJobMarket.JobStatus.Void) revert WrongJobStatus(jobId);
+        if (ro.phase == IJobMarket.Phase.Merging && _turn(p, ro) > ro.accepted) {
+            return _fail(b, vault, jobId, r, ro);
+        }
+        // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+        if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
+        if (block.timestamp < ro.mergedAt + p.challengeSeconds) revert TooEarly(ro.mergedAt + p.challengeSeconds);
+        if (ro.openGames != 0) revert GamesOpen(ro.openGames);
+
+        ro.phase = IJobMarket.Phase.Final;
+
+        emit IJobMarket.RoundFinal(jobId, r);
+
+        uint256 paid = 0;
+        for (uint32 s = 0; s < p.slots; s++) {
+            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+            if (c.status == IJobMarket.ClaimStatus.Accepted) {
+                paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.slotPrice);
+            } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
+                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
+            }
+        }
+        paid += _pay(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Final, p.mergePrice);
+        j.paid += uint128(paid);
+        _settle(b, jobId, j);
+    }
+
+    function release(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        bool voided = j.status == IJobMarket.JobStatus.Void;
+        // A failed round of a void job may still hold stakes for games that are void now.
+        if (ro.phase == IJobMarket.Phase.Void || (voided && ro.phase == IJobMarket.Phase.Failed)) {
+            return _releaseAll(b, vault, jobId, r, ro);
+        }
+        // INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
+        if (!voided || r != j.settled || r >= j.started) revert WrongPhase(jobId, r);
+
+        ro.phase = IJobMarket.Phase.Void;
+
+        emit IJobMarket.RoundVoid(jobId, r, ro.attempt);
+
+        j.deposit -= uint128(_payAll(b, vault, jobId, r, ro));
+        j.settled = r + 1;
+        _settle(b, jobId, j);
+    }
+
+    // -- workers, aggregator
+
+    function join(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
+        if (slot >= p.slots) revert NoSuchSlot(slot);
+        (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
+        if (c.worker != address(0)) revert SlotTaken(slot);
+
+        _write(c, jobId, r, ro.attempt, slot, p.innerSteps + 1);
+        ro.joined += 1;
+
+        emit IJobMarket.Joined(jobId, r, slot, msg.sender);
+
+        vault.lock(msg.sender, claimId, p.slotStake);
+        if (ro.joined == p.slots) _closeRoster(jobId, r, ro);
+    }
+
+    function leave(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
+        (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
+        (bytes32 claimId,) = ownClaim(b, jobId, r, ro, slot);
+
+        delete b.claims[claimId];
+        ro.joined -= 1;
+
+        emit IJobMarket.Left(jobId, r, slot, msg.sender);
+
+        vault.unlock(claimId);
+    }
+
+    function merge(
+        Book storage b,
+        IStakeVault vault,
+        bytes32 jobId,
+        uint32 r,
+        bytes32 out,
+        bytes32 out2,
+        string calldata checkpointCid
+    ) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Merging);
+        // INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
+        address merger = mergerOf(b, jobId, r);
+        if (msg.sender != merger) revert NotYourTurn(merger);
+        bytes32 claimId = Ids.claim(jobId, r, j.attempt, MERGE);
+        IJobMarket.Claim storage c = b.claims[claimId];
+
+        _write(c, jobId, r, j.attempt, MERGE, 1);
+        c.status = IJobMarket.ClaimStatus.Accepted;
+        c.claimedAt = uint64(block.timestamp);
+        c.digest = Ids.body(IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
+        ro.turn = uint16(_turn(p, ro));
+        ro.phase = IJobMarket.Phase.Lead;
+        ro.mergedAt = uint64(block.timestamp);
+        ro.mergeClaim = claimId;
+        ro.nextShared = out;
+        ro.nextOuter = out2;
+
+        emit IJobMarket.Merged(jobId, r, claimId, msg.sender, out, out2, checkpointCid);
+
+        vault.lock(msg.sender, claimId, p.mergeStake);
+    }
+
+    // -- the game
+
+    function onConvicted(Book storage b, IStakeVault vault, bytes32 claimId, uint32 t, address challenger) external {
+        IJobMarket.Claim storage c = b.claims[claimId];
+        IJobMarket.Job storage j = b.jobs[c.job];
+        IJobMarket.Round storage ro = b.rounds[c.job][c.round];
+        if (!live(b, claimId)) revert ClaimClosed(claimId);
+
+        c.status = IJobMarket.ClaimStatus.Convicted;
+        c.convictedAt = t;
+        ro.openGames -= c.openGames;
+        c.openGames = 0;
+
+        emit IJobMarket.Convicted(claimId, c.job, c.round, c.slot, c.worker, challenger);
+
+        if (c.slot == MERGE) _rewind(b, c, j, ro);
+        // Nobody waits for a receipt of the convicted.
+        else ro.spoke |= uint256(1) << c.slot;
+        vault.slash(claimId, challenger, j.requester);
+    }
+
+    // -- the witnesses, demands
+
+    function onDrawn(Book storage b, bytes32 jobId, uint32 r, uint16 count) external {
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
+        // INVARIANT: witnesses are drawn once a round, no more than the job pays.
+        if (ro.drawn || count > p.witnesses) revert AlreadyDone();
+
+        IJobMarket.Job storage j = b.jobs[jobId];
+        uint256 fees = count * p.witnessFee;
+        // INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
+        uint256 rounds = (j.status == IJobMarket.JobStatus.Active ? p.rounds : j.started) - j.settled;
+        uint256 needed = fees + rounds * (uint256(p.slots) * p.slotPrice + p.mergePrice);
+        uint256 left = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
+        if (needed > left) revert EscrowTooLow(needed, left);
+
+        ro.drawn = true;
+        ro.witnesses = count;
+        j.feesDue += uint128(fees);
+    }
+
+    function onDemanded(Book storage b, bytes32 jobId, uint32 r, uint32 slot) external {
+        // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
+        (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
+        (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
+        if (c.status != IJobMarket.ClaimStatus.Revealed) revert NoSuchSlot(slot);
+
+        ro.demands += 1;
+    }
+
+    // -- views
+
+    function params(Book storage b, bytes32 jobId) internal view returns (IJobMarket.JobParams memory) {
+        return Terms.load(b.terms[jobId]);
+    }
+
+    /// @dev The phase now: what is stored, and what time and completeness make of it.
+    function phase(Book storage b, bytes32 jobId, uint32 r) internal view returns (IJobMarket.Phase) {
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        // INVARIANT: in a void job nothing goes on: what was not final or failed is void.
+        if (b.jobs[jobId].status == IJobMarket.JobStatus.Void) {
+            bool over = ro.phase >= IJobMarket.Phase.Final || ro.phase == IJobMarket.Phase.None;
+            return over ? ro.phase : IJobMarket.Phase.Void;
+        }
+        IJobMarket.Phase at = phaseOf(ro);
+        if (at != IJobMarket.Phase.Attesting) return at;
+        // Attesting is over when everybody who may has spoken.
+        uint16 duties = params(b, jobId).witnesses;
+        bool all = Receipts.count(ro.spoke) == ro.revealed + ro.witnesses && (duties == 0 || ro.drawn);
+        return all ? IJobMarket.Phase.Freezing : IJobMarket.Phase.Attesting;
+    }
+
+    /// @dev `phase`, but for a void job and for receipts that are complete.
+    function phaseOf(IJobMarket.Round storage ro) internal view returns (IJobMarket.Phase) {
+        if (ro.phase != IJobMarket.Phase.Joining) return ro.phase;
+        if (ro.commitEnds == 0) {
+            return ro.seedBlock == 0 && block.timestamp < ro.joinEnds
+                ? IJobMarket.Phase.Joining
+                : IJobMarket.Phase.Sealing;
+        }
+        if (block.timestamp < ro.commitEnds) return IJobMarket.Phase.Training;
+        if (block.timestamp < ro.revealEnds && ro.revealed < ro.committed) return IJobMarket.Phase.Revealing;
+        if (block.timestamp < ro.attestEnds && ro.revealed > 0) return IJobMarket.Phase.Attesting;
+        return IJobMarket.Phase.Freezing;
+    }
+
+    function mergerOf(Book storage b, bytes32 jobId, uint32 r) internal view returns (address merger) {
+        IJobMarket.JobParams memory p = params(b, jobId);
+        IJobMarket.Round storage ro = b.rounds[jobId][r];
+        if (ro.phase != IJobMarket.Phase.Merging) return address(0);
+        uint256 turn = _turn(p, ro);
+        if (turn == 0) {
+            merger = p.aggregator;
+        } else {
+            uint256 first = uint256(ro.seed) % p.slots;
+            for (uint256 i = 0; i < p.slots && turn > 0; i++) {
+                uint256 s = (first + i) % p.slots;
+                if ((ro.mask >> s) & 1 == 0) continue;
+                turn -= 1;
+                (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, uint32(s));
+                if (turn == 0 && c.status != IJobMarket.ClaimStatus.Convicted) merger = c.worker;
+            }
+        }
+        if (b.barred[jobId][merger]) merger = address(0);
+    }
+
+    function live(Book storage b, bytes32 claimId) internal view returns (bool) {
+        IJobMarket.Claim storage c = b.claims[claimId];
+        IJobMarket.ClaimStatus status = c.status;
+        bool judged = status >= IJobMarket.ClaimStatus.Revealed && status <= IJobMarket.ClaimStatus.Excluded;
+        return judged && !isVoid(b, claimId, c) && b.rounds[c.job][c.round].phase != IJobMarket.Phase.Final;
+    }
+
+    /// @dev A job is Void as a whole, and a round; a claim also is when its round was started or merged again.
+    function isVoid(Book storage b, bytes32 claimId, IJobMarket.Claim storage c) internal view returns (bool) {
+        IJobMarket.ClaimStatus status = c.status;
+        if (status >= IJobMarket.ClaimStatus.Absent) return status == IJobMarket.ClaimStatus.Void;
+        IJobMarket.Round storage ro = b.rounds[c.job][c.round];
+        bool standing = c.slot == MERGE ? ro.mergeClaim == claimId : ro.attempt == c.attempt;
+        return
+            !standing || ro.phase == IJobMarket.Phase.Void || b.jobs[c.job].status == IJobMarket.JobStatus.Void;
+    }
+
+    // -- inside: rounds
+
+    function inPhase(Book storage b, bytes32 jobId, uint32 r, IJobMarket.Phase wanted)
+        internal
+        view
+        returns (IJobMarket.JobParams memory p, IJobMarket.Round storage ro)
+    {
+        p = params(b, jobId);
+        ro = b.rounds[jobId][r];
+        // INVARIANT: every act has its phase; what comes before or after it is refused.
+        if (phase(b, jobId, r) != wanted) revert WrongPhase(jobId, r);
+    }
+
+    function _closeRoster(bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
+        // INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
+        ro.seedBlock = uint64(block.number + 1);
+
+        emit IJobMarket.RosterClosed(jobId, r, ro.seedBlock);
+    }
+
+    /// @dev Committing ends at `commitEnds`, revealing `revealSeconds` later, attesting after that.
+    function setWindows(
+        IJobMarket.Round storage ro,
+        IJobMarket.JobParams memory p,
+        uint256 commitEnds,
+        uint256 revealSeconds
+    ) internal {
+        ro.commitEnds = uint64(commitEnds);
+        ro.revealEnds = uint64(commitEnds + revealSeconds);
+        ro.attestEnds = uint64(commitEnds + revealSeconds + p.attestSeconds);
+    }
+
+    /// @dev Reverts unless round r - 1 is merged, final or failed.
+    function _baseOf(Book storage b, bytes32 jobId, IJobMarket.JobParams memory p, uint32 r)
+        private
+        view
+        returns (bytes32 base, bytes32 outer)
+    {
+        if (r == 0) return (p.genesisShared, p.genesisOuter);
+        IJobMarket.Round storage previous = b.rounds[jobId][r - 1];
+        if (previous.phase == IJobMarket.Phase.Failed) return (previous.base, previous.outer);
+        if (previous.phase != IJobMarket.Phase.Lead && previous.phase != IJobMarket.Phase.Final) {
+            revert RoundNotStartable(r);
+        }
+        return (previous.nextShared, previous.nextOuter);
+    }
+
+    /// @dev Who speaks as `who`: the owner of a revealed slot, or the round's witness who - 64.
+    function _speaker(
+        Book storage b,
+        IWitnesses witnesses,
+        bytes32 jobId,
+        uint32 r,
+        IJobMarket.JobParams memory p,
+        IJobMarket.Round storage ro,
+        uint32 who
+    ) private view returns (address account) {
+        if (who < p.slots) {
+            (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, who);
+            if (c.status == IJobMarket.ClaimStatus.Revealed) account = c.worker;
+        } else if (who >= Receipts.WITNESS && who - Receipts.WITNESS < ro.witnesses) {
+            account = witnesses.witnessOf(jobId, r, who - Receipts.WITNESS);
+        }
+        // INVARIANT: owners of revealed slots and drawn witnesses speak, and nobody else.
+        if (account == address(0)) revert NotSlotOwner(who);
+    }
+
+    /// @dev By the account itself, or by its delegate.
+    function _requireSigned(IStakeVault vault, address account, bytes32 digest, bytes calldata signature) private view {
+        // INVARIANT: a receipt is signed by who gives it.
+        if (Signatures.isSigned(account, digest, signature)) return;
+        address delegate = vault.delegateOf(account);
+        if (delegate != address(0) && Signatures.isSigned(delegate, digest, signature)) return;
+        revert SignatureInvalid(account);
+    }
+
+    /// @dev Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing; the payload of any
+    /// other slot is the zero payload.
+    /// @param bodies Of the revealed slots, in order.
+    function _accepted(
+        Book storage b,
+        IAvailability availability,
+        bytes32 jobId,
+        uint32 r,
+        IJobMarket.JobParams memory p,
+        IJobMarket.Round storage ro,
+        IJobMarket.Body[] calldata bodies
+    ) private view returns (uint256 mask, bytes32[] memory payloads) {
+        payloads = new bytes32[](uint256(1) << Merkle.depthOf(p.slots));
+        bytes32 beyond = Merkle.zero(p.payloadDepth);
+        uint256 next = 0;
+        for (uint32 s = 0; s < payloads.length; s++) {
+            payloads[s] = s < p.slots ? p.zeroPayload : beyond;
+            if (s >= p.slots) continue;
+            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            if (c.status != IJobMarket.ClaimStatus.Revealed) continue;
+            // INVARIANT: what is merged is what was revealed.
+            if (next == bodies.length || Ids.body(bodies[next]) != c.digest) revert CommitmentMismatch();
+            bytes32 payload = bodies[next++].out;
+            if (!Receipts.accepts(ro.named, ro.spoke, ro.receipts, s)) continue;
+            if (ro.demands != 0 && availability.missing(claimId)) continue;
+            payloads[s] = payload;
+            mask |= uint256(1) << s;
+        }
+    }
+
+    /// @dev The merge turn now: each lasts mergeSeconds.
+    function _turn(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
+        return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.mergeSeconds;
+    }
+
+    /// @dev The checkpoint carries over. Nobody is paid, stakes return; a stake with open games returns when they are over.
+    function _fail(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.JobParams memory p = params(b, jobId);
+        bool isSealed = ro.seed != 0;
+
+        ro.phase = IJobMarket.Phase.Failed;
+        j.failed += 1;
+
+        emit IJobMarket.RoundFailed(jobId, r);
+
+        for (uint32 s = 0; s < p.slots; s++) {
+            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            bool silent = c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed;
+            if (silent && isSealed) _absent(vault, claimId, c, p.slotPrice);
+            else if (_holdsStake(c.status) && c.openGames == 0) {
+                giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+            }
+        }
+        _settle(b, jobId, j);
+    }
+
+    /// @dev Moves past every leading round that can no more be voided.
+    function _settle(Book storage b, bytes32 jobId, IJobMarket.Job storage j) private {
+        uint32 settled = j.settled;
+        while (settled < j.started) {
+            IJobMarket.Phase at = b.rounds[jobId][settled].phase;
+            if (at != IJobMarket.Phase.Final && at != IJobMarket.Phase.Failed) break;
+            settled++;
+        }
+        j.settled = settled;
+    }
+
+    /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
+    function _rewind(
+        Book storage b,
+        IJobMarket.Claim storage c,
+        IJobMarket.Job storage j,
+        IJobMarket.Round storage ro
+    ) private {
+        (bytes32 jobId, uint32 r) = (c.job, c.round);
+        for (uint32 k = r + 1; k < j.started; k++) {
+            IJobMarket.Round storage later = b.rounds[jobId][k];
+            if (later.phase == IJobMarket.Phase.Failed) j.failed -= 1;
+            later.phase = IJobMarket.Phase.Void;
+            emit IJobMarket.RoundVoid(jobId, k, later.attempt);
+        }
+        // INVARIANT: no two claims share an id: what is claimed after a rewind carries a higher attempt.
+        j.attempt += 1;
+        j.started = r + 1;
+        b.barred[jobId][c.worker] = true;
+        ro.phase = IJobMarket.Phase.Merging;
+        ro.mergeClaim = 0;
+        ro.turn += 1;
+        ro.mergeOpens = uint64(block.timestamp);
+    }
+
+    // -- inside: claims and stakes
+
+    function _write(
+        IJobMarket.Claim storage c,
+        bytes32 jobId,
+        uint32 r,
+        uint32 attempt,
+        uint32 slot,
+        uint32 transitions
+    ) private {
+        c.job = jobId;
+        c.worker = msg.sender;
+        c.round = r;
+        c.attempt = attempt;
+        c.slot = slot;
+        c.status = IJobMarket.ClaimStatus.Joined;
+        c.transitions = transitions;
+    }
+
+    /// @dev The claim of a slot in the round's current attempt.
+    function claimAt(Book storage b, bytes32 jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+        internal
+        view
+        returns (bytes32 claimId, IJobMarket.Claim storage c)
+    {
+        claimId = Ids.claim(jobId, r, ro.attempt, slot);
+        c = b.claims[claimId];
+    }
+
+    function ownClaim(Book storage b, bytes32 jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+        internal
+        view
+        returns (bytes32 claimId, IJobMarket.Claim storage c)
+    {
+        (claimId, c) = claimAt(b, jobId, r, ro, slot);
+        if (c.worker != msg.sender) revert NotSlotOwner(slot);
+    }
+
+    function giveBack(
+        IStakeVault vault,
+        bytes32 claimId,
+        IJobMarket.Claim storage c,
+        IJobMarket.ClaimStatus status
+    ) internal {
+        c.status = status;
+
+        vault.unlock(claimId);
+    }
+
+    function _holdsStake(IJobMarket.ClaimStatus status) private pure returns (bool) {
+        return status >= IJobMarket.ClaimStatus.Joined && status <= IJobMarket.ClaimStatus.Excluded;
+    }
+
+    /// @dev No reveal: the slot's price of the stake is burned.
+    function _absent(IStakeVault vault, bytes32 claimId, IJobMarket.Claim storage c, uint256 fine) private {
+        c.status = IJobMarket.ClaimStatus.Absent;
+
+        vault.slashLiveness(claimId, fine);
+    }
+
+    /// @dev Gives back every stake that a Void round still holds.
+    function _releaseAll(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
+        uint16 slots = params(b, jobId).slots;
+        for (uint32 s = 0; s < slots; s++) {
+            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            if (_holdsStake(c.status)) giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+        }
+        if (ro.mergeClaim == 0) return;
+        IJobMarket.Claim storage m = b.claims[ro.mergeClaim];
+        if (_holdsStake(m.status)) giveBack(vault, ro.mergeClaim, m, IJobMarket.ClaimStatus.Void);
+    }
+
+    /// @dev A void job's round: every stake returns and every claim is paid, since none could be defended.
+    function _payAll(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro)
+        private
+        returns (uint256 paid)
+    {
+        IJobMarket.JobParams memory p = params(b, jobId);
+        for (uint32 s = 0; s < p.slots; s++) {
+            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            if (!_holdsStake(c.status)) continue;
+            paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, p.slotPrice);
+        }
+        IJobMarket.Claim storage m = b.claims[ro.mergeClaim];
+        if (_holdsStake(m.status)) {
+            paid += _pay(vault, ro.mergeClaim, m, IJobMarket.ClaimStatus.Void, p.mergePrice);
+        }
+    }
+
+    function _pay(
+        IStakeVault vault,
+        bytes32 claimId,
+        IJobMarket.Claim storage c,
+        IJobMarket.ClaimStatus status,
+        uint256 amount
+    ) private returns (uint256) {
+        giveBack(vault, claimId, c, status);
+
+        emit IJobMarket.Paid(c.job, c.round, c.slot, c.worker, amount);
+
+        vault.credit(c.worker, amount);
+        return amount;
+    }
+}

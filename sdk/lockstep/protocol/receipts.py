@@ -1,0 +1,51 @@
+"""Who says that which payload can be had: counted as contracts/libraries/Receipts.sol does, and given honestly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+WITNESS = 64
+"""Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s."""
+LANES = 32
+"""A slot's count takes a byte, 32 slots a word; there are fewer than 256 speakers."""
+
+
+def add(named: tuple[int, int], mask: int, who: int) -> tuple[int, int]:
+    """The counts after one more receipt, of `who`, that names the slots of `mask`."""
+    counts = list(named)
+    for s in range(2 * LANES):
+        # INVARIANT: nobody's word counts for its own slot.
+        if s != who and mask >> s & 1:
+            counts[s // LANES] += 1 << 8 * (s % LANES)
+    return counts[0], counts[1]
+
+
+def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
+    """Whether two thirds of the others name slot s; if nobody else has spoken, it is taken as had."""
+    others = receipts - (spoke >> s & 1)
+    count = named[s // LANES] >> 8 * (s % LANES) & 0xFF
+    return 3 * count >= 2 * others
+
+
+class Report(Enum):
+    """What fetching and decoding a revealed payload gave."""
+
+    DECODED = "decoded"
+    """Here, well-formed, and its subtree root is the claim's `out`."""
+    REFUSED = "refused"
+    """Here, and not what was claimed: for good."""
+    MISSING = "missing"
+    """The store answered that it does not hold it; it may yet come."""
+    UNREACHABLE = "unreachable"
+    """Nobody answered: this says nothing about the payload."""
+    UNKNOWN = "unknown"
+    """Not asked yet."""
+
+
+FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
+
+
+def mask_of(reports: Mapping[int, Report]) -> int:
+    """What an honest receipt names: the slots whose payload was fetched and decoded, and no other."""
+    return sum(1 << slot for slot, report in reports.items() if report is Report.DECODED)
