@@ -4,7 +4,7 @@
     python benchmarks/economics.py --json             one line of JSON on stdout
     python benchmarks/economics.py --write            docs/economics.md and its pictures with the figures of this run
 
-The reference job has 64 slots of 500 steps and the terms of `economics.offer`. Computed figures are of
+The reference job has 64 slots of 500 steps and the terms of the preset `mainnet`. Computed figures are of
 protocol/economics.py; the simulation (benchmarks/society.py) draws what the protocol draws and asks the same module for
 every amount.
 """
@@ -28,15 +28,12 @@ from benchmarks.charts import Chart, Line
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep.protocol import economics
 from lockstep.protocol.economics import Audit
-from lockstep.protocol.presets import TOKEN
-from lockstep.protocol.types import Wei
+from lockstep.protocol.presets import MAINNET
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 UNIT = 10**9
 """Wei in one unit of the simulation."""
 SLOTS, INNER_STEPS = 64, 500
-SLOT_PRICE, BOND = Wei(TOKEN), Wei(TOKEN)
-GAS_PRICE, FEE_CAP = Wei(TOKEN // 2_000_000), 100 * 10**9
 INTEREST = 0.10
 """A year's, on locked stake."""
 LOCKED_DAYS = 3.25
@@ -46,11 +43,10 @@ GRID_STAKES = (5, 8, 12, 18, 27, 40, 60, 90)
 GRID_WITNESSES = (1, 2, 3, 5, 8, 12, 18, 27)
 
 
-OFFER = economics.offer(SLOTS, INNER_STEPS + 1, SLOT_PRICE, GAS_PRICE)
-AUDIT = Audit(SLOTS, OFFER.witnesses, INNER_STEPS + 1)
+AUDIT = Audit(SLOTS, MAINNET.witnesses, INNER_STEPS + 1)
 RULES = Rules(
-    replace(AUDIT, cartel=0.0), SLOT_PRICE // UNIT, OFFER.slot_stake // UNIT, BOND // UNIT, OFFER.witness_fee // UNIT,
-    GAS_PRICE // UNIT, FEE_CAP,
+    replace(AUDIT, cartel=0.0), MAINNET.slot_price // UNIT, MAINNET.slot_stake // UNIT, MAINNET.bond // UNIT,
+    MAINNET.witness_fee // UNIT, MAINNET.gas_price // UNIT, MAINNET.fee_cap,
 )  # fmt: skip
 """In units; the cartel is the society's, not the audit's."""
 
@@ -104,9 +100,9 @@ def cost_of(play: Play) -> Cost:
         detection=AUDIT.detection(),
         detection_simulated=float(tally.convicted[Kind.CARTEL] / tally.lies[Kind.CARTEL]),
         stake_needed=AUDIT.stake_multiple(),
-        stake=OFFER.slot_stake / SLOT_PRICE,
-        fees=OFFER.witnesses * OFFER.witness_fee / (SLOTS * SLOT_PRICE),
-        capital=capital_share(OFFER.slot_stake / SLOT_PRICE),
+        stake=MAINNET.slot_stake / MAINNET.slot_price,
+        fees=MAINNET.witnesses * MAINNET.witness_fee / (SLOTS * MAINNET.slot_price),
+        capital=capital_share(MAINNET.slot_stake / MAINNET.slot_price),
     )
 
 

@@ -5,8 +5,9 @@ The differences are marked; everything else is the job's own (models, data, sche
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
+from lockstep.protocol.economics import offer, stake_floor, witness_floor
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NEVER, NOTHING
 from lockstep.protocol.types import Seconds, Wei
@@ -43,9 +44,20 @@ class Terms:
     witness_stake: Wei = NOTHING
 
     def __post_init__(self) -> None:
-        # INVARIANT: a lie costs at least ten times what it earns (document 9, Money).
-        if self.slot_stake < 10 * self.slot_price or self.merge_stake < 10 * self.merge_price:
-            raise UsageError("a stake is less than ten times its price", hint="raise slot_stake or merge_stake")
+        # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games.
+        if self.slot_stake < stake_floor(self.slot_price, self.gas_price):
+            raise UsageError("slot_stake is less than ten prices or four games' gas", hint="raise slot_stake")
+        if self.merge_stake < stake_floor(self.merge_price, self.gas_price):
+            raise UsageError("merge_stake is less than ten prices or four games' gas", hint="raise merge_stake")
+        # INVARIANT: a witness's word costs at least twenty times what it is paid.
+        if self.witnesses and self.witness_stake < witness_floor(self.witness_fee):
+            raise UsageError("witness_stake is less than twenty fees", hint="raise witness_stake")
+
+    def audited(self, slots: int, inner_steps: int) -> Terms:
+        """With the witnesses, fee and stakes that a job of that size needs; as they are, if they draw none."""
+        if self.witnesses == 0:
+            return self
+        return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price)))
 
 
 DEVNET = Terms(
@@ -67,8 +79,13 @@ DEVNET = Terms(
     answer_seconds=Seconds(60),
     gas_price=Wei(0),  # mainnet: a token buys 2 M gas at the cap
     fee_cap=100 * 10**9,
+    # mainnet: five witnesses a round
 )
 """Short enough to watch."""
+
+_GAS_PRICE = Wei(TOKEN // 2_000_000)
+_OFFER = offer(64, 501, Wei(TOKEN), _GAS_PRICE)
+"""For 64 slots of 500 steps."""
 
 MAINNET = Terms(
     join_seconds=Seconds(600),
@@ -83,12 +100,16 @@ MAINNET = Terms(
     max_fail=2,
     slot_price=Wei(1 * TOKEN),
     merge_price=Wei(TOKEN // 2),
-    slot_stake=Wei(20 * TOKEN),
+    slot_stake=_OFFER.slot_stake,
     merge_stake=Wei(20 * TOKEN),
-    bond=Wei(5 * TOKEN),
+    bond=Wei(TOKEN),
     answer_seconds=Seconds(3600),
-    gas_price=Wei(TOKEN // 2_000_000),
+    gas_price=_GAS_PRICE,
     fee_cap=100 * 10**9,
+    witnesses=_OFFER.witnesses,
+    audit_seconds=Seconds(4 * 3600),  # a replay takes no longer than training did
+    witness_fee=_OFFER.witness_fee,
+    witness_stake=_OFFER.witness_stake,
 )
 """Long enough for a challenger who sleeps at night. Nothing here is audited."""
 

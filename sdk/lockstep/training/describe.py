@@ -83,7 +83,7 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
         min_slots=_integer(described, "min_slots", max(1, slots - 1)),
         seed=_integer(described, "seed", 0),
         aggregator=_address(described.get("aggregator") or ZERO_ADDRESS),
-        terms=PRESETS[terms],
+        terms=PRESETS[terms].audited(slots, spec.inner_steps),
     )
 
 

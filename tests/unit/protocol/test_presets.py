@@ -1,0 +1,48 @@
+"""Presets keep the bounds that they are derived from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.protocol import economics
+from lockstep.protocol.economics import Audit
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.presets import DEVNET, MAINNET, PRESETS, TOKEN, Terms
+from lockstep.protocol.types import Wei
+
+
+@pytest.mark.parametrize("terms", PRESETS.values(), ids=PRESETS)
+def test_a_preset_is_above_the_contracts_floors(terms: Terms) -> None:
+    assert terms.slot_stake >= economics.stake_floor(terms.slot_price, terms.gas_price)
+    assert terms.merge_stake >= economics.stake_floor(terms.merge_price, terms.gas_price)
+    assert terms.bond >= economics.bond_floor(terms.slot_price, 1), "even where a slot is one step"
+    assert terms.witness_stake >= economics.witness_floor(terms.witness_fee)
+    assert 0 < terms.fee_cap <= economics.MAX_FEE_CAP
+
+
+def test_mainnet_is_for_64_slots_of_500_steps() -> None:
+    audit = Audit(64, MAINNET.witnesses, 501)
+    assert MAINNET.audited(64, 500) == MAINNET, "derived, not written"
+    assert audit.cost_share() <= economics.MAX_COST_SHARE
+    assert MAINNET.slot_stake >= audit.stake_multiple() * MAINNET.slot_price, "no saving of work pays"
+    assert (MAINNET.witnesses, MAINNET.slot_stake) == (5, 40 * TOKEN)
+
+
+@pytest.mark.parametrize(("slots", "steps"), [(1, 1), (3, 20), (16, 100), (24, 500)])
+def test_a_job_takes_the_witnesses_and_the_stake_of_its_size(slots: int, steps: int) -> None:
+    terms = MAINNET.audited(slots, steps)
+    audit = Audit(slots, terms.witnesses, steps + 1)
+    assert terms.slot_stake >= audit.stake_multiple() * terms.slot_price
+    assert replace(terms, **{name: getattr(MAINNET, name) for name in CHANGED}) == MAINNET, "nothing else changes"
+    assert DEVNET.audited(slots, steps) == DEVNET, "who draws no witnesses goes on drawing none"
+
+
+CHANGED = ("witnesses", "witness_fee", "witness_stake", "slot_stake")
+
+
+@pytest.mark.parametrize("name", ["slot_stake", "merge_stake", "witness_stake"])
+def test_terms_below_a_floor_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        replace(MAINNET, **{name: Wei(4 * TOKEN)})
