@@ -51,11 +51,11 @@ SHARES = {
 }  # fmt: skip
 """Of the accounts; the rest is honest."""
 
-CLAIM_GAS = 330_000
-"""A slot's share of a round: join, commit, reveal."""
+CLAIM_GAS = 360_000
+"""A slot's share of a round: join 150k, commit 75k, reveal 67k, and what opens, freezes and closes the round."""
 DUTY_GAS = 260_000
 """A witness's commit and reveal."""
-CHALLENGER_GAS = 1_090_000
+CHALLENGER_GAS = 1_140_000
 """The challenger's moves in the dearest game."""
 DEFENDER_GAS = 520_000
 """The defender's moves in the dearest game."""
