@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IValidator} from "./interfaces/IValidator.sol";
@@ -84,6 +84,17 @@ contract Validator is IValidator {
     }
 
     /// @inheritdoc IValidator
+    function proveInvalid(bytes32 job, Evidence calldata evidence) external {
+        Rule rule = _check(_jobOf(job), evidence);
+        // INVARIANT: a job is void by a rule that it breaks, and by nothing else.
+        if (rule == Rule.Holds) revert RuleHolds();
+
+        emit Invalid(job, msg.sender, rule, evidence.subject, evidence.program, evidence.index);
+
+        market.onInvalid(job, msg.sender);
+    }
+
+    /// @inheritdoc IValidator
     function check(Job memory job, Evidence calldata evidence) external view returns (Rule) {
         return _check(job, evidence);
     }
@@ -103,6 +114,15 @@ contract Validator is IValidator {
         else if (subject == Subject.Constant) rule = _constantLeaf(e, h);
         else if (subject == Subject.Genesis || subject == Subject.Outer) rule = _genesis(job, e, h);
         else rule = _zero(job, e, h);
+    }
+
+    function _jobOf(bytes32 id) private view returns (Job memory job) {
+        IJobMarket.JobParams memory p = market.params(id);
+        (job.stepProgram, job.encodeProgram, job.mergeProgram) = (p.stepProgram, p.encodeProgram, p.mergeProgram);
+        (job.datasetRoot, job.datasetRows, job.rowLength) = (p.datasetRoot, p.datasetRows, p.rowLength);
+        (job.genesisShared, job.genesisOuter) = (p.genesisShared, p.genesisOuter);
+        (job.zeroCarry, job.zeroPayload) = (p.zeroCarry, p.zeroPayload);
+        (job.sharedDepth, job.payloadDepth, job.slots) = (p.sharedDepth, p.payloadDepth, p.slots);
     }
 
     function _programOf(Subject subject, uint256 program) private pure returns (uint256) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-pragma solidity ^0.8.20;
+pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./IJobMarket.sol";
 
@@ -115,6 +115,11 @@ interface IValidator {
     error EvidenceWrong();
     /// What was opened breaks no rule.
     error RuleHolds();
+
+    event Invalid(bytes32 indexed job, address indexed prover, Rule rule, Subject subject, uint8 program, uint32 index);
+
+    /// @notice Voids the job. Reverts `RuleHolds` unless `check` finds a broken rule.
+    function proveInvalid(bytes32 job, Evidence calldata evidence) external;
 
     /// @notice The rule that the evidence shows to be broken; Holds if it breaks none. Reverts if it is none of this job's.
     function check(Job memory job, Evidence calldata evidence) external view returns (Rule);

@@ -187,6 +187,19 @@ class Pay:
     time: Seconds
 
 
+@dataclass(frozen=True)
+class DemandRecord:
+    """An open demand for data."""
+
+    id: Digest
+    job: JobId
+    claim: ClaimId | None
+    """Whose payload is demanded; None: a row is."""
+    row: int
+    asker: Address
+    deadline: Seconds
+
+
 @dataclass
 class Ledger:
     """Everything that events tell; `apply` each in order."""
@@ -203,6 +216,8 @@ class Ledger:
     pays: list[Pay] = field(default_factory=list)
     slashed: dict[bytes, int] = field(default_factory=dict)
     """By ClaimId or GameId: what was taken."""
+    demands: dict[Digest, DemandRecord] = field(default_factory=dict)
+    """Those that nobody has answered or settled."""
 
     def apply(self, event: Event) -> None:
         """Take one event; those that say nothing here change nothing."""
@@ -330,6 +345,20 @@ class Ledger:
 
     def _DisputeGame_Resolved(self, e: Event) -> None:
         self.ended[e.game] = replace(self.games.pop(e.game), verdict=Verdict(e.verdict))
+
+    # -- inside
+
+    # -- demands
+
+    def _Availability_PayloadDemanded(self, e: Event) -> None:
+        claim = ClaimId(e.claim)
+        self.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), claim, 0, e.asker, e.deadline)
+
+    def _Availability_RowDemanded(self, e: Event) -> None:
+        self.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), None, e.row, e.asker, e.deadline)
+
+    def _Availability_Settled(self, e: Event) -> None:
+        self.demands.pop(e.demand, None)
 
     # -- inside
 

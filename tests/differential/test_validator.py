@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
 from lockstep.protocol import validator
 from lockstep.protocol.errors import ChainError
+from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.rules import Rule
-from lockstep.protocol.types import Address
+from lockstep.protocol.types import Address, JobId
 from tests import invalid
+from tests.arena import Arena, Terms, params_of
 
 pytestmark = pytest.mark.chain
 
@@ -35,6 +38,57 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contract]:
         hash_ = factory.constructor(sender).transact({"from": sender})
         receipt = devnet.w3.eth.wait_for_transaction_receipt(hash_)
         yield Contract(devnet.w3, Address(receipt["contractAddress"] or ""), "Validator")
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    arena = Arena.start(tmp_path_factory.mktemp("chain"))
+    yield arena
+    arena.stop()
+
+
+def job_of(court: Arena, held: validator.Held) -> JobId:
+    """A job on chain with the parameters that rules read."""
+    court.jobs += 1
+    step, encode, merge = invalid.step_program(), invalid.encode_program(), invalid.merge_program()
+    job = held.job
+    terms = Terms(step, encode, merge, job.dataset_root, job.dataset_rows, job.row_length, job.genesis_shared,
+                  job.genesis_outer, job.zero_carry, job.shared_depth, job.payload_depth, 1)  # type: ignore[arg-type] # fmt: skip
+    named = {name: getattr(job, name) for name in validator.JOB_FIELDS}
+    params = replace(params_of(terms, job.slots), **named)
+    court.send(court.contracts.market.create(params, court.jobs, params.escrow), court.worker)
+    return court.last_job()
+
+
+@pytest.mark.parametrize("what", ["33 instructions", "a view beyond the end", "STEP_OUT entry 4", "a flat dataset"])
+def test_proven_job_is_void_for_good_and_pays_its_prover(court: Arena, what: str) -> None:
+    case, contracts = invalid.cases()[what], court.contracts
+    job = job_of(court, case.job)
+    prove = contracts.validator.prove_invalid(job, case.evidence)
+    court.send(prove, court.challenger)
+    stored = contracts.market.job(job)
+    assert (stored.status, stored.prover) == (JobStatus.VOID, court.challenger.address)
+    with pytest.raises(ChainError, match="WrongJobStatus"):
+        court.send(prove, court.challenger)
+    with pytest.raises(ChainError, match="WrongJobStatus"):
+        court.send(contracts.market.start_round(job, 0), court.worker)
+    before = contracts.vault.credits(Address(court.challenger.address))
+    court.send(contracts.market.finish(job), court.worker)
+    params = contracts.market.params(job)
+    gained = contracts.vault.credits(Address(court.challenger.address)) - before
+    assert gained == params.deposit * 30 // 100, "30 % of what nobody who worked is owed"
+
+
+def test_sound_job_stands_and_another_jobs_evidence_is_none_of_its_own(court: Arena) -> None:
+    sound, contracts = invalid.sound(), court.contracts
+    job = job_of(court, sound)
+    for evidence in list(invalid.everything(sound))[::20]:
+        with pytest.raises(ChainError, match="RuleHolds"):
+            court.send(contracts.validator.prove_invalid(job, evidence), court.challenger)
+    other = invalid.cases()["33 instructions"].evidence
+    with pytest.raises(ChainError, match="ProofInvalid"):
+        court.send(contracts.validator.prove_invalid(job, other), court.challenger)
+    assert contracts.market.job(job).status == JobStatus.ACTIVE
 
 
 def on_chain(contract: Contract, *arguments: Any) -> int | str:

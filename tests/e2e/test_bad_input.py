@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.devnet import key_of
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
@@ -134,7 +134,7 @@ class Desk:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     create_account(tmp_path / "home/keystore.json", PASSWORD, key_of(0, "somebody"), work=2)
     (tmp_path / "password").write_text(PASSWORD)
-    Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 6))).save(tmp_path / "deployment.json")
+    Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 1 + len(CONTRACTS)))).save(tmp_path / "deployment.json")
     with socket.socket() as taken:
         # Bound and not listening: whoever connects is refused, and nobody else can take the port.
         taken.bind(("127.0.0.1", 0))

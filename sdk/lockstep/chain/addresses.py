@@ -1,4 +1,4 @@
-"""Where the five contracts are: one small file that every process is given."""
+"""Where the contracts are: one small file that every process is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from lockstep.protocol.errors import NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
-CONTRACTS = ("token", "vault", "market", "game", "arbiter")
+CONTRACTS = ("token", "vault", "market", "game", "arbiter", "validator", "availability")
 HINT = "pass --deployment FILE as the deployer, or `lockstep demo`, wrote it"
 
 
@@ -24,6 +24,8 @@ class Addresses:
     market: Address
     game: Address
     arbiter: Address
+    validator: Address
+    availability: Address
     block: int = 0
     """The deployment's block: events are read from here on."""
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-NAMES = ("Arbiter", "DisputeGame", "JobMarket", "Rounds", "StakeVault", "TestToken", "Validator")
+NAMES = ("Arbiter", "Availability", "DisputeGame", "JobMarket", "Rounds", "StakeVault", "TestToken", "Validator")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, reverts
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
+from lockstep.protocol.availability import BEACON_BLOCKS, Demand, Row, Shown, Status
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import (
     Body,
@@ -22,6 +23,7 @@ from lockstep.protocol.jobs import (
     Round,
 )
 from lockstep.protocol.stakes import Keeper, Lock
+from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -34,6 +36,7 @@ from lockstep.protocol.types import (
     StateRoot,
     Wei,
 )
+from lockstep.protocol.validator import Code, Evidence
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -52,6 +55,10 @@ GAS = {
     "JobMarket.release": 4_000_000,
     # A game's moves: the worst is the proof, and the verdict that a proof or a resolve ends with.
     "DisputeGame.proveOp": 2_000_000,
+    # These carry a Program's header and several leaves.
+    "Validator.proveInvalid": 3_000_000,
+    "Availability.answer": 3_000_000,
+    "Availability.answerRow": 6_000_000,
 }
 GAS_DEFAULT = 800_000
 """Limits, not estimates: with them a transaction may follow in the same block as the one that it depends on."""
@@ -369,6 +376,67 @@ class Game(Contract):
         super().__init__(w3, address, "DisputeGame")
 
 
+class Validator(Contract):
+    """Voids jobs that could not be defended."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "Validator")
+
+    def prove_invalid(self, job: JobId, evidence: Evidence) -> Call:
+        """Voids the job by a rule that it breaks."""
+        return self.call("proveInvalid", job, evidence.abi())
+
+
+class Demands(Contract):
+    """Availability: bonded demands for payloads and rows."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "Availability")
+
+    def demand(self, demand: bytes) -> Demand | None:
+        """A demand as stored; None if it was never made."""
+        subject, asker, status, beacon, deadline, row, following = self.read("demand", demand)
+        if not status:
+            return None
+        return Demand(Digest(subject), asker, Status(status), beacon, Seconds(deadline), row, following)
+
+    def seed_of(self, demand: bytes) -> Digest | None:
+        """The word that names a payload's leaves to a transaction in the next block; None before the beacon."""
+        stored, head = self.demand(demand), self.w3.eth.block_number
+        if stored is None or head < stored.beacon:
+            return None
+        remembered = head + 1 - stored.beacon <= BEACON_BLOCKS
+        return keccak(demand + (bytes(self.w3.eth.get_block(stored.beacon)["hash"]) if remembered else bytes(32)))
+
+    def missing(self, claim: ClaimId) -> bool:
+        """Whether a demand for the claim's payload ended unanswered; reverts while one is open."""
+        return bool(self.read("missing", claim))
+
+    def unavailable(self, job: JobId, r: int, slot: int) -> Call:
+        """Demands a payload."""
+        return self.call("unavailable", job, r, slot)
+
+    def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
+        """Posts the leaves that a payload's demand names."""
+        return self.call("answer", demand, body, code, [astuple(s) for s in shown])
+
+    def settle(self, demand: bytes) -> Call:
+        """Ends a payload's demand that nobody answered."""
+        return self.call("settle", demand)
+
+    def demand_row(self, job: JobId, row: int) -> Call:
+        """Demands a row of the dataset."""
+        return self.call("demandRow", job, row)
+
+    def answer_row(self, job: JobId, row: int, tree: Digest, rows: Sequence[Row]) -> Call:
+        """Posts leaves of a row."""
+        return self.call("answerRow", job, row, tree, [astuple(shown) for shown in rows])
+
+    def void_for_row(self, job: JobId, row: int) -> Call:
+        """Voids the job for a row that nobody posted."""
+        return self.call("voidForRow", job, row)
+
+
 @dataclass(frozen=True)
 class Contracts:
     """The deployment that a process talks to."""
@@ -378,6 +446,8 @@ class Contracts:
     vault: Vault
     market: Market
     game: Game
+    validator: Validator
+    demands: Demands
 
     @classmethod
     def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
@@ -385,19 +455,23 @@ class Contracts:
 
         Raises `ChainError` if there is no code where a contract should be, or another deployment's.
         """
-        for name in ("token", "vault", "market", "game", "arbiter"):
+        for name in CONTRACTS:
             address = getattr(addresses, name)
             if not w3.eth.get_code(address):
                 raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
         market, game = Market(w3, addresses.market), Game(w3, addresses.game)
+        validator, demands = Validator(w3, addresses.validator), Demands(w3, addresses.availability)
         # INVARIANT: the contracts are those that the market itself names; money goes to no other vault.
-        for contract, name in ((market, "token"), (market, "vault"), (market, "game"), (game, "arbiter")):
+        for contract, name in (
+            *((market, name) for name in ("token", "vault", "game", "validator", "availability")), (game, "arbiter"),
+        ):  # fmt: skip
             if _named(contract, name) != getattr(addresses, name).lower():
                 raise ChainError(
                     f"the contract at {contract.address} belongs to another {name} than the file's",
                     "the addresses file mixes two deployments: take it anew",
                 )
-        return cls(addresses, Token(w3, addresses.token), Vault(w3, addresses.vault), market, game)
+        vault = Vault(w3, addresses.vault)
+        return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands)
 
 
 def _named(contract: Contract, name: str) -> str | None:

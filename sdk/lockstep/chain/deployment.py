@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
 _GAS = 6_000_000
-ORDER = ("token", "arbiter", "rounds", "vault", "market", "game")
+ORDER = ("token", "arbiter", "rounds", "vault", "market", "game", "validator", "availability")
 NOBODY = "0x" + 40 * "0"
 
 
@@ -48,9 +48,14 @@ def deploy(
         "token": ("TestToken", []),
         "arbiter": ("Arbiter", []),
         "rounds": ("Rounds", []),
-        "vault": ("StakeVault", [at["token"], at["market"], at["game"], NOBODY, NOBODY, unbond_seconds]),
-        "market": ("JobMarket", [at["token"], at["vault"], at["game"], NOBODY, NOBODY, NOBODY]),
+        "vault": ("StakeVault", [at["token"], at["market"], at["game"], NOBODY, at["availability"], unbond_seconds]),
+        "market": (
+            "JobMarket",
+            [at["token"], at["vault"], at["game"], at["validator"], NOBODY, at["availability"]],
+        ),
         "game": ("DisputeGame", [at["market"], at["vault"], at["arbiter"]]),
+        "validator": ("Validator", [at["market"]]),
+        "availability": ("Availability", [at["market"], at["vault"]]),
     }
     base_fee = w3.eth.get_block("latest").get("baseFeePerGas", 0)
     hashes = {}

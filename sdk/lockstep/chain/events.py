@@ -29,7 +29,7 @@ class Event:
     """One decoded log. Arguments are attributes too: event.worker."""
 
     contract: str
-    """JobMarket, StakeVault, DisputeGame or TestToken."""
+    """The contract's name: JobMarket, StakeVault, DisputeGame, ..."""
     name: str
     args: Mapping[str, Any]
     """By the Solidity names in snake_case; bytes, int, str; structs as mappings."""
@@ -93,12 +93,15 @@ class EventReader:
         self._w3 = w3
         self._start = addresses.block
         self._confirmations = confirmations
-        self._addresses: Any = [addresses.market, addresses.vault, addresses.game]
         self._names = {
             addresses.market.lower(): "JobMarket",
             addresses.vault.lower(): "StakeVault",
             addresses.game.lower(): "DisputeGame",
+            addresses.validator.lower(): "Validator",
+            addresses.availability.lower(): "Availability",
         }
+        self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
+                                addresses.availability]  # fmt: skip
 
     def start(self) -> Cursor:
         """From the deployment's block."""

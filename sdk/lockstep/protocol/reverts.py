@@ -61,6 +61,10 @@ HINTS: dict[str, str] = {
     # validator
     "EvidenceWrong": "the evidence opens nothing that its subject has: build it again from the job's files",
     "RuleHolds": "what was opened breaks no rule: the job stands",
+    # demands
+    "DemandClosed": "the demand was answered, is over, or was never made",
+    "NoSuchRow": "choose a row below the dataset's number of rows",
+    "AnswerWrong": "post exactly the leaves that are demanded, in order",
     # tokens (OpenZeppelin)
     "ERC20InsufficientBalance": "fund the account with the job's token",
     "ERC20InsufficientAllowance": "approve the vault for the amount, or use a permit",

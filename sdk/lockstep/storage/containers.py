@@ -18,6 +18,7 @@ from lockstep.protocol.errors import Mismatch, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import Const, Program
 from lockstep.protocol.types import Cid, Digest, ProgramRoot
+from lockstep.protocol.validator import Parts
 
 SPEC_VERSION = 1
 MAX_PROGRAM_BYTES = 1 << 30
@@ -58,6 +59,16 @@ def decode_program(data: bytes, root: ProgramRoot | bytes | None = None) -> Prog
             hint="the store holds another Program under the spec's CID: do not run it",
         )
     return program
+
+
+def decode_parts(data: bytes) -> Parts:
+    """The committed bytes in a Program file, whether or not they are a Program; raises ProgramInvalid if it is none."""
+    try:
+        fields = _mapping(data)
+        consts = tuple(Const(TensorHeader(c["dtype"], tuple(c["shape"])), c["data"]) for c in fields["consts"])
+        return Parts(fields["header"], tuple(fields["ops"]), consts)
+    except (CBORDecodingError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProgramInvalid(f"a Program file does not parse: {error}", hint="fetch it again by its CID") from error
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.protocol.errors import NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
-GOOD = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 6)), block=7)
+GOOD = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 1 + len(CONTRACTS))), block=7)
 
 
 def test_what_was_saved_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.keys import create_account
 from lockstep.cli.train import TEMPLATE
 from lockstep.protocol.types import Address
 
 from .conftest import Lockstep
 
-DEPLOYED = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 6)))
+DEPLOYED = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 1 + len(CONTRACTS))))
 NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.keys import create_account
 from lockstep.cli.main import main
 from lockstep.protocol.types import Address
@@ -34,7 +34,7 @@ def home(tmp_path: Path) -> Path:
     """A home with a key; its deployment names a chain that is not there."""
     create_account(tmp_path / "home" / "keystore.json", "right", bytes([1]) * 32, work=2)
     (tmp_path / "password").write_text("right")
-    addresses = Addresses(31337, *[SOMEWHERE] * 5)
+    addresses = Addresses(31337, *[SOMEWHERE] * len(CONTRACTS))
     addresses.save(tmp_path / "deployment.json")
     return tmp_path / "home"
 

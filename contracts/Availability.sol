@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {IAvailability} from "./interfaces/IAvailability.sol";
+import {IJobMarket} from "./interfaces/IJobMarket.sol";
+import {IStakeVault} from "./interfaces/IStakeVault.sol";
+import {IValidator} from "./interfaces/IValidator.sol";
+import {AlreadyDone, CommitmentMismatch, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
+import {Ids} from "./libraries/Ids.sol";
+import {Merkle} from "./libraries/Merkle.sol";
+import {Openings} from "./libraries/Openings.sol";
+import {Program} from "./libraries/Program.sol";
+import {Statement} from "./libraries/Statement.sol";
+
+/// @title Availability
+/// @notice Demands with a bond, a beacon and an answer window: data that nobody posts cannot decide anything.
+/// @dev The Python twin is protocol/availability.py: the same names in the same order.
+contract Availability is IAvailability {
+    IJobMarket public immutable market;
+    IStakeVault public immutable vault;
+
+    /// Leaves of a payload that a demand names.
+    uint256 private constant LEAVES = 4;
+    uint256 private constant LEAF_BYTES = 1024;
+    uint8 private constant I32 = 1;
+
+    mapping(bytes32 id => Demand) private _demands;
+    mapping(bytes32 claim => Asked) private _asked;
+
+    constructor(IJobMarket market_, IStakeVault vault_) {
+        market = market_;
+        vault = vault_;
+    }
+
+    // -- payloads --------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IAvailability
+    function unavailable(bytes32 job, uint32 round, uint32 slot) external returns (bytes32 id) {
+        bytes32 claim = market.claimIdOf(job, round, slot);
+        Asked storage a = _asked[claim];
+        uint64 deadline = uint64(block.timestamp + market.params(job).answerSeconds);
+        uint64 beacon = uint64(block.number + 1);
+        id = payloadDemandId(claim, a.count);
+
+        a.count += 1;
+        a.open += 1;
+        a.until = deadline;
+        _demands[id] = Demand(claim, msg.sender, Status.Open, beacon, deadline, 0, 0);
+
+        emit PayloadDemanded(id, job, claim, msg.sender, round, slot, beacon, deadline);
+
+        // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
+        market.onDemanded(job, round, slot);
+        vault.lock(msg.sender, id, market.bondOf(job));
+    }
+
+    /// @inheritdoc IAvailability
+    function answer(bytes32 id, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown)
+        external
+    {
+        Demand storage d = _open(id);
+        IJobMarket.Claim memory c = market.claim(d.subject);
+        IJobMarket.JobParams memory p = market.params(c.job);
+        // INVARIANT: what is shown is what was claimed.
+        if (c.digest != Ids.body(body)) revert CommitmentMismatch();
+        // INVARIANT: evidence is about the Programs that the job names.
+        if (Statement.programRoot(code.header, code.opsRoot, code.constsRoot) != p.encodeProgram) revert ProofInvalid();
+        _requireShown(seedOf(id), body.out, p.payloadDepth, code, shown);
+
+        d.status = Status.Answered;
+        _asked[d.subject].open -= 1;
+
+        emit Settled(id, d.subject, Status.Answered, c.worker);
+
+        vault.takeBond(id, c.worker);
+    }
+
+    /// @inheritdoc IAvailability
+    function settle(bytes32 id) external {
+        Demand storage d = _expired(id);
+        Asked storage a = _asked[d.subject];
+        // A row's demand is `voidForRow`'s: it belongs to no claim.
+        if (d.beacon == 0) revert DemandClosed(id);
+
+        d.status = Status.Missing;
+        a.open -= 1;
+        a.missing = true;
+
+        emit Settled(id, d.subject, Status.Missing, address(0));
+
+        vault.unlock(id);
+    }
+
+    /// @dev Each of the leaves that the seed names, under `out`.
+    function _requireShown(
+        bytes32 seed,
+        bytes32 out,
+        uint256 depth,
+        IValidator.Code calldata code,
+        Shown[] calldata shown
+    ) private view {
+        Program.Header memory h = Program.decodeHeader(code.header);
+        uint256 count = _entries(code.header, h, depth);
+        // INVARIANT: a demand names four leaves, of a payload without tensors none.
+        if (shown.length != (count == 0 ? 0 : LEAVES)) revert AnswerWrong();
+        for (uint256 i = 0; i < shown.length; i++) {
+            uint256 word = uint256(keccak256(abi.encode(seed, i)));
+            uint256 entry = _entryAt(code.header, h, (word >> 128) % count);
+            _requireLeaf(out, depth, entry, uint128(word), code, h, shown[i]);
+        }
+    }
+
+    function _requireLeaf(
+        bytes32 out,
+        uint256 depth,
+        uint256 entry,
+        uint256 word,
+        IValidator.Code calldata code,
+        Program.Header memory h,
+        Shown calldata s
+    ) private view {
+        (bytes memory header, uint256 elements) = _tensor(entry, code, h, s);
+        uint256 leaves = Program.leaves(elements);
+        uint256 at = word % leaves;
+        _requireLength(elements, at, s.leaf.length);
+        // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
+        if (s.leafProof.length != Program.depthOf(leaves)) revert ProofInvalid();
+        bytes32 tree = Openings.climb(Openings.leafHash(s.leaf), at, s.leafProof);
+        bytes32 root = sha256(abi.encodePacked(bytes1(0x02), header, tree));
+        Merkle.verify(out, root, entry, depth, s.entryProof);
+    }
+
+    /// @dev dtype, rank and dims of a payload's tensor, and its elements.
+    function _tensor(uint256 entry, IValidator.Code calldata code, Program.Header memory h, Shown calldata s)
+        private
+        view
+        returns (bytes memory, uint256)
+    {
+        (uint256 kind, uint256 index) = Program.aliasOf(code.header, h, entry);
+        if (kind == Program.ALIAS_OP) {
+            // INVARIANT: the descriptor is the Program's own.
+            Merkle.verify(
+                code.opsRoot, Openings.leafHash(s.descriptor), index, Program.depthOf(h.n), s.descriptorProof
+            );
+            Program.Op memory op = Program.decode(s.descriptor);
+            bytes memory dims = s.descriptor[24:24 + 4 * op.rank];
+            return (abi.encodePacked(s.descriptor[2:4], dims), Program.elements(s.descriptor, op));
+        }
+        bytes calldata raw = code.header[15 + 6 * index:21 + 6 * index];
+        uint8 rank = uint8(raw[0]) - 1;
+        bytes memory dim = rank == 0 ? bytes("") : abi.encodePacked(bytes4(raw[2:6]));
+        return (abi.encodePacked(raw[1], rank, dim), uint32(bytes4(raw[2:6])));
+    }
+
+    /// @dev Entries of the payload that are not EMPTY.
+    function _entries(bytes calldata header, Program.Header memory h, uint256 depth) private pure returns (uint256 count) {
+        for (uint256 k = 0; k < 1 << depth; k++) {
+            (uint256 kind,) = Program.aliasOf(header, h, k);
+            if (kind != Program.ALIAS_EMPTY) count++;
+        }
+    }
+
+    /// @dev The position of the `nth` of them.
+    function _entryAt(bytes calldata header, Program.Header memory h, uint256 nth) private pure returns (uint256 k) {
+        while (true) {
+            (uint256 kind,) = Program.aliasOf(header, h, k);
+            if (kind != Program.ALIAS_EMPTY) {
+                if (nth == 0) return k;
+                nth--;
+            }
+            k++;
+        }
+    }
+
+    // -- rows ------------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IAvailability
+    function demandRow(bytes32 job, uint32 row) external returns (bytes32 id) {
+        IJobMarket.JobParams memory p = market.params(job);
+        // INVARIANT: rows are demanded of a job that goes on.
+        if (!_goesOn(job)) revert WrongJobStatus(job);
+        if (row >= p.datasetRows) revert NoSuchRow(row);
+        id = rowDemandId(job, row);
+        // INVARIANT: a row is demanded once: what was posted is public.
+        if (_demands[id].status != Status.None) revert AlreadyDone();
+        uint64 deadline = uint64(block.timestamp + p.answerSeconds);
+
+        _demands[id] = Demand(job, msg.sender, Status.Open, 0, deadline, row, 0);
+
+        emit RowDemanded(id, job, row, msg.sender, deadline);
+
+        vault.lock(msg.sender, id, market.bondOf(job));
+    }
+
+    /// @inheritdoc IAvailability
+    function answerRow(bytes32 job, uint32 row, bytes32 tree, Row[] calldata rows) external {
+        bytes32 id = rowDemandId(job, row);
+        Demand storage d = _open(id);
+        IJobMarket.JobParams memory p = market.params(job);
+        bytes memory header = abi.encodePacked(I32, uint8(2), p.datasetRows, p.rowLength);
+        // INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
+        if (sha256(abi.encodePacked(bytes1(0x02), header, tree)) != p.datasetRoot) revert ProofInvalid();
+        uint256 start = uint256(row) * p.rowLength;
+        uint256 first = start / Program.CHUNK + d.next;
+        uint256 left = (start + p.rowLength - 1) / Program.CHUNK + 1 - first;
+        // INVARIANT: a row's leaves are posted in order, each once.
+        if (rows.length == 0 || rows.length > left) revert AnswerWrong();
+        _requireRows(uint256(p.datasetRows) * p.rowLength, first, tree, rows);
+
+        d.next += uint32(rows.length);
+        for (uint256 i = 0; i < rows.length; i++) emit RowPosted(id, uint32(first + i), rows[i].leaf);
+        if (rows.length < left) return;
+        d.status = Status.Answered;
+
+        emit Settled(id, job, Status.Answered, msg.sender);
+
+        vault.takeBond(id, msg.sender);
+    }
+
+    function _requireRows(uint256 elements, uint256 first, bytes32 tree, Row[] calldata rows) private view {
+        uint256 depth = Program.depthOf(Program.leaves(elements));
+        for (uint256 i = 0; i < rows.length; i++) {
+            _requireLength(elements, first + i, rows[i].leaf.length);
+            Merkle.verify(tree, Openings.leafHash(rows[i].leaf), first + i, depth, rows[i].proof);
+        }
+    }
+
+    /// @inheritdoc IAvailability
+    function voidForRow(bytes32 job, uint32 row) external {
+        bytes32 id = rowDemandId(job, row);
+        Demand storage d = _expired(id);
+        bool goesOn = _goesOn(job);
+
+        d.status = goesOn ? Status.Missing : Status.Closed;
+
+        emit Settled(id, job, d.status, address(0));
+
+        // INVARIANT: a row that nobody has voids the job; a job that is over needs no row.
+        if (goesOn) market.onInvalid(job, d.asker);
+        vault.unlock(id);
+    }
+
+    // -- inside ----------------------------------------------------------------------------------------------------
+
+    function _open(bytes32 id) private view returns (Demand storage d) {
+        d = _demands[id];
+        // INVARIANT: an answer counts while its demand is open, up to the deadline.
+        if (d.status != Status.Open || block.timestamp > d.deadline) revert DemandClosed(id);
+    }
+
+    function _expired(bytes32 id) private view returns (Demand storage d) {
+        d = _demands[id];
+        if (d.status != Status.Open) revert DemandClosed(id);
+        // INVARIANT: a demand ends unanswered after its deadline, no sooner.
+        if (block.timestamp <= d.deadline) revert TooEarly(uint256(d.deadline) + 1);
+    }
+
+    function _goesOn(bytes32 job) private view returns (bool) {
+        IJobMarket.JobStatus status = market.job(job).status;
+        return status == IJobMarket.JobStatus.Active || status == IJobMarket.JobStatus.Cancelled;
+    }
+
+    /// @dev Leaf `at` of a tensor has `given` bytes.
+    function _requireLength(uint256 elements, uint256 at, uint256 given) private pure {
+        uint256 rest = 4 * (elements - Program.CHUNK * at);
+        // INVARIANT: a leaf has 1 KiB, the last one what is left.
+        if (given != (rest < LEAF_BYTES ? rest : LEAF_BYTES)) revert AnswerWrong();
+    }
+
+    // -- views -----------------------------------------------------------------------------------------------------
+
+    /// @inheritdoc IAvailability
+    function missing(bytes32 claim) external view returns (bool) {
+        Asked storage a = _asked[claim];
+        if (a.missing) return true;
+        if (a.open == 0) return false;
+        // INVARIANT: nothing is decided while a demand may still be answered; what is open after that was not answered.
+        if (block.timestamp <= a.until) revert TooEarly(uint256(a.until) + 1);
+        return true;
+    }
+
+    /// @inheritdoc IAvailability
+    function demand(bytes32 id) external view returns (Demand memory) {
+        return _demands[id];
+    }
+
+    /// @inheritdoc IAvailability
+    function asked(bytes32 claim) external view returns (Asked memory) {
+        return _asked[claim];
+    }
+
+    /// @inheritdoc IAvailability
+    function seedOf(bytes32 id) public view returns (bytes32) {
+        uint256 beacon = _demands[id].beacon;
+        // INVARIANT: nobody who demands or answers knows the leaves before the demand stands.
+        if (block.number <= beacon) revert TooEarly(beacon + 1);
+        // A hash that the EVM has forgotten is zero for everybody: the demand's own id, new at its time, names the leaves then.
+        return keccak256(abi.encode(id, blockhash(beacon)));
+    }
+
+    /// @inheritdoc IAvailability
+    function payloadDemandId(bytes32 claim, uint32 n) public pure returns (bytes32) {
+        return keccak256(abi.encode("payload", claim, n));
+    }
+
+    /// @inheritdoc IAvailability
+    function rowDemandId(bytes32 job, uint32 row) public pure returns (bytes32) {
+        return keccak256(abi.encode("row", job, row));
+    }
+}

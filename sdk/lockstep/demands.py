@@ -1,0 +1,79 @@
+"""Demands for data: who holds it answers, who asked takes the bond back when nobody did.
+
+Workers answer for their own payloads, everybody for rows: what is posted earns 60 % of the asker's bond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.chain.contracts import Call, Contracts
+from lockstep.jobs import Job
+from lockstep.ledger import DemandRecord, Ledger
+from lockstep.merging import Payload, fetch_payload
+from lockstep.protocol import availability
+from lockstep.protocol.errors import BlobMissing, Mismatch, Unreachable
+from lockstep.protocol.types import Address, JobId, Seconds
+from lockstep.protocol.validator import Parts
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+log = structlog.get_logger(__name__)
+
+
+class Answers:
+    """What one account does about the demands on a market."""
+
+    def __init__(self, contracts: Contracts, store: ContentStore, me: Address, *, for_all: bool = False) -> None:
+        """`for_all`: answer for the payloads of others too."""
+        self._demands = contracts.demands
+        self._store = store
+        self._me = me
+        self._for_all = for_all
+
+    def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
+        """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
+        for demand in list(ledger.demands.values()):
+            if now > demand.deadline:
+                if demand.asker == self._me:
+                    yield f"settle/{demand.id.hex()}", self._ended(demand)
+                continue
+            job = job_of(demand.job)
+            call = None if job is None else self._answer(ledger, demand, job)
+            if call is not None:
+                yield f"answer/{demand.id.hex()}", call
+
+    def _ended(self, demand: DemandRecord) -> Call:
+        if demand.claim is None:
+            return self._demands.void_for_row(demand.job, demand.row)
+        return self._demands.settle(demand.id)
+
+    def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job) -> Call | None:
+        try:
+            return self._row(demand, job) if demand.claim is None else self._payload(ledger, demand, job)
+        except (BlobMissing, Mismatch, Unreachable) as error:
+            log.warning("a demand cannot be answered", demand=demand.id.hex(), why=error.message)
+            return None
+
+    def _row(self, demand: DemandRecord, job: Job) -> Call | None:
+        stored = self._demands.demand(demand.id)
+        if stored is None or stored.status != availability.Status.OPEN:
+            return None
+        tree, rows = availability.row_answer(job.params, job.dataset.reshape(-1).data, demand.row)
+        return self._demands.answer_row(demand.job, demand.row, tree, rows[stored.next :])
+
+    def _payload(self, ledger: Ledger, demand: DemandRecord, job: Job) -> Call | None:
+        found = None if demand.claim is None else ledger.find(demand.claim)
+        seed = self._demands.seed_of(demand.id)
+        if found is None or seed is None or (found[2].worker != self._me and not self._for_all):
+            return None
+        record, program, depth = found[2], job.programs.encode, job.params.payload_depth
+        tensors = iter(fetch_payload(job, self._store, Payload(record.payload_cid, record.out)))
+        layout = program.output_layout[: 1 << depth]
+        held = {k: next(tensors).tobytes() for k, header in enumerate(layout) if header is not None}
+        shown = availability.payload_answer(seed, program, depth, held.__getitem__)
+        return self._demands.answer(demand.id, record.body, Parts.of(program).code, shown)

@@ -1,0 +1,64 @@
+"""A job that cannot be defended, and what proves it: the evidence that `Validator` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep import jobs
+from lockstep.protocol import validator
+from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.rules import Rule
+from lockstep.protocol.validator import Evidence, Held, Parts
+from lockstep.storage import cid_of_digest
+from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_parts
+
+if TYPE_CHECKING:
+    from lockstep.jobs import Job
+    from lockstep.protocol.jobs import JobParams
+    from lockstep.protocol.types import JobId
+    from lockstep.storage import ContentStore
+
+
+class Undefendable(ProgramInvalid):
+    """A Program that breaks a rule, with the evidence that voids its job."""
+
+    def __init__(self, error: ProgramInvalid, evidence: Evidence, rule: Rule) -> None:
+        super().__init__(error.message, error.hint)
+        self.evidence = evidence
+        self.rule = rule
+
+
+def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1, path: str = "auto") -> Job:
+    """`jobs.load`, but a Program that breaks a provable rule is raised as Undefendable."""
+    try:
+        return jobs.load(job_id, params, store, threads, path)
+    except ProgramInvalid as error:
+        found = evidence_against(params, store)
+        if found is None:
+            raise
+        raise Undefendable(error, *found) from error
+
+
+def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, Rule] | None:
+    """What proves that a job's Programs break a rule; None if nothing of theirs does.
+
+    Raises the store's errors, and Mismatch if it holds other Programs than the job names.
+    """
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    step, encode, merge = (
+        _parts(store, spec, name, root)
+        for name, root in zip(
+            validator.NAMES, (params.step_program, params.encode_program, params.merge_program), strict=True
+        )
+    )
+    return validator.find(Held(params, (step, encode, merge)))
+
+
+def _parts(store: ContentStore, spec: Spec, name: str, root: bytes) -> Parts:
+    if name not in spec.programs:
+        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+    parts = decode_parts(store.get(spec.programs[name], max_bytes=MAX_PROGRAM_BYTES))
+    # INVARIANT: what is shown to the contract is what the job commits to.
+    if parts.root != root:
+        raise Mismatch(f"the {name} Program is not what the job names", hint="the store holds another under its CID")
+    return parts
