@@ -49,7 +49,7 @@ def off(honest: Program) -> Program:
 
 def client(court: Court) -> Ended:
     """A build whose kernels are off computes a claim, and refuses to make it."""
-    wrong = lying(court.run(0), at(range(1, STEPS + 1), by_program(off)))
+    wrong = lying(court.run(0), at(range(1, STEPS + 2), by_program(off)))
     with pytest.raises(DoctorError, match="self-check"):
         court.compute(wrong)
     assert court.contracts.market.claim(court.contracts.market.claim_id_of(court.job_id, 0, 0)).status.name == "JOINED"

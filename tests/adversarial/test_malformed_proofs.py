@@ -26,7 +26,7 @@ BLOBS = ("data", "leaf", "words", "context", "descriptor", "header")
 """Fields of any length; all other bytes are words of 32."""
 RULES = {
     "ProofInvalid", "LengthWrong", "StatementWrong", "OpeningsWrong", "OutOfRange", "DatasetInvalid", "PartialsWrong",
-    "DescriptorInvalid",
+    "DescriptorInvalid", "CommitmentMismatch",
 }  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def reveals(court: Court) -> Ended:
     for proof in forms("proof_t", opened.proof_t):
         call = court.contracts.market.reveal(court.job_id, 0, 0, replace(opened, proof_t=proof))
         rules.add(court.refused(call, "worker-0"))
-    swapped = replace(opened, out=opened.out2, out2=opened.out)
+    swapped = replace(opened, body=replace(opened.body, out=opened.body.out2, out2=opened.body.out))
     assert court.refused(court.contracts.market.reveal(court.job_id, 0, 0, swapped), "worker-0") == "CommitmentMismatch"
     assert rules == {"ProofInvalid"}, rules
     court.send(court.contracts.market.reveal(court.job_id, 0, 0, opened), "worker-0")
