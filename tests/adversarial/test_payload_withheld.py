@@ -1,0 +1,65 @@
+"""Payload withheld: a right claim whose payload nobody can fetch. Others' receipts leave it out: no pay, no slash."""
+
+from functools import partial
+
+import pytest
+from hexbytes import HexBytes
+
+from lockstep.merging import fetch_payload, judge
+from lockstep.protocol.claims import receipt_hash
+from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.receipts import mask_of
+from tests.adversarial.cheat import Cheat, Ended, run
+from tests.adversarial.court import NOWHERE, Court, Where, published
+
+LIAR = 0
+EVERYTHING = (1 << 64) - 1
+
+
+def signed(court: Court, who: int, mask: int, signer: str | None = None) -> Receipt:
+    """A receipt of a slot's owner."""
+    addresses, attempt = court.contracts.addresses, court.contracts.market.round(court.job_id, 0).attempt
+    digest = receipt_hash(addresses.chain_id, court.contracts.market.address, court.job_id, 0, attempt, mask)
+    account = court.accounts[signer or f"worker-{who}"]
+    return Receipt(who, mask, bytes(account.unsafe_sign_hash(HexBytes(digest)).signature))
+
+
+def honest(court: Court, who: int) -> Receipt:
+    """What a worker says after it has tried to fetch and decode every payload."""
+    ledger = court.ledger().jobs[court.job_id].rounds[0]
+    reports = {
+        slot: judge(partial(fetch_payload, court.job, court.store, ref))[0] for slot, ref in ledger.payloads.items()
+    }
+    return signed(court, who, mask_of(reports))
+
+
+def play(court: Court, cid: str) -> Ended:
+    """The liar says that it has everything; the two others say what they could fetch."""
+    claims = court.claim(change={LIAR: published(payload_cid=cid)})  # type: ignore[arg-type]
+    assert court.audits() == {}, "the claim itself is right: nothing to play for"
+    market = court.contracts.market
+    court.send(market.attest(court.job_id, 0, [signed(court, LIAR, EVERYTHING)]), "worker-0")
+    again = court.refused(market.attest(court.job_id, 0, [signed(court, LIAR, 0)]), "worker-0")
+    forged = court.refused(market.attest(court.job_id, 0, [signed(court, 1, EVERYTHING, "worker-0")]), "worker-0")
+    assert (again, forged) == ("AlreadyDone", "SignatureInvalid")
+    court.send(market.attest(court.job_id, 0, [honest(court, who) for who in (1, 2)]), "mallory")
+    court.settle()
+    assert market.round(court.job_id, 0).mask == 0b110
+    assert market.claim(claims[LIAR]).status.name == "FINAL"
+    gained = court.balance()
+    assert gained["worker-0"] == 0, "its stake is back, and it earned nothing"
+    return Ended("excluded", Where(rule="slot 0"), Where(rule="slot 0"))
+
+
+CHEAT = Cheat(
+    "payload withheld", "excluded",
+    {
+        "stored nowhere": lambda court: play(court, NOWHERE),
+        "not a payload": lambda court: play(court, court.store.put(b"not a payload")),
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", CHEAT.forms)
+def test_a_payload_that_others_cannot_fetch_is_left_out_and_unpaid(court: Court, form: str) -> None:
+    run(court, CHEAT, form)
