@@ -183,12 +183,12 @@ def test_an_open_game_holds_up_the_pay(bench):
     game = {"from": accounts[GAME]}
     job = Job(bench)
     job.to_lead()
-    bench.market.onOpen(job.claim(0), game)
+    bench.market.onOpen(job.claim(0), job.body(job.claim(0)), game)
     later(101)
     with reverts("GamesOpen"):
         job.finalize()
     with reverts("WindowClosed"):
-        bench.market.onOpen(job.claim(0), game)
+        bench.market.onOpen(job.claim(0), job.body(job.claim(0)), game)
     bench.market.onRejected(job.claim(0), game)
     job.finalize()
 

@@ -98,7 +98,7 @@ def test_a_submission_told_again_while_it_is_not_mined_is_paid_once(net: Network
     finally:
         anvil(RPCEndpoint("evm_setAutomine"), [True])
     assert net.w3.eth.get_transaction_count(owner, "pending") == sent + 1
-    assert token.balance_of(Address(owner)) == before - quote.escrow
+    assert token.balance_of(Address(owner)) == before - quote.escrow - quote.deposit
 
 
 @pytest.mark.chain

@@ -12,6 +12,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import honest, moves
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.game import Claim, Refused
+from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import ClaimId, ProgramRoot, TensorRoot, TraceRoot
 from lockstep.storage.directory import DirectoryStore
@@ -37,8 +38,9 @@ def held_pair(job: Job, seed: int) -> tuple[HeldClaim, HeldClaim]:
 
 def claim_of(job: Job, held: HeldClaim) -> Claim:
     p = job.params
+    body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
     return Claim(
-        ClaimId(b"\7" * 32), games.WORKER, len(held.trace), TraceRoot(honest.trace_levels(held.trace)[-1][0]),
+        ClaimId(b"\7" * 32), games.WORKER, len(held.trace), body,
         held.state_zero, ProgramRoot(p.step_program), ProgramRoot(p.encode_program), toyjob.SEED, 0, 0,
         TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, p.clock_seconds, p.step_seconds, p.bond,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from eth_account.messages import encode_typed_data
 from lockstep.identity import NodeKey, verify_request
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import typed_data
-from lockstep.protocol.jobs import Claim
+from lockstep.protocol.jobs import Body, Claim
 from lockstep.protocol.requests import RequestSignature
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
 from worker.announcing import PATH, Announcer
@@ -70,17 +70,17 @@ def test_a_claim_is_announced_once_signed_by_node_and_staking_key(coordinator: C
         teller.announce(MATERIAL, BASE, 2, Seconds(1000))
     teller.close()
     assert len(coordinator.got) == 1, "once"
-    path, headers, body = coordinator.got[0]
+    path, headers, sent = coordinator.got[0]
     assert path == PATH
     signature = RequestSignature.parse({k.lower(): v for k, v in headers.items()})
-    verify_request(signature, "POST", path, body)
+    verify_request(signature, "POST", path, sent)
     assert signature.key == NODE.public
-    said = json.loads(body)
+    said = json.loads(sent)
     claim = Claim(
-        job=MATERIAL.job, round=3, attempt=1, slot=2, transitions=2, trace_root=TraceRoot(MATERIAL.trace_root),
-        out=StateRoot(OUT), out2=StateRoot(OUT2),
+        job=MATERIAL.job, round=3, attempt=1, slot=2, transitions=2,
     )  # fmt: skip
-    message = typed_data(31337, MARKET, claim, MATERIAL.seed, BASE)
+    body = Body(TraceRoot(MATERIAL.trace_root), StateRoot(OUT), StateRoot(OUT2))
+    message = typed_data(31337, MARKET, claim, body, MATERIAL.seed, BASE)
     signer = Account.recover_message(encode_typed_data(full_message=message), signature=said["signature"])
     assert signer == said["worker"] == STAKING.address
     assert said["claim"]["traceRoot"] == "0x" + MATERIAL.trace_root.hex()

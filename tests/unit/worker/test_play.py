@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lockstep.protocol import claims, merkle, rounds
 from lockstep.protocol.errors import ChainError, FundsError
-from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Reveal
-from lockstep.protocol.rounds import Block, Market
+from lockstep.protocol.jobs import ZERO_ADDRESS, Body, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
+from lockstep.protocol.rounds import Beyond, Block, Market
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from tests.histories import BlockHashes
@@ -28,6 +28,7 @@ TERMS = replace(
     PARAMS, spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT,
     genesis_shared=StateRoot(ROOT), genesis_outer=StateRoot(ROOT), zero_carry=StateRoot(ROOT),
     zero_payload=StateRoot(ROOT), clock_seconds=Seconds(60), aggregator=ZERO_ADDRESS, max_fail=6,
+    answer_seconds=Seconds(9),
 )  # fmt: skip
 OUT, OUT2 = StateRoot(keccak(b"out")), StateRoot(keccak(b"out2"))
 
@@ -37,7 +38,7 @@ def opened(steps: int) -> Reveal:
     roots = [keccak(bytes([t])) for t in range(steps)] + [merkle.node(OUT, OUT2)]
     tree = merkle.levels([merkle.leaf(r) for r in roots])
     proof = tuple(merkle.proof(tree, len(roots) - 1))
-    return Reveal(TraceRoot(tree[-1][0]), OUT, OUT2, Digest(bytes(32)), proof, "trace", "payload")
+    return Reveal(Body(TraceRoot(tree[-1][0]), OUT, OUT2), Digest(bytes(32)), proof, "trace", "payload")
 
 
 @dataclass
@@ -122,13 +123,17 @@ class Play:
         elif act.do == Do.REVEAL:
             m.reveal(b, sender, job, r, act.slot, opened(steps))
         elif act.do == Do.FREEZE:
-            m.freeze(b, job, r)
+            held = [claims.claim_id(job, r, m.rounds[job, r].attempt, s) for s in range(m.params[job].slots)]
+            revealed = [c for c in held if c in m.claims and m.claims[c].status == ClaimStatus.REVEALED]
+            m.freeze(b, job, r, [opened(steps).body for _ in revealed])
+        elif act.do == Do.ATTEST:
+            m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].slots) - 1, b"")])
         elif act.do == Do.MERGE:
             m.merge(b, sender, job, r, OUT, OUT2)
         elif act.do == Do.FINALIZE:
             m.finalize(b, job, r)
         elif act.do == Do.RELEASE:
-            m.release(b, job, r)
+            m.release(job, r)
         elif act.do == Do.FINISH:
             m.finish(job)
         else:
@@ -138,13 +143,17 @@ class Play:
         for claim, c in list(self.market.claims.items()):
             chance = self.convict_merge if c.slot == MERGE_SLOT else self.convict_slot
             if self.random.random() < chance and self.market.window_open(self.block, claim):
-                self.market.on_open(self.block, ClaimId(claim))
-                self.market.on_convicted(self.block, ClaimId(claim), CHALLENGER)
+                if self.market.claims[claim].is_merge:
+                    body = Body(TraceRoot(merkle.leaf(merkle.node(OUT, OUT2))), OUT, OUT2)
+                else:
+                    body = opened(self.market.params[self.job].inner_steps).body
+                self.market.on_open(self.block, ClaimId(claim), body)
+                self.market.on_convicted(self.block, ClaimId(claim), 0, CHALLENGER)
 
 
 def play(seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float) -> Play:
     """A job of three rounds, begun."""
-    market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000))
+    market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000), Beyond(lambda account, digest, signature: True))
     params = replace(TERMS, rounds=3, max_lead=2, aggregator=AGGREGATOR if aggregated else ZERO_ADDRESS)
     job = market.create(REQUESTER, params, 0, params.escrow)
     seats = [Player(Address(f"0x{i:040x}"), i - 16, awake) for i in range(16, 16 + players)]
@@ -173,7 +182,8 @@ def test_every_job_ends_and_its_money_adds_up(
     books, vault = game.market.jobs[game.job], game.market.books
     assert books.status == JobStatus.DONE, game.view()
     assert books.escrow == books.paid + books.refunded
-    assert vault.tokens == deposited + books.escrow, "nothing left the vault, nothing appeared"
+    paid_in = books.escrow + game.market.params[game.job].deposit
+    assert vault.tokens == deposited + paid_in, "nothing left the vault, nothing appeared"
     assert not vault.locks, "every stake that was not slashed is back"
     assert sum(vault.free.values()) + sum(vault.credits.values()) == vault.tokens
 
