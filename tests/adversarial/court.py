@@ -137,20 +137,28 @@ class Court:
 
     def reset(self, **changes: Any) -> None:
         """Forget everything since `start`; then a job (LONG but for `changes`) whose round 0 has drawn its seed."""
-        self.devnet.revert(self._funded)
-        self._funded = self.devnet.snapshot()
-        self.spent, self.held, self.silent = [], {}, set()
-        self.accounts = {name: self.accounts[name] for name in NAMES}
+        self.forget()
         self.create(**changes)
         self.seal()
         self.spent = []
 
+    def forget(self) -> None:
+        """Forget everything since `start`."""
+        self.devnet.revert(self._funded)
+        self._funded = self.devnet.snapshot()
+        self.spent, self.held, self.silent = [], {}, set()
+        self.accounts = {name: self.accounts[name] for name in NAMES}
+
     def create(self, **changes: Any) -> None:
-        """The requester's job."""
+        """The requester's job, loaded and checked as its parties do."""
+        self.submit(**changes)
+        self.job = jobs.load(self.job_id, self.params, self.store)
+
+    def submit(self, **changes: Any) -> None:
+        """The requester's job, whatever its parties would say of it."""
         self.params = toyjob.publish(self.store, **{**LONG, **changes})
         self.send(self.contracts.market.create(self.params, 0, self.params.escrow), "requester")
         self.job_id = list(self.ledger().jobs)[-1]
-        self.job = jobs.load(self.job_id, self.params, self.store)
 
     def stop(self) -> None:
         """End the chain."""
@@ -492,6 +500,28 @@ class Court:
         for e in self.events("Slashed"):
             assert 2 * e.burned >= e.amount, f"of {e.amount} only {e.burned} were burned"
         return gained
+
+    def settle_void(self, prover: str) -> None:
+        """End a job that was proven invalid, and check who has what: the requester's deposit pays each slot of an
+        unsettled round and, of what is left, 30 % to the prover; the rest is burned; nobody else gains or loses."""
+        market = self.contracts.market
+        books = market.job(self.job_id)
+        assert books.status == JobStatus.VOID
+        deposit = books.deposit
+        slots = sum(len(self.ledger().jobs[self.job_id].rounds[r].holders) for r in range(books.settled, books.started))
+        for r in range(books.settled, books.started):
+            self.send(market.release(self.job_id, r), "requester")
+        self.send(market.finish(self.job_id), "requester")
+        left = deposit - slots * self.params.slot_price
+        expected = dict.fromkeys(self.accounts, 0)
+        for name in ("worker-0", "worker-1", "worker-2"):
+            expected[name] = slots // 3 * self.params.slot_price
+        expected[prover] += left * 30 // 100
+        expected["requester"] = -deposit
+        assert {name: self.wealth(name) - WALLET for name in self.accounts} == expected
+        vault = self.contracts.vault
+        assert vault.credits(vault.read("BURN")) == left - left * 30 // 100
+        assert vault.total_escrow() == 0
 
     def convictions(self) -> list[Event]:
         """Claims that the market holds for convicted."""

@@ -6,8 +6,9 @@ import pytest
 from hexbytes import HexBytes
 
 from lockstep.merging import fetch_payload, judge
+from lockstep.protocol.availability import payload_demand_id
 from lockstep.protocol.claims import receipt_hash
-from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.receipts import mask_of
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import NOWHERE, Court, Where, published
@@ -51,9 +52,28 @@ def play(court: Court, cid: str) -> Ended:
     return Ended("excluded", Where(rule="slot 0"), Where(rule="slot 0"))
 
 
+def colluding(court: Court) -> Ended:
+    """Everybody who speaks says that it has the payload; a stranger demands it on chain, and nobody posts it."""
+    claims = court.claim(change={LIAR: published(payload_cid=NOWHERE)})
+    market, demands = court.contracts.market, court.contracts.demands
+    court.send(demands.unavailable(court.job_id, 0, LIAR), "verifier")
+    court.send(market.attest(court.job_id, 0, [signed(court, who, 0b111) for who in range(3)]), "mallory")
+    court.wait(Phase.FREEZING)
+    court.advance(court.params.answer_seconds + 1)
+    court.send(demands.settle(payload_demand_id(claims[LIAR], 0)), "mallory")
+    assert demands.missing(claims[LIAR])
+    court.settle()
+    assert market.round(court.job_id, 0).mask == 0b110
+    gained = court.balance()
+    assert gained["worker-0"] == 0, "it earned nothing"
+    assert gained["verifier"] == 0, "its bond came back"
+    return Ended("excluded", Where(rule="slot 0"), Where(rule="slot 0"))
+
+
 CHEAT = Cheat(
     "payload withheld", "excluded",
     {
+        "hidden by colluding receipts": colluding,
         "stored nowhere": lambda court: play(court, NOWHERE),
         "not a payload": lambda court: play(court, court.store.put(b"not a payload")),
     },
