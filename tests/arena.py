@@ -112,7 +112,11 @@ class Arena:
     @staticmethod
     def start(folder: Path) -> Arena:
         """Starts the chain in `folder` and deploys; `stop` ends it."""
-        devnet = Devnet(folder)
+        return Arena.on(Devnet(folder))
+
+    @staticmethod
+    def on(devnet: Devnet) -> Arena:
+        """The contracts and the accounts on a chain that runs."""
         for method, arguments in (
             ("evm_setIntervalMining", [0]), ("evm_setAutomine", [True]), ("anvil_autoImpersonateAccount", [True]),
         ):  # fmt: skip

@@ -59,11 +59,15 @@ def key_of(seed: int, name: str) -> bytes:
 class Devnet:
     """One running Anvil. Use it as a context manager, or call `stop`."""
 
-    def __init__(self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False,
+        genesis_time: Seconds | None = None,
+    ) -> None:  # fmt: skip
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
         `block_seconds` 0: a block for every transaction, at once.
         `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it.
+        `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.seed = seed
@@ -74,6 +78,8 @@ class Devnet:
         ]  # fmt: skip
         if block_seconds:
             command += ["--block-time", str(block_seconds)]
+        if genesis_time is not None:
+            command += ["--timestamp", str(genesis_time)]
         if keep_state:
             command += ["--state", str(directory / "state.json"), "--state-interval", "5"]
             command += ["--preserve-historical-states"]
