@@ -42,6 +42,8 @@ contract RudeToken is ERC20 {
 contract VaultTest {
     uint256 private constant UNBOND_SECONDS = 1 days;
     address private constant GAME = address(0x6A3E);
+    address private constant WITNESSES = address(0x317);
+    address private constant AVAILABILITY = address(0xA7A);
     address private constant ALICE = address(0xA11CE);
     bytes32 private constant KEY = keccak256("key");
 
@@ -52,7 +54,7 @@ contract VaultTest {
 
     function setUp() external {
         token = new RudeToken();
-        vault = new StakeVault(IERC20(address(token)), address(this), GAME, UNBOND_SECONDS);
+        vault = new StakeVault(IERC20(address(token)), address(this), GAME, WITNESSES, AVAILABILITY, UNBOND_SECONDS);
         for (uint256 i = 0; i < 2; i++) {
             address account = i == 0 ? address(this) : ALICE;
             token.mint(account, 1 << 250);
@@ -146,6 +148,63 @@ contract VaultTest {
         _requireBooksMatch();
     }
 
+    // -- who may
+
+    function test_a_lock_is_its_keepers_alone() external {
+        vault.deposit(100);
+        address[4] memory keepers = [address(this), GAME, WITNESSES, AVAILABILITY];
+        for (uint256 i = 0; i < 4; i++) {
+            CHEATS.prank(keepers[i]);
+            vault.lock(address(this), KEY, 10);
+            require(uint8(vault.lockOf(KEY).keeper) == i, "market, game, witnesses, availability");
+            for (uint256 k = 0; k < 4; k++) {
+                if (k == i) continue;
+                bytes memory wrong = abi.encodeWithSelector(WrongKeeper.selector, KEY);
+                _reverts(keepers[k], abi.encodeCall(vault.unlock, (KEY)), wrong);
+                _reverts(keepers[k], abi.encodeCall(vault.slashLiveness, (KEY, 1)), wrong);
+                if (k > 0) _reverts(keepers[k], abi.encodeCall(vault.takeBond, (KEY, ALICE)), wrong);
+            }
+            CHEATS.prank(keepers[i]);
+            vault.slashLiveness(KEY, 1);
+        }
+        require(vault.free(address(this)) == 96 && vault.credits(vault.BURN()) == 4, "each burned one");
+        _requireBooksMatch();
+    }
+
+    function test_a_stake_behind_a_claim_is_no_bond() external {
+        vault.deposit(100);
+        vault.lock(address(this), KEY, 10);
+        bytes memory refused = abi.encodeWithSelector(Unauthorized.selector, address(this));
+        _reverts(abi.encodeCall(vault.takeBond, (KEY, ALICE)), refused);
+        address[3] memory keepers = [GAME, WITNESSES, AVAILABILITY];
+        for (uint256 i = 0; i < 3; i++) {
+            CHEATS.prank(keepers[i]);
+            vault.lock(address(this), keccak256(abi.encode(i)), 11);
+            CHEATS.prank(keepers[i]);
+            vault.takeBond(keccak256(abi.encode(i)), ALICE);
+        }
+        require(vault.credits(ALICE) == 18 && vault.credits(vault.BURN()) == 15, "60 % of 11, rounded down, thrice");
+    }
+
+    function testFuzz_strangers_move_nothing(address stranger) external {
+        if (stranger == address(this) || stranger == GAME || stranger == WITNESSES || stranger == AVAILABILITY) return;
+        vault.deposit(100);
+        vault.lock(address(this), KEY, 10);
+        bytes[8] memory calls = [
+            abi.encodeCall(vault.lock, (address(this), keccak256("other"), 1)),
+            abi.encodeCall(vault.unlock, (KEY)),
+            abi.encodeCall(vault.takeBond, (KEY, stranger)),
+            abi.encodeCall(vault.slashLiveness, (KEY, 1)),
+            abi.encodeCall(vault.slash, (KEY, stranger, stranger)),
+            abi.encodeCall(vault.escrow, (address(this), 1)),
+            abi.encodeCall(vault.escrowWithPermit, (address(this), 1, block.timestamp, 27, bytes32(0), bytes32(0))),
+            abi.encodeCall(vault.credit, (stranger, 1))
+        ];
+        for (uint256 i = 0; i < calls.length; i++) {
+            _reverts(stranger, calls[i], abi.encodeWithSelector(Unauthorized.selector, stranger));
+        }
+    }
+
     // -- tokens that are not what they seem
 
     function test_a_token_that_keeps_a_fee_is_refused() external {
@@ -206,6 +265,11 @@ contract VaultTest {
     function _reverts(bytes memory call, bytes memory expected) private {
         (bool success, bytes memory returned) = address(vault).call(call);
         require(!success && keccak256(returned) == keccak256(expected), "reverts for this reason");
+    }
+
+    function _reverts(address sender, bytes memory call, bytes memory expected) private {
+        CHEATS.prank(sender);
+        _reverts(call, expected);
     }
 
     function _requireBooksMatch() private view {
