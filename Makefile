@@ -153,6 +153,10 @@ contract-coverage: recordings ## lines and branches of contracts/ that forge's t
 slither: setup $(STAMP)/slither ## static analysis of contracts/: no high or medium finding without its explanation
 	$(BIN)/python tools/check_slither.py
 
+.PHONY: gas-snapshot
+gas-snapshot: setup ## the gas of every verb, from receipts, into tests/vectors/gas.json
+	$(BIN)/python -m tests.gas
+
 .PHONY: mutation
 mutation: setup ## a seeded sample of mutants of the contracts, against the tests (after `make recordings`; minutes to hours)
 	$(BIN)/python -m tests.mutation.campaign $(MUTATION_ARGS)

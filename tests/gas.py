@@ -23,7 +23,7 @@ from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
 from lockstep.chain.devnet import HARDFORK, Devnet
 from lockstep.protocol import merkle, moves
-from lockstep.protocol.game import game_id
+from lockstep.protocol.game import Claim, game_id
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from tests import games
 from tests.arena import CHALLENGE, DEPOSIT, WINDOW, Arena, Terms, params_of
@@ -34,8 +34,8 @@ CONTRACTS = ("StakeVault", "JobMarket", "DisputeGame")
 GENESIS = Seconds(2_000_000_000)
 STEP, ENCODE = games.step_program(), games.encode_program()
 
-LIES = (None, Lie(0, element=412, bits=64), Lie(5, element=1, chunk=1))
-"""An honest slot, a lie in a map, a lie in a fold of several chunks."""
+LIES = (None, Lie(0, element=412, bits=64), Lie(5, element=1, chunk=1), Lie(9, chunk=269))
+"""An honest slot, a lie in a map, in a fold of several chunks, in a fold of so many that their partials are a tree."""
 
 TAMPERED: tuple[dict[int, Digest], ...] = (
     {STEP.state_block + 2: games.root_of(games.tensor(0, (1,), [1]))},
@@ -119,14 +119,14 @@ class Scenario:
         for slot, claim in enumerate(claims[1:], 1):
             held = self.held(self.seed, slot)
             truth = replace(held, lie=None, tampered={})
-            opening = games.open_at(chain_games.claim(self.arena.contracts.market, claim), held, 1, slot)
+            opening = games.open_at(self.as_stored(claim), held, 1, slot)
             outcome = self.arena.play(opening, games.defends(held), games.challenges(truth))
             assert outcome.verdict == moves.Verdict.FRAUD
 
     def a_game_over_the_whole_trace(self, claim: ClaimId) -> None:
         """Without t, up to the defence; then the challenger is silent and the claim stands."""
         arena, held = self.arena, self.held(self.seed, 0)
-        opening = games.open_at(chain_games.claim(arena.contracts.market, claim), held, 0, 9)
+        opening = games.open_at(self.as_stored(claim), held, 0, 9)
         its_id = game_id(claim, Address(arena.challenger.address), 9)
         state, log = arena.begin(its_id, opening, None)
         challenger = games.random_challenger(games.random.Random(1), held, concede=0)
@@ -168,6 +168,10 @@ class Scenario:
         """Moves chain time."""
         self.arena._request("evm_setNextBlockTimestamp", self.arena.now() + seconds)
         self.arena._request("evm_mine")
+
+    def as_stored(self, claim: ClaimId) -> Claim:
+        """The claim as the chain has it."""
+        return chain_games.claim(self.arena.contracts.market, claim, self.arena.bodies[claim])
 
     def escrow(self, params: Any) -> Wei:
         """What the rounds cost."""
