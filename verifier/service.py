@@ -16,10 +16,13 @@ import structlog
 
 from lockstep.audits import UNAVAILABLE, Audit, PublicData, audit
 from lockstep.chain import games
+from lockstep.chain.contracts import Call
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
+from lockstep.demands import Answers
 from lockstep.disputes import Due, HeldClaim, Seat, Side, Table
-from lockstep.jobs import load
+from lockstep.invalidity import Undefendable, load
+from lockstep.jobs import Job
 from lockstep.ledger import ClaimRecord, GameRecord, Watcher
 from lockstep.party import Head, Party
 from lockstep.protocol import honest
@@ -33,7 +36,7 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.game import game_id
-from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, Wei
 from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
@@ -47,6 +50,9 @@ PATIENCE_SECONDS = 1.0
 """After an endpoint did not answer."""
 
 PERMIT_SECONDS = 3600
+
+NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
+"""Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +95,8 @@ class Service:
         self._seats: dict[GameId, Seat] = {}
         self._conceded: set[GameId] = set()
         self._told: set[GameId] = set()
+        self._voided: set[JobId] = set()
+        self._answers = Answers(party.contracts, party.store, party.address)
         self._now = Seconds(0)
 
     def run(self, stop: Flag) -> None:
@@ -125,6 +133,7 @@ class Service:
         self._tell_ends()
         self._play(head.time)
         self._open(head.time)
+        self._answer(head.time)
         if draining and self._bench.subject is not None and self._bench.subject.game is None:
             self._bench.cancel()
         self._replay(head.time, draining)
@@ -209,6 +218,8 @@ class Service:
         except Cancelled:
             return
         except LockstepError as error:
+            if isinstance(error, Undefendable):
+                self._prove(record.job, error)
             self._could_not(record, error, head.time)
             return
         except Exception as error:  # whatever a claimant published must not end the games that run
@@ -219,6 +230,8 @@ class Service:
             self._held[record.id] = found.audit.held
             self._sit(game.id, found.audit.held)
             return
+        if found.payload in NOT_THERE:
+            self._demand(record)
         if found.audit.matches:
             self._memory.remember(record.id, record.trace_root)
             self._settle(record, Outcome.MATCH, seconds=round(work.seconds, 3), payload=found.payload)
@@ -239,6 +252,49 @@ class Service:
     def _settle(self, record: ClaimRecord, outcome: Outcome, **more: Any) -> None:
         self._settled.add(record.id)
         self._tell_audited(record, outcome, **more)
+
+    # -- what nobody could defend, what nobody can have
+
+    def _prove(self, job: JobId, error: Undefendable) -> None:
+        """Void a job that breaks a rule, once."""
+        if job not in self._voided:
+            self._voided.add(job)
+            prove = self._party.contracts.validator.prove_invalid(job, error.evidence)
+            self._attempt(f"void/{job.hex()}", prove, "voided", job=job.hex(), rule=error.rule.name.lower())
+
+    def _demand(self, record: ClaimRecord) -> None:
+        """Demand a payload that is not where its worker said, while that can still keep it out of the merge."""
+        market = self._party.contracts.market
+        if record.is_merge or market.phase(record.job, record.round) != Phase.ATTESTING:
+            return
+        key = f"demand/{record.id.hex()}"
+        try:
+            self._stake(market.bond_of(record.job), key)
+        except (ChainError, FundsError, TryLater) as error:
+            log.warning("a payload is not demanded", claim=record.id.hex(), why=error.message)
+            return
+        demand = self._party.contracts.demands.unavailable(record.job, record.round, record.slot)
+        self._attempt(key, demand, "demanded", claim=record.id.hex(), round=record.round, slot=record.slot)
+
+    def _answer(self, now: Seconds) -> None:
+        """Post rows that somebody demands, and end own demands that nobody answered."""
+        for key, call in self._answers.due(self._watcher.ledger, self._job_of, now):
+            self._attempt(
+                key, call, "answered" if key.startswith("answer") else "settled", demand=key.partition("/")[2]
+            )
+
+    def _job_of(self, job: JobId) -> Job | None:
+        public = self._public.get(job)
+        return None if public is None else public.job
+
+    def _attempt(self, key: str, call: Call, name: str, **fields: Any) -> None:
+        """Send what others may do as well: whoever is first has done it."""
+        try:
+            self._party.outbox.send(call, key)
+        except (ChainError, FundsError, TryLater) as error:
+            log.info("not done", key=key, why=error.message)
+            return
+        self._tell(name, **fields)
 
     # -- challenge
 

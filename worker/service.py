@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from lockstep import jobs
+from lockstep import invalidity
 from lockstep.cli.output import event
+from lockstep.demands import Answers
+from lockstep.invalidity import Undefendable
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import JobLedger, Ledger
 from lockstep.protocol.errors import BlobMissing, DoctorError, FundsError, LockstepError, TryLater, Unreachable
@@ -68,6 +70,7 @@ class Worker:
         self._draining = threading.Event()
         self._leaving = threading.Event()
         self._sender = Sender(parts.outbox)
+        self._answers = Answers(parts.contracts, parts.store, self._me)
         self._claimant = Claimant(parts, self._sender, self._wake.set)
         self._taken: dict[JobId, Taken] = {}
         self._loading: dict[JobId, Future[tuple[JobParams, Job]]] = {}
@@ -142,12 +145,18 @@ class Worker:
             for taken in self._taken.values():
                 taken.ledger = self._ledger.jobs[taken.ledger.id]
                 taken.view = look(self._market, taken.ledger, taken.params, self._now, self._block)
+            for key, call in self._answers.due(self._ledger, self._job_of, self._now):
+                self._sender.submit(key, call)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
         if self.parts.watch.may_sign(self._ledger, self._now, self._block):
             for taken in self._taken.values():
                 if taken.view is not None:
                     self._act(taken, taken.view)
         self._claimant.defence.play(self._ledger, self._now, self._run_of, self._claimant.liar.silent_about)
+
+    def _job_of(self, job: JobId) -> Job | None:
+        taken = self._taken.get(job)
+        return None if taken is None else taken.job
 
     def _run_of(self, material: Material) -> ClaimRun | None:
         taken = self._taken.get(material.job)
@@ -191,7 +200,7 @@ class Worker:
 
     def _load(self, job_id: JobId) -> tuple[JobParams, Job]:
         params = self._market.params(job_id)
-        job = jobs.load(job_id, params, self.parts.store, self.parts.party.settings.threads)
+        job = invalidity.load(job_id, params, self.parts.store, self.parts.party.settings.threads)
         for program in (job.programs.step, job.programs.encode):
             job.executable(program)
         return params, job
@@ -209,6 +218,10 @@ class Worker:
             # INVARIANT: a worker joins only jobs whose every part it has checked.
             self._refused.add(ledger.id)
             event("refused", time=self._now, job=ledger.id.hex(), code=error.code, message=error.message)
+            if isinstance(error, Undefendable):
+                prove = self.parts.contracts.validator.prove_invalid(ledger.id, error.evidence)
+                if self._sender.submit(f"void/{ledger.id.hex()}", prove):
+                    event("voided", time=self._now, job=ledger.id.hex(), rule=error.rule.name.lower())
             return
         taken = Taken(ledger, params, job)
         if self._cheat_for is not None:

@@ -356,7 +356,9 @@ def test_a_program_that_could_not_be_defended_is_refused_by_worker_and_coordinat
     params = broken.publish(market.store, aggregator=town.address("coordinator"))
     requester = market.devnet.account("requester")
     outbox = Outbox(market.folder / "careless.sqlite", market.devnet.w3, requester)
-    outbox.submit(market.contracts.token.approve(market.contracts.vault.address, params.escrow), "approve")
+    outbox.submit(
+        market.contracts.token.approve(market.contracts.vault.address, params.escrow + params.deposit), "approve"
+    )
     outbox.wait("approve")
     outbox.send(market.contracts.market.create(params, 99, params.escrow), "create")
     outbox.close()
@@ -370,6 +372,9 @@ def test_a_program_that_could_not_be_defended_is_refused_by_worker_and_coordinat
     assert "33 instructions" in refused["message"]
     wait(lambda: "the job is refused" in town.coordinator.log.read_text(), 30, "refusal by the coordinator")
     assert "33 instructions" in town.coordinator.log.read_text()
+    voided = worker.wait_for("voided")
+    assert (voided["job"], voided["rule"]) == (job.hex(), "instruction_count")
+    wait(lambda: market.contracts.market.job(job).status == JobStatus.VOID, 30, "the proof on chain")
     assert worker.stop() == 0, "a job that is refused is no failure"
     assert not worker.named("joined")
     assert market.contracts.market.job(job).started == 0, "nobody works for it"

@@ -1,0 +1,79 @@
+"""A job that nobody could defend is refused with what voids it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep import invalidity
+from lockstep.invalidity import Undefendable
+from lockstep.protocol import validator
+from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.rules import Rule
+from lockstep.protocol.types import Digest
+from lockstep.protocol.validator import Subject
+from lockstep.storage import ContentStore, cid_of_digest, open_store
+from lockstep.storage.containers import Spec
+from tests import broken, toyjob
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ContentStore]:
+    with open_store(f"dir://{tmp_path}/store") as opened:
+        yield opened
+
+
+def test_sound_job_loads(store: ContentStore) -> None:
+    params = toyjob.publish(store)
+    assert invalidity.load(toyjob.ID, params, store).params == params
+    assert invalidity.evidence_against(params, store) is None
+
+
+def test_broken_job_is_refused_with_the_evidence_against_it(store: ContentStore) -> None:
+    params = broken.publish(store)
+    with pytest.raises(Undefendable, match="33 instructions") as refused:
+        invalidity.load(toyjob.ID, params, store)
+    evidence = refused.value.evidence
+    assert refused.value.rule == Rule.INSTRUCTION_COUNT
+    assert (evidence.subject, evidence.program) == (Subject.OP, validator.STEP)
+    assert validator.check(params, evidence) == Rule.INSTRUCTION_COUNT
+
+
+def test_program_that_does_not_even_parse_is_proven(store: ContentStore) -> None:
+    """What a party cannot decode, it can still show."""
+    import dag_cbor
+
+    params = toyjob.publish(store)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    fields = dict(dag_cbor.decode(store.get(spec.programs["encode"], max_bytes=1 << 20)))  # type: ignore[arg-type]
+    fields["ops"] = [bytes(fields["ops"][0]) + b"\0", *fields["ops"][1:]]
+    parts = validator.Parts(fields["header"], tuple(fields["ops"]))
+    spec = replace(spec, programs={**spec.programs, "encode": store.put(dag_cbor.encode(fields))})
+    store.put(spec.encode(), codec="dag-cbor")
+    params = replace(params, spec_digest=spec.digest, encode_program=Digest(parts.root))
+    with pytest.raises(Undefendable) as refused:
+        invalidity.load(toyjob.ID, params, store)
+    assert refused.value.rule == Rule.DESCRIPTOR_LENGTH
+
+
+def test_dead_op_is_refused_and_voids_nothing(store: ContentStore) -> None:
+    good = toyjob.schedule()
+    dead = replace(good.encode.ops[0], cumulative=2 * good.encode.ops[0].cumulative)
+    encode = replace(good.encode, ops=(*good.encode.ops, dead))
+    params = toyjob.publish(store)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = replace(spec, programs={**spec.programs, "encode": store.put(broken.encode_program(encode))})
+    store.put(spec.encode(), codec="dag-cbor")
+    params = replace(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
+    with pytest.raises(ProgramInvalid, match="dead") as refused:
+        invalidity.load(toyjob.ID, params, store)
+    assert not isinstance(refused.value, Undefendable)
+
+
+def test_another_program_under_the_specs_name_is_a_mismatch(store: ContentStore) -> None:
+    params = replace(toyjob.publish(store), step_program=Digest(bytes(32)))
+    with pytest.raises(Mismatch, match="step Program"):
+        invalidity.evidence_against(params, store)
