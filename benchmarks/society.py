@@ -53,8 +53,6 @@ SHARES = {
 
 CLAIM_GAS = 360_000
 """A slot's share of a round: join 150k, commit 75k, reveal 67k, and what opens, freezes and closes the round."""
-DUTY_GAS = 260_000
-"""A witness's commit and reveal."""
 CHALLENGER_GAS = 1_140_000
 """The challenger's moves in the dearest game."""
 DEFENDER_GAS = 520_000
@@ -306,7 +304,7 @@ class Play:
         self.tally.by_witnesses += int(replayed.sum())
         done = np.where(duties.bought, 0, replayed) / transitions * self.cost[duties.witness]
         np.add.at(self.ledger.work, duties.witness, np.ceil(done * self.rules.price).astype(np.int64))
-        np.add.at(self.ledger.gas, duties.witness, self._gas(DUTY_GAS, fee))
+        np.add.at(self.ledger.gas, duties.witness, self._gas(economics.DUTY_GAS, fee))
 
     def _challenges(self, claims: Array, first_wrong: Array, duties: Duties) -> Array:
         """(claim's account, challenger) for everybody honest who has seen a wrong transition (E, 2)."""

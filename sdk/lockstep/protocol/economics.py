@@ -58,8 +58,8 @@ FEE_MARGIN = 1.1
 """A duty pays this many times the expected replay."""
 STAKE_MARGIN = 1.2
 """A job's stake is to be this many times the one from which no saving of work pays."""
-DUTY_GAS = 260_000
-"""Of a witness: commit and reveal."""
+DUTY_GAS = 320_000
+"""Of a witness: commit 80k, reveal 105k, settle 120k, and a margin."""
 MAX_COST_SHARE = 0.06
 """What verification may cost, of training."""
 
