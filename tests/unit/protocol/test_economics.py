@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from lockstep.protocol import economics
 from lockstep.protocol.economics import Audit
-from lockstep.protocol.types import Wei
+from lockstep.protocol.stakes import BURN, Books, Keeper
+from lockstep.protocol.types import Address, Seconds, Wei
 from tests import prices
 
 AMOUNTS = st.integers(0, (1 << 88) - 1)
 FEES = st.integers(0, economics.MAX_FEE_CAP)
+CHALLENGER, DEFENDER = Address("0x" + "11" * 20), Address("0x" + "22" * 20)
 
 
 def test_the_committed_vectors_are_what_the_twin_computes(vectors: Path) -> None:
@@ -62,7 +64,7 @@ def test_the_ring_knows_the_last_nine_fees(fees: list[int]) -> None:
 # -- verdicts
 
 
-@given(AMOUNTS, st.integers(1, 3), st.lists(AMOUNTS, max_size=8))
+@given(AMOUNTS, st.integers(0, 3), st.lists(AMOUNTS, max_size=8))
 def test_a_slash_conserves_money_and_burns_half(stake: int, winners: int, refunds: list[int]) -> None:
     split = economics.split_slash(Wei(stake), winners, [Wei(refund) for refund in refunds])
     assert split.total == stake, "what is slashed is what arrives"
@@ -103,6 +105,15 @@ def test_a_lost_bond_pays_the_defender_and_burns_the_rest(bond: int) -> None:
     to_defender, burned = economics.split_bond(Wei(bond))
     assert to_defender + burned == bond
     assert burned * 100 >= 40 * bond, "whoever challenges himself loses 40 %"
+
+
+@given(AMOUNTS)
+def test_the_vault_takes_a_bond_apart_alike(bond: int) -> None:
+    books = Books(Seconds(1))
+    books.deposit(CHALLENGER, Wei(bond))
+    books.lock(CHALLENGER, b"game", Wei(bond), Keeper.GAME)
+    books.take_bond(b"game", DEFENDER)
+    assert (books.credits[DEFENDER], books.credits[BURN]) == economics.split_bond(Wei(bond))
 
 
 # -- deterrence
