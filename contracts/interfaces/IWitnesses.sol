@@ -1,9 +1,120 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {IJobMarket} from "./IJobMarket.sol";
+
 /// @title IWitnesses
-/// @notice The verifier market: staked witnesses, drawn by a later block, replay private parts of claims.
+/// @notice The verifier market: who audits which claim, what it says, what its word costs (docs/protocol.md, section 8).
+///
+///   witness   enrol -> Listed -> Leaving | Slashed -> gone
+///   audit     Drawing -> Drawn | Skipped
+///   duty      Drawn -> Committed -> Agreed | Differed -> Closed (Paid | Fined | Slashed | Void)
+///
+/// A block after the last reveal draws who looks at which slot; how far each looks only it knows until it has said what it saw. Anyone
+/// may call `draw` and `settle`: every wait has a default.
 interface IWitnesses {
+    enum Standing { None, Listed, Leaving, Slashed }
+
+    enum AuditStatus { None, Drawing, Drawn, Skipped }
+
+    enum DutyStatus { None, Drawn, Committed, Agreed, Differed, Closed }
+
+    enum Outcome { Paid, Fined, Slashed, Void }
+
+    /// @param place In the job's list, while Listed.
+    /// @param head The deepest value of its hash chain that is known.
+    /// @param spent How deep `head` lies: 0 at enrolment.
+    /// @param drawn Duties drawn so far; each takes the next preimage.
+    /// @param open Duties not closed.
+    struct Witness {
+        Standing standing;
+        uint32 place;
+        bytes32 head;
+        uint32 spent;
+        uint32 drawn;
+        uint32 open;
+    }
+
+    struct Audit {
+        AuditStatus status;
+        bytes32 job;
+        uint32 round;
+        uint32 attempt;
+        uint64 beaconBlock;
+        bytes32 beacon;
+        uint64 commitEnds;
+        uint64 revealEnds;
+        uint16 duties;
+        uint16 committed;
+    }
+
+    /// @param serial Which preimage of the witness's chain it takes: 1, 2, ...
+    /// @param t t*, once revealed.
+    struct Duty {
+        address account;
+        uint32 slot;
+        uint32 serial;
+        DutyStatus status;
+        uint32 t;
+        bytes32 commitment;
+    }
+
+    /// @notice A witness's verdict, opened.
+    /// @param preimage Of its hash chain: fixed at enrolment, before any beacon.
+    /// @param state Its own S_t*.
+    /// @param agrees Whether every root of the published trace up to t* is its own.
+    /// @param proof Agreeing: leaf(state) is at position t* - 1 of the trace. Differing: empty.
+    struct Word {
+        bytes32 preimage;
+        bytes32 state;
+        bytes32 salt;
+        bool agrees;
+        IJobMarket.Body body;
+        bytes32[] proof;
+    }
+
+    event Enrolled(bytes32 indexed job, address indexed account, bytes32 head);
+    event Retired(bytes32 indexed job, address indexed account);
+    event AuditOpened(bytes32 indexed audit, bytes32 indexed job, uint32 indexed round, uint32 attempt, uint64 beaconBlock);
+    event DutyDrawn(bytes32 indexed audit, uint16 i, address indexed account, uint32 slot, uint32 serial);
+    event AuditDrawn(bytes32 indexed audit, bytes32 beacon, uint16 duties, uint64 commitEnds, uint64 revealEnds);
+    event AuditSkipped(bytes32 indexed audit);
+    event VerdictCommitted(bytes32 indexed audit, uint16 i, bytes32 commitment);
+    /// @dev Every duty is committed: the windows that follow begin now.
+    event CommitsEnded(bytes32 indexed audit, uint64 commitEnds, uint64 revealEnds);
+    event TracePublished(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, bytes32 claim, string traceCid);
+    event VerdictRevealed(bytes32 indexed audit, uint16 i, uint32 t, bytes32 state, bool agrees);
+    event DutyClosed(bytes32 indexed audit, uint16 i, address indexed account, Outcome outcome, uint256 amount);
+
+    // -- witnesses
+
+    /// @notice Joins the job's list; locks witnessStake. `head` is the top of a keccak chain: each duty takes the next preimage.
+    function enrol(bytes32 job, bytes32 head) external;
+    /// @notice Leaves the list; the stake is free once no duty is open.
+    function retire(bytes32 job) external;
+    /// @notice commitment = keccak(abi.encode(claim, account, S_t*, preimage, salt)).
+    function commit(bytes32 audit, uint16 i, bytes32 commitment) external;
+    function reveal(bytes32 audit, uint16 i, Word calldata word) external;
+
+    // -- workers
+
+    /// @notice Names the list of a claim's state roots, once no witness can copy from it.
+    function publish(bytes32 job, uint32 round, uint32 slot, string calldata traceCid) external;
+
+    // -- anyone
+
+    /// @notice First call after the reveals: fixes the beacon's block. Call after that block: draws; 256 blocks later: skips.
+    function draw(bytes32 job, uint32 round) external;
+    /// @notice Closes a duty: pays, fines, slashes, or none of it. Reverts `DutyOpen` while that is undecided.
+    function settle(bytes32 audit, uint16 i) external returns (Outcome);
+
+    // -- views
+
+    function witness(bytes32 job, address account) external view returns (Witness memory);
+    function accounts(bytes32 job) external view returns (address[] memory);
+    function audit(bytes32 audit) external view returns (Audit memory);
+    function duty(bytes32 audit, uint16 i) external view returns (Duty memory);
+    function auditIdOf(bytes32 job, uint32 round, uint32 attempt) external pure returns (bytes32);
     /// @notice The account of the i-th duty that was drawn for the round.
     function witnessOf(bytes32 job, uint32 round, uint256 i) external view returns (address);
 }

@@ -70,3 +70,12 @@ error JobUnfinished();
 error WindowClosed(bytes32 claim);
 /// The claim is void or already convicted: a verdict no longer counts.
 error ClaimClosed(bytes32 claim);
+
+// -- the witnesses
+
+/// Another account was drawn for this, or this one is not enrolled.
+error NotWitness(address account);
+/// The preimage is not the one that the witness's hash chain has for this duty.
+error PreimageWrong();
+/// The duty's windows are not over, or its claim is not decided yet.
+error DutyOpen(bytes32 claim);

@@ -27,8 +27,9 @@ interface Cheats {
     function getCode(string calldata contractName) external view returns (bytes memory);
     function envString(string calldata name) external view returns (string memory);
     function envOr(string calldata name, string calldata otherwise) external view returns (string memory);
-    function readLine(string calldata path) external view returns (string memory);
     function readFile(string calldata path) external view returns (string memory);
+    function toString(uint256 value) external pure returns (string memory);
+    function readLine(string calldata path) external view returns (string memory);
     function exists(string calldata path) external view returns (bool);
     function closeFile(string calldata path) external;
     function snapshotState() external returns (uint256);

@@ -10,7 +10,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-NAMES = ("Arbiter", "Availability", "DisputeGame", "JobMarket", "Rounds", "StakeVault", "TestToken", "Validator")
+NAMES = (
+    "Arbiter", "Availability", "DisputeGame", "JobMarket", "Rounds", "StakeVault", "TestToken", "Validator", "Witnesses",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

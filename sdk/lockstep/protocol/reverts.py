@@ -51,6 +51,10 @@ HINTS: dict[str, str] = {
     "EqualBits": "the contract computes the same bits: there is nothing to convict",
     "LengthWrong": "the bytes do not have the length that the descriptor implies",
     "PartialsWrong": "the partials do not combine to the claimed word",
+    # witnesses
+    "NotWitness": "another account was drawn for this, or this one is not enrolled",
+    "PreimageWrong": "reveal the preimage that the chain given at enrolment has at this duty's serial",
+    "DutyOpen": "the duty's windows are not over, or its claim is not decided yet",
     # arbiter
     "DescriptorInvalid": "the op breaks a rule of the validator: nobody can prove it, and no worker should have joined",
     "OpUnknown": "the op-set has no such kind, fold mode, opcode or register",

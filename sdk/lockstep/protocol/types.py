@@ -13,6 +13,9 @@ JobId = NewType("JobId", bytes)
 ClaimId = NewType("ClaimId", bytes)
 """keccak of (JobId, round, attempt, slot)."""
 
+AuditId = NewType("AuditId", bytes)
+"""keccak of (JobId, round, attempt): one round's audit by drawn witnesses."""
+
 GameId = NewType("GameId", bytes)
 """keccak of (ClaimId, challenger, nonce)."""
 

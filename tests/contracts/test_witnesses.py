@@ -1,0 +1,318 @@
+"""Witnesses: who is drawn, what binds it, what its word earns and costs."""
+
+from types import SimpleNamespace
+
+import pytest
+from brownie import JobMarket, Rounds, StakeVault, TestToken, Witnesses, accounts, chain, web3
+from conftest import BURN, ESCROW, UNBOND_SECONDS, Job, later, leaf, node, reverts
+from eth_abi import encode
+
+FEE, WITNESS_STAKE, AUDIT_SECONDS = 13, 271, 100
+LINKS = 8
+LISTED, SLASHED = 1, 3
+DRAWING, DRAWN, SKIPPED = 1, 2, 3
+PAID, FINED, LOST, VOID = range(4)
+
+
+def keccak(types, values):
+    return bytes(web3.keccak(encode(types, values)))
+
+
+def chained(value, links):
+    for _ in range(links):
+        value = keccak(["bytes32"], [value])
+    return value
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """A deployment whose game, validator and demands are accounts[9] and [8]; accounts[6] and [7] can be witnesses."""
+    deployer = accounts[0]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(5)]
+    token = TestToken.deploy({"from": deployer})
+    Rounds.deploy({"from": deployer})
+    vault = StakeVault.deploy(token, at[3], accounts[9], at[4], accounts[8], UNBOND_SECONDS, {"from": deployer})
+    market = JobMarket.deploy(token, vault, accounts[9], accounts[8], at[4], accounts[8], {"from": deployer})
+    witnesses = Witnesses.deploy(market, vault, {"from": deployer})
+    assert [token, vault, market, witnesses] == [at[0], *at[2:]], "each contract lies where the others expect it"
+    for account in accounts[1:8]:
+        token.mint(account, 10**6, {"from": account})
+        token.approve(vault, 2**256 - 1, {"from": account})
+        vault.deposit(10**5, {"from": account})
+    return SimpleNamespace(token=token, vault=vault, market=market, witnesses=witnesses, game=accounts[9])
+
+
+class Audited(Job):
+    """A job that draws one witness a round, accounts[7] unless the test enrols others."""
+
+    def __init__(self, parts, enrolled=(7,), **changed):
+        terms = {"witnesses": 1, "witnessFee": FEE, "witnessStake": WITNESS_STAKE, "auditSeconds": AUDIT_SECONDS}
+        super().__init__(parts, ESCROW + 64 * FEE, **{**terms, "challengeSeconds": 2_000, **changed})
+        self.witnesses, self.game = parts.witnesses, parts.game
+        for k in enrolled:
+            self.witnesses.enrol(self.id, self.preimage(accounts[k], 0), {"from": accounts[k]})
+
+    def preimage(self, account, serial):
+        """The chain's top is serial 0."""
+        return chained(leaf(bytes.fromhex(account.address[2:])), LINKS - serial)
+
+    def audit_id(self, r=0):
+        return bytes(self.witnesses.auditIdOf(self.id, r, self.round(r)["attempt"]))
+
+    def draw(self, r=0):
+        self.witnesses.draw(self.id, r, {"from": self.requester})
+        chain.mine(1)
+        self.witnesses.draw(self.id, r, {"from": self.requester})
+        return self.audit_id(r)
+
+    def status(self, r=0):
+        return self.witnesses.audit(self.audit_id(r))["status"]
+
+    def duty(self, audit, i=0):
+        return self.witnesses.duty(audit, i)
+
+    def word(self, audit, i=0, state=None, agrees=True, **changed):
+        """(preimage, state, salt, agrees, body, proof) about a made-up trace of two states."""
+        duty = self.duty(audit, i)
+        claim = self.claim(duty["slot"])
+        preimage = self.preimage(accounts.at(duty["account"]), duty["serial"])
+        beacon = bytes(self.witnesses.audit(audit)["beacon"])
+        t = 1 + int.from_bytes(keccak(["bytes32", "bytes32", "uint16"], [preimage, beacon, i]), "big") % 2
+        body = self.opened(claim)[0]
+        states = [leaf(claim), node(body[1], body[2])]
+        proof = [leaf(states[2 - t])] if agrees else []
+        values = {"preimage": preimage, "state": state or states[t - 1], "salt": leaf(b"salt"), "agrees": agrees}
+        return [*(values | changed).values(), body, proof], t
+
+    def commit(self, audit, word=None, i=0):  # type: ignore[override]
+        """To a word; the market's own commits are `Job.commit`'s."""
+        duty = self.duty(audit, i)
+        (preimage, state, salt, *_), _ = word or self.word(audit, i)
+        types = ["bytes32", "address", "bytes32", "bytes32", "bytes32"]
+        bound = keccak(types, [self.claim(duty["slot"]), duty["account"], state, preimage, salt])
+        return self.witnesses.commit(audit, i, bound, {"from": duty["account"]})
+
+    def to_revealed(self, r=0):
+        self.start(r)
+        self.join(r)
+        self.seal(r)
+        Job.commit(self, r)
+        Job.reveal(self, r)
+
+    def speak(self, audit, word=None, i=0):
+        word = word or self.word(audit, i)
+        return self.witnesses.reveal(audit, i, word[0], {"from": self.duty(audit, i)["account"]})
+
+    def convict(self, slot, t):
+        claim = self.claim(slot)
+        self.market.onOpen(claim, self.body(claim), {"from": self.game})
+        self.market.onConvicted(claim, t, self.challenger, {"from": self.game})
+
+    def to_final(self):
+        later(100)
+        bodies = [self.opened(self.claim(s))[0] for s in range(3) if self.market.claim(self.claim(s))["status"] == 3]
+        self.market.freeze(self.id, 0, bodies, {"from": self.requester})
+        self.merge()
+        later(2_000)
+        self.finalize()
+
+    def settle(self, audit, i=0):
+        return self.witnesses.settle(audit, i, {"from": accounts[8]}).events["DutyClosed"]["outcome"]
+
+    def wealth(self, account):
+        key = keccak(["bytes32", "address"], [self.id, account.address])
+        return self.vault.free(account) + self.vault.credits(account) + self.vault.lockOf(key)["amount"]
+
+
+def drawn(bench, **changed):
+    """A revealed round whose one duty is accounts[7]'s."""
+    job = Audited(bench, **changed)
+    job.to_revealed()
+    return job, job.draw()
+
+
+def test_an_honest_witness_is_paid_from_escrow_when_the_round_is_final(bench):
+    job, audit = drawn(bench)
+    assert bench.market.job(job.id)["feesDue"] == FEE
+    job.commit(audit)
+    job.speak(audit)
+    with reverts("DutyOpen"):
+        job.settle(audit)
+    job.to_final()
+    assert job.settle(audit) == PAID
+    with reverts("AlreadyDone"):
+        job.settle(audit)
+    assert job.wealth(accounts[7]) == 10**5 + FEE
+    assert bench.market.job(job.id)["feesDue"] == 0
+    job.witnesses.retire(job.id, {"from": accounts[7]})
+    assert bench.vault.free(accounts[7]) == 10**5
+
+
+def test_enrolling_needs_a_stake_and_a_job_with_audits(bench):
+    with reverts("WrongJobStatus"):
+        Audited(bench, witnesses=0)
+
+
+def test_one_enrolment_an_account_and_only_the_listed_retire(bench):
+    job = Audited(bench)
+    with reverts("AlreadyDone"):
+        job.witnesses.enrol(job.id, leaf(b"head"), {"from": accounts[7]})
+    with reverts("StakeTooLow"):
+        job.witnesses.enrol(job.id, leaf(b"head"), {"from": accounts[8]})
+    with reverts("NotWitness"):
+        job.witnesses.retire(job.id, {"from": accounts[6]})
+    assert job.witnesses.witness(job.id, accounts[7])["standing"] == LISTED
+
+
+def test_the_list_stands_still_between_the_beacon_and_the_draw(bench):
+    job = Audited(bench, enrolled=(6, 7))
+    job.to_revealed()
+    job.witnesses.draw(job.id, 0, {"from": job.requester})
+    assert job.status() == DRAWING
+    with reverts("TooEarly"):
+        job.witnesses.retire(job.id, {"from": accounts[7]})
+    job.witnesses.retire(job.id, {"from": accounts[7]})
+    assert job.status() == DRAWN, "retiring drew first"
+    with reverts("AlreadyDone"):
+        job.witnesses.draw(job.id, 0, {"from": job.requester})
+
+
+def test_a_beacon_older_than_256_blocks_draws_nobody(bench):
+    job = Audited(bench)
+    job.to_revealed()
+    job.witnesses.draw(job.id, 0, {"from": job.requester})
+    chain.mine(258, timedelta=1)
+    job.witnesses.draw(job.id, 0, {"from": job.requester})
+    assert job.status() == SKIPPED
+    assert bench.market.job(job.id)["feesDue"] == 0
+
+
+def test_witnesses_are_drawn_while_receipts_are_given_and_at_no_other_time(bench):
+    job = Audited(bench)
+    job.start()
+    with reverts("WrongPhase"):
+        job.witnesses.draw(job.id, 0, {"from": job.requester})
+    job.join()
+    job.seal()
+    Job.commit(job)
+    Job.reveal(job)
+    later(100)
+    with reverts("WrongPhase"):
+        job.witnesses.draw(job.id, 0, {"from": job.requester})
+
+
+def test_lists_are_published_by_their_owner_once_nobody_can_copy(bench):
+    job, audit = drawn(bench)
+    with reverts("WindowClosed"):
+        job.witnesses.publish(job.id, 0, 0, "list", {"from": job.workers[0]})
+    job.commit(audit)
+    with reverts("NotSlotOwner"):
+        job.witnesses.publish(job.id, 0, 0, "list", {"from": job.workers[1]})
+    tx = job.witnesses.publish(job.id, 0, 0, "list", {"from": job.workers[0]})
+    assert tx.events["TracePublished"]["traceCid"] == "list"
+
+
+def test_only_the_drawn_account_speaks_once_and_as_it_committed(bench):
+    job, audit = drawn(bench)
+    with reverts("NotWitness"):
+        job.witnesses.commit(audit, 0, leaf(b"c"), {"from": accounts[6]})
+    with reverts("AlreadyDone"):
+        job.speak(audit)
+    job.commit(audit)
+    with reverts("AlreadyDone"):
+        job.commit(audit)
+    for changed in ({"state": leaf(b"other")}, {"salt": leaf(b"other")}, {"preimage": leaf(b"other")}):
+        with reverts("CommitmentMismatch"):
+            job.speak(audit, job.word(audit, **changed))
+    with reverts("NotWitness"):
+        job.witnesses.reveal(audit, 0, job.word(audit)[0], {"from": accounts[6]})
+    job.speak(audit)
+
+
+def test_a_preimage_of_ones_own_choice_is_refused(bench):
+    job, audit = drawn(bench)
+    chosen = job.word(audit, preimage=leaf(b"chosen for its t*"))
+    job.commit(audit, chosen)
+    with reverts("PreimageWrong"):
+        job.speak(audit, chosen)
+
+
+def test_who_has_not_looked_cannot_agree_and_pays_for_differing(bench):
+    job, audit = drawn(bench)
+    garbage = job.word(audit, state=leaf(b"garbage"))
+    job.commit(audit, garbage)
+    with reverts("ProofInvalid"):
+        job.speak(audit, garbage)
+    job.speak(audit, job.word(audit, state=leaf(b"garbage"), agrees=False))
+    job.to_final()
+    assert job.settle(audit) == FINED
+    assert job.wealth(accounts[7]) == 10**5 - FEE
+    assert bench.vault.credits(BURN) == FEE
+    assert job.witnesses.accounts(job.id) == (), "it is drawn no more"
+
+
+def test_silence_costs_the_fee(bench):
+    job, audit = drawn(bench)
+    with reverts("DutyOpen"):
+        job.settle(audit)
+    later(AUDIT_SECONDS)
+    with reverts("WindowClosed"):
+        job.commit(audit)
+    assert job.settle(audit) == FINED
+    assert bench.vault.free(accounts[7]) == 10**5 - FEE, "the rest of its stake is free"
+
+
+def test_a_committed_verdict_that_is_not_revealed_costs_the_fee(bench):
+    job, audit = drawn(bench)
+    job.commit(audit)
+    later(2 * AUDIT_SECONDS)
+    with reverts("WindowClosed"):
+        job.speak(audit)
+    assert job.settle(audit) == FINED
+
+
+def test_who_attested_a_step_that_a_proof_shows_wrong_loses_its_stake(bench):
+    job, audit = drawn(bench)
+    word = job.word(audit)
+    job.commit(audit, word)
+    job.speak(audit, word)
+    job.convict(job.duty(audit)["slot"], 1)
+    assert job.settle(audit) == LOST
+    assert job.wealth(accounts[7]) == 10**5 - WITNESS_STAKE
+    assert job.witnesses.witness(job.id, accounts[7])["standing"] == 0, "forgotten"
+
+
+def test_a_conviction_without_a_proof_takes_no_witness_along(bench):
+    job, audit = drawn(bench)
+    job.commit(audit)
+    job.speak(audit)
+    job.convict(job.duty(audit)["slot"], 0)
+    job.to_final()
+    assert job.settle(audit) == VOID
+    assert job.wealth(accounts[7]) == 10**5
+
+
+def test_who_differs_is_paid_if_the_claim_falls(bench):
+    job, audit = drawn(bench)
+    word = job.word(audit, state=leaf(b"mine"), agrees=False)
+    job.commit(audit, word)
+    job.speak(audit, word)
+    job.convict(job.duty(audit)["slot"], 0)
+    with reverts("DutyOpen"):
+        job.settle(audit)
+    job.to_final()
+    assert job.settle(audit) == PAID
+    assert job.wealth(accounts[7]) == 10**5 + FEE
+
+
+def test_a_slashed_witness_earns_nothing_with_its_other_duties(bench):
+    job, audit = drawn(bench, witnesses=3)
+    for i in range(3):
+        job.commit(audit, i=i)
+    for i in (2, 0, 1):
+        job.speak(audit, i=i)
+    job.convict(job.duty(audit, 0)["slot"], 1)
+    assert job.settle(audit, 0) == LOST
+    assert job.witnesses.witness(job.id, accounts[7])["standing"] == SLASHED
+    assert [job.settle(audit, i) for i in (1, 2)] == [VOID, VOID]
+    assert job.wealth(accounts[7]) == 10**5 - WITNESS_STAKE
