@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import event
 from lockstep.settings import resolve
+
+Witness = Annotated[bool, typer.Option("--witness", help="Look only where drawn, with a stake, for a fee.")]
 
 app = typer.Typer(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
 
@@ -24,10 +26,11 @@ def main() -> None:
 @app.command("up")
 def up(
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, threads: Threads = None, as_json: Json = False,
+    password_file: PasswordFile = None, threads: Threads = None, witness: Witness = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
+    With --witness: enrol in every job that draws witnesses, look where this account is drawn, and earn the fee.
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = resolve(
@@ -51,5 +54,5 @@ def up(
         seed = cheats.seed_of(os.environ, party.addresses.chain_id)
         signal.signal(signal.SIGTERM, told_to_stop)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
-        runner = Service(party, memory) if seed is None else cheats.FalseChallenger(party, seed)
+        runner = Service(party, memory, witness=witness) if seed is None else cheats.FalseChallenger(party, seed)
         runner.run(stop)

@@ -1,4 +1,4 @@
-"""What a verifier remembers across restarts: the claims that it has replayed and found right.
+"""What a verifier remembers across restarts: the claims that it has found right, and a witness's secrets.
 
 Everything else the chain says again. The home is locked while a verifier runs: one key, one process.
 """
@@ -8,17 +8,33 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.types import ClaimId, TraceRoot
+from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
 
 FILE_NAME, LOCK_NAME = "audits.sqlite", "verifier.lock"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS matches (claim BLOB, trace_root BLOB, PRIMARY KEY (claim, trace_root)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS chains (head BLOB PRIMARY KEY, secret BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS verdicts (
+    audit BLOB, i INTEGER, beacon BLOB, salt BLOB NOT NULL, roots BLOB NOT NULL, PRIMARY KEY (audit, i, beacon)
+) WITHOUT ROWID;
 """
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a witness saw: its own S_1 .. S_t*, and the salt that hides the last of them."""
+
+    audit: AuditId
+    i: int
+    beacon: Digest
+    salt: Digest
+    roots: tuple[StateRoot, ...]
 
 
 class Memory:
@@ -33,6 +49,8 @@ class Memory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._db = sqlite3.connect(home / FILE_NAME, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
+            # FULL: a witness's secrets survive the machine, not only the process.
+            self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
         except BlockingIOError as error:
             os.close(self._lock)
@@ -51,6 +69,36 @@ class Memory:
     def remember(self, claim: ClaimId, trace_root: TraceRoot) -> None:
         """Keep that a claim is right."""
         self._db.execute("INSERT OR IGNORE INTO matches VALUES (?, ?)", (claim, trace_root))
+
+    # -- what a witness keeps to itself until it reveals
+
+    def keep_chain(self, head: Digest, secret: bytes) -> None:
+        """Keep the bottom of a hash chain."""
+        self._db.execute("INSERT OR IGNORE INTO chains VALUES (?, ?)", (head, secret))
+
+    def secret_of(self, head: Digest) -> bytes | None:
+        """The bottom of the chain with this top."""
+        row = self._db.execute("SELECT secret FROM chains WHERE head = ?", (head,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def keep_verdict(self, verdict: Verdict) -> Verdict:
+        """Keep what a duty's replay gave; the first one counts: a commitment to it may be on its way."""
+        row = (verdict.audit, verdict.i, verdict.beacon, verdict.salt, b"".join(verdict.roots))
+        self._db.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
+        kept = self.verdict(verdict.audit, verdict.i, verdict.beacon)
+        assert kept is not None, "it was just written"
+        return kept
+
+    def verdict(self, audit: AuditId, i: int, beacon: Digest) -> Verdict | None:
+        """What a duty's replay gave; a beacon that a reorganisation has changed is another duty."""
+        row = self._db.execute(
+            "SELECT salt, roots FROM verdicts WHERE audit = ? AND i = ? AND beacon = ?", (audit, i, beacon)
+        ).fetchone()
+        if row is None:
+            return None
+        salt, roots = row
+        split = tuple(StateRoot(roots[at : at + 32]) for at in range(0, len(roots), 32))
+        return Verdict(audit, i, beacon, Digest(salt), split)
 
     def close(self) -> None:
         """Close the memory and unlock the home."""

@@ -42,6 +42,7 @@ from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
 from verifier.decide import Outcome
 from verifier.memory import Memory
+from verifier.witnessing import Witnessing
 
 POLL_SECONDS = 0.2
 """Of this machine's time: how often the chain is asked whether it has a new block."""
@@ -77,9 +78,13 @@ class Replayed:
 class Service:
     """One verifier."""
 
-    def __init__(self, party: Party, memory: Memory) -> None:
+    def __init__(self, party: Party, memory: Memory, *, witness: bool = False) -> None:
+        """`witness`: look where it is drawn, for the fee, and not at every claim."""
         self._party = party
         self._memory = memory
+        self._witnessing = Witnessing(party, memory, self._suspect, self._stake, self._tell) if witness else None
+        self._suspects: set[ClaimId] = set()
+        """Claims that a duty led to; a witness replays no others to their end."""
         self._watcher = Watcher(EventReader(party.w3, party.addresses))
         self._table = Table(party.contracts.game, party.addresses.block, party.contracts.market)
         self._bench: Bench[Subject, Replayed] = Bench()
@@ -124,6 +129,8 @@ class Service:
                 time.sleep(POLL_SECONDS)
         finally:
             self._bench.close()
+            if self._witnessing is not None:
+                self._witnessing.close()
 
     def step(self, head: Head, draining: bool) -> None:
         """One look at the chain at a new block."""
@@ -134,6 +141,8 @@ class Service:
         self._play(head.time)
         self._open(head.time)
         self._answer(head.time)
+        if self._witnessing is not None:
+            self._witnessing.step(head, self._watcher.ledger, self._params, draining)
         if draining and self._bench.subject is not None and self._bench.subject.game is None:
             self._bench.cancel()
         self._replay(head.time, draining)
@@ -148,12 +157,15 @@ class Service:
 
     def _candidates(self) -> list[decide.Candidate]:
         windows = {job: params.challenge_seconds for job, params in self._params.items()}
-        return list(decide.candidates(self._watcher.ledger, windows))
+        found = decide.candidates(self._watcher.ledger, windows)
+        return [c for c in found if self._witnessing is None or c.record.id in self._suspects]
 
     def _games(self) -> list[GameRecord]:
         return self._watcher.ledger.all_games()
 
     def _at_rest(self) -> bool:
+        if self._witnessing is not None and not self._witnessing.at_rest(self._watcher.ledger):
+            return False
         return not self._seats and not decide.seats(self._party.address, self._games(), ()) and not self._wrong
 
     # -- replay
@@ -172,14 +184,21 @@ class Service:
                 self._settled.add(game.claim)
                 self._begin(Subject(known[2], game))
                 return
-        while not draining and (chosen := decide.next_claim(found, self._settled, self._rest, now)) is not None:
+        while (not draining or self._suspects) and (
+            chosen := decide.next_claim(found, self._settled, self._rest, now)
+        ) is not None:
             if not self._is_known(chosen.record):
                 self._begin(Subject(chosen.record))
                 return
             self._settle(chosen.record, Outcome.MATCH)
 
     def _is_known(self, record: ClaimRecord) -> bool:
-        return self._memory.matched(record.id, record.trace_root)
+        # A witness that must agree without a list needs the roots of its own replay.
+        return self._witnessing is None and self._memory.matched(record.id, record.trace_root)
+
+    def _suspect(self, record: ClaimRecord) -> None:
+        """Replay a claim to its end, and challenge it if it is wrong."""
+        self._suspects.add(record.id)
 
     def _begin(self, subject: Subject) -> None:
         known = self._watcher.ledger.find(subject.claim.id)
@@ -232,6 +251,8 @@ class Service:
             return
         if found.payload in NOT_THERE:
             self._demand(record)
+        if self._witnessing is not None:
+            self._witnessing.audited(record, found.audit)
         if found.audit.matches:
             self._memory.remember(record.id, record.trace_root)
             self._settle(record, Outcome.MATCH, seconds=round(work.seconds, 3), payload=found.payload)

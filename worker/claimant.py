@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from random import SystemRandom
 from typing import TypeVar
@@ -134,7 +135,21 @@ class Claimant:
             return
         # What is revealed is signed for the coordinator too: the guard is asked again.
         bound = self._parts.guard.bind(_signed(claim, r), _promise(material, bound.nonce))
-        call = self._market.reveal(taken.ledger.id, r.number, act.slot, _reveal(material, bound))
+        opened = _reveal(material, bound)
+        if taken.params.witnesses:
+            # Who could read the roots now could say that it had looked.
+            opened = replace(opened, trace_cid="")
+        sent = self._sender.submit(key, self._market.reveal(taken.ledger.id, r.number, act.slot, opened), act)
+        if sent and not taken.params.witnesses:
+            self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
+
+    def publish(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Name the list of the claim's state roots, now that the witnesses have committed."""
+        material = WorkFolder(self._parts.home, claim_of(taken, r, act.slot)).material()
+        if material is None:
+            log.error("a revealed claim has no material here", round=r.number, slot=act.slot)
+            return
+        call = self._parts.contracts.witnesses.publish(taken.ledger.id, r.number, act.slot, material.trace_cid)
         if self._sender.submit(key, call, act):
             self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
 

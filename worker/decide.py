@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.protocol.witnesses import Audit, AuditStatus
 
 
 class Do(StrEnum):
@@ -25,6 +26,8 @@ class Do(StrEnum):
     COMMIT = "commit"
     REVEAL = "reveal"
     ATTEST = "attest"
+    DRAW = "draw"
+    PUBLISH = "publish"
     FREEZE = "freeze"
     MERGE = "merge"
     FINALIZE = "finalize"
@@ -35,6 +38,7 @@ class Do(StrEnum):
 PATIENCE: dict[Do, Seconds] = {
     Do.START: Seconds(0),
     Do.SEAL: Seconds(0),
+    Do.DRAW: Seconds(0),
     Do.FREEZE: Seconds(0),
     Do.FINALIZE: Seconds(0),
     Do.RELEASE: Seconds(10),
@@ -70,6 +74,10 @@ class RoundView:
     """Who may merge now, if the phase is MERGING."""
     merge_turns_over: bool = False
     """MERGING, and everybody entitled has failed to merge."""
+    audit: Audit | None = None
+    """By drawn witnesses, if somebody has asked for it."""
+    unpublished: frozenset[int] = frozenset()
+    """Slots whose list of state roots nobody can find yet."""
 
     def slots_of(self, account: Address) -> list[int]:
         """Slots that the account holds."""
@@ -191,6 +199,27 @@ def stake_wanted(params: JobParams) -> Wei:
 
 def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
     own = r.slots_of(me.address)
+    return [*_phase_acts(view, r, me, own), *_audit_acts(view, r, own)]
+
+
+def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
+    """Have witnesses drawn; show one's list of state roots once none of them can copy from it."""
+    if not view.params.witnesses or r.phase not in (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD):
+        return []
+    status = AuditStatus.NONE if r.audit is None else r.audit.status
+    if r.audit is not None and status == AuditStatus.DRAWN:
+        looked = view.now >= r.audit.commit_ends
+    else:
+        looked = r.phase != Phase.ATTESTING or status == AuditStatus.SKIPPED
+    found = [Act(Do.PUBLISH, r.number, s) for s in own if looked and s in r.unpublished]
+    # A transaction sent now is executed in the next block at the earliest.
+    drawable = status == AuditStatus.NONE or (
+        r.audit is not None and status == AuditStatus.DRAWING and view.block >= r.audit.beacon_block
+    )
+    return [*found, Act(Do.DRAW, r.number)] if drawable and r.phase == Phase.ATTESTING else found
+
+
+def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> list[Act]:
     if r.phase == Phase.JOINING:
         if me.draining:
             return [Act(Do.LEAVE, r.number, s) for s in own]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lockstep.ledger import JobLedger
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, Phase
 from lockstep.protocol.types import Seconds
+from lockstep.protocol.witnesses import audit_id
 from worker.decide import JobView, RoundView
 
 if TYPE_CHECKING:
@@ -37,4 +38,6 @@ def _look_at_round(market: Market, ledger: JobLedger, params: JobParams, number:
         for slot in range(params.slots)
         for worker, status in [r.holders.get(slot, (ZERO_ADDRESS, ClaimStatus.NONE))]
     )
-    return RoundView(number, state, phase, claims, merger, over)
+    audit = ledger.audits.get(audit_id(ledger.id, number, r.attempt))
+    unpublished = frozenset(slot for slot, claim in r.claims.items() if claim.trace_cid == "")
+    return RoundView(number, state, phase, claims, merger, over, audit.state if audit else None, unpublished)

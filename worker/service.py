@@ -295,6 +295,11 @@ class Worker:
             self._claimant.commit(taken, r, act, f"{key}/{act.slot}", self._now)
         elif act.do == Do.REVEAL:
             self._claimant.reveal(taken, r, act, f"{key}/{act.slot}", self._now)
+        elif act.do == Do.DRAW:
+            stage = view.block if r.audit is not None else "open"
+            submit(f"{key}/{stage}", self.parts.contracts.witnesses.draw(job, act.round), act)
+        elif act.do == Do.PUBLISH:
+            self._claimant.publish(taken, r, act, f"{key}/{act.slot}", self._now)
         elif act.do == Do.ATTEST:
             self._claimant.attest(taken, r, act, f"{key}/{act.slot}", self._now)
         elif act.do == Do.MERGE:

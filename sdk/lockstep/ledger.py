@@ -18,6 +18,7 @@ from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
+    AuditId,
     Cid,
     ClaimId,
     Digest,
@@ -26,8 +27,10 @@ from lockstep.protocol.types import (
     Seconds,
     Seed,
     StateRoot,
+    Step,
     TraceRoot,
 )
+from lockstep.protocol.witnesses import Audit, AuditStatus, Duty, DutyStatus
 
 if TYPE_CHECKING:
     from lockstep.chain.events import Event, EventReader
@@ -50,7 +53,7 @@ class ClaimRecord:
     out: Digest
     out2: Digest
     trace_cid: Cid | None
-    """Of S_1 ‖ .. ‖ S_T; None for a merge, whose outputs say it."""
+    """Of S_1 ‖ .. ‖ S_T; empty as long as witnesses look; None for a merge, whose outputs say it."""
     payload_cid: Cid
     """Of a merge: the checkpoint's."""
     claimed_at: Seconds
@@ -120,6 +123,16 @@ class RoundLedger:
 
 
 @dataclass
+class AuditLedger:
+    """One round's audit by drawn witnesses: as the contract stores it."""
+
+    id: AuditId
+    state: Audit
+    duties: list[Duty] = field(default_factory=list)
+    """In the order of their numbers."""
+
+
+@dataclass
 class JobLedger:
     """One job."""
 
@@ -129,6 +142,7 @@ class JobLedger:
     rounds: dict[int, RoundLedger] = field(default_factory=dict)
     past: list[RoundLedger] = field(default_factory=list)
     """Rounds that were started again after a conviction."""
+    audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
     attempt: int = 0
     done: bool = False
 
@@ -213,6 +227,9 @@ class Ledger:
     """Those that run."""
     ended: dict[GameId, GameRecord] = field(default_factory=dict)
     """Those that somebody has won, or nobody."""
+    audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
+    heads: dict[tuple[JobId, Address], Digest] = field(default_factory=dict)
+    """The hash chain's top that a witness enrolled with last."""
     pays: list[Pay] = field(default_factory=list)
     slashed: dict[bytes, int] = field(default_factory=dict)
     """By ClaimId or GameId: what was taken."""
@@ -345,6 +362,47 @@ class Ledger:
 
     def _DisputeGame_Resolved(self, e: Event) -> None:
         self.ended[e.game] = replace(self.games.pop(e.game), verdict=Verdict(e.verdict))
+
+    # -- witnesses
+
+    def _Witnesses_Enrolled(self, e: Event) -> None:
+        self.heads[e.job, e.account] = Digest(e.head)
+
+    def _Witnesses_AuditOpened(self, e: Event) -> None:
+        state = Audit(AuditStatus.DRAWING, JobId(e.job), e.round, e.attempt, e.beacon_block)
+        self.audits[e.audit] = self.jobs[e.job].audits[e.audit] = AuditLedger(AuditId(e.audit), state)
+
+    def _Witnesses_DutyDrawn(self, e: Event) -> None:
+        self.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
+
+    def _Witnesses_AuditDrawn(self, e: Event) -> None:
+        state = self.audits[e.audit].state
+        state.status, state.beacon, state.duties = AuditStatus.DRAWN, Digest(e.beacon), e.duties
+        state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+
+    def _Witnesses_AuditSkipped(self, e: Event) -> None:
+        self.audits[e.audit].state.status = AuditStatus.SKIPPED
+
+    def _Witnesses_VerdictCommitted(self, e: Event) -> None:
+        audit = self.audits[e.audit]
+        audit.state.committed += 1
+        audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, Digest(e.commitment)
+
+    def _Witnesses_CommitsEnded(self, e: Event) -> None:
+        state = self.audits[e.audit].state
+        state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+
+    def _Witnesses_VerdictRevealed(self, e: Event) -> None:
+        duty = self.audits[e.audit].duties[e.i]
+        duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
+
+    def _Witnesses_DutyClosed(self, e: Event) -> None:
+        self.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
+
+    def _Witnesses_TracePublished(self, e: Event) -> None:
+        r = self._round(e)
+        if e.slot in r.claims and r.claims[e.slot].id == e.claim:
+            r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=Cid(e.trace_cid))
 
     # -- inside
 

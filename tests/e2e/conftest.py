@@ -9,8 +9,14 @@ from tests.e2e.market import Market
 
 
 @pytest.fixture
-def market(tmp_path: Path) -> Iterator[Market]:
-    running = Market.start(tmp_path)
+def terms() -> dict[str, object]:
+    """What the job of a test changes of the toy job's terms."""
+    return {}
+
+
+@pytest.fixture
+def market(tmp_path: Path, terms: dict[str, object]) -> Iterator[Market]:
+    running = Market.start(tmp_path, **terms)
     try:
         yield running
     finally:

@@ -166,11 +166,11 @@ class Market:
         deployment = str(self.folder / "deployment.json")
         return ["--rpc", self.devnet.url, "--storage", self.store.url, "--deployment", deployment]
 
-    def verifier(self, name: str = "verifier", env: dict[str, str] | None = None) -> Process:
+    def verifier(self, name: str = "verifier", env: dict[str, str] | None = None, *options: str) -> Process:
         """`lockstep verifier up` in a process of its own; returns when it is ready."""
         home = self.home(name)
         key = ["--home", str(home), "--password-file", str(home / "password")]
-        process = self.group.start(name, ["verifier", "up", *self.arguments(), *key], env)
+        process = self.group.start(name, ["verifier", "up", *options, *self.arguments(), *key], env)
         process.wait_for("ready", WAIT_SECONDS)
         return process
 
@@ -236,7 +236,8 @@ class Market:
         levels = honest.trace_levels(roots)
         proof = tuple(merkle.proof(levels, len(roots) - 1))
         payload = payload_cid or self.store.put(payload_bytes(jobs.payload_of(self.job, final)))
-        cid = trace_cid or self.store.put(b"".join(roots))
+        stored = self.store.put(b"".join(roots))
+        cid = stored if trace_cid is None else trace_cid
         nonce = Digest(os.urandom(32))
         return HeldClaim(run, roots), Reveal(Body(levels[-1][0], out, out2), nonce, proof, cid, payload)  # type: ignore[arg-type]
 

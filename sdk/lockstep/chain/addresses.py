@@ -10,7 +10,7 @@ from pathlib import Path
 from lockstep.protocol.errors import NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
-CONTRACTS = ("token", "vault", "market", "game", "arbiter", "validator", "availability")
+CONTRACTS = ("token", "vault", "market", "game", "arbiter", "validator", "availability", "witnesses")
 HINT = "pass --deployment FILE as the deployer, or `lockstep demo`, wrote it"
 
 
@@ -26,6 +26,7 @@ class Addresses:
     arbiter: Address
     validator: Address
     availability: Address
+    witnesses: Address
     block: int = 0
     """The deployment's block: events are read from here on."""
 

@@ -27,6 +27,7 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
+    AuditId,
     ClaimId,
     Digest,
     JobId,
@@ -34,9 +35,11 @@ from lockstep.protocol.types import (
     Seconds,
     Seed,
     StateRoot,
+    Step,
     Wei,
 )
 from lockstep.protocol.validator import Code, Evidence
+from lockstep.protocol.witnesses import Audit, AuditStatus, Duty, DutyStatus, Standing, Witness, Word
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -59,6 +62,11 @@ GAS = {
     "Validator.proveInvalid": 3_000_000,
     "Availability.answer": 3_000_000,
     "Availability.answerRow": 6_000_000,
+    # Each of these may draw first, which loops over the slots and the duties (64 of either at most).
+    "Witnesses.draw": 6_000_000,
+    "Witnesses.enrol": 6_000_000,
+    "Witnesses.retire": 6_000_000,
+    "Witnesses.settle": 6_000_000,
 }
 GAS_DEFAULT = 800_000
 """Limits, not estimates: with them a transaction may follow in the same block as the one that it depends on."""
@@ -437,6 +445,68 @@ class Demands(Contract):
         return self.call("voidForRow", job, row)
 
 
+class Witnesses(Contract):
+    """The verifier market: enrolments, audits, duties."""
+
+    def __init__(self, w3: Web3, address: Address) -> None:
+        super().__init__(w3, address, "Witnesses")
+
+    # -- reads
+
+    def witness(self, job: JobId, account: Address) -> Witness:
+        """An account's standing in a job; NONE if it is not enrolled."""
+        standing, *rest = self.read("witness", job, account)
+        return Witness(Standing(standing), *rest)
+
+    def audit(self, audit: AuditId) -> Audit:
+        """One round's audit; status NONE if nobody has asked for it."""
+        status, *rest = self.read("audit", audit)
+        return Audit(AuditStatus(status), *rest)
+
+    def duty(self, audit: AuditId, i: int) -> Duty:
+        """One duty; status NONE if it was not drawn."""
+        account, slot, serial, status, t, commitment = self.read("duty", audit, i)
+        return Duty(account, slot, serial, DutyStatus(status), Step(t), Digest(commitment))
+
+    def accounts(self, job: JobId) -> list[Address]:
+        """Who can be drawn."""
+        return [Address(account) for account in self.read("accounts", job)]
+
+    # -- witnesses
+
+    def enrol(self, job: JobId, head: Digest) -> Call:
+        """Joins the job's list; locks the stake."""
+        return self.call("enrol", job, head)
+
+    def retire(self, job: JobId) -> Call:
+        """Leaves the list."""
+        return self.call("retire", job)
+
+    def commit(self, audit: AuditId, i: int, commitment: Digest) -> Call:
+        """Binds the caller to what it saw."""
+        return self.call("commit", audit, i, commitment, gas=250_000)
+
+    def reveal(self, audit: AuditId, i: int, word: Word) -> Call:
+        """Opens a verdict."""
+        return self.call("reveal", audit, i, word)
+
+    # -- workers
+
+    def publish(self, job: JobId, r: int, slot: int, trace_cid: str) -> Call:
+        """Names the list of a claim's state roots."""
+        return self.call("publish", job, r, slot, trace_cid, gas=250_000)
+
+    # -- anyone
+
+    def draw(self, job: JobId, r: int) -> Call:
+        """Fixes the beacon's block, or draws."""
+        return self.call("draw", job, r)
+
+    def settle(self, audit: AuditId, i: int) -> Call:
+        """Closes a duty."""
+        return self.call("settle", audit, i)
+
+
 @dataclass(frozen=True)
 class Contracts:
     """The deployment that a process talks to."""
@@ -448,6 +518,7 @@ class Contracts:
     game: Game
     validator: Validator
     demands: Demands
+    witnesses: Witnesses
 
     @classmethod
     def at(cls, w3: Web3, addresses: Addresses) -> Contracts:
@@ -462,16 +533,15 @@ class Contracts:
         market, game = Market(w3, addresses.market), Game(w3, addresses.game)
         validator, demands = Validator(w3, addresses.validator), Demands(w3, addresses.availability)
         # INVARIANT: the contracts are those that the market itself names; money goes to no other vault.
-        for contract, name in (
-            *((market, name) for name in ("token", "vault", "game", "validator", "availability")), (game, "arbiter"),
-        ):  # fmt: skip
+        names = ("token", "vault", "game", "validator", "availability", "witnesses")
+        for contract, name in (*((market, name) for name in names), (game, "arbiter")):
             if _named(contract, name) != getattr(addresses, name).lower():
                 raise ChainError(
                     f"the contract at {contract.address} belongs to another {name} than the file's",
                     "the addresses file mixes two deployments: take it anew",
                 )
-        vault = Vault(w3, addresses.vault)
-        return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands)
+        vault, witnesses = Vault(w3, addresses.vault), Witnesses(w3, addresses.witnesses)
+        return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands, witnesses)
 
 
 def _named(contract: Contract, name: str) -> str | None:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
 _GAS = 6_000_000
-ORDER = ("token", "arbiter", "rounds", "vault", "market", "game", "validator", "availability")
-NOBODY = "0x" + 40 * "0"
+ORDER = ("token", "arbiter", "rounds", "vault", "market", "game", "validator", "availability", "witnesses")
 
 
 def create_address(deployer: Address, nonce: int) -> Address:
@@ -48,14 +47,18 @@ def deploy(
         "token": ("TestToken", []),
         "arbiter": ("Arbiter", []),
         "rounds": ("Rounds", []),
-        "vault": ("StakeVault", [at["token"], at["market"], at["game"], NOBODY, at["availability"], unbond_seconds]),
+        "vault": (
+            "StakeVault",
+            [at["token"], at["market"], at["game"], at["witnesses"], at["availability"], unbond_seconds],
+        ),
         "market": (
             "JobMarket",
-            [at["token"], at["vault"], at["game"], at["validator"], NOBODY, at["availability"]],
+            [at["token"], at["vault"], at["game"], at["validator"], at["witnesses"], at["availability"]],
         ),
         "game": ("DisputeGame", [at["market"], at["vault"], at["arbiter"]]),
         "validator": ("Validator", [at["market"]]),
         "availability": ("Availability", [at["market"], at["vault"]]),
+        "witnesses": ("Witnesses", [at["market"], at["vault"]]),
     }
     base_fee = w3.eth.get_block("latest").get("baseFeePerGas", 0)
     hashes = {}

@@ -99,9 +99,10 @@ class EventReader:
             addresses.game.lower(): "DisputeGame",
             addresses.validator.lower(): "Validator",
             addresses.availability.lower(): "Availability",
+            addresses.witnesses.lower(): "Witnesses",
         }
         self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
-                                addresses.availability]  # fmt: skip
+                                addresses.availability, addresses.witnesses]  # fmt: skip
 
     def start(self) -> Cursor:
         """From the deployment's block."""

@@ -10,7 +10,7 @@ import pytest
 from lockstep.chain import artifacts
 from lockstep.protocol.jobs import JobParams
 
-CONTRACTS = ("StakeVault", "JobMarket", "DisputeGame", "Arbiter", "Validator", "Availability")
+CONTRACTS = ("StakeVault", "JobMarket", "DisputeGame", "Arbiter", "Validator", "Availability", "Witnesses")
 CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
 
 

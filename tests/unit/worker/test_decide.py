@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
+from lockstep.protocol.witnesses import Audit, AuditStatus
 from worker.decide import (
     AGGREGATOR_SECONDS,
     PATIENCE,
@@ -209,3 +210,34 @@ def test_workers_in_different_places_try_different_slots_and_keep_them() -> None
     assert rank(view, Self(ME, Wei(1000), 0)) == 2
     full = replace(after, claims=held)
     assert slot_to_join(view, full, Self(ME, Wei(1000), 0)) is None
+
+
+# -- witnesses
+
+
+def audited(phase: Phase, audit: Audit | None, now: int = 1_000, block: int = 50) -> list[Do]:
+    """What the owner of slot 1 may do about drawn witnesses; its list is not published, slot 0's is not its own."""
+    owned = (FREE[0], claim(ME, ClaimStatus.REVEALED, 1), claim(OTHER, ClaimStatus.REVEALED, 2))
+    params = replace(PARAMS, witnesses=1, audit_seconds=Seconds(60))
+    r = RoundView(0, Round(spoke=7), phase, owned, audit=audit, unpublished=frozenset({1, 2}))
+    view = JobView(JobId(bytes(32)), params, Job(OTHER, JobStatus.ACTIVE, started=1), (r,), Seconds(now), block)
+    found = [a for a in acts(view, Self(ME, Wei(0))) if a.do in (Do.DRAW, Do.PUBLISH)]
+    assert all(a == Act(Do.PUBLISH, 0, 1) for a in found if a.do == Do.PUBLISH), "its own list alone"
+    return [a.do for a in found]
+
+
+def test_witnesses_are_drawn_while_receipts_are_given() -> None:
+    opened = Audit(AuditStatus.DRAWING, beacon_block=50)
+    assert audited(Phase.ATTESTING, None) == [Do.DRAW]
+    assert audited(Phase.ATTESTING, opened, block=49) == [], "the beacon is not mined"
+    assert audited(Phase.ATTESTING, opened, block=50) == [Do.DRAW]
+    assert audited(Phase.ATTESTING, Audit(AuditStatus.DRAWN, commit_ends=Seconds(1_001))) == []
+
+
+def test_a_list_is_shown_once_no_witness_can_copy_from_it() -> None:
+    drawn = Audit(AuditStatus.DRAWN, commit_ends=Seconds(1_001))
+    assert audited(Phase.LEAD, drawn, now=1_000) == []
+    assert audited(Phase.LEAD, drawn, now=1_001) == [Do.PUBLISH]
+    assert audited(Phase.MERGING, None) == [Do.PUBLISH], "nobody was drawn in time"
+    assert audited(Phase.ATTESTING, Audit(AuditStatus.SKIPPED)) == [Do.PUBLISH]
+    assert audited(Phase.FINAL, drawn, now=2_000) == []

@@ -1,0 +1,59 @@
+"""A witness that a test plays: it does at the contract whatever it is told, in the order that it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.chain.contracts import Call, Witnesses
+from lockstep.protocol import merkle, witnesses
+from lockstep.protocol.jobs import Body
+from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, StateRoot
+from lockstep.protocol.witnesses import Word
+
+LINKS = 16
+
+
+@dataclass
+class PlayedWitness:
+    """One account; `send` sends a call from it, mined when it returns."""
+
+    contract: Witnesses
+    job: JobId
+    address: Address
+    send: Callable[[Call], object]
+    chain: list[Digest] = field(default_factory=list)
+
+    def enrol(self) -> None:
+        """With a chain that follows from its address."""
+        self.chain = [witnesses.chained(Digest(self.address.encode().ljust(32)[:32]), LINKS - k) for k in range(LINKS)]
+        self.send(self.contract.enrol(self.job, self.chain[0]))
+
+    def duty(self, audit: AuditId) -> int:
+        """The number of its duty."""
+        count = self.contract.audit(audit).duties
+        return next(i for i in range(count) if self.contract.duty(audit, i).account == self.address)
+
+    def preimage(self, audit: AuditId, i: int) -> Digest:
+        """That the duty takes."""
+        return self.chain[self.contract.duty(audit, i).serial]
+
+    def step(self, audit: AuditId, i: int, transitions: int) -> int:
+        """t*."""
+        return witnesses.step_of(self.preimage(audit, i), self.contract.audit(audit).beacon, i, transitions)
+
+    def word(self, audit: AuditId, i: int, body: Body, roots: Sequence[StateRoot], *, agrees: bool = True) -> Word:
+        """What one says whose S_1 .. S_T are `roots`."""
+        t = self.step(audit, i, len(roots))
+        levels = merkle.levels([merkle.leaf(root) for root in roots])
+        proof = tuple(merkle.proof(levels, t - 1)) if agrees else ()
+        return Word(self.preimage(audit, i), roots[t - 1], Digest(bytes(31) + bytes([i])), agrees, body, proof)
+
+    def commit(self, audit: AuditId, i: int, claim: ClaimId, word: Word) -> None:
+        """To a word."""
+        bound = witnesses.commitment(claim, self.address, word.state, word.preimage, word.salt)
+        self.send(self.contract.commit(audit, i, bound))
+
+    def reveal(self, audit: AuditId, i: int, word: Word) -> None:
+        """A word."""
+        self.send(self.contract.reveal(audit, i, word))
