@@ -22,6 +22,10 @@ contract Arbiter is IArbiter {
 
     uint256 private constant I32 = 1;
 
+    /// Staged words: their number is in the highest byte, the words from the lowest bit.
+    uint256 private constant COUNT_AT = 248;
+    uint256 private constant WORDS = (1 << COUNT_AT) - 1;
+
     /// Bytes of eight words: folds read their terms a block at a time.
     uint256 private constant BLOCK = 32;
     uint256 private constant WORD = 0xffffffff;
@@ -29,6 +33,7 @@ contract Arbiter is IArbiter {
 
     /// @notice One execution's working set. The first four words point into the calldata: they would not fit the stack.
     /// @param next The opening to be used next.
+    /// @param staged Words of a map's first tensor operands, their number from bit 248.
     struct Frame {
         uint256 descriptorAt;
         uint256 descriptorLength;
@@ -37,6 +42,7 @@ contract Arbiter is IArbiter {
         Program.Op op;
         uint256[] coords;
         uint256 next;
+        uint256 staged;
     }
 
     /// @inheritdoc IArbiter
@@ -46,18 +52,10 @@ contract Arbiter is IArbiter {
         Context calldata context,
         uint64 element,
         uint32 chunk,
-        Opening[] calldata openings
+        Opening[] calldata openings,
+        uint256 staged
     ) external view returns (uint32) {
-        Frame memory f;
-        assembly ("memory-safe") {
-            mstore(f, descriptor.offset)
-            mstore(add(f, 0x20), descriptor.length)
-            mstore(add(f, 0x40), openings.offset)
-            mstore(add(f, 0x60), openings.length)
-        }
-        f.op = Program.decode(descriptor);
-        f.coords = Program.coordinates(descriptor, f.op, element);
-
+        Frame memory f = _frame(descriptor, element, openings, staged);
         uint256 kind = f.op.kind;
         uint256 word;
         if (kind == Program.MAP) word = _map(roots, context, f);
@@ -71,6 +69,46 @@ contract Arbiter is IArbiter {
         // INVARIANT: an element reads exactly the openings that its descriptor implies.
         if (f.next != openings.length) revert OpeningsWrong(openings.length);
         return uint32(word);
+    }
+
+    /// @inheritdoc IArbiter
+    function stage(
+        bytes calldata descriptor,
+        Roots calldata roots,
+        Context calldata context,
+        uint64 element,
+        Opening[] calldata openings,
+        uint256 staged
+    ) external view returns (uint256) {
+        Frame memory f = _frame(descriptor, element, openings, staged);
+        // INVARIANT: only a map's operands are staged.
+        if (f.op.kind != Program.MAP) revert OpUnknown(f.op.kind);
+        uint256 known = staged >> COUNT_AT;
+        uint256 words = staged & WORDS;
+        uint256 k = 0;
+        for (uint256 j = 0; j < f.op.operands && f.next < openings.length; j++) {
+            if (!_isTensor(f, j) || k++ < known) continue;
+            words |= _read(roots, context, f, j, 0) << (32 * known++);
+        }
+        // INVARIANT: an element reads exactly the openings that its descriptor implies.
+        if (f.next != openings.length) revert OpeningsWrong(openings.length);
+        return words | known << COUNT_AT;
+    }
+
+    function _frame(bytes calldata descriptor, uint64 element, Opening[] calldata openings, uint256 staged)
+        private
+        pure
+        returns (Frame memory f)
+    {
+        assembly ("memory-safe") {
+            mstore(f, descriptor.offset)
+            mstore(add(f, 0x20), descriptor.length)
+            mstore(add(f, 0x40), openings.offset)
+            mstore(add(f, 0x60), openings.length)
+        }
+        f.op = Program.decode(descriptor);
+        f.coords = Program.coordinates(descriptor, f.op, element);
+        f.staged = staged;
     }
 
     /// @inheritdoc IArbiter
@@ -92,8 +130,10 @@ contract Arbiter is IArbiter {
     function _map(Roots calldata roots, Context calldata context, Frame memory f) private view returns (uint256) {
         Program.Op memory op = f.op;
         uint256[] memory registers = new uint256[](op.operands + op.instrs);
+        uint256 k = 0;
         for (uint256 j = 0; j < op.operands; j++) {
-            registers[j] = _read(roots, context, f, j, 0);
+            if (f.staged != 0 && _isTensor(f, j) && k < f.staged >> COUNT_AT) registers[j] = (f.staged >> (32 * k++)) & WORD;
+            else registers[j] = _read(roots, context, f, j, 0);
         }
         for (uint256 i = 0; i < op.instrs; i++) {
             uint256 code = Program.instruction(_descriptor(f), op, i);
@@ -193,6 +233,11 @@ contract Arbiter is IArbiter {
         }
         Openings.verify(opening, roots.dataset, 0, 0, position);
         return Openings.word(opening.data, position % Program.CHUNK);
+    }
+
+    /// @dev Whether operand `j` is opened: not iota, not context.
+    function _isTensor(Frame memory f, uint256 j) private pure returns (bool) {
+        return Program.operand(_descriptor(f), f.op, j).tag < Program.TAG_IOTA;
     }
 
     // -- operands --------------------------------------------------------------------------------------------------

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+
 import {IArbiter} from "./interfaces/IArbiter.sol";
 import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
 import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
+import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
 import {Program} from "./libraries/Program.sol";
+import {Signatures} from "./libraries/Signatures.sol";
 import {Statement} from "./libraries/Statement.sol";
 
 /// @title DisputeGame
@@ -24,8 +28,22 @@ contract DisputeGame is IDisputeGame {
 
     /// Nodes that one move shows at most: 2^6.
     uint256 private constant LEVELS = 6;
+    /// Games that one verdict looks at, from the earliest that may be live.
+    uint256 private constant SCAN = 8;
+    /// Challengers who share a prize.
+    uint256 private constant WINNERS = 3;
+    /// Gas of a transaction before its first instruction, and of a byte of its data that is not zero.
+    uint256 private constant TRANSACTION_GAS = 21_000;
+    uint256 private constant BYTE_GAS = 16;
+
+    bytes32 private constant CLAIM_TYPE = keccak256(
+        "Claim(bytes32 job,uint32 round,uint32 attempt,uint32 slot,bytes32 seed,bytes32 base,bytes32 traceRoot,uint32 transitions,bytes32 out,bytes32 out2)"
+    );
 
     mapping(bytes32 => Game) private _games;
+    /// Games in the order of their opening; those before `_firstLive` are closed.
+    mapping(bytes32 claim => bytes32[]) private _gamesOn;
+    mapping(bytes32 claim => uint256) private _firstLive;
 
     constructor(IJobMarket market_, IStakeVault vault_, IArbiter arbiter_) {
         market = market_;
@@ -45,6 +63,7 @@ contract DisputeGame is IDisputeGame {
         bytes32[] calldata nextProof,
         Step calldata step
     ) external returns (bytes32 id) {
+        uint256 begun = gasleft();
         id = gameIdOf(claim, msg.sender, nonce);
         Game storage g = _games[id];
         // INVARIANT: a claim, a challenger and a nonce name one game.
@@ -74,11 +93,13 @@ contract DisputeGame is IDisputeGame {
             g.node = node;
             _argue(id, g, body.traceRoot, depth, t, step);
         }
+        _gamesOn[claim].push(id);
         vault.lock(msg.sender, id, terms.bond);
+        _spend(g, begun);
     }
 
     /// @inheritdoc IDisputeGame
-    function adjacent(bytes32 id, bytes32 answered, Step calldata step) external {
+    function adjacent(bytes32 id, bytes32 answered, Step calldata step) external metered(id) {
         Game storage g = _move(id, answered, Phase.Adjacent);
         _argue(id, g, g.statement, Program.depthOf(g.size), uint32(g.position) + 1, step);
     }
@@ -99,6 +120,7 @@ contract DisputeGame is IDisputeGame {
         }
         bytes memory statement = _statement(claim, t, step);
         g.statement = keccak256(statement);
+        g.t = t;
         emit Argued(id, t, g.node, statement);
         _turn(g, Phase.Defend);
     }
@@ -226,7 +248,10 @@ contract DisputeGame is IDisputeGame {
     // -- the challenger's moves ------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function pick(bytes32 id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external {
+    function pick(bytes32 id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings)
+        external
+        metered(id)
+    {
         Phase phase = _games[id].phase;
         if (phase != Phase.TracePick && phase != Phase.GraphPick && phase != Phase.TensorPick) revert PhaseWrong(phase);
         Game storage g = _move(id, answered, phase);
@@ -254,7 +279,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function pickElement(bytes32 id, bytes32 answered, uint256 i, bytes calldata leaf) external {
+    function pickElement(bytes32 id, bytes32 answered, uint256 i, bytes calldata leaf) external metered(id) {
         Game storage g = _move(id, answered, Phase.Element);
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(leaf) != answered) revert ProofInvalid();
@@ -267,7 +292,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function pickPartial(bytes32 id, bytes32 answered, uint16 i, bytes calldata words) external {
+    function pickPartial(bytes32 id, bytes32 answered, uint16 i, bytes calldata words) external metered(id) {
         Game storage g = _move(id, answered, Phase.PartialPick);
         // INVARIANT: the words are those that were posted.
         if (keccak256(words) != answered) revert ProofInvalid();
@@ -279,7 +304,21 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
+    function stage(bytes32 id, bytes32 answered, Proof calldata proof) external metered(id) {
+        Game storage g = _move(id, answered, Phase.Proof);
+        _requireStatement(g, proof.context);
+        _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
+        uint256 staged = arbiter.stage(
+            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, proof.openings, g.staged
+        );
+        g.staged = staged;
+        emit Staged(id, staged);
+        _turn(g, Phase.Proof);
+    }
+
+    /// @inheritdoc IDisputeGame
     function proveOp(bytes32 id, bytes32 answered, Proof calldata proof) external {
+        uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
         _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
@@ -292,20 +331,21 @@ contract DisputeGame is IDisputeGame {
             chunk = uint32(Program.CHUNK * g.group + proof.chunk);
         }
         uint32 computed = arbiter.execute(
-            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings
+            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
         );
         // INVARIANT: equal bits convict nobody.
         if (computed == claimed) revert EqualBits(bytes32(uint256(computed)));
         Finding memory found = _finding(Wrong.Op, g.op, bytes32(uint256(claimed)), bytes32(uint256(computed)));
         (found.program, found.t) = (proof.context.program(), proof.context.t());
         (found.element, found.chunk) = (g.position, chunk);
-        _convict(id, g, found);
+        _convict(id, g, found, begun);
     }
 
     /// @inheritdoc IDisputeGame
     function proveAlias(
         bytes32 id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
     ) external {
+        uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Alias);
         _requireStatement(g, context);
         Program.Header memory h = Program.decodeHeader(context.header());
@@ -318,15 +358,42 @@ contract DisputeGame is IDisputeGame {
         if (value == answered) revert EqualBits(value);
         Finding memory found = _finding(Wrong.Alias, uint64(entry), answered, value);
         (found.program, found.t) = (context.program(), context.t());
-        _convict(id, g, found);
+        _convict(id, g, found, begun);
     }
 
     /// @inheritdoc IDisputeGame
     function provePadding(bytes32 id, bytes32 answered) external {
+        uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Padding);
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
         if (answered == 0) revert EqualBits(0);
-        _convict(id, g, _finding(Wrong.Padding, g.position, answered, 0));
+        Finding memory found = _finding(Wrong.Padding, g.position, answered, 0);
+        found.t = g.t;
+        _convict(id, g, found, begun);
+    }
+
+    /// @inheritdoc IDisputeGame
+    function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external {
+        bytes32 claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
+        address worker = market.claim(claim).worker;
+        (bytes32 first, bytes32 second) = (_digestOf(work, a), _digestOf(work, b));
+        // INVARIANT: a claim that is signed twice is still one claim.
+        if (first == second) revert EqualBits(first);
+        // INVARIANT: only the claim's own worker equivocates.
+        if (!Signatures.isSigned(worker, first, a.signature) || !Signatures.isSigned(worker, second, b.signature)) {
+            revert Unauthorized(worker);
+        }
+        emit Convicted(0, claim, _finding(Wrong.Equivocation, 0, first, second));
+        _award(claim, 0, msg.sender, 0);
+    }
+
+    /// @dev What is signed: EIP-712, in the domain of the market.
+    function _digestOf(Work calldata work, Signed calldata said) private view returns (bytes32) {
+        bytes memory encoded = bytes.concat(
+            abi.encode(CLAIM_TYPE, work.job, work.round, work.attempt, work.slot, work.seed, work.base),
+            abi.encode(said.traceRoot, said.transitions, said.out, said.out2)
+        );
+        return Ids.typed(address(market), keccak256(encoded));
     }
 
     // -- the end ---------------------------------------------------------------------------------------------------
@@ -337,9 +404,9 @@ contract DisputeGame is IDisputeGame {
         Phase phase = g.phase;
         if (phase == Phase.None || phase == Phase.Closed) revert PhaseWrong(phase);
         // INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
-        if (!market.live(g.claim)) return _close(id, g, Verdict.Void, 0);
+        if (!market.live(g.claim)) return _close(id, g, Verdict.Void);
         Clock.requireExpired(g.deadline);
-        _close(id, g, _isDefenders(phase) ? Verdict.Timeout : Verdict.Rejected, 0);
+        _close(id, g, _isDefenders(phase) ? Verdict.Timeout : Verdict.Rejected);
     }
 
     function _finding(Wrong wrong, uint64 position, bytes32 claimed, bytes32 computed)
@@ -353,25 +420,60 @@ contract DisputeGame is IDisputeGame {
         found.contractBits = computed;
     }
 
-    function _convict(bytes32 id, Game storage g, Finding memory found) private {
+    function _convict(bytes32 id, Game storage g, Finding memory found, uint256 begun) private {
         emit Convicted(id, g.claim, found);
-        _close(id, g, Verdict.Fraud, found.t);
+        _spend(g, begun);
+        _close(id, g, Verdict.Fraud);
     }
 
-    /// @param t The transition that was proven wrong; 0 if none was.
-    function _close(bytes32 id, Game storage g, Verdict verdict, uint32 t) private {
-        (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+    function _close(bytes32 id, Game storage g, Verdict verdict) private {
+        Game memory last = g;
         delete _games[id];
-        (g.claim, g.challenger, g.phase, g.verdict) = (claim, challenger, Phase.Closed, verdict);
-        address winner = verdict == Verdict.Rejected ? defender : verdict == Verdict.Void ? address(0) : challenger;
-        emit Resolved(id, claim, verdict, winner);
+        (g.claim, g.challenger, g.phase, g.verdict) = (last.claim, last.challenger, Phase.Closed, verdict);
+        address winner =
+            verdict == Verdict.Rejected ? last.defender : verdict == Verdict.Void ? address(0) : last.challenger;
+        emit Resolved(id, last.claim, verdict, winner);
         if (verdict == Verdict.Rejected) {
-            market.onRejected(claim);
-            vault.takeBond(id, defender);
+            _skipClosed(last.claim);
+            market.onRejected(last.claim);
+            vault.takeBond(id, last.defender);
         } else {
-            if (verdict != Verdict.Void) market.onConvicted(claim, t, challenger);
+            // A missed deadline proves no step wrong.
+            if (verdict != Verdict.Void) _award(last.claim, verdict == Verdict.Fraud ? last.t : 0, winner, last.spent);
             vault.unlock(id);
         }
+    }
+
+    /// @dev The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back, too. A game
+    ///      beyond SCAN from the earliest live one has no part: a verdict costs the same however many games there are.
+    function _award(bytes32 claim, uint32 t, address first, uint256 spent) private {
+        address[] memory winners = new address[](WINNERS);
+        IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](SCAN + 1);
+        (winners[0], refunds[0]) = (first, IStakeVault.Refund(first, spent));
+        (uint256 sharing, uint256 refunded) = (1, 1);
+        bytes32[] storage listed = _gamesOn[claim];
+        uint256 i = _firstLive[claim];
+        for (uint256 end = Math.min(listed.length, i + SCAN); i < end; i++) {
+            Game storage g = _games[listed[i]];
+            if (g.phase == Phase.Closed) continue;
+            if (sharing < WINNERS) winners[sharing++] = g.challenger;
+            refunds[refunded++] = IStakeVault.Refund(g.challenger, g.spent);
+        }
+        assembly ("memory-safe") {
+            mstore(winners, sharing)
+            mstore(refunds, refunded)
+        }
+        market.onConvicted(claim, t, winners, refunds);
+    }
+
+    /// @dev Some steps at a time, as games close.
+    function _skipClosed(bytes32 claim) private {
+        bytes32[] storage listed = _gamesOn[claim];
+        uint256 from = _firstLive[claim];
+        uint256 i = from;
+        uint256 end = Math.min(listed.length, from + SCAN);
+        while (i < end && _games[listed[i]].phase == Phase.Closed) i++;
+        if (i != from) _firstLive[claim] = i;
     }
 
     // -- turns -----------------------------------------------------------------------------------------------------
@@ -398,6 +500,18 @@ contract DisputeGame is IDisputeGame {
     function _turn(Game storage g, Phase phase) private {
         g.phase = phase;
         g.deadline = Clock.start(_isDefenders(phase) ? g.leftDefender : g.leftChallenger);
+    }
+
+    /// @dev Counts the gas of a challenger's move.
+    modifier metered(bytes32 id) {
+        uint256 begun = gasleft();
+        _;
+        _spend(_games[id], begun);
+    }
+
+    function _spend(Game storage g, uint256 begun) private {
+        uint256 spent = g.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
+        g.spent = uint24(Math.min(spent, type(uint24).max));
     }
 
     function _isDefenders(Phase phase) private pure returns (bool) {

@@ -244,8 +244,11 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onConvicted(bytes32 claimId, uint32 t, address challenger) external onlyGame {
-        _book.onConvicted(vault, claimId, t, challenger);
+    function onConvicted(bytes32 claimId, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds)
+        external
+        onlyGame
+    {
+        _book.onConvicted(vault, claimId, t, winners, refunds);
     }
 
     /// @inheritdoc IJobMarket

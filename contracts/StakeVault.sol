@@ -179,20 +179,47 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     /// @inheritdoc IStakeVault
-    function slash(bytes32 key, address challenger, address requester) external onlyMarket {
+    function slash(bytes32 key, address[] calldata winners, Refund[] calldata refunds, address requester)
+        external
+        onlyMarket
+    {
         Lock memory taken = _take(key);
-        uint256 toChallenger = uint256(taken.amount) * 30 / 100;
-        uint256 toRequester = uint256(taken.amount) * 20 / 100;
-        // INVARIANT: slashed = burned + to the challenger + to the requester; what division leaves is burned.
-        uint256 burned = taken.amount - toChallenger - toRequester;
+        uint256 amount = taken.amount;
+        uint256 refunded = _refund(refunds, amount * 10 / 100);
+        uint256 toChallenger = _share(winners, amount * 30 / 100) + refunded;
+        uint256 toRequester = amount * 20 / 100 - refunded;
+        // INVARIANT: slashed = burned + to the challengers + to the requester; at least half is burned.
+        uint256 burned = amount - toChallenger - toRequester;
 
-        credits[challenger] += toChallenger;
-        credits[requester] += toRequester;
+        _credit(requester, toRequester);
         credits[BURN] += burned;
 
-        emit Slashed(key, taken.account, taken.amount, burned, toChallenger, toRequester);
-        emit Credited(challenger, toChallenger);
-        emit Credited(requester, toRequester);
+        emit Slashed(key, taken.account, amount, burned, toChallenger, toRequester);
+    }
+
+    /// @dev 2 : 1 : 1, by how many there are.
+    function _share(address[] calldata winners, uint256 prize) private returns (uint256 shared) {
+        uint256 weights = winners.length + 1;
+        for (uint256 i = 0; i < winners.length; i++) {
+            uint256 part = (i == 0 ? 2 : 1) * prize / weights;
+            shared += part;
+            _credit(winners[i], part);
+        }
+    }
+
+    /// @dev In order, until `left` is spent.
+    function _refund(Refund[] calldata refunds, uint256 left) private returns (uint256 refunded) {
+        for (uint256 i = 0; i < refunds.length && left > 0; i++) {
+            uint256 part = refunds[i].amount < left ? refunds[i].amount : left;
+            (refunded, left) = (refunded + part, left - part);
+            if (part > 0) _credit(refunds[i].account, part);
+        }
+    }
+
+    function _credit(address account, uint256 amount) private {
+        credits[account] += amount;
+
+        emit Credited(account, amount);
     }
 
     /// @inheritdoc IStakeVault

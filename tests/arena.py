@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -69,6 +69,8 @@ class Spent:
 
     call: str
     gas: int
+    bytes: int
+    """Of its data."""
 
 
 @dataclass
@@ -142,7 +144,7 @@ class Arena:
             time.sleep(0.002)
         if receipt["status"] != "0x1":
             self._raise(request, int(receipt["blockNumber"], 16) - 1)
-        self.spent.append(Spent(call.label, int(receipt["gasUsed"], 16)))
+        self.spent.append(Spent(call.label, int(receipt["gasUsed"], 16), len(call.data)))
         return receipt
 
     def _request(self, method: str, *arguments: Any) -> Any:
@@ -254,16 +256,17 @@ class Arena:
         contract = self.contracts.game
         receipt = self.send(games.call(contract, move, game_id), sender)
         state = games.read(contract, game_id)
-        events = [games.decode(_plain(log)) for log in receipt["logs"] if log["address"] == contract.address.lower()]
+        events = [games.decode(plain(log)) for log in receipt["logs"] if log["address"] == contract.address.lower()]
         if twin is not None:
             seen = len(twin.log)
             twin.now = Seconds(self.now() - twin.seconds_per_move)
             twin.play(move, Address(sender.address))
-            assert twin.state == state, f"the stored game after {move.call}"
+            # The twin meters no gas.
+            assert twin.state == replace(state, spent=0), f"the stored game after {move.call}"
             assert twin.log[seen:] == events, f"the events of {move.call}"
         return state, events
 
 
-def _plain(log: Any) -> Any:
+def plain(log: Any) -> Any:
     """A receipt's log as web3 gives it."""
     return {"topics": [bytes.fromhex(t[2:]) for t in log["topics"]], "data": bytes.fromhex(log["data"][2:])}

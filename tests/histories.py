@@ -318,9 +318,15 @@ class Player:
     def _verdicts(self, claim: ClaimId, challenger: Address, key: bytes) -> Iterator[tuple[Any, ...]]:
         if self.market.live(claim):
             verdict = self.dice.choice(("onConvicted", *["onRejected"] * 4))
-            yield GAME, verdict, claim, *((self.dice.randint(0, 3), challenger) if verdict == "onConvicted" else ())
+            yield GAME, verdict, claim, *(self._award(challenger) if verdict == "onConvicted" else ())
         else:
             yield GAME, "unlock", key
+
+    def _award(self, challenger: Address) -> tuple[int, list[Address], list[tuple[Address, int]]]:
+        """The step, one to three winners, and refunds within the share that they are paid from or beyond it."""
+        d = self.dice
+        winners = [challenger, *d.choices(ACCOUNTS, k=d.randrange(3))]
+        return d.randrange(3), winners, [(d.choice(ACCOUNTS), d.randrange(30)) for _ in range(d.randrange(3))]
 
     def _anything(self) -> Iterator[tuple[Any, ...]]:
         """Mostly refused: wrong accounts, wrong phases, wrong numbers."""
@@ -344,7 +350,7 @@ class Player:
         yield who, "onWitnessed", job, who
         yield who, "merge", job, r, keccak(b"a"), keccak(b"b")
         yield d.choice((who, GAME)), "onOpen", claim, self._body(self._claim(0, 0))
-        yield d.choice((who, GAME)), "onConvicted", claim, 1, CHALLENGER
+        yield d.choice((who, GAME)), "onConvicted", claim, *self._award(CHALLENGER)
         yield who, "onRejected", claim
         yield who, "takeBond", claim, CHALLENGER
         yield who, "withdraw"

@@ -135,7 +135,7 @@ def asked(rng: random.Random, step: PlainStep, index: int) -> Question:
     return step.statement, index, step.program.descriptors[index], element, chunk, opened
 
 
-def abi(question: Question) -> tuple[Any, ...]:
+def abi(question: Question, staged: int = 0) -> tuple[Any, ...]:
     """The arguments of the contract's `execute`."""
     s, op, descriptor, element, chunk, opened = question
     h = s.program_header
@@ -144,7 +144,7 @@ def abi(question: Question) -> tuple[Any, ...]:
         s.row_length,
     )  # fmt: skip
     context = (s.seed, s.round, s.slot, s.t, op)
-    return descriptor, roots, context, element, chunk, [o.abi() for o in opened]
+    return descriptor, roots, context, element, chunk, [o.abi() for o in opened], staged
 
 
 def vectors() -> dict[str, Any]:

@@ -55,14 +55,27 @@ interface IArbiter {
 
     /// @notice The word of flat element `element` of the op; for a fold of more than 256 terms, the result of chunk `chunk`
     /// (terms 256 chunk .. 256 chunk + 255) of that element.
+    /// @param staged Words of a map's first tensor operands, which then take no openings: as `stage` returns them, 0 for none.
     function execute(
         bytes calldata descriptor,
         Roots calldata roots,
         Context calldata context,
         uint64 element,
         uint32 chunk,
-        Opening[] calldata openings
+        Opening[] calldata openings,
+        uint256 staged
     ) external view returns (uint32 word);
+
+    /// @notice The words of a map's next tensor operands at `element`, one for each opening, added to those `staged` before: the
+    /// k-th in bits 32k, their number from bit 248.
+    function stage(
+        bytes calldata descriptor,
+        Roots calldata roots,
+        Context calldata context,
+        uint64 element,
+        Opening[] calldata openings,
+        uint256 staged
+    ) external view returns (uint256);
 
     /// @notice One level of a fold: `words` (big-endian, 4 bytes each, at most 256) chained from the mode's identity.
     function combine(uint8 mode, bytes calldata words) external pure returns (uint32 word);

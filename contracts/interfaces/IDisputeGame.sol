@@ -40,8 +40,9 @@ interface IDisputeGame {
     /// Void: the claim was decided elsewhere; the bond went back.
     enum Verdict { None, Fraud, Timeout, Rejected, Void }
 
-    /// What was proved wrong: an op's element, an entry of the state block, or a position that must be EMPTY.
-    enum Wrong { Op, Alias, Padding }
+    /// What was proved wrong: an op's element, an entry of the state block, a position that must be EMPTY, or that two claims were
+    /// signed for the same work.
+    enum Wrong { Op, Alias, Padding, Equivocation }
 
     /// @param claim What is challenged.
     /// @param challenger Who opened the game.
@@ -49,6 +50,7 @@ interface IDisputeGame {
     /// @param rem Levels left below `node` in the tree being descended.
     /// @param deadline The mover's (seconds).
     /// @param verdict Once Closed.
+    /// @param t The transition that is argued about; 0 until it is known.
     /// @param defender The claim's worker.
     /// @param leftDefender Seconds left when its clock last stopped.
     /// @param leftChallenger Likewise.
@@ -62,6 +64,8 @@ interface IDisputeGame {
     /// @param op Position of the op in G.
     /// @param group The picked top partial of a fold of two levels.
     /// @param block_ Position in G of the state block's first entry.
+    /// @param spent Gas of the challenger's moves so far.
+    /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248.
     struct Game {
         bytes32 claim;
         address challenger;
@@ -69,6 +73,7 @@ interface IDisputeGame {
         uint8 rem;
         uint40 deadline;
         Verdict verdict;
+        uint32 t;
         address defender;
         uint32 leftDefender;
         uint32 leftChallenger;
@@ -82,6 +87,8 @@ interface IDisputeGame {
         uint16 op;
         uint16 group;
         uint32 block_;
+        uint24 spent;
+        uint256 staged;
     }
 
     /// @notice A transition's Program and the state before it.
@@ -107,12 +114,32 @@ interface IDisputeGame {
         bytes context;
     }
 
+    /// @notice The work that a claim is about: the first half of the EIP-712 `Claim` (docs/protocol.md, section 4).
+    struct Work {
+        bytes32 job;
+        uint32 round;
+        uint32 attempt;
+        uint32 slot;
+        bytes32 seed;
+        bytes32 base;
+    }
+
+    /// @notice What a worker signed about its work: the second half, and the signature (65 bytes, or what an ERC-1271 account takes).
+    struct Signed {
+        bytes32 traceRoot;
+        uint32 transitions;
+        bytes32 out;
+        bytes32 out2;
+        bytes signature;
+    }
+
     /// @notice What was claimed, and what the contract computed.
-    /// @param program Its root; 0 for padding, where `Argued` says the rest.
+    /// @param program Its root; 0 for padding, where `Argued` says the rest, and for an equivocation.
     /// @param position Of the op in G, of the entry in the state block, or of the padding leaf in its tree.
     /// @param element Flat element of the op's output; 0 for the other two.
     /// @param chunk Of the fold's terms, counted over the whole fold; 0 where there is one.
-    /// @param claimedBits A word in the low 32 bits for an op, a root for the other two.
+    /// @param claimedBits A word in the low 32 bits for an op, a root for an alias and padding; for an equivocation the two digests
+    /// that were signed.
     struct Finding {
         Wrong wrong;
         bytes32 program;
@@ -135,7 +162,9 @@ interface IDisputeGame {
     event ElementPicked(bytes32 indexed game, uint64 element, uint32 claimed);
     event PartialsPosted(bytes32 indexed game, bytes words);
     event PartialPicked(bytes32 indexed game, uint16 group, uint32 claimed);
-    /// @notice Emitted before `Resolved` where a proof decided.
+    /// @notice Some tensor operands of the picked element are known; `staged` as in `Game`.
+    event Staged(bytes32 indexed game, uint256 staged);
+    /// @notice Emitted before `Resolved` where a proof decided; game 0 for an equivocation, which needs none.
     event Convicted(bytes32 indexed game, bytes32 indexed claim, Finding finding);
     event Resolved(bytes32 indexed game, bytes32 indexed claim, Verdict verdict, address winner);
 
@@ -184,6 +213,9 @@ interface IDisputeGame {
     /// @notice Word `i` of the posted top partials is wrong.
     function pickPartial(bytes32 game, bytes32 answered, uint16 i, bytes calldata words) external;
 
+    /// @notice Opens the next tensor operands of a map, for `proveOp` to find: six full leaves do not fit one transaction well.
+    function stage(bytes32 game, bytes32 answered, Proof calldata proof) external;
+
     /// @notice Executes the picked element or chunk. Convicts, or reverts `EqualBits`.
     function proveOp(bytes32 game, bytes32 answered, Proof calldata proof) external;
 
@@ -230,6 +262,9 @@ interface IDisputeGame {
     function postPartials(bytes32 game, bytes32 answered, bytes calldata words) external;
 
     // -- anyone
+
+    /// @notice Convicts a claim whose worker signed two different ones for the same work. Needs no game and no bond.
+    function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external;
 
     /// @notice Ends a game whose mover's clock has run out, or whose claim was decided elsewhere.
     function resolve(bytes32 game) external;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {IStakeVault} from "./IStakeVault.sol";
+
 /// @title IJobMarket
 /// @notice Jobs, rounds, slots, claims and pay (docs/protocol.md, sections 3, 4 and 7).
 ///
@@ -258,8 +260,10 @@ interface IJobMarket {
     /// @notice Counts a game in. Reverts `WindowClosed` unless `windowOpen(claim)`.
     function onOpen(bytes32 claim, Body calldata body) external returns (GameTerms memory);
     /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void. Reverts `ClaimClosed` unless `live(claim)`.
-    /// @param t The transition that was proven wrong; 0 if none was.
-    function onConvicted(bytes32 claim, uint32 t, address challenger) external;
+    /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation).
+    /// @param winners Who shares the prize, the one who convicted first.
+    /// @param refunds Gas that challengers spent on games still open; here `amount` is gas.
+    function onConvicted(bytes32 claim, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds) external;
     /// @notice The challenge failed: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
     function onRejected(bytes32 claim) external;
 

@@ -19,12 +19,19 @@ interface IStakeVault {
         Keeper keeper;
     }
 
+    /// @notice What a challenger paid for gas, to be given back from a slash.
+    struct Refund {
+        address account;
+        uint256 amount;
+    }
+
     event Deposited(address indexed account, uint256 amount);
     event UnbondRequested(address indexed account, uint256 amount, uint256 availableAt);
     event Unbonded(address indexed account, uint256 amount);
     event Locked(bytes32 indexed key, address indexed account, uint256 amount);
     event Unlocked(bytes32 indexed key, address indexed account, uint256 amount);
-    /// @dev amount = burned + toChallenger + toRequester. For a liveness slash the last two are zero.
+    /// @dev amount = burned + toChallenger + toRequester; toChallenger is what all challengers have together, refunds included. For a
+    ///      liveness slash the last two are zero.
     event Slashed(
         bytes32 indexed key, address indexed account, uint256 amount, uint256 burned, uint256 toChallenger, uint256 toRequester
     );
@@ -62,8 +69,9 @@ interface IStakeVault {
     function unlock(bytes32 key) external;
     /// @notice A lost challenge or demand. 60 % (rounded down) of the bond becomes the defender's credit, the rest is burned.
     function takeBond(bytes32 key, address defender) external;
-    /// @notice The market: a convicted claim. 30 % to the challenger, 20 % to the requester (rounded down), the rest is burned.
-    function slash(bytes32 key, address challenger, address requester) external;
+    /// @notice The market: a convicted claim. 30 % to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of
+    /// the stake pay `refunds`, in order; every part rounded down, the rest is burned.
+    function slash(bytes32 key, address[] calldata winners, Refund[] calldata refunds, address requester) external;
     /// @notice No reveal, or a broken duty. `amount` of the lock is burned, the rest is free again.
     function slashLiveness(bytes32 key, uint256 amount) external;
     /// @notice The market: pulls a job's escrow from its requester, who approved the vault.

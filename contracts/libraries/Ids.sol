@@ -36,12 +36,13 @@ library Ids {
 
     /// @notice The digest that a receipt signs (EIP-712).
     function receipt(bytes32 jobId, uint32 round, uint32 attempt, uint256 mask) internal view returns (bytes32) {
-        return _typed(keccak256(abi.encode(RECEIPT, jobId, round, attempt, mask)));
+        // address(this): the market, in whose storage and at whose address Rounds runs.
+        return typed(address(this), keccak256(abi.encode(RECEIPT, jobId, round, attempt, mask)));
     }
 
-    /// @dev address(this): the market, in whose storage and at whose address Rounds runs.
-    function _typed(bytes32 structHash) private view returns (bytes32) {
-        bytes32 domain = keccak256(abi.encode(DOMAIN, keccak256("Lockstep"), keccak256("1"), block.chainid, address(this)));
+    /// @notice The digest that is signed of a struct, in the domain of `market` (EIP-712).
+    function typed(address market, bytes32 structHash) internal view returns (bytes32) {
+        bytes32 domain = keccak256(abi.encode(DOMAIN, keccak256("Lockstep"), keccak256("1"), block.chainid, market));
         return keccak256(abi.encodePacked(hex"1901", domain, structHash));
     }
 }

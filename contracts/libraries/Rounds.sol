@@ -267,7 +267,14 @@ library Rounds {
 
     // -- the game
 
-    function onConvicted(Book storage b, IStakeVault vault, bytes32 claimId, uint32 t, address challenger) external {
+    function onConvicted(
+        Book storage b,
+        IStakeVault vault,
+        bytes32 claimId,
+        uint32 t,
+        address[] calldata winners,
+        IStakeVault.Refund[] memory refunds
+    ) external {
         IJobMarket.Claim storage c = b.claims[claimId];
         IJobMarket.Job storage j = b.jobs[c.job];
         IJobMarket.Round storage ro = b.rounds[c.job][c.round];
@@ -278,12 +285,17 @@ library Rounds {
         ro.openGames -= c.openGames;
         c.openGames = 0;
 
-        emit IJobMarket.Convicted(claimId, c.job, c.round, c.slot, c.worker, challenger);
+        emit IJobMarket.Convicted(claimId, c.job, c.round, c.slot, c.worker, winners[0]);
 
         if (c.slot == MERGE) _rewind(b, c, j, ro);
         // Nobody waits for a receipt of the convicted.
         else ro.spoke |= uint256(1) << c.slot;
-        vault.slash(claimId, challenger, j.requester);
+        IJobMarket.JobParams memory p = params(b, c.job);
+        for (uint256 i = 0; i < refunds.length; i++) {
+            // Gas is paid at what it costs now, capped.
+            refunds[i].amount = Prices.gasCost(refunds[i].amount, p.gasPrice, p.feeCap, block.basefee);
+        }
+        vault.slash(claimId, winners, refunds, j.requester);
     }
 
     // -- the witnesses, demands

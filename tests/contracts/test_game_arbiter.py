@@ -31,14 +31,14 @@ def test_combine_gives_the_word_of_the_vector(arbiter, vector):
 
 def test_more_openings_than_are_read_revert(arbiter):
     vector = next(v for v in VECTORS["execute"] if v["kind"] == "draw")
-    *rest, openings = vector["arguments"]
+    *rest, openings, staged = vector["arguments"]
     with brownie.reverts():
-        arbiter.execute(*rest, openings + openings)
+        arbiter.execute(*rest, openings + openings, staged)
 
 
 def test_another_word_in_a_leaf_reverts(arbiter):
     vector = next(v for v in VECTORS["execute"] if v["kind"] == "draw")
-    *rest, ((header, data, *proofs),) = vector["arguments"]
+    *rest, ((header, data, *proofs),), staged = vector["arguments"]
     spoiled = data[:-2] + ("00" if data[-2:] != "00" else "01")
     with brownie.reverts():
-        arbiter.execute(*rest, [(header, spoiled, *proofs)])
+        arbiter.execute(*rest, [(header, spoiled, *proofs)], staged)

@@ -59,6 +59,7 @@ def test_game_on_no_claim_reverts(deployed, accounts):
         ("pickElement", (0, "0x")),
         ("postPartials", ("0x",)),
         ("pickPartial", (0, "0x")),
+        ("stage", (("0x", [], 0, "0x", [], "0x"),)),
         ("proveOp", (("0x", [], 0, "0x", [], "0x"),)),
         ("proveAlias", ("0x", ZERO, [])),
         ("provePadding", ()),
@@ -80,6 +81,6 @@ def test_verdicts_come_from_the_game_alone(deployed, accounts):
         with brownie.reverts():
             call(CLAIM, *rest, {"from": accounts[1]})
     with brownie.reverts():
-        market.onConvicted(CLAIM, 1, accounts[1], {"from": accounts[1]})
+        market.onConvicted(CLAIM, 1, [accounts[1]], [], {"from": accounts[1]})
     with brownie.reverts():
         vault.takeBond(CLAIM, accounts[1], {"from": accounts[1]})

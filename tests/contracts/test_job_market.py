@@ -119,7 +119,7 @@ def test_verdicts_are_the_games_alone(bench):
     merge = job.to_lead()
     for call, args in (
         (bench.market.onOpen, (merge, job.body(merge))),
-        (bench.market.onConvicted, (merge, 1, accounts[5])),
+        (bench.market.onConvicted, (merge, 1, [accounts[5]], [])),
         (bench.market.onRejected, (merge,)),
     ):
         for stranger in (job.requester, job.aggregator, accounts[0]):
@@ -133,7 +133,7 @@ def test_a_convicted_slot_is_slashed_to_the_wei_and_earns_nothing(bench):
     job.to_revealed()
     liar = job.claim(1)
     bench.market.onOpen(liar, job.body(liar), game)
-    tx = bench.market.onConvicted(liar, 1, job.challenger, game)
+    tx = bench.market.onConvicted(liar, 1, [job.challenger], [], game)
     event = tx.events["Slashed"]
     parts = (event["burned"], event["toChallenger"], event["toRequester"])
     assert parts == (STAKE - STAKE * 30 // 100 - STAKE * 20 // 100, STAKE * 30 // 100, STAKE * 20 // 100)
@@ -146,7 +146,7 @@ def test_a_convicted_slot_is_slashed_to_the_wei_and_earns_nothing(bench):
     job.finalize()
     assert [bench.vault.credits(w) for w in job.workers] == [PRICE, 0, PRICE]
     with reverts("ClaimClosed"):
-        bench.market.onConvicted(liar, 1, job.challenger, game)
+        bench.market.onConvicted(liar, 1, [job.challenger], [], game)
 
 
 def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(bench):
@@ -157,7 +157,7 @@ def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(
     merge_in = job.round()["mergeIn"]
     assert bench.market.stateZero(bad) == merge_in
     bench.market.onOpen(bad, job.body(bad), game)
-    tx = bench.market.onConvicted(bad, 1, job.challenger, game)
+    tx = bench.market.onConvicted(bad, 1, [job.challenger], [], game)
     assert tx.events["RoundVoid"]["round"] == 1
     assert (job.phase(0), job.phase(1)) == ("Merging", "Void")
     assert job.round()["mergeIn"] == merge_in

@@ -114,7 +114,7 @@ def test_the_game_cannot_touch_what_the_market_locked(bench):
         with reverts("WrongKeeper"):
             call(job.claim(0), *args, game)
     with reverts("Unauthorized"):
-        bench.vault.slash(job.claim(0), accounts[9], accounts[9], game)
+        bench.vault.slash(job.claim(0), [accounts[9]], [], accounts[9], game)
     with reverts("AlreadyLocked"):
         bench.vault.lock(accounts[3], job.claim(0), 1, game)
 

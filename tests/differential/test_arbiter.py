@@ -18,7 +18,7 @@ from lockstep.protocol.moves import Opening
 from lockstep.protocol.program import F32, Fold, Instr, Kind, Op, Tag, View
 from tests.arena import Arena
 from tests.questions import spoiled
-from tests.random_ops import VECTORS, Maker, abi, asked, vectors
+from tests.random_ops import VECTORS, Maker, Question, abi, asked, vectors
 
 pytestmark = pytest.mark.chain
 
@@ -30,7 +30,12 @@ class ChainArbiter:
         self.contract = Contract(arena.devnet.w3, arena.contracts.addresses.arbiter, "Arbiter")
 
     def execute(self, *question: Any) -> int:
-        return int(self.contract.read("execute", *abi(question)))
+        statement_to_openings, staged = question[:6], question[6] if len(question) > 6 else 0
+        return int(self.contract.read("execute", *abi(statement_to_openings, staged)))
+
+    def stage(self, question: Question, staged: int) -> int:
+        descriptor, roots, context, element, _, opened, _ = abi(question)
+        return int(self.contract.read("stage", descriptor, roots, context, element, opened, staged))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,48 @@ def test_spoiled_openings_are_refused_by_both(arbiter: ChainArbiter, seed: int) 
             ReferenceArbiter().execute(*wrong)
         with pytest.raises(ChainError):
             arbiter.execute(*wrong)
+
+
+def of_stage(question: Question) -> tuple[Any, ...]:
+    statement, index, descriptor, element, _, opened = question
+    return statement, index, descriptor, element, opened
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_staged_operands_give_the_same_word(arbiter: ChainArbiter, seed: int) -> None:
+    """A map's operands, opened some at a time, are those that it would have opened at once."""
+    rng, step = random.Random(seed), Maker(seed).step()
+    reference, staged_any = ReferenceArbiter(), False
+    for index in (i for i, op in enumerate(step.program.ops) if op.kind == Kind.MAP):
+        *about, opened = asked(rng, step, index)
+        staged = 0
+        for k in range(len(opened)):
+            part = (*about, opened[k : k + 1])
+            following = reference.stage(*of_stage(part), staged)  # type: ignore[arg-type]
+            assert arbiter.stage(part, staged) == following, f"operand {k} of op {index}"  # type: ignore[arg-type]
+            staged, staged_any = following, True
+            rest = (*about, opened[k + 1 :], staged)
+            assert arbiter.execute(*rest) == reference.execute(*about, opened), f"{k + 1} staged of op {index}"
+            assert reference.execute(*rest) == reference.execute(*about, opened)
+        more = (*about, opened[:1])
+        for refusing in (
+            lambda m=more, s=staged: reference.stage(*of_stage(m), s),
+            lambda m=more, s=staged: arbiter.stage(m, s),
+        ):
+            if opened:
+                with pytest.raises(LockstepError, match="OpeningsWrong"):
+                    refusing()
+    assert staged_any
+
+
+def test_only_a_map_is_staged(arbiter: ChainArbiter) -> None:
+    step = Maker(1).step()
+    index = next(i for i, op in enumerate(step.program.ops) if op.kind == Kind.CONCAT)
+    question = asked(random.Random(0), step, index)
+    with pytest.raises(ChainError, match="OpUnknown"):
+        arbiter.stage(question, 0)
+    with pytest.raises(LockstepError, match="OpUnknown"):
+        ReferenceArbiter().stage(*of_stage(question))
 
 
 def test_operand_that_is_not_earlier_is_refused(arbiter: ChainArbiter) -> None:

@@ -6,18 +6,20 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import pytest
+from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games as chain_games
-from lockstep.protocol import honest, merkle, moves
+from lockstep.protocol import claims, honest, merkle, moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.game import Claim as ProtocolClaim
-from lockstep.protocol.game import Game, Refused
+from lockstep.protocol.game import Game, Refused, equivocate
 from lockstep.protocol.moves import Verdict, Wrong
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot
 from tests import games
-from tests.arena import Arena, Terms
+from tests.arena import STAKE, Arena, Terms, plain
 from tests.games import Lie, Match, PlainClaim
 
 pytestmark = pytest.mark.chain
@@ -236,6 +238,73 @@ def test_silent_defender_loses_by_the_clock_on_chain(stage: Stage) -> None:
     outcome = stage.arena.play(opening, games.silent, games.challenges(held), twin)
     assert outcome.verdict == Verdict.TIMEOUT
     stage.arena.devnet.revert(mark)
+
+
+# -- two claims for the same work
+
+
+@dataclass(frozen=True)
+class Signer:
+    """Who signs which claims for the arena's first slot."""
+
+    stage: Stage
+
+    def digest(self, **changes: object) -> Digest:
+        return claims.typed_hash(*self._message(**changes))  # type: ignore[arg-type]
+
+    def signed(self, account: LocalAccount, **changes: object) -> tuple[object, ...]:
+        _, _, claim, body, *_ = self._message(**changes)
+        signature = account.unsafe_sign_hash(self.digest(**changes)).signature
+        return (body.trace_root, claim.transitions, body.out, body.out2, bytes(signature))
+
+    def work(self) -> tuple[object, ...]:
+        _, _, claim, _, seed, base = self._message()
+        return (claim.job, claim.round, claim.attempt, claim.slot, seed, base)
+
+    def _message(self, **changes: object) -> tuple[Any, ...]:
+        market = self.stage.arena.contracts.market
+        claim = market.claim(self.stage.claims[0])
+        body = replace(self.stage.arena.bodies[self.stage.claims[0]], **changes)  # type: ignore[arg-type]
+        return market.w3.eth.chain_id, market.address, claim, body, self.stage.seed, StateRoot(GARBAGE)
+
+
+def test_two_claims_signed_for_the_same_work_convict_without_a_game(stage: Stage) -> None:
+    arena, signer = stage.arena, Signer(stage)
+    one, other = signer.signed(arena.worker), signer.signed(arena.worker, out=StateRoot(GARBAGE))
+    call = arena.contracts.game.call("equivocate", signer.work(), one, other)
+    mark = arena.devnet.snapshot()
+    before = arena.contracts.vault.read("credits", arena.challenger.address)
+    receipt = arena.send(call, arena.challenger)
+    assert not arena.contracts.market.live(stage.claims[0]), "convicted"
+    assert arena.contracts.vault.read("credits", arena.challenger.address) - before == STAKE * 30 // 100
+    assert arena.contracts.market.claim(stage.claims[0]).convicted_at == 0, "no step was proved wrong"
+    told = [chain_games.decode(plain(log)) for log in receipt["logs"] if log["address"] == call.to.lower()]
+    (convicted,) = told
+    assert isinstance(convicted, moves.Convicted)
+    worker = Address(arena.worker.address)
+    digests = signer.digest(), signer.digest(out=StateRoot(GARBAGE))
+    assert convicted.finding == equivocate(worker, *digests, (worker, worker)), "as the twin finds"
+    arena.devnet.revert(mark)
+
+
+def test_what_is_no_equivocation_is_refused_with_the_same_rule(stage: Stage) -> None:
+    arena, signer = stage.arena, Signer(stage)
+    worker, stranger = Address(arena.worker.address), Address(arena.challenger.address)
+    one, other = signer.signed(arena.worker), signer.signed(arena.worker, out=StateRoot(GARBAGE))
+    foreign = signer.signed(arena.challenger, out=StateRoot(GARBAGE))
+    changed = signer.digest(out=StateRoot(GARBAGE))
+    for rule, pair, digests, signers in (
+        ("EqualBits", (one, one), (signer.digest(), signer.digest()), (worker, worker)),
+        ("Unauthorized", (one, foreign), (signer.digest(), changed), (worker, stranger)),
+        ("Unauthorized", (foreign, one), (changed, signer.digest()), (stranger, worker)),
+    ):
+        with pytest.raises(ChainError, match=rule):
+            arena.send(arena.contracts.game.call("equivocate", signer.work(), *pair), arena.challenger)
+        with pytest.raises(Refused, match=rule):
+            equivocate(worker, *digests, signers)
+    _, *rest = signer.work()
+    with pytest.raises(ChainError, match="Unauthorized"):
+        arena.send(arena.contracts.game.call("equivocate", (GARBAGE, *rest), one, other), arena.challenger)
 
 
 WRONG = {

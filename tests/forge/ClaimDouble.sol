@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 
 /// @title ClaimDouble
@@ -19,6 +20,8 @@ contract ClaimDouble {
     uint32 private _slot;
     bool private _live = true;
     uint32 public openGames;
+    uint32 public convictedAt;
+    uint256 public gasPrice;
 
     /// @dev The Programs are of the transitions before the last, and of the last.
     function set(StakeVault vault_, IJobMarket.GameTerms memory terms_, bytes32 start, bytes32 program, bytes32 last)
@@ -42,10 +45,16 @@ contract ClaimDouble {
         t.openGames = openGames++;
     }
 
-    function onConvicted(bytes32 claim_, uint32, address challenger) external {
+    /// @dev Gas costs nothing here unless `gasPrice` says otherwise.
+    function onConvicted(bytes32 claim_, uint32 t, address[] calldata winners, IStakeVault.Refund[] memory refunds) external {
         require(_live, "convicted once");
-        _live = false;
-        vault.slash(claim_, challenger, REQUESTER);
+        (_live, convictedAt) = (false, t);
+        for (uint256 i = 0; i < refunds.length; i++) refunds[i].amount *= gasPrice;
+        vault.slash(claim_, winners, refunds, REQUESTER);
+    }
+
+    function setGasPrice(uint256 price) external {
+        gasPrice = price;
     }
 
     function onRejected(bytes32) external {

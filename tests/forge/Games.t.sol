@@ -17,6 +17,7 @@ contract GamesTest {
     function testFuzz_honest_defender_wins_every_game(uint256 luck) external {
         GamesTable table = new GamesTable();
         Letters.Claim memory c = Letters.Claim(uint32(luck), Letters.Lie.None, 0, 0, 0);
+        table.market().setGasPrice(luck % 3);
         table.claims(c, GamesTable.Actor.Honest, luck);
         _open(table, 1 + table.dice(3), false);
         _play(table);
@@ -30,6 +31,7 @@ contract GamesTest {
     /// @dev A false claim, an honest challenger among others.
     function testFuzz_honest_challenger_convicts(uint256 luck) external {
         GamesTable table = new GamesTable();
+        table.market().setGasPrice(luck % 3);
         table.claims(_lie(luck), GamesTable.Actor(1 + luck % (table.ACTORS() - 1)), luck);
         if (table.isTrue()) return;
         _open(table, 1 + table.dice(3), true);
@@ -62,10 +64,58 @@ contract GamesTest {
                 _play(table);
                 bool unanswerable = lie == uint256(Letters.Lie.Unopenable) || lie == uint256(Letters.Lie.Forged)
                     || lie == uint256(Letters.Lie.Total);
+                require(table.market().convictedAt() == (unanswerable ? 0 : at), "the step that was proved wrong");
                 IDisputeGame.Verdict due = unanswerable ? IDisputeGame.Verdict.Timeout : IDisputeGame.Verdict.Fraud;
                 require(_verdict(table, 0) == due, "another verdict");
             }
         }
+    }
+
+    /// @dev Four on one lie: the first to prove has half of the prize, the two earliest others a quarter each, the fourth nothing.
+    function test_the_prize_is_shared_two_one_one_and_gas_is_given_back() external {
+        for (uint256 price = 0; price < 3; price++) {
+            GamesTable table = new GamesTable();
+            table.market().setGasPrice(price == 2 ? 1e9 : price);
+            table.claims(Letters.Claim(0x61, Letters.Lie.Letter, 3, 7, 0), GamesTable.Actor.Liar, 1);
+            for (uint256 i = 0; i < 4; i++) table.open(i == 2 ? GamesTable.Actor.Honest : GamesTable.Actor.Silent, 3);
+            (bytes32 first,,,,,) = table.seats(0);
+            uint256 spent = table.game().game(first).spent;
+            require(spent > 21_000, "gas is metered");
+            _play(table);
+
+            uint256 prize = uint256(table.STAKE()) * 30 / 100;
+            uint256 refundable = uint256(table.STAKE()) * 10 / 100;
+            uint256[4] memory got = [prize / 4, prize / 4, prize / 2, 0];
+            // The convicting game's gas is more than the share that refunds are paid from.
+            if (price > 0) got[2] += refundable;
+            for (uint256 i = 0; i < 4; i++) require(table.vault().credits(table.account(i)) == got[i], "another share");
+            uint256 requester = uint256(table.STAKE()) * 20 / 100 - (price > 0 ? refundable : 0);
+            require(table.vault().credits(table.market().REQUESTER()) == requester, "the requester's part");
+        }
+    }
+
+    /// @dev What others spent is given back in the order of their games.
+    function test_refunds_are_paid_in_order() external {
+        GamesTable table = new GamesTable();
+        table.claims(Letters.Claim(0x61, Letters.Lie.Letter, 3, 7, 0), GamesTable.Actor.Silent, 1);
+        for (uint256 i = 0; i < 4; i++) table.open(GamesTable.Actor.Silent, 3);
+        uint256[4] memory spent;
+        for (uint256 i = 0; i < 4; i++) {
+            (bytes32 id,,,,,) = table.seats(i);
+            spent[i] = table.game().game(id).spent;
+        }
+        uint256 left = uint256(table.STAKE()) * 10 / 100;
+        require(left < spent[0] + spent[1] + spent[2] + spent[3], "not enough for all");
+        table.market().setGasPrice(1);
+        _play(table);
+        uint256 prize = uint256(table.STAKE()) * 30 / 100;
+        uint256[4] memory shares = [prize / 2, prize / 4, prize / 4, 0];
+        for (uint256 i = 0; i < 4; i++) {
+            uint256 refund = spent[i] < left ? spent[i] : left;
+            left -= refund;
+            require(table.vault().credits(table.account(i)) == shares[i] + refund, "another refund");
+        }
+        require(table.market().convictedAt() == 0, "a missed deadline proves no step wrong");
     }
 
     function _lie(uint256 luck) private pure returns (Letters.Claim memory) {

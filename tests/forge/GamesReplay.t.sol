@@ -129,6 +129,8 @@ contract GamesReplay {
 
     function _digest(History memory h, bytes32 id) private view returns (bytes32 d) {
         IDisputeGame.Game memory g = game.game(id);
+        // The twin meters no gas.
+        g.spent = 0;
         d = keccak256(abi.encode(g));
         d = _money(d, h.defender);
         d = _money(d, market.REQUESTER());

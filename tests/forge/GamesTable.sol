@@ -29,7 +29,7 @@ contract GamesTable {
     address public constant WORKER = address(0x1111);
     address public constant STRANGER = address(0x5555);
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
-    uint256 public constant SEATS = 3;
+    uint256 public constant SEATS = 4;
 
     /// Honest argues from the truth, Liar from its own claim, both promptly. Silent never moves. Random points anywhere and sends much
     /// that is refused. Exhaustive sends a call of every kind first. Sandbagging uses its clock to the last second and then stops.

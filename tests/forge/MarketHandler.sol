@@ -255,7 +255,7 @@ contract MarketHandler is IAvailability {
         } else if (fraud) {
             uint256 stake = vault.lockOf(claim).amount;
             uint256 before = _creditsOfAll();
-            market.onConvicted(claim, 1, held.account);
+            market.onConvicted(claim, uint32(i), _winners(i, held.account), _refunds(i));
             vault.unlock(bond);
             slashed += stake;
             slashedTo += _creditsOfAll() - before;
@@ -269,6 +269,19 @@ contract MarketHandler is IAvailability {
     }
 
     // -- inside
+
+    /// @dev One to three accounts, the challenger first.
+    function _winners(uint256 i, address challenger) private pure returns (address[] memory winners) {
+        winners = new address[](1 + i % 3);
+        winners[0] = challenger;
+        for (uint256 k = 1; k < winners.length; k++) winners[k] = account(i + k);
+    }
+
+    /// @dev None to two, less or more than the share that they are paid from.
+    function _refunds(uint256 i) private pure returns (IStakeVault.Refund[] memory refunds) {
+        refunds = new IStakeVault.Refund[](i % 3);
+        for (uint256 k = 0; k < refunds.length; k++) refunds[k] = IStakeVault.Refund(account(i + k), i % 29);
+    }
 
     function _creditsOfAll() private view returns (uint256 sum) {
         for (uint256 i = 0; i < ACCOUNTS; i++) sum += vault.credits(account(i));

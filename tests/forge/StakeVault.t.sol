@@ -252,7 +252,9 @@ contract VaultTest {
     function _makeEverythingDue() private {
         vault.deposit(100);
         vault.lock(address(this), KEY, 10);
-        vault.slash(KEY, address(this), address(this));
+        address[] memory winners = new address[](1);
+        winners[0] = address(this);
+        vault.slash(KEY, winners, new IStakeVault.Refund[](0), address(this));
         vault.requestUnbond(5);
         CHEATS.warp(block.timestamp + UNBOND_SECONDS);
     }

@@ -173,7 +173,10 @@ def _proofs(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[m
     for chunk in sorted({0, max(len(words) // 4 - 1, 0)}):
         opened = openings.build(step, graph, statement, state.op, state.position, CHUNK * state.group + chunk)
         described = step.program.descriptors[state.op]
-        yield moves.ProveOp(state.node, described, proof, chunk, words, opened, statement.encode())
+        rest = opened[openings.staged_count(state.staged) :] if state.terms == 0 else opened
+        if state.terms == 0 and rest:
+            yield moves.Stage(state.node, described, proof, 0, b"", rest[:1], statement.encode())
+        yield moves.ProveOp(state.node, described, proof, chunk, words, rest, statement.encode())
 
 
 def _values(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[moves.ProveAlias]:
@@ -209,6 +212,7 @@ def of_other_phases(state: game.Game) -> Iterator[Move]:
     yield moves.PickElement(node, 0, b"\0\0\0\0")
     yield moves.PostPartials(node, b"\0\0\0\0")
     yield moves.PickPartial(node, 0, b"\0\0\0\0")
+    yield moves.Stage(node, b"", (), 0, b"", (), b"")
     yield moves.ProveOp(node, b"", (), 0, b"", (), b"")
     yield moves.ProveAlias(node, b"", GARBAGE, ())
     yield moves.ProvePadding(node)

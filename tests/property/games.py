@@ -237,14 +237,14 @@ def _another(dice: Dice, shape: tuple[int, int, int], held: LetterClaim) -> Lett
 
 
 def _openings(dice: Dice, table: Table, seat: Seat, held: LetterClaim, truth: LetterClaim) -> Iterator[Open]:
-    """An honest challenger's one game; of others one or two, wherever they like."""
+    """An honest challenger's one game; of others one or more, wherever they like."""
     if isinstance(seat.actor, Honest):
         published = held.trace if dice.random() < 0.7 and held.padded is None else None
         move = honest.opening(table.claim, truth, published, 0)
         assert move is not None, "a false claim can be challenged"
         yield move
         return
-    for nonce in range(dice.choice((1, 1, 2))):
+    for nonce in range(dice.choice((1, 1, 1, 2, 7))):
         yield letters.open_at(table.claim, held, dice.randint(0, held.transitions), nonce)
 
 

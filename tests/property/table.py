@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, moves
+from lockstep.protocol.docket import Docket
 from lockstep.protocol.moves import Event, Move, Phase, Verdict
 from lockstep.protocol.openings import OpeningWrong
 from lockstep.protocol.stakes import BURN, Books, Keeper
@@ -54,6 +55,7 @@ class Table:
     claim: game.Claim
     books: Books = field(default_factory=lambda: Books(Seconds(0)))
     records: dict[GameId, Record] = field(default_factory=dict)
+    docket: Docket = field(default_factory=Docket)
     convicted_by: GameId | None = None
     watcher: Callable[[Act], None] | None = None
     """Told of every call, after it."""
@@ -73,6 +75,7 @@ class Table:
         if record is None:
             self.books.lock(sender, id_, self.claim.bond, Keeper.GAME)
             record = self.records[id_] = Record(state, now, state.left_defender + state.left_challenger)
+            self.docket.listed.append(id_)
             self.claim = replace(self.claim, open_games=self.claim.open_games + 1)
         record.state = state
         record.log += events
@@ -83,12 +86,15 @@ class Table:
         return events
 
     def _settle(self, id_: GameId, closed: game.Game) -> None:
+        games = {key: record.state for key, record in self.records.items()}
         if closed.verdict == Verdict.REJECTED:
+            self.docket.skip_closed(games)
             self.claim = replace(self.claim, open_games=self.claim.open_games - 1)
             self.books.take_bond(id_, self.claim.defender)
             return
         if closed.verdict != Verdict.VOID:
-            self.books.slash(self.claim.id, closed.challenger, REQUESTER)
+            award = self.docket.award(games, closed.challenger, 0)
+            self.books.slash(self.claim.id, award.winners, (), REQUESTER)
             self.claim = replace(self.claim, live=False)
             self.convicted_by = id_
         self.books.unlock(id_, Keeper.GAME)

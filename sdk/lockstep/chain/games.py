@@ -27,8 +27,8 @@ from lockstep.protocol.types import (
 if TYPE_CHECKING:
     from web3.types import LogReceipt
 
-GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTensor": 1_000_000, "proveOp": 3_000_000,
-       "proveAlias": 1_200_000, "provePadding": 700_000, "resolve": 700_000}  # fmt: skip
+GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTensor": 1_000_000, "stage": 1_500_000,
+       "proveOp": 3_000_000, "proveAlias": 1_400_000, "provePadding": 1_000_000, "resolve": 1_000_000}  # fmt: skip
 """Limits by move: most carry the Program's header (up to 9 KiB); a verdict on a merge voids what was built on it."""
 GAS_DEFAULT = 500_000
 
@@ -41,15 +41,15 @@ def call(contract: contracts.Game, move: moves.Move, game_id: GameId) -> contrac
 def read(contract: contracts.Game, game_id: GameId, block: int | str = "latest") -> game.Game:
     """The game as stored. Raises `NotFoundError` if there is none."""
     (
-        claim, challenger, phase, rem, deadline, verdict, defender, left_defender, left_challenger, word, node,
-        statement, position, size, terms, mode, op, group, state_block,
+        claim, challenger, phase, rem, deadline, verdict, t, defender, left_defender, left_challenger, word, node,
+        statement, position, size, terms, mode, op, group, state_block, spent, staged,
     ) = contract.read("game", game_id, block=block)  # fmt: skip
     if phase == moves.Phase.NONE:
         raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
     return game.Game(
-        ClaimId(claim), Address(challenger), moves.Phase(phase), rem, Seconds(deadline), moves.Verdict(verdict),
+        ClaimId(claim), Address(challenger), moves.Phase(phase), rem, Seconds(deadline), moves.Verdict(verdict), t,
         Address(defender), Seconds(left_defender), Seconds(left_challenger), word, Digest(node), Digest(statement),
-        position, size, terms, mode, op, group, state_block,
+        position, size, terms, mode, op, group, state_block, spent, staged,
     )  # fmt: skip
 
 
@@ -145,6 +145,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], moves.Event]] = {
     "ElementPicked": lambda v: moves.ElementPicked(v["element"], v["claimed"]),
     "PartialsPosted": lambda v: moves.PartialsPosted(v["words"]),
     "PartialPicked": lambda v: moves.PartialPicked(v["group"], v["claimed"]),
+    "Staged": lambda v: moves.Staged(v["staged"]),
     "Convicted": lambda v: moves.Convicted(ClaimId(v["claim"]), _finding(v["finding"])),
     "Resolved": lambda v: moves.Resolved(ClaimId(v["claim"]), moves.Verdict(v["verdict"]), _address(v["winner"])),
 }

@@ -9,7 +9,7 @@ import struct
 
 from lockstep.numerics import reference
 from lockstep.protocol.moves import Opening
-from lockstep.protocol.openings import Opened
+from lockstep.protocol.openings import Opened, stage
 from lockstep.protocol.program import Kind, Op
 from lockstep.protocol.statement import Statement
 
@@ -25,10 +25,11 @@ class ReferenceArbiter:
         element: int,
         chunk: int,
         openings: tuple[Opening, ...],
+        staged: int = 0,
     ) -> int:
         """The word of flat element `element`; for a fold of more than 256 terms, of its chunk `chunk`."""
         decoded = Op.decode(descriptor)
-        opened = Opened(statement, op, decoded, element, chunk, openings)
+        opened = Opened(statement, op, decoded, element, chunk, openings, staged)
         rows = reference.Dataset(
             statement.dataset_rows, lambda row, column: opened.drawn(row * statement.row_length + column)
         )
@@ -37,6 +38,18 @@ class ReferenceArbiter:
         if decoded.kind == Kind.FOLD and decoded.chunks > 1:
             return reference.chunk(decoded, element, chunk, operands)
         return reference.element(decoded, element, operands)
+
+    def stage(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        openings: tuple[Opening, ...],
+        staged: int = 0,
+    ) -> int:
+        """The words of a map's next tensor operands, added to those staged before."""
+        return stage(statement, op, Op.decode(descriptor), element, openings, staged)
 
     def combine(self, mode: int, words: bytes) -> int:
         """One level of a fold."""

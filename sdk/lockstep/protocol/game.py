@@ -61,8 +61,20 @@ class Arbiter(Protocol):
         element: int,
         chunk: int,
         openings: tuple[moves.Opening, ...],
+        staged: int,
     ) -> int:
         """The word of an element, or of one chunk of a fold of more than 256 terms."""
+
+    def stage(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        openings: tuple[moves.Opening, ...],
+        staged: int,
+    ) -> int:
+        """The words of a map's next tensor operands, added to those staged before (`Game.staged`)."""
 
     def combine(self, mode: int, words: bytes) -> int:
         """One level of a fold."""
@@ -122,6 +134,8 @@ class Game:
     deadline: Seconds
     """The mover's."""
     verdict: Verdict
+    t: int
+    """The transition that is argued about; 0 until it is known."""
     defender: Address
     left_defender: Seconds
     left_challenger: Seconds
@@ -143,6 +157,10 @@ class Game:
     """The picked top partial of a fold of two levels."""
     block: int
     """Position in G of the state block's first entry."""
+    spent: int = 0
+    """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
+    staged: int = 0
+    """Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248."""
 
     @property
     def defender_moves(self) -> bool:
@@ -206,7 +224,7 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     if move.t > claim.transitions:
         raise Refused("StepOutOfRange", move.t)
     opened = Game(
-        claim.id, sender, Phase.NONE, 0, Seconds(0), Verdict.NONE, claim.defender, budget(claim, defender=True),
+        claim.id, sender, Phase.NONE, 0, Seconds(0), Verdict.NONE, 0, claim.defender, budget(claim, defender=True),
         budget(claim, defender=False), 0, EMPTY, EMPTY, 0, 0, 0, 0, 0, 0, 0,
     )  # fmt: skip
     event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
@@ -244,7 +262,7 @@ def _argue(game: Game, claim: Claim, t: Step, step: moves.Transition, now: Secon
         step.prev, EMPTY, step.ops_root, step.consts_root, claim.dataset_root, claim.seed, claim.dataset_rows,
         claim.row_length, claim.round, claim.slot, t, step.header,
     ).encode()  # fmt: skip
-    argued = replace(game, statement=keccak(statement))
+    argued = replace(game, statement=keccak(statement), t=int(t))
     return _turn(argued, Phase.DEFEND, now), (moves.Argued(t, game.node, statement),)
 
 
@@ -368,6 +386,13 @@ def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: Clai
     return _turn(picked, Phase.LOW_PARTIALS, now), (moves.PartialPicked(move.i, word),)
 
 
+def _stage(game: Game, move: moves.Stage, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    statement = _require_statement(game, move.context)
+    _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
+    staged = arbiter.stage(statement, game.op, move.descriptor, game.position, move.openings, game.staged)
+    return _turn(replace(game, staged=staged), Phase.PROOF, now), (moves.Staged(staged),)
+
+
 def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
@@ -377,7 +402,7 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbit
         if keccak(move.words) != move.answered:
             raise Refused("ProofInvalid")
         claimed, chunk = _word_at(move.words, move.chunk), CHUNK * game.group + move.chunk
-    computed = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings)
+    computed = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged)
     # INVARIANT: equal bits convict nobody.
     if computed == claimed:
         raise Refused("EqualBits", _bits(computed))
@@ -408,7 +433,19 @@ def _prove_padding(game: Game, move: moves.ProvePadding, now: Seconds, claim: Cl
     # INVARIANT: equal bits convict nobody; padding is EMPTY.
     if move.answered == EMPTY:
         raise Refused("EqualBits", EMPTY)
-    return _convict(game, Finding(Wrong.PADDING, ProgramRoot(EMPTY), 0, game.position, 0, 0, move.answered, EMPTY))
+    found = Finding(Wrong.PADDING, ProgramRoot(EMPTY), game.t, game.position, 0, 0, move.answered, EMPTY)
+    return _convict(game, found)
+
+
+def equivocate(defender: Address, first: Digest, second: Digest, signers: tuple[Address, Address]) -> Finding:
+    """What two signed claims for the same work prove; `first` and `second` are the EIP-712 digests. Needs no game."""
+    # INVARIANT: a claim that is signed twice is still one claim.
+    if first == second:
+        raise Refused("EqualBits", first)
+    # INVARIANT: only the claim's own worker equivocates.
+    if signers != (defender, defender):
+        raise Refused("Unauthorized", defender)
+    return Finding(Wrong.EQUIVOCATION, ProgramRoot(EMPTY), 0, 0, 0, 0, first, second)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -433,7 +470,7 @@ def _convict(game: Game, found: Finding) -> Played:
 
 def _close(game: Game, verdict: Verdict) -> Played:
     closed = Game(
-        game.claim, game.challenger, Phase.CLOSED, 0, Seconds(0), verdict, NOBODY, Seconds(0), Seconds(0), 0, EMPTY,
+        game.claim, game.challenger, Phase.CLOSED, 0, Seconds(0), verdict, 0, NOBODY, Seconds(0), Seconds(0), 0, EMPTY,
         EMPTY, 0, 0, 0, 0, 0, 0, 0,
     )  # fmt: skip
     winners = {Verdict.REJECTED: game.defender, Verdict.VOID: NOBODY}
@@ -538,6 +575,7 @@ _RULES: dict[type[moves.Answer], _Rule] = {
     moves.PickElement: _rule(_pick_element, Phase.ELEMENT),
     moves.PostPartials: _rule(_post_partials, Phase.PARTIALS, Phase.LOW_PARTIALS),
     moves.PickPartial: _rule(_pick_partial, Phase.PARTIAL_PICK),
+    moves.Stage: _rule(_stage, Phase.PROOF),
     moves.ProveOp: _rule(_prove_op, Phase.PROOF),
     moves.ProveAlias: _rule(_prove_alias, Phase.ALIAS),
     moves.ProvePadding: _rule(_prove_padding, Phase.PADDING),

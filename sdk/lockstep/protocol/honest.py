@@ -18,7 +18,7 @@ from lockstep.protocol.game import EMPTY, Claim, Game, levels
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.moves import Event, Phase
 from lockstep.protocol.openings import Known, Levels, MaterialisedStep
-from lockstep.protocol.program import CHUNK, Alias, Program
+from lockstep.protocol.program import CHUNK, Alias, Kind, Program
 from lockstep.protocol.statement import Statement
 from lockstep.protocol.types import Digest, StateRoot, TraceRoot
 
@@ -242,7 +242,9 @@ def _pick_partial(game: Game, log: Log, step: MaterialisedStep) -> moves.PickPar
     return None if i is None else moves.PickPartial(game.node, i, posted.words)
 
 
-def _prove_op(game: Game, log: Log, statement: Statement, step: MaterialisedStep, graph: Known) -> moves.ProveOp | None:
+def _prove_op(
+    game: Game, log: Log, statement: Statement, step: MaterialisedStep, graph: Known
+) -> moves.Stage | moves.ProveOp | None:
     program, chunk, words = step.program, 0, b""
     if game.terms > CHUNK:
         posted = log.last(moves.PartialsPosted)
@@ -256,7 +258,12 @@ def _prove_op(game: Game, log: Log, statement: Statement, step: MaterialisedStep
         chunk = first
     opened = openings.build(step, graph, statement, game.op, game.position, CHUNK * game.group + chunk)
     proof = tuple(merkle.proof(program.ops_levels, game.op))
-    return moves.ProveOp(game.node, program.descriptors[game.op], proof, chunk, words, opened, statement.encode())
+    described, context = program.descriptors[game.op], statement.encode()
+    if program.ops[game.op].kind == Kind.MAP:
+        if not game.staged and sum(len(opening.data) for opening in opened) > openings.STAGED_BYTES:
+            return moves.Stage(game.node, described, proof, 0, b"", opened[: len(opened) // 2], context)
+        opened = opened[openings.staged_count(game.staged) :]
+    return moves.ProveOp(game.node, described, proof, chunk, words, opened, context)
 
 
 def _prove_alias(game: Game, statement: Statement, step: MaterialisedStep, graph: Known) -> moves.ProveAlias:

@@ -61,11 +61,13 @@ class Verdict(IntEnum):
 
 
 class Wrong(IntEnum):
-    """What was proved wrong: an op's element, an entry of the state block, or a position that must be EMPTY."""
+    """What was proved wrong: an op's element, an entry of the state block, a position that must be EMPTY, or that two
+    claims were signed for the same work."""
 
     OP = 0
     ALIAS = 1
     PADDING = 2
+    EQUIVOCATION = 3
 
 
 # -- what moves carry
@@ -270,10 +272,9 @@ class PickPartial(Answer):
 
 
 @dataclass(frozen=True)
-class ProveOp(Answer):
-    """The challenger has the picked element or chunk executed."""
+class _Execution(Answer):
+    """What shows an op's operands (Solidity: `Proof`)."""
 
-    call = "proveOp"
     descriptor: bytes
     descriptor_proof: Proof
     chunk: int
@@ -288,6 +289,20 @@ class ProveOp(Answer):
             self.context,
         )  # fmt: skip
         return (game, self.answered, proof)
+
+
+@dataclass(frozen=True)
+class Stage(_Execution):
+    """The challenger opens the next tensor operands of a map, for `ProveOp` to find."""
+
+    call = "stage"
+
+
+@dataclass(frozen=True)
+class ProveOp(_Execution):
+    """The challenger has the picked element or chunk executed."""
+
+    call = "proveOp"
 
 
 @dataclass(frozen=True)
@@ -396,6 +411,14 @@ class PartialsPosted(Event):
 class PartialPicked(Event):
     group: int
     claimed: int
+
+
+@dataclass(frozen=True)
+class Staged(Event):
+    """Some tensor operands of the picked element are known."""
+
+    staged: int
+    """As in the stored game."""
 
 
 @dataclass(frozen=True)

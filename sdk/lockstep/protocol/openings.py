@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -25,6 +25,11 @@ Levels = Sequence[Sequence[Digest]]
 
 DATASET = -1
 """The operand number that a draw's one read has: it names no operand."""
+
+STAGED_BYTES = 4 * LEAF_BYTES
+"""A map that reads more bytes of leaves than these opens half of them before its proof."""
+_COUNT_AT = 248
+_WORDS = (1 << _COUNT_AT) - 1
 
 
 # -- what a party holds ------------------------------------------------------------------------------------------------
@@ -251,6 +256,11 @@ def _opening(tensor: Tensor, leaf: int, root_proof: tuple[Digest, ...]) -> Openi
     )
 
 
+def staged_count(staged: int) -> int:
+    """How many tensor operands are staged."""
+    return staged >> _COUNT_AT
+
+
 # -- the Arbiter's side ------------------------------------------------------------------------------------------------
 
 
@@ -269,14 +279,24 @@ class Opened:
     """
 
     def __init__(
-        self, statement: Statement, op_index: int, op: Op, element: int, chunk: int, openings: Sequence[Opening]
+        self,
+        statement: Statement,
+        op_index: int,
+        op: Op,
+        element: int,
+        chunk: int,
+        openings: Sequence[Opening],
+        staged: int = 0,
     ) -> None:
         self.statement = statement
         self.op_index = op_index
         self.op = op
         self._leaves: dict[tuple[int, int, int], bytes] = {}
+        self._staged: dict[tuple[int, int, int], int] = {}
         rest = iter(openings)
-        for operand, leaf in touched(op, element, chunk, statement, self._operand_word):
+        for operand, leaf in self._unstaged(
+            touched(op, element, chunk, statement, self._operand_word), element, staged
+        ):
             opening = next(rest, None)
             # INVARIANT: an element reads exactly the openings that its descriptor implies.
             if opening is None:
@@ -294,7 +314,20 @@ class Opened:
         """The word at flat element `position` of the dataset."""
         return self._word(DATASET, 0, position)
 
+    def _unstaged(self, reads: Iterator[tuple[int, int]], element: int, staged: int) -> Iterator[tuple[int, int]]:
+        """The reads that need openings; a map's first ones may have been staged, one word each."""
+        for k in range(staged_count(staged)) if self.op.kind == Kind.MAP else ():
+            read = next(reads, None)
+            if read is None:
+                return
+            view = self.op.views[read[0]]
+            at = flat(view, coordinates(self.op, element))
+            self._staged[int(view.tag), view.index, at] = staged >> 32 * k & 0xFFFFFFFF
+        yield from reads
+
     def _word(self, tag: int, index: int, position: int) -> int:
+        if (tag, index, position) in self._staged:
+            return self._staged[tag, index, position]
         data = self._leaves.get((tag, index, position // CHUNK), b"")
         # INVARIANT: a leaf is read inside its bytes.
         if 4 * (position % CHUNK) + 4 > len(data):
@@ -343,6 +376,24 @@ class Opened:
         if view.tag == Tag.STATE:
             return s.prev, view.index, h.s_in
         return s.consts_root, view.index, ceil_log2(max(h.n_consts, 1))
+
+
+def stage(statement: Statement, op_index: int, op: Op, element: int, openings: Sequence[Opening], staged: int) -> int:
+    """The words of a map's next tensor operands at `element`, one for each opening, added to those staged before."""
+    # INVARIANT: only a map's operands are staged.
+    if op.kind != Kind.MAP:
+        raise OpeningWrong("OpUnknown")
+    known, words = staged_count(staged), staged & _WORDS
+    opened = Opened(statement, op_index, _first_tensors(op, known + len(openings)), element, 0, openings, staged)
+    for view in [view for view in op.views if view.tag < Tag.IOTA][known : known + len(openings)]:
+        words |= opened.word(view.tag, view.index, flat(view, coordinates(op, element))) << 32 * known
+        known += 1
+    return words | known << _COUNT_AT
+
+
+def _first_tensors(op: Op, count: int) -> Op:
+    """The same map with its first `count` tensor operands alone."""
+    return replace(op, views=tuple([view for view in op.views if view.tag < Tag.IOTA][:count]))
 
 
 def _decode_header(data: bytes) -> TensorHeader:

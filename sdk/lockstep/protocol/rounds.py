@@ -447,8 +447,11 @@ class Market:
         return GameTerms(c.worker, c.transitions, before, p.clock_seconds, p.step_seconds, self._bond(p))
 
     @_verb
-    def on_convicted(self, block: Block, claim: ClaimId, t: int, challenger: Address) -> None:
-        """The claim is wrong, at transition t (0: unknown): slashes its stake; a merge's later rounds become Void."""
+    def on_convicted(
+        self, block: Block, claim: ClaimId, t: int, winners: Sequence[Address], refunds: Sequence[tuple[Address, int]]
+    ) -> None:
+        """The claim is wrong, at step `t` or (0) for want of an answer: slashes its stake; a merge's later rounds are
+        Void. `refunds` are gas."""
         if not self.live(claim):
             raise revert("ClaimClosed", claim)
         c = self.claims[claim]
@@ -464,7 +467,10 @@ class Market:
         else:
             # Nobody waits for a receipt of the convicted.
             ro.spoke |= 1 << c.slot
-        self.books.slash(claim, challenger, j.requester)
+        p = self.params[c.job]
+        # Gas is paid at what it costs now, capped.
+        costs = [(account, economics.gas_cost(gas, p.gas_price, p.fee_cap, block.base_fee)) for account, gas in refunds]
+        self.books.slash(claim, winners, costs, j.requester)
 
     @_verb
     def on_rejected(self, claim: ClaimId) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from lockstep.protocol.economics import split_slash
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, Seconds, Wei
 
@@ -126,17 +128,21 @@ class Books:
         self.credits[defender] += to_defender
         self.credits[BURN] += taken.amount - to_defender
 
-    def slash(self, key: bytes, challenger: Address, requester: Address) -> None:
-        """A convicted claim: 30 % to the challenger, 20 % to the requester (rounded down), the rest is burned."""
+    def slash(
+        self, key: bytes, winners: Sequence[Address], refunds: Sequence[tuple[Address, Wei]], requester: Address
+    ) -> None:
+        """A convicted claim: 30 % to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of
+        the stake pay `refunds`, in order; every part rounded down, the rest is burned."""
         taken = self._take(key, Keeper.MARKET)
-        to_challenger = taken.amount * 30 // 100
-        to_requester = taken.amount * 20 // 100
-        # INVARIANT: slashed = burned + to the challenger + to the requester; what division leaves is burned.
-        burned = taken.amount - to_challenger - to_requester
+        # INVARIANT: slashed = burned + to the challengers + to the requester; at least half is burned.
+        parts = split_slash(taken.amount, len(winners), [amount for _, amount in refunds])
 
-        self.credits[challenger] += to_challenger
-        self.credits[requester] += to_requester
-        self.credits[BURN] += burned
+        for (account, _), amount in zip(refunds, parts.refunds, strict=True):
+            self.credits[account] += amount
+        for account, amount in zip(winners, parts.winners, strict=True):
+            self.credits[account] += amount
+        self.credits[requester] += parts.requester
+        self.credits[BURN] += parts.burned
 
     def slash_liveness(self, key: bytes, amount: Wei, keeper: Keeper = Keeper.MARKET) -> None:
         """No reveal, or a broken duty: `amount` of the lock is burned, the rest is free again."""

@@ -151,7 +151,7 @@ class Scene:
 
     def convict(self, claim: ClaimId) -> None:
         self.market.on_open(self.block, claim, self.body(claim))
-        self.market.on_convicted(self.block, claim, 1, CHALLENGER)
+        self.market.on_convicted(self.block, claim, 1, (CHALLENGER,), ())
 
     def refused(self, name: str, act: object, *args: object) -> None:
         before = (self.market.books.owed, json.dumps(sorted(self.market.books.free.items())))
@@ -592,8 +592,8 @@ def test_a_window_closes_and_what_is_final_is_not_judged(scene: Scene) -> None:
     scene.later(1)
     scene.refused("WindowClosed", scene.market.on_open, scene.block, claim, scene.body(claim))
     scene.market.finalize(scene.block, scene.job, 0)
-    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, CHALLENGER)
-    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, merge, 1, CHALLENGER)
+    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, (CHALLENGER,), ())
+    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, merge, 1, (CHALLENGER,), ())
 
 
 def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_the_same_input(scene: Scene) -> None:
@@ -677,7 +677,7 @@ def test_a_failed_round_keeps_the_stake_of_a_challenged_claim_until_its_game_is_
     assert scene.free(HONEST) == scene.free(LIAR) == 10_000 - 101, "both are in games"
     scene.refused("WindowClosed", scene.market.on_open, scene.block, scene.claim(0), scene.body(scene.claim(0)))
     scene.market.on_rejected(scene.claim(0))
-    scene.market.on_convicted(scene.block, scene.claim(1), 1, CHALLENGER)
+    scene.market.on_convicted(scene.block, scene.claim(1), 1, (CHALLENGER,), ())
     assert scene.free(HONEST) == 10_000
     assert scene.free(LIAR) == 10_000 - 101, "failing the round saves no liar"
 
@@ -687,8 +687,8 @@ def test_two_games_on_one_claim_end_with_the_first_conviction(scene: Scene) -> N
     claim = scene.claim(1)
     assert scene.market.on_open(scene.block, claim, scene.body(claim)).open_games == 0
     assert scene.market.on_open(scene.block, claim, scene.body(claim)).open_games == 1, "more clock for the defender"
-    scene.market.on_convicted(scene.block, claim, 1, CHALLENGER)
-    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, CHALLENGER)
+    scene.market.on_convicted(scene.block, claim, 1, (CHALLENGER,), ())
+    scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, (CHALLENGER,), ())
     scene.refused("ClaimClosed", scene.market.on_rejected, claim)
     scene.later(100)
     scene.market.finalize(scene.block, scene.job, 0)
@@ -778,7 +778,7 @@ def test_a_lock_obeys_its_keeper_and_is_made_once() -> None:
     for broken, act in (
         ("AlreadyLocked", lambda: books.lock(HONEST, b"bond", Wei(5))),
         ("WrongKeeper", lambda: books.unlock(b"bond")),
-        ("WrongKeeper", lambda: books.slash(b"bond", CHALLENGER, REQUESTER)),
+        ("WrongKeeper", lambda: books.slash(b"bond", (CHALLENGER,), (), REQUESTER)),
         ("NotLocked", lambda: books.unlock(b"none")),
     ):
         with pytest.raises(LockstepError, match=broken):
@@ -792,7 +792,7 @@ def test_a_slash_is_divided_exactly(stake: int) -> None:
     books = Books(Seconds(1))
     books.deposit(LIAR, Wei(stake))
     books.lock(LIAR, b"claim", Wei(stake))
-    books.slash(b"claim", CHALLENGER, REQUESTER)
+    books.slash(b"claim", (CHALLENGER,), (), REQUESTER)
     assert books.credits[BURN] + books.credits[CHALLENGER] + books.credits[REQUESTER] == stake
     assert books.credits[BURN] >= stake - stake // 2, "at least half is burned"
     assert books.owed == books.tokens

@@ -22,7 +22,7 @@ def _end_games(player: GamingPlayer, *, convict: bool) -> None:
         if not market.live(claim):
             market.books.unlock(key, Keeper.GAME)
         elif convict:
-            market.on_convicted(player.block, claim, 0, challenger)
+            market.on_convicted(player.block, claim, 0, (challenger,), ())
             market.books.unlock(key, Keeper.GAME)
         else:
             market.on_rejected(claim)

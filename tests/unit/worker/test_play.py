@@ -148,7 +148,7 @@ class Play:
                 else:
                     body = opened(self.market.params[self.job].inner_steps).body
                 self.market.on_open(self.block, ClaimId(claim), body)
-                self.market.on_convicted(self.block, ClaimId(claim), 0, CHALLENGER)
+                self.market.on_convicted(self.block, ClaimId(claim), 0, (CHALLENGER,), ())
 
 
 def play(seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float) -> Play:

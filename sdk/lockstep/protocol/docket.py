@@ -1,0 +1,52 @@
+"""The games on one claim in the order of their opening: who shares the prize when it is convicted.
+
+Twin of the lists in contracts/DisputeGame.sol: the same names, the same bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lockstep.protocol.game import Game
+from lockstep.protocol.moves import Phase
+from lockstep.protocol.types import Address, GameId
+
+SCAN = 8
+"""Games that one verdict looks at, from the earliest that may be live."""
+WINNERS = 3
+"""Challengers who share a prize."""
+
+
+@dataclass(frozen=True)
+class Award:
+    """What a conviction asks of the market."""
+
+    winners: tuple[Address, ...]
+    """Who shares the prize by 2 : 1 : 1, the one who convicted first."""
+    gas: tuple[tuple[Address, int], ...]
+    """Gas that challengers spent on games still open, to be given back in this order."""
+
+
+@dataclass
+class Docket:
+    """The games on a claim."""
+
+    listed: list[GameId] = field(default_factory=list)
+    first_live: int = 0
+    """Those before are closed."""
+
+    def award(self, games: Mapping[GameId, Game], first: Address, spent: int) -> Award:
+        """`first` has convicted, by a game now closed or (an equivocation) by none: the two earliest other live games
+        share. A game beyond SCAN from the earliest live one has no part: a verdict costs the same, however many play.
+        """
+        within = [games[id_] for id_ in self.listed[self.first_live : self.first_live + SCAN]]
+        live = [game for game in within if game.phase != Phase.CLOSED]
+        winners = (first, *(game.challenger for game in live[: WINNERS - 1]))
+        return Award(winners, ((first, spent), *((game.challenger, game.spent) for game in live)))
+
+    def skip_closed(self, games: Mapping[GameId, Game]) -> None:
+        """Some steps at a time, as games close."""
+        end = min(len(self.listed), self.first_live + SCAN)
+        while self.first_live < end and games[self.listed[self.first_live]].phase == Phase.CLOSED:
+            self.first_live += 1
