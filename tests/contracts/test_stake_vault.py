@@ -95,7 +95,7 @@ def test_only_the_market_and_the_game_move_stakes(bench):
     for call, args in (
         (bench.vault.lock, (accounts[3], KEY, 1)),
         (bench.vault.takeBond, (KEY, accounts[5])),
-        (bench.vault.slash, (KEY, accounts[5], accounts[5])),
+        (bench.vault.slash, (KEY, [accounts[5]], [], accounts[5])),
         (bench.vault.slashLiveness, (KEY, 1)),
         (bench.vault.escrow, (accounts[3], 1)),
         (bench.vault.escrowWithPermit, (accounts[3], 1, 0, 0, ZERO, ZERO)),

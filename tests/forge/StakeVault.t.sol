@@ -195,7 +195,7 @@ contract VaultTest {
             abi.encodeCall(vault.unlock, (KEY)),
             abi.encodeCall(vault.takeBond, (KEY, stranger)),
             abi.encodeCall(vault.slashLiveness, (KEY, 1)),
-            abi.encodeCall(vault.slash, (KEY, stranger, stranger)),
+            abi.encodeCall(vault.slash, (KEY, _one(stranger), new IStakeVault.Refund[](0), stranger)),
             abi.encodeCall(vault.escrow, (address(this), 1)),
             abi.encodeCall(vault.escrowWithPermit, (address(this), 1, block.timestamp, 27, bytes32(0), bytes32(0))),
             abi.encodeCall(vault.credit, (stranger, 1))
@@ -249,12 +249,15 @@ contract VaultTest {
 
     // -- inside
 
+    function _one(address winner) private pure returns (address[] memory winners) {
+        winners = new address[](1);
+        winners[0] = winner;
+    }
+
     function _makeEverythingDue() private {
         vault.deposit(100);
         vault.lock(address(this), KEY, 10);
-        address[] memory winners = new address[](1);
-        winners[0] = address(this);
-        vault.slash(KEY, winners, new IStakeVault.Refund[](0), address(this));
+        vault.slash(KEY, _one(address(this)), new IStakeVault.Refund[](0), address(this));
         vault.requestUnbond(5);
         CHEATS.warp(block.timestamp + UNBOND_SECONDS);
     }
