@@ -127,6 +127,12 @@ def test_ten_stakes_need_a_sixth_and_volunteers_alone_sixty_five_stakes() -> Non
     assert economics.break_even_multiple(0) == inf, "what nobody sees, no stake deters"
 
 
+def test_replaying_at_random_pays_from_one_lie_in_twelve_at_forty_stakes() -> None:
+    assert economics.volunteer_break_even(40) == pytest.approx(1 / 12)
+    prize = economics.split_slash(Wei(40), 1).winners[0]
+    assert economics.volunteer_break_even(40) * prize == pytest.approx(1), "the expected prize is the work of one claim"
+
+
 @given(st.floats(0.001, 0.999), st.floats(0.1, 1))
 def test_break_even_is_where_cheating_earns_what_honesty_does(detection: float, burned: float) -> None:
     multiple = economics.break_even_multiple(detection, burned)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from dataclasses import asdict, replace
 
 import pytest
 
 from lockstep.protocol import economics
 from lockstep.protocol.economics import Audit
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import ChainError, UsageError
+from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.presets import DEVNET, MAINNET, PRESETS, TOKEN, Terms
-from lockstep.protocol.types import Wei
+from lockstep.protocol.types import Seconds, Wei
+from tests.histories import random_params
 
 
 @pytest.mark.parametrize("terms", PRESETS.values(), ids=PRESETS)
@@ -20,6 +23,15 @@ def test_a_preset_is_above_the_contracts_floors(terms: Terms) -> None:
     assert terms.bond >= economics.bond_floor(terms.slot_price, 1), "even where a slot is one step"
     assert terms.witness_stake >= economics.witness_floor(terms.witness_fee)
     assert 0 < terms.fee_cap <= economics.MAX_FEE_CAP
+
+
+@pytest.mark.parametrize("terms", PRESETS.values(), ids=PRESETS)
+def test_the_market_accepts_a_preset(terms: Terms) -> None:
+    shape = replace(random_params(random.Random(0)), slots=64, inner_steps=500)
+    unbonding = Seconds(terms.challenge_seconds + 2 * terms.clock_seconds)
+    check_params(replace(shape, **asdict(terms)), unbonding)
+    with pytest.raises(ChainError, match="witnesses"):
+        check_params(replace(shape, **{**asdict(terms), "witnesses": 65}), unbonding)
 
 
 def test_mainnet_is_for_64_slots_of_500_steps() -> None:
