@@ -1,0 +1,90 @@
+"""Demands on a real chain with a real store: who holds the data answers, what nobody has does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockstep.chain.outbox import Outbox
+from lockstep.demands import Answers
+from lockstep.jobs import Job
+from lockstep.protocol.availability import Status, payload_demand_id, row_demand_id
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from tests import toyjob
+
+from .market import NOWHERE, Market, Worker
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+ANSWER = Seconds(120)
+
+
+@pytest.fixture
+def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
+    made = Market.start(tmp_path_factory.mktemp("demands"), attest_seconds=Seconds(900), answer_seconds=ANSWER)
+    made.seal()
+    yield made
+    made.stop()
+
+
+def answers(market: Market, worker: Worker) -> Answers:
+    return Answers(market.contracts, market.store, Address(worker.account.address))
+
+
+def send_all(market: Market, worker: Worker, outbox: Outbox) -> list[str]:
+    """Everything that is due of an account, sent; the kinds."""
+
+    def job_of(job: JobId) -> Job | None:
+        return market.job if job == market.job_id else None
+
+    due = list(answers(market, worker).due(market.ledger(), job_of, market.now()))
+    for key, call in due:
+        outbox.send(call, key)
+    return [key.partition("/")[0] for key, _ in due]
+
+
+def test_owner_answers_for_its_payload_and_whoever_has_the_data_for_a_row(market: Market) -> None:
+    owner, asker, third = market.workers
+    claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
+    demands, vault = market.contracts.demands, market.contracts.vault
+    asker.outbox.send(demands.unavailable(market.job_id, 0, 0), "unavailable")
+    asker.outbox.send(demands.demand_row(market.job_id, 7), "row")
+    market.devnet.mine(2)
+
+    bond = market.contracts.market.bond_of(market.job_id)
+    assert send_all(market, third, third.outbox) == ["answer"], "the row; the payload is another's"
+    assert vault.credits(Address(third.account.address)) == Wei(bond * 60 // 100)
+    assert send_all(market, owner, owner.outbox) == ["answer"], "the payload; the row is posted"
+    assert vault.credits(Address(owner.account.address)) == Wei(bond * 60 // 100)
+    assert demands.demand(payload_demand_id(claims[0], 0)).status == Status.ANSWERED  # type: ignore[union-attr]
+    assert demands.demand(row_demand_id(market.job_id, 7)).status == Status.ANSWERED  # type: ignore[union-attr]
+    assert demands.missing(claims[0]) is False
+    assert send_all(market, owner, owner.outbox) == [], "nothing is left to do"
+
+
+def test_asker_voids_a_job_whose_row_nobody_posts(market: Market) -> None:
+    asker = market.workers[1]
+    free = market.contracts.vault.free(Address(asker.account.address))
+    asker.outbox.send(market.contracts.demands.demand_row(market.job_id, 0), "row")
+    market.devnet.advance(Seconds(ANSWER + 1))
+    assert send_all(market, asker, asker.outbox) == ["settle"]
+    job = market.contracts.market.job(market.job_id)
+    assert (job.status, job.prover) == (JobStatus.VOID, asker.account.address)
+    assert market.contracts.vault.free(Address(asker.account.address)) == free, "the bond is back"
+
+
+def test_verifier_demands_a_payload_that_is_lost_and_the_merge_goes_on_without_it(market: Market) -> None:
+    verifier = market.verifier()
+    claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)], payload_cids={0: NOWHERE})
+    demanded = verifier.wait_for("demanded", 120.0)
+    assert (demanded["claim"], demanded["slot"]) == (claims[0].hex(), 0)
+    market.devnet.advance(Seconds(ANSWER + 1))
+    verifier.wait_for("settled", 120.0)
+    assert market.contracts.demands.missing(claims[0]) is True
+    market.devnet.advance(Seconds(900))
+    bodies = market.ledger().jobs[market.job_id].rounds[0].bodies
+    market.requester.send(market.contracts.market.freeze(market.job_id, 0, bodies), "freeze")
+    assert market.contracts.market.round(market.job_id, 0).mask == 0b110
+    assert market.contracts.vault.lock_of(payload_demand_id(claims[0], 0)) is None, "the bond is back"
