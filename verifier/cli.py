@@ -10,7 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
-from lockstep.cli.output import event
+from lockstep.cli.output import emit, event
+from lockstep.protocol.errors import Mismatch, NotFoundError, UsageError
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import JobId
 from lockstep.settings import resolve
 
 Witness = Annotated[bool, typer.Option("--witness", help="Look only where drawn, with a stake, for a fee.")]
@@ -56,3 +59,42 @@ def up(
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
         runner = Service(party, memory, witness=witness) if seed is None else cheats.FalseChallenger(party, seed)
         runner.run(stop)
+
+
+@app.command("void")
+def void(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, 64 hex digits.")],
+    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Void a job whose Programs could not be defended; the prover earns 30 % of what is left of its deposit.
+
+    Exit 10 if they break no rule: then there is nothing to prove.
+    """
+    settings = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    from lockstep.invalidity import evidence_against
+    from lockstep.party import Party
+
+    wanted = _job_id(job)
+    with Party.open(settings) as party:
+        if party.contracts.market.job(wanted).status == JobStatus.NONE:
+            raise NotFoundError(f"no job {job}", hint="the event JobCreated names jobs")
+        found = evidence_against(party.contracts.market.params(wanted), party.store)
+        if found is None:
+            raise Mismatch("every rule holds: the job stands", hint="its Programs can be defended")
+        evidence, rule = found
+        party.outbox.send(party.contracts.validator.prove_invalid(wanted, evidence), f"void/{wanted.hex()}")
+    broken = {"rule": rule.name.lower(), "subject": evidence.subject.name.lower(), "index": evidence.index}
+    emit(
+        {"job": wanted.hex(), **broken}, as_json, text=f"void: {broken['rule']} ({broken['subject']} {evidence.index})"
+    )
+
+
+def _job_id(text: str) -> JobId:
+    try:
+        value = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise UsageError(f"{text!r} is no job", hint="64 hex digits, as `lockstep train list` shows them")
+    return JobId(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,7 @@ from lockstep.jobs import Job
 from lockstep.protocol.availability import Status, payload_demand_id, row_demand_id
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
-from tests import toyjob
+from tests import broken, toyjob
 
 from .market import NOWHERE, Market, Worker
 
@@ -88,3 +89,22 @@ def test_verifier_demands_a_payload_that_is_lost_and_the_merge_goes_on_without_i
     market.requester.send(market.contracts.market.freeze(market.job_id, 0, bodies), "freeze")
     assert market.contracts.market.round(market.job_id, 0).mask == 0b110
     assert market.contracts.vault.lock_of(payload_demand_id(claims[0], 0)) is None, "the bond is back"
+
+
+def test_command_voids_a_job_that_could_not_be_defended_and_no_other(market: Market) -> None:
+    params = broken.publish(market.store)
+    market.requester.send(market.contracts.token.mint(Address(market.requester.address), params.escrow * 2), "more")
+    market.requester.send(market.contracts.market.create(params, 1, params.escrow), "careless")
+    (job,) = [found for found in market.ledger().jobs if found != market.job_id]
+    home = market.home("prover")
+    key = ["--home", str(home), "--password-file", str(home / "password"), "--json"]
+    sound = market.lockstep("verifier", "void", market.job_id.hex(), *market.arguments(), *key)
+    assert sound.returncode == 10, sound.stdout
+    assert market.contracts.market.job(market.job_id).status == JobStatus.ACTIVE
+    ended = market.lockstep("verifier", "void", job.hex(), *market.arguments(), *key)
+    assert ended.returncode == 0, ended.stdout
+    assert json.loads(ended.stdout)["data"] == {
+        "job": job.hex(), "rule": "instruction_count", "subject": "op", "index": 1
+    }  # fmt: skip
+    stored = market.contracts.market.job(job)
+    assert (stored.status, stored.prover) == (JobStatus.VOID, market.address("prover"))
