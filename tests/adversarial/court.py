@@ -41,6 +41,7 @@ from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phas
 from lockstep.protocol.moves import Finding, Verdict
 from lockstep.protocol.program import Kind
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
+from lockstep.protocol.witnesses import Outcome
 from lockstep.storage.directory import DirectoryStore
 from tests import games as games_of_tests
 from tests import toyjob
@@ -483,6 +484,9 @@ class Court:
         defenders = {e.game: self.name_of(e.defender) for e in self.events("Opened")}
         for e in self.events("BondTaken"):
             earned[defenders[e.args["key"]]] += e.to_defender
+        fees = [e for e in self.events("DutyClosed") if e.outcome == Outcome.PAID]
+        for e in fees:
+            earned[self.name_of(e.account)] += e.amount
         vault = self.contracts.vault
         burned = vault.credits(vault.read("BURN"))
         assert vault.total_escrow() == 0, "the job is over"
@@ -495,7 +499,7 @@ class Court:
             assert gained[name] >= earned[name], f"{name} is honest and lost {earned[name] - gained[name]}"
             if name.startswith(("worker", "aggregator")):
                 assert gained[name] == earned[name], f"{name} gained {gained[name] - earned[name]} beside its pay"
-        paid = sum(e.amount for e in self.events("Paid"))
+        paid = sum(e.amount for e in (*self.events("Paid"), *fees))
         assert gained["requester"] >= -paid, "the requester pays for accepted work alone"
         for e in self.events("Slashed"):
             assert 2 * e.burned >= e.amount, f"of {e.amount} only {e.burned} were burned"
