@@ -15,7 +15,7 @@ import {CHEATS} from "./Cheats.sol";
 
 /// @title MarketHandler
 /// @notice What the fuzzer may do to one job: every verb, by every account, at any time. It is the game itself.
-contract MarketHandler is IAvailability {
+contract MarketHandler {
     uint32 internal constant MERGE = 0xffffffff;
     uint256 public constant ACCOUNTS = 6;
     uint16 internal constant SLOTS = 3;

@@ -12,7 +12,7 @@ import {Cheats, CHEATS} from "./Cheats.sol";
 
 /// @title Beyond
 /// @notice What the market asks others, as tests/histories.py answers it.
-contract Beyond is IAvailability {
+contract Beyond {
     function witnessOf(bytes32, uint32 round, uint256 i) external pure returns (address) {
         return CHEATS.addr(0x1004 + (round + i) % 4);
     }

@@ -7,6 +7,7 @@ import {JobMarket} from "../../contracts/JobMarket.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {Witnesses} from "../../contracts/Witnesses.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
+import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
@@ -155,7 +156,7 @@ contract WitnessHandler {
         IJobMarket.Body memory merged =
             IJobMarket.Body(Merkle.leaf(Merkle.node(ro.nextShared, ro.nextOuter)), ro.nextShared, ro.nextOuter);
         market.onOpen(claim, slot == 7 ? merged : _body(claim));
-        market.onConvicted(claim, slot == 7 || silent ? 0 : wrong, account(0));
+        _convict(claim, slot == 7 || silent ? 0 : wrong);
     }
 
     function settle(uint256 k) external {
@@ -231,7 +232,13 @@ contract WitnessHandler {
         uint32 wrong = wrongFrom(claim);
         if (wrong == 0 || wrong > t || !market.windowOpen(claim)) return;
         market.onOpen(claim, _body(claim));
-        market.onConvicted(claim, wrong, account(0));
+        _convict(claim, wrong);
+    }
+
+    function _convict(bytes32 claim, uint32 t) private {
+        address[] memory winners = new address[](1);
+        winners[0] = account(0);
+        market.onConvicted(claim, t, winners, new IStakeVault.Refund[](0));
     }
 
     function _honestWord(Seen memory at, IWitnesses.Duty memory d) private view returns (IWitnesses.Word memory) {
