@@ -75,6 +75,8 @@ def lazy(court: Court) -> Ended:
     claims = court.claim(change=UNPUBLISHED)
     audit, duties = drawn(court)
     contract = court.contracts.witnesses
+    early = court.refused(contract.publish(court.job_id, 0, 0, "list"), "worker-0")
+    assert early == "WindowClosed", "no list is public while a witness may still commit to a root"
     guesses = []
     for i, duty in enumerate(duties):
         guess = replace(word_of(court, witness, audit, i, claims[duty.slot]), state=StateRoot(b"\x5a" * 32))
