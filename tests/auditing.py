@@ -169,7 +169,7 @@ class Stage:
     def convict(self, claim: ClaimId, t: int) -> None:
         """A game's verdict; t = 0: the defender was silent."""
         self.market.on_open(self.block, claim, self.body(claim))
-        self.market.on_convicted(self.block, claim, t, CHALLENGER)
+        self.market.on_convicted(self.block, claim, t, [CHALLENGER], [])
 
     def body(self, claim: ClaimId) -> Body:
         """The claim's three words, a merge's included."""

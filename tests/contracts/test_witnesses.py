@@ -106,7 +106,7 @@ class Audited(Job):
     def convict(self, slot, t):
         claim = self.claim(slot)
         self.market.onOpen(claim, self.body(claim), {"from": self.game})
-        self.market.onConvicted(claim, t, self.challenger, {"from": self.game})
+        self.market.onConvicted(claim, t, [self.challenger], [], {"from": self.game})
 
     def to_final(self):
         later(100)
