@@ -31,7 +31,7 @@ from lockstep.protocol.program import Op as KindOp
 from lockstep.protocol.types import Address, Digest
 from tests import recordings
 from tests.games import PlainStep
-from tests.random_ops import Maker, Question, abi, asked
+from tests.random_ops import SPECIAL, Maker, Question, abi, asked
 
 DEPLOYER = Address("0x" + "d0" * 20)
 PROGRAMS = 12
@@ -86,6 +86,10 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
     for mode in Fold:
         for count in (1, 2, 7, 8, 9, 16, 255, 256):
             words = b"".join(Maker(count).word().to_bytes(4, "big") for _ in range(count))
+            yield ask("combine", (int(mode), words), ReferenceArbiter().combine(mode, words))
+        # A fold's identity shows where nothing is greater, or less.
+        for word in SPECIAL:
+            words = word.to_bytes(4, "big")
             yield ask("combine", (int(mode), words), ReferenceArbiter().combine(mode, words))
     for function, arguments, error in refused():
         yield recordings.call(at, contract.call(function, *arguments).data, error, success=False)

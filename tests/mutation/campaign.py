@@ -46,19 +46,26 @@ RECORDINGS = ROOT / "out/recordings"
 RESULTS = ROOT / "out/mutation/results.jsonl"
 REASONS = Path(__file__).with_name("survivors.json")
 FLOAT32 = "contracts/libraries/Float32.sol"
+ROUNDS = "contracts/libraries/Rounds.sol"
 TARGETS = (
     FLOAT32,
     "contracts/Arbiter.sol",
     "contracts/DisputeGame.sol",
     "contracts/JobMarket.sol",
+    ROUNDS,
     "contracts/StakeVault.sol",
 )
-MADE_OF = {FLOAT32: ("tests/forge/Float32Harness.sol",)}
+MADE_OF = {
+    FLOAT32: ("tests/forge/Float32Harness.sol",),
+    ROUNDS: ("contracts/JobMarket.sol", ROUNDS),
+    "contracts/JobMarket.sol": ("contracts/JobMarket.sol", ROUNDS),
+}
 """Source -> the contracts to compile where that is not the source alone."""
 
 TESTS = {
     "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay",
     "contracts/JobMarket.sol": "RoundsReplay|MarketInvariants",
+    ROUNDS: "RoundsReplay|MarketInvariants",
     "contracts/StakeVault.sol": "VaultTest|DisputeGameTest|RoundsReplay",
 }
 """Source -> forge's tests of it that are no recording."""

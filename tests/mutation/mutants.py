@@ -59,7 +59,7 @@ REPLACED = {
 NUMBER = re.compile(r"(?<![\w.\"'x])(0x[0-9a-fA-F]+|\d+)(?![\w.\"'])")
 GUARD = re.compile(r"^\s*if \((.*)\) (revert |return |continue|break)")
 CONDITION = re.compile(r"^\s*(?:\} else |else )?if \(")
-COMMUTATIVE = r"(?<!\badd\()(?<!\bmul\()(?<!\band\()(?<!\bor\()(?<!\bxor\()(?<!\beq\()"
+COMMUTATIVE = r"(?<!\badd\()(?<!\bmul\()(?<!\band\()(?<!\bor\()(?<!\bxor\()(?<!\beq\()(?<!\bfma\()"
 CALL = re.compile(COMMUTATIVE + r"(?<=\()(\w[\w.\[\]]*), (\w[\w.\[\]]*)(?=[,)])")
 MODIFIERS = re.compile(r" (onlyMarket|onlyGame|nonReentrant|onlyKeeper|only\w+)(?= |$)")
 STATEMENT = re.compile(r"^\s+(\w.*;|\S+ := .*[^{])$")
