@@ -119,6 +119,14 @@ test-clang: setup ## the golden hash on a build by clang++
 test-contracts: setup $(STAMP)/brownie ## the brownie tests, against an Anvil of their own
 	tools/test-contracts $(BROWNIE_ARGS)
 
+$(STAMP)/ganache: tools/test-ganache $(STAMP)/venv
+	npm install --prefix out/ganache --no-save --ignore-scripts --no-audit --no-fund --loglevel=error ganache@7.9.2
+	@touch $@
+
+.PHONY: test-ganache
+test-ganache: setup $(STAMP)/brownie $(STAMP)/ganache ## the brownie tests on Ganache 7, hardfork Shanghai
+	tools/test-ganache $(BROWNIE_ARGS)
+
 .PHONY: test-forge
 test-forge: setup ## fuzz tests and invariants
 	@mkdir -p out/home
