@@ -18,7 +18,8 @@ def play(court: Court) -> Ended:
     for i in range(4):
         court.fund(f"sybil-{i}")
     opened = [
-        court.open_at(claims[0], 1 + i % court.params.transitions, f"sybil-{i % 4}", nonce=i // 4) for i in range(GAMES)
+        court.open_at(claims[0], 1 + i * court.params.transitions // GAMES, f"sybil-{i % 4}", nonce=i // 4)
+        for i in range(GAMES)
     ]
     begun = court.now()
     allowed = [games.read(court.contracts.game, g).left_defender for g in opened]
