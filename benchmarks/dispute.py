@@ -1,6 +1,6 @@
 """Gas and transactions of direct games: one flip in every op kind of the three Programs of a GPT job, on Anvil.
 
-    python benchmarks/dispute.py [--json] [--layers 4 --width 128 --context 64 --rows 8]
+    python benchmarks/dispute.py [--json] [--models gpt-0.1m gpt-0.8m gpt-10m] [--hardest]
 
 No services: the worker's G_t has one wrong word, the challenger replays. Of each kind (and fold mode) the op that is
 dearest to prove is taken. Receipts, hardfork Prague, so that EIP-7623's calldata floor is counted in.
@@ -12,10 +12,10 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks.float32 import WITHOUT_LIBRARY, evm, normal_operands
 from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
 from lockstep.jobs import ClaimRun, Job, Schedule, checkpoint_of, merge_run, payload_of, slot_run, subtree_root
@@ -37,9 +38,9 @@ from lockstep.protocol.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind,
 from lockstep.protocol.types import ClaimId, Digest, JobId, Seed, StateRoot
 from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 from tests import games
-from tests.arena import Arena, Outcome, Terms, params_of
+from tests.arena import CHALLENGE, Arena, Outcome, Terms, params_of
 
-MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 2_000_000, 600_000
+MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 1_700_000, 500_000
 SLOTS, INNER_STEPS, ROWS = 2, 1, 32
 
 
@@ -61,6 +62,11 @@ class Row:
     transactions: int
     gas_total: int
     gas_max: int
+    bytes: int
+    """Of all its transactions' data."""
+    seconds: float
+    """From the challenger's opening to the conviction, both sides' replay of the step and the chain included."""
+    parameters: int
     gas: dict[str, list[int]]
     """By call."""
 
@@ -183,16 +189,20 @@ def flip(honest: StepTrace, op: int) -> FlippedStep:
 def play(arena: Arena, name: str, claim: ClaimId, held: Held, t: int, op: int) -> Row:
     """One game on a claim, after which the chain is as before."""
     mark = arena.devnet.snapshot()
+    # Nothing is kept of earlier games: each side materialises the step for this one.
+    held._steps.clear()
+    begun = time.monotonic()
     flipped = flip(held.honest(t), op)
     liar = Held(held.run, held.trace, held.state_zero, {t: flipped}, held._steps)
     known = chain_games.claim(arena.contracts.market, claim, arena.bodies[claim])
     opening = games.open_at(known, held, t)
     outcome = arena.play(opening, games.defends(liar), games.challenges(held))
+    seconds = time.monotonic() - begun
     arena.devnet.revert(mark)
-    return _row(name, flipped, outcome)
+    return _row(name, flipped, outcome, seconds)
 
 
-def _row(name: str, flipped: FlippedStep, outcome: Outcome) -> Row:
+def _row(name: str, flipped: FlippedStep, outcome: Outcome, seconds: float) -> Row:
     op = flipped.program.ops[flipped.op]
     found = outcome.finding
     exactly = found is not None and (
@@ -205,7 +215,8 @@ def _row(name: str, flipped: FlippedStep, outcome: Outcome) -> Row:
     return Row(
         name, flipped.op, kind_of(op), flipped.program.name_of(flipped.op), op.header.elements, op.k_terms,
         flipped.element, flipped.chunk, outcome.verdict == moves.Verdict.FRAUD, exactly, len(outcome.spent),
-        outcome.gas, outcome.worst, gas,
+        outcome.gas, outcome.worst, sum(spent.bytes for spent in outcome.spent), seconds,
+        flipped.state(0).header.elements, gas,
     )  # fmt: skip
 
 
@@ -349,34 +360,115 @@ def run(shape: Shape, arena: Arena) -> Iterator[Row]:
         yield play(arena, "merge", merged, held, 1, op)
 
 
+MODELS = {
+    "gpt-0.1m": Shape(layers=2, width=64, context=32, rows=4),
+    "gpt-0.8m": Shape(layers=4, width=128, context=64, rows=8),
+    "gpt-10m": Shape(layers=6, width=384, context=64, rows=4),
+}
+ROUND = ("startRound", "join", "seal", "commit", "reveal", "attest", "freeze", "merge", "finalize")
+"""The market's verbs in a round."""
+
+
+def result(model: str, parameters: int, rows: Sequence[Row]) -> dict[str, Any]:
+    """The worst of a model's games, number by number; `ratio` is the dearest game by the limit."""
+    gas = max(row.gas_total for row in rows)
+    return {
+        "model": model, "parameters": parameters, "games": len(rows),
+        "transactions": max(row.transactions for row in rows), "gas_total": gas,
+        "gas_max": max(row.gas_max for row in rows), "bytes": max(row.bytes for row in rows),
+        "seconds": round(max(row.seconds for row in rows), 2), "convicted_exactly": all(row.exactly for row in rows),
+        "ratio": round(gas / MAX_GAS, 3),
+    }  # fmt: skip
+
+
+def settle(arena: Arena) -> dict[str, Any]:
+    """Ends the round that `run` left merged; what an honest claim and a slot of a settled round cost."""
+    arena.devnet.advance(CHALLENGE)
+    arena.send(arena.contracts.market.call("finalize", arena.last_job(), 0), arena.worker)
+    spent: dict[str, list[int]] = {}
+    for one in arena.spent:
+        contract, call = one.call.split(".")
+        if contract == "JobMarket" and call in ROUND:
+            spent.setdefault(call, []).append(one.gas)
+    a_slot = sum(map(sum, spent.values())) / SLOTS
+    return {
+        "commit": max(spent["commit"]), "reveal": max(spent["reveal"]), "slots": SLOTS,
+        "settled_round_per_slot": round(a_slot),
+    }  # fmt: skip
+
+
+def arithmetic() -> dict[str, float]:
+    """Mean gas on the EVM: a multiplication with addition, an exponential, all maps of one AdamW element."""
+    program = job_of(MODELS["gpt-0.1m"]).programs.step
+    moved = [program.ops[alias.index] for alias in program.outputs if alias.kind == Alias.OP_KIND]
+    maps = [op for op in moved if op.kind == Kind.MAP and op.header.elements > 1]
+    codes = [Code(instr.op) for op in maps for instr in op.instrs]
+    with evm() as chain:
+        gas = {
+            code: float(chain.gas(code, *normal_operands(code, 1000, 0)).mean())
+            for code in {*codes, Code.FFMA, Code.FEXP} - WITHOUT_LIBRARY
+        }
+    element = sum(gas.get(code, 0.0) for code in codes)
+    return {"fma": gas[Code.FFMA], "exp": gas[Code.FEXP], "adamw_element": round(element, 1)}
+
+
+def measure(names: Sequence[str], *, quiet: bool) -> dict[str, Any]:
+    """Every game of the named models, on a chain each."""
+    results, rows, claims = [], [], {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            arena = Arena.start(Path(folder))
+            try:
+                games_ = []
+                for row in run(MODELS[name], arena):
+                    games_.append(row)
+                    if not quiet:
+                        _print(row)
+                claims[name] = settle(arena)
+            finally:
+                arena.stop()
+        results.append(result(name, games_[0].parameters, games_))
+        rows += games_
+    return {
+        "hardfork": HARDFORK, "results": results, "claims": claims, "arithmetic": arithmetic(),
+        "games": [asdict(row) for row in rows],
+    }  # fmt: skip
+
+
 def main() -> None:
-    """Prints the table, or with --json one line. Exit 1 if a flip is not convicted or a limit is passed."""
+    """Prints the tables, or with --json one line. Exit 1 if a flip is not convicted or a limit is passed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one line of JSON")
-    for name, default in asdict(Shape()).items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    given = vars(parser.parse_args())
-    as_json = given.pop("json")
-    with tempfile.TemporaryDirectory() as folder:
-        arena = Arena.start(Path(folder))
-        try:
-            rows = []
-            for row in chain(run(Shape(**given), arena), run_hardest(arena)):
-                rows.append(row)
-                if not as_json:
-                    _print(row)
-        finally:
-            arena.stop()
-    if as_json:
-        print(json.dumps({"hardfork": HARDFORK, "games": [asdict(row) for row in rows]}))
-    failed = [row for row in rows if not row.exactly or not within(row)]
-    if failed:
-        sys.exit(f"{len(failed)} games failed or passed a limit")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--hardest", action="store_true", help="also the two dearest proofs that a validator admits")
+    given = parser.parse_args()
+    data = measure(given.models, quiet=given.json)
+    over = [r["model"] for r in data["results"] if not (r["convicted_exactly"] and within(r))]
+    if given.hardest:
+        with tempfile.TemporaryDirectory() as folder:
+            arena = Arena.start(Path(folder))
+            try:
+                hardest = list(run_hardest(arena))
+            finally:
+                arena.stop()
+        data["hardest"] = [asdict(row) for row in hardest]
+        over += [row.kind for row in hardest if not (row.exactly and within(asdict(row)))]
+        if not given.json:
+            for row in hardest:
+                _print(row)
+    if given.json:
+        print(json.dumps({"ok": not over, "data": data}))
+    else:
+        for key in ("results", "claims", "arithmetic"):
+            print(f"{key}: {json.dumps(data[key])}")
+    if over:
+        sys.exit(f"beyond a limit, or not convicted where the flip is: {', '.join(over)}")
 
 
-def within(row: Row) -> bool:
-    """Whether a game keeps the issue's limits."""
-    return row.transactions <= MAX_TRANSACTIONS and row.gas_total <= MAX_GAS and row.gas_max <= MAX_TRANSACTION_GAS
+def within(row: Mapping[str, Any]) -> bool:
+    """Whether games keep the issue's limits."""
+    limits = {"transactions": MAX_TRANSACTIONS, "gas_total": MAX_GAS, "gas_max": MAX_TRANSACTION_GAS}
+    return all(row[name] <= limit for name, limit in limits.items())
 
 
 def _print(row: Row) -> None:

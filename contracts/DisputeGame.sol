@@ -35,6 +35,8 @@ contract DisputeGame is IDisputeGame {
     /// Gas of a transaction before its first instruction, and of a byte of its data that is not zero.
     uint256 private constant TRANSACTION_GAS = 21_000;
     uint256 private constant BYTE_GAS = 16;
+    /// What `staged` is for a fold: this, the chunk from bit 32, its word.
+    uint256 private constant STAGED_CHUNK = 1 << 248;
 
     bytes32 private constant CLAIM_TYPE = keccak256(
         "Claim(bytes32 job,uint32 round,uint32 attempt,uint32 slot,bytes32 seed,bytes32 base,bytes32 traceRoot,uint32 transitions,bytes32 out,bytes32 out2)"
@@ -308,9 +310,15 @@ contract DisputeGame is IDisputeGame {
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
         _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
-        uint256 staged = arbiter.stage(
-            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, proof.openings, g.staged
-        );
+        uint256 staged;
+        if (g.terms == 0) {
+            staged = arbiter.stage(
+                proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, proof.openings, g.staged
+            );
+        } else {
+            (, uint32 chunk) = _claimed(g, answered, proof);
+            staged = STAGED_CHUNK | uint256(chunk) << 32 | _execute(g, proof, chunk);
+        }
         g.staged = staged;
         emit Staged(id, staged);
         _turn(g, Phase.Proof);
@@ -322,23 +330,29 @@ contract DisputeGame is IDisputeGame {
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
         _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
-        uint32 claimed = g.word;
-        uint32 chunk = 0;
-        if (g.terms > Program.CHUNK) {
-            // INVARIANT: the words are those that were posted.
-            if (keccak256(proof.words) != answered) revert ProofInvalid();
-            claimed = _wordAt(proof.words, proof.chunk);
-            chunk = uint32(Program.CHUNK * g.group + proof.chunk);
-        }
-        uint32 computed = arbiter.execute(
-            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
-        );
+        (uint32 claimed, uint32 chunk) = _claimed(g, answered, proof);
+        bool executed = g.terms != 0 && g.staged >> 32 == STAGED_CHUNK >> 32 | chunk;
+        uint32 computed = executed ? uint32(g.staged) : _execute(g, proof, chunk);
         // INVARIANT: equal bits convict nobody.
         if (computed == claimed) revert EqualBits(bytes32(uint256(computed)));
         Finding memory found = _finding(Wrong.Op, g.op, bytes32(uint256(claimed)), bytes32(uint256(computed)));
         (found.program, found.t) = (proof.context.program(), proof.context.t());
         (found.element, found.chunk) = (g.position, chunk);
         _convict(id, g, found, begun);
+    }
+
+    /// @dev What is claimed of the element, or of the chunk that the proof names among the posted words; and which chunk it is.
+    function _claimed(Game storage g, bytes32 answered, Proof calldata proof) private view returns (uint32, uint32) {
+        if (g.terms <= Program.CHUNK) return (g.word, 0);
+        // INVARIANT: the words are those that were posted.
+        if (keccak256(proof.words) != answered) revert ProofInvalid();
+        return (_wordAt(proof.words, proof.chunk), uint32(Program.CHUNK * g.group + proof.chunk));
+    }
+
+    function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
+        return arbiter.execute(
+            proof.descriptor, proof.context.roots(), proof.context.context(g.op), g.position, chunk, proof.openings, g.staged
+        );
     }
 
     /// @inheritdoc IDisputeGame

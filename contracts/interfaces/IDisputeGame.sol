@@ -65,7 +65,8 @@ interface IDisputeGame {
     /// @param group The picked top partial of a fold of two levels.
     /// @param block_ Position in G of the state block's first entry.
     /// @param spent Gas of the challenger's moves so far.
-    /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248.
+    /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
+    /// was executed: its word, the chunk from bit 32, 1 from bit 248.
     struct Game {
         bytes32 claim;
         address challenger;
@@ -213,7 +214,8 @@ interface IDisputeGame {
     /// @notice Word `i` of the posted top partials is wrong.
     function pickPartial(bytes32 game, bytes32 answered, uint16 i, bytes calldata words) external;
 
-    /// @notice Opens the next tensor operands of a map, for `proveOp` to find: six full leaves do not fit one transaction well.
+    /// @notice Opens the next tensor operands of a map, or executes a chunk of a fold, for `proveOp` to find: a verdict and six full
+    /// leaves, or 256 terms, do not fit one transaction well.
     function stage(bytes32 game, bytes32 answered, Proof calldata proof) external;
 
     /// @notice Executes the picked element or chunk. Convicts, or reverts `EqualBits`.

@@ -174,8 +174,9 @@ def _proofs(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[m
         opened = openings.build(step, graph, statement, state.op, state.position, CHUNK * state.group + chunk)
         described = step.program.descriptors[state.op]
         rest = opened[openings.staged_count(state.staged) :] if state.terms == 0 else opened
-        if state.terms == 0 and rest:
-            yield moves.Stage(state.node, described, proof, 0, b"", rest[:1], statement.encode())
+        if rest and not (state.terms and state.staged):
+            part = opened if state.terms else rest[:1]
+            yield moves.Stage(state.node, described, proof, chunk, words, part, statement.encode())
         yield moves.ProveOp(state.node, described, proof, chunk, words, rest, statement.encode())
 
 

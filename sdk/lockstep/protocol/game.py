@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from lockstep.protocol import merkle, moves
+from lockstep.protocol import merkle, moves, openings
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import ceil_log2
@@ -160,7 +160,8 @@ class Game:
     spent: int = 0
     """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
     staged: int = 0
-    """Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248."""
+    """Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
+    was executed: its word, the chunk from bit 32, 1 from bit 248."""
 
     @property
     def defender_moves(self) -> bool:
@@ -389,20 +390,25 @@ def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: Clai
 def _stage(game: Game, move: moves.Stage, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
-    staged = arbiter.stage(statement, game.op, move.descriptor, game.position, move.openings, game.staged)
+    if game.terms == 0:
+        staged = arbiter.stage(statement, game.op, move.descriptor, game.position, move.openings, game.staged)
+    else:
+        _, chunk = _claimed(game, move)
+        word = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged)
+        staged = openings.staged_chunk(chunk, word)
     return _turn(replace(game, staged=staged), Phase.PROOF, now), (moves.Staged(staged),)
 
 
 def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
-    claimed, chunk = game.word, 0
-    if game.terms > CHUNK:
-        # INVARIANT: the words are those that were posted.
-        if keccak(move.words) != move.answered:
-            raise Refused("ProofInvalid")
-        claimed, chunk = _word_at(move.words, move.chunk), CHUNK * game.group + move.chunk
-    computed = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged)
+    claimed, chunk = _claimed(game, move)
+    if game.terms and game.staged >> 32 == openings.staged_chunk(chunk, 0) >> 32:
+        computed = game.staged & 0xFFFFFFFF
+    else:
+        computed = arbiter.execute(
+            statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged
+        )
     # INVARIANT: equal bits convict nobody.
     if computed == claimed:
         raise Refused("EqualBits", _bits(computed))
@@ -410,6 +416,16 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbit
         Wrong.OP, statement.program, statement.t, game.op, game.position, chunk, _bits(claimed), _bits(computed)
     )
     return _convict(game, found)
+
+
+def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
+    """What is claimed of the element, or of the chunk that the proof names among the posted words; and which it is."""
+    if game.terms <= CHUNK:
+        return game.word, 0
+    # INVARIANT: the words are those that were posted.
+    if keccak(move.words) != move.answered:
+        raise Refused("ProofInvalid")
+    return _word_at(move.words, move.chunk), CHUNK * game.group + move.chunk
 
 
 def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:

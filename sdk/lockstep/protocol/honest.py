@@ -18,11 +18,14 @@ from lockstep.protocol.game import EMPTY, Claim, Game, levels
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.moves import Event, Phase
 from lockstep.protocol.openings import Known, Levels, MaterialisedStep
-from lockstep.protocol.program import CHUNK, Alias, Kind, Program
+from lockstep.protocol.program import CHUNK, Alias, Fold, Kind, Program
 from lockstep.protocol.statement import Statement
 from lockstep.protocol.types import Digest, StateRoot, TraceRoot
 
 _E = TypeVar("_E", bound=Event)
+
+STAGED_TERMS = 128
+"""A dot of more terms is executed before its proof: a verdict and 256 of them are more than half a million gas."""
 
 
 class MaterialisedClaim(Protocol):
@@ -263,6 +266,10 @@ def _prove_op(
         if not game.staged and sum(len(opening.data) for opening in opened) > openings.STAGED_BYTES:
             return moves.Stage(game.node, described, proof, 0, b"", opened[: len(opened) // 2], context)
         opened = opened[openings.staged_count(game.staged) :]
+    elif game.staged:
+        opened = ()
+    elif program.ops[game.op].mode == Fold.DOT and game.terms > STAGED_TERMS and program.ops[game.op].kind == Kind.FOLD:
+        return moves.Stage(game.node, described, proof, chunk, words, opened, context)
     return moves.ProveOp(game.node, described, proof, chunk, words, opened, context)
 
 

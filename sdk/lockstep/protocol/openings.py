@@ -261,6 +261,11 @@ def staged_count(staged: int) -> int:
     return staged >> _COUNT_AT
 
 
+def staged_chunk(chunk: int, word: int) -> int:
+    """`Game.staged` of a fold, one chunk of which was executed."""
+    return 1 << _COUNT_AT | chunk << 32 | word
+
+
 # -- the Arbiter's side ------------------------------------------------------------------------------------------------
 
 
