@@ -125,7 +125,7 @@ contract Availability is IAvailability {
         _requireLength(elements, at, s.leaf.length);
         // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
         if (s.leafProof.length != Program.depthOf(leaves)) revert ProofInvalid();
-        bytes32 tree = Openings.climb(Openings.leafHash(s.leaf), at, s.leafProof);
+        bytes32 tree = Merkle.climb(Openings.leafHash(s.leaf), at, s.leafProof);
         bytes32 root = sha256(abi.encodePacked(bytes1(0x02), header, tree));
         Merkle.verify(out, root, entry, depth, s.entryProof);
     }

@@ -260,7 +260,7 @@ contract DisputeGame is IDisputeGame {
         uint256 levels = _levels(g.rem);
         // INVARIANT: what is picked is one of the nodes that were revealed.
         _requireLength(levels, siblings.length);
-        if (Openings.climb(child, i, siblings) != answered) revert ProofInvalid();
+        if (Merkle.climb(child, i, siblings) != answered) revert ProofInvalid();
 
         uint256 rem = g.rem - levels;
         uint256 position = (uint256(g.position) << levels) | i;

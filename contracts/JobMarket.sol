@@ -180,10 +180,7 @@ contract JobMarket is IJobMarket {
         c.status = ClaimStatus.Committed;
         c.digest = commitment;
         ro.committed += 1;
-        if (ro.committed == ro.joined) {
-            JobParams memory p = params(jobId);
-            Rounds.setWindows(ro, p, block.timestamp, p.revealSeconds);
-        }
+        if (ro.committed == ro.joined) Rounds.setWindows(ro, block.timestamp, _revealSeconds(ro), _attestSeconds(ro));
 
         emit Committed(jobId, r, slot, commitment);
     }
@@ -205,11 +202,11 @@ contract JobMarket is IJobMarket {
         );
 
         c.status = ClaimStatus.Revealed;
-        c.claimedAt = uint64(block.timestamp);
+        c.claimedAt = uint40(block.timestamp);
         c.digest = Ids.body(opened.body);
         ro.revealed += 1;
         if (ro.revealed == ro.committed) {
-            Rounds.setWindows(ro, params(jobId), ro.commitEnds, block.timestamp - ro.commitEnds);
+            Rounds.setWindows(ro, ro.commitEnds, block.timestamp - ro.commitEnds, _attestSeconds(ro));
         }
 
         _emitRevealed(jobId, r, slot, claimId, opened);
@@ -441,6 +438,15 @@ contract JobMarket is IJobMarket {
         ro = _book.rounds[jobId][r];
         // INVARIANT: every act has its phase; what comes before or after it is refused.
         if (Rounds.phaseOf(ro) != wanted) revert WrongPhase(jobId, r);
+    }
+
+    /// @dev As `seal` wrote them: cheaper than to read the job's terms.
+    function _revealSeconds(Round storage ro) private view returns (uint256) {
+        return ro.revealEnds - ro.commitEnds;
+    }
+
+    function _attestSeconds(Round storage ro) private view returns (uint256) {
+        return ro.attestEnds - ro.revealEnds;
     }
 
     /// @dev What a challenger locks now.

@@ -233,7 +233,7 @@ contract Validator is IValidator {
         returns (bool)
     {
         // INVARIANT: evidence is about the Programs that the job names.
-        if (Openings.climb(x, index, proof) != root) revert ProofInvalid();
+        if (Merkle.climb(x, index, proof) != root) revert ProofInvalid();
         return x != 0 && proof.length == Program.depthOf(count);
     }
 

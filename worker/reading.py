@@ -34,7 +34,7 @@ def _look_at_round(market: Market, ledger: JobLedger, params: JobParams, number:
         turn = state.turn + (now - state.merge_opens) // params.merge_seconds
         over = turn > state.mask.bit_count()
     claims = tuple(
-        Claim(ledger.id, worker, number, r.attempt, slot, status)
+        Claim(ledger.id, worker, status, round=number, attempt=r.attempt, slot=slot)
         for slot in range(params.slots)
         for worker, status in [r.holders.get(slot, (ZERO_ADDRESS, ClaimStatus.NONE))]
     )

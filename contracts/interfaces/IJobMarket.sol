@@ -87,6 +87,7 @@ interface IJobMarket {
         address prover;
     }
 
+    /// @dev What every claim reads and writes is one word: phase to attestEnds.
     /// @param phase As stored: Joining to Freezing are all `Joining` until `freeze`; `phase(job, r)` tells them apart.
     /// @param turn Merge turns passed over by convictions: 0 is the aggregator's, k the k-th accepted slot in seed order.
     /// @param receipts How many were given. `spoke` has the bits of who gave one (s: the owner of slot s, 64 + i: the i-th witness),
@@ -103,12 +104,12 @@ interface IJobMarket {
         uint16 revealed;
         uint16 accepted;
         uint16 turn;
-        uint32 openGames;
-        uint64 seedBlock;
+        uint40 commitEnds;
+        uint40 revealEnds;
+        uint40 attestEnds;
         uint64 joinEnds;
-        uint64 commitEnds;
-        uint64 revealEnds;
-        uint64 attestEnds;
+        uint64 seedBlock;
+        uint32 openGames;
         uint64 mergeOpens;
         uint64 mergedAt;
         uint16 receipts;
@@ -135,13 +136,13 @@ interface IJobMarket {
     struct Claim {
         bytes32 job;
         address worker;
+        ClaimStatus status;
+        uint32 transitions;
+        uint40 claimedAt;
         uint32 round;
         uint32 attempt;
         uint32 slot;
-        ClaimStatus status;
-        uint32 transitions;
         uint32 openGames;
-        uint64 claimedAt;
         uint32 convictedAt;
         bytes32 digest;
     }

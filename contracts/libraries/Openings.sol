@@ -47,32 +47,6 @@ library Openings {
         }
     }
 
-    /// @notice The root that a proof leads to (Merkle.climb, kept in one loop: a proof of a game has up to 30 levels).
-    function climb(bytes32 x, uint256 index, bytes32[] calldata proof) internal view returns (bytes32 root) {
-        uint256 length = proof.length;
-        // INVARIANT: a proof names one position; an index with more bits than the proof has siblings names none.
-        if (length > 64 || index >> length != 0) revert ProofInvalid();
-        assembly ("memory-safe") {
-            let free := mload(0x40)
-            let left := add(free, 0x01)
-            let right := add(free, 0x21)
-            let hashed := 1
-            mstore8(free, 0x01)
-            root := x
-            let at := proof.offset
-            for { let end := add(at, shl(5, length)) } lt(at, end) { at := add(at, 0x20) } {
-                let side := shl(5, and(index, 1))
-                mstore(add(left, side), root)
-                mstore(sub(right, side), calldataload(at))
-                hashed := and(hashed, staticcall(gas(), 0x02, free, 0x41, 0x00, 0x20))
-                root := mload(0x00)
-                index := shr(1, index)
-            }
-            // The precompile fails only for want of gas.
-            if iszero(hashed) { revert(0x00, 0x00) }
-        }
-    }
-
     /// @notice The root of the full tree over `nodes`, a power of two many (Merkle.rootOf, from calldata).
     function fold(bytes32[] calldata nodes) internal view returns (bytes32 root) {
         uint256 width = nodes.length;
@@ -139,7 +113,7 @@ library Openings {
     function _climb(bytes32 x, uint256 index, uint256 depth, bytes32[] calldata proof) private view returns (bytes32) {
         // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
         if (proof.length != depth) revert ProofInvalid();
-        return climb(x, index, proof);
+        return Merkle.climb(x, index, proof);
     }
 
     /// @dev SHA256(0x02 ‖ header ‖ tree).

@@ -84,7 +84,7 @@ library Rounds {
         if (block.number > ro.seedBlock + SEAL_BLOCKS) return _fail(b, vault, jobId, r, ro);
 
         ro.seed = Ids.seed(blockhash(ro.seedBlock), jobId, r, ro.attempt);
-        setWindows(ro, p, block.timestamp + p.trainSeconds, p.revealSeconds);
+        setWindows(ro, block.timestamp + p.trainSeconds, p.revealSeconds, p.attestSeconds);
         b.baseFees = Prices.push(b.baseFees, block.basefee);
 
         emit IJobMarket.Sealed(jobId, r, ro.seed);
@@ -251,7 +251,7 @@ library Rounds {
 
         _write(c, jobId, r, j.attempt, MERGE, 1);
         c.status = IJobMarket.ClaimStatus.Accepted;
-        c.claimedAt = uint64(block.timestamp);
+        c.claimedAt = uint40(block.timestamp);
         c.digest = Ids.body(IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2));
         ro.turn = uint16(_turn(p, ro));
         ro.phase = IJobMarket.Phase.Lead;
@@ -423,13 +423,13 @@ library Rounds {
     /// @dev Committing ends at `commitEnds`, revealing `revealSeconds` later, attesting after that.
     function setWindows(
         IJobMarket.Round storage ro,
-        IJobMarket.JobParams memory p,
         uint256 commitEnds,
-        uint256 revealSeconds
+        uint256 revealSeconds,
+        uint256 attestSeconds
     ) internal {
-        ro.commitEnds = uint64(commitEnds);
-        ro.revealEnds = uint64(commitEnds + revealSeconds);
-        ro.attestEnds = uint64(commitEnds + revealSeconds + p.attestSeconds);
+        ro.commitEnds = uint40(commitEnds);
+        ro.revealEnds = uint40(commitEnds + revealSeconds);
+        ro.attestEnds = uint40(commitEnds + revealSeconds + attestSeconds);
     }
 
     /// @dev Reverts unless round r - 1 is merged, final or failed.

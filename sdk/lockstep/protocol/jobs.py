@@ -218,12 +218,12 @@ class Round:
     accepted: int = 0
     turn: int = 0
     """Merge turns passed over: 0 is the aggregator's, k the k-th accepted slot's in seed order."""
-    open_games: int = 0
-    seed_block: int = 0
-    join_ends: Seconds = NEVER
     commit_ends: Seconds = NEVER
     reveal_ends: Seconds = NEVER
     attest_ends: Seconds = NEVER
+    join_ends: Seconds = NEVER
+    seed_block: int = 0
+    open_games: int = 0
     merge_opens: Seconds = NEVER
     merged_at: Seconds = NEVER
     receipts: int = 0
@@ -255,15 +255,15 @@ class Claim:
 
     job: JobId = NO_JOB
     worker: Address = ZERO_ADDRESS
+    status: ClaimStatus = ClaimStatus.NONE
+    transitions: int = 0
+    claimed_at: Seconds = NEVER
+    """When it was revealed or merged; the challenge window starts here."""
     round: int = 0
     attempt: int = 0
     slot: int = 0
     """MERGE_SLOT for a merge."""
-    status: ClaimStatus = ClaimStatus.NONE
-    transitions: int = 0
     open_games: int = 0
-    claimed_at: Seconds = NEVER
-    """When it was revealed or merged; the challenge window starts here."""
     convicted_at: int = 0
     """The transition that was proven wrong; 0 where none was (a clock ran out, two signatures)."""
     digest: Digest = ZERO

@@ -345,7 +345,9 @@ class Market:
         if c.worker != ZERO_ADDRESS:
             raise revert("SlotTaken", slot)
 
-        self.claims[claim] = Claim(job, sender, r, ro.attempt, slot, ClaimStatus.JOINED, p.transitions)
+        self.claims[claim] = Claim(
+            job, sender, ClaimStatus.JOINED, p.transitions, round=r, attempt=ro.attempt, slot=slot
+        )
         ro.joined += 1
 
         self.books.lock(sender, claim, p.slot_stake)
@@ -416,7 +418,7 @@ class Market:
 
         said = Body(TraceRoot(merkle.leaf(merkle.node(out, out2))), out, out2)
         self.claims[claim] = Claim(
-            job, sender, r, j.attempt, MERGE_SLOT, ClaimStatus.ACCEPTED, 1, 0, block.time, 0, claims.body_hash(said)
+            job, sender, ClaimStatus.ACCEPTED, 1, block.time, r, j.attempt, MERGE_SLOT, digest=claims.body_hash(said)
         )
         ro.turn = turn(p, ro, block.time)
         ro.phase = Phase.LEAD
