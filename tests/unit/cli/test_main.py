@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -22,6 +23,8 @@ COMMANDS = [
     ("demo",), ("replay",), ("key", "new"), ("key", "show"),
     *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
+    ("verifier", "void"),
+    *((noun, "guard", verb) for noun in ("worker", "coordinator") for verb in ("export", "import")),
     *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "doctor")),
     *(("storage", verb) for verb in ("serve", "put", "get", "stat")),
 ]  # fmt: skip
@@ -42,11 +45,11 @@ def test_every_command_has_help_and_takes_json(lockstep: Lockstep, verb: tuple[s
 
 
 def test_the_list_of_commands_above_is_all_of_them() -> None:
-    found = set()
-    root = typer.main.get_command(build())
-    for name, noun in root.commands.items():  # type: ignore[attr-defined]
-        verbs = getattr(noun, "commands", None)
-        found |= {(name,)} if verbs is None else {(name, verb) for verb in verbs}
+    def leaves(command: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+        verbs = getattr(command, "commands", None)
+        return {path} if verbs is None else {leaf for name in verbs for leaf in leaves(verbs[name], (*path, name))}
+
+    found = leaves(typer.main.get_command(build()))
     assert found == set(COMMANDS)
 
 
