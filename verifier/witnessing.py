@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from itertools import islice
 from secrets import token_bytes
 from typing import Any
@@ -27,8 +26,8 @@ from lockstep.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLe
 from lockstep.party import Head, Party
 from lockstep.protocol import claims, merkle, witnesses
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater, Unreachable
-from lockstep.protocol.jobs import Body, JobParams, Phase, Receipt
-from lockstep.protocol.receipts import FINAL_REPORTS, WITNESS, Report, mask_of
+from lockstep.protocol.jobs import Body, JobParams, Phase
+from lockstep.protocol.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.types import AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from lockstep.protocol.witnesses import AuditStatus, Duty, DutyStatus, Standing, Word
 from verifier.bench import Bench, Cancelled
@@ -352,7 +351,7 @@ class Witnessing:
         if market.phase(a.job, a.round) != Phase.ATTESTING:
             return
         reports = self._reports.get(audit.id)
-        last = self._now >= stored.attest_ends - max(2, self._params[a.job].attest_seconds // 4)
+        last = last_chance(stored.attest_ends, self._params[a.job].attest_seconds, self._now)
         missing = reports is None or any(report not in FINAL_REPORTS for report in reports.values())
         if missing and (reports is None or not last):
             if self._bench.subject is None:
@@ -360,12 +359,10 @@ class Witnessing:
                 self._bench.begin(Look(audit.id, None), lambda go_on: self._judge(a.job, payloads, known))
             return
         assert reports is not None
-        mask = mask_of(reports)
-        digest = claims.receipt_hash(
-            self._party.addresses.chain_id, self._party.addresses.market, a.job, a.round, a.attempt, mask
+        silent = [WITNESS + i for i in mine if not stored.spoke >> (WITNESS + i) & 1]
+        given = self._party.contracts.sign_receipts(
+            self._party.account, a.job, a.round, a.attempt, mask_of(reports), silent
         )
-        signature = bytes(self._party.account.unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
-        given = [Receipt(WITNESS + i, mask, signature) for i in mine if not stored.spoke >> (WITNESS + i) & 1]
         if given and self._submit(market.attest(a.job, a.round, given), key):
             self._told.add(key)
 
@@ -373,11 +370,8 @@ class Witnessing:
         self, job: JobId, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
         """What each revealed payload is. On the bench."""
-        public, found = self._public_of(job), dict(known)
-        for slot, payload in payloads.items():
-            if found.get(slot) not in FINAL_REPORTS:
-                found[slot], _ = merging.judge(partial(merging.fetch_payload, public.job, self._party.store, payload))
-        return found
+        judged = merging.judge_payloads(self._public_of(job).job, self._party.store, payloads, known)
+        return {**known, **{slot: report for slot, report, _ in judged}}
 
     # -- inside
 

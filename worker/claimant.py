@@ -15,7 +15,6 @@ from random import SystemRandom
 from typing import TypeVar
 
 import structlog
-from eth_typing import Hash32
 
 from lockstep import jobs, merging
 from lockstep.cli.output import event
@@ -25,8 +24,8 @@ from lockstep.jobs import ClaimRun
 from lockstep.merging import RoundRecord
 from lockstep.protocol import claims
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
-from lockstep.protocol.jobs import Body, Receipt, Reveal
-from lockstep.protocol.receipts import FINAL_REPORTS, Report, mask_of
+from lockstep.protocol.jobs import Body, Reveal
+from lockstep.protocol.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
 from worker.decide import Act, RoundView
@@ -171,27 +170,22 @@ class Claimant:
             return
         reports = self._reports[claim] = work.result()
         del self._judging[claim]
-        last = now >= r.state.attest_ends - max(2, taken.params.attest_seconds // 4)
+        last = last_chance(r.state.attest_ends, taken.params.attest_seconds, now)
         if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
             self._retry_at[claim] = Seconds(now + 1)
             return
-        mask = mask_of(reports)
-        digest = claims.receipt_hash(
-            self._parts.contracts.addresses.chain_id, self._market.address, taken.ledger.id, r.number,
-            r.state.attempt, mask,
-        )  # fmt: skip
-        signature = bytes(self._parts.party.account.unsafe_sign_hash(Hash32(digest)).signature)
-        given = Receipt(act.slot, mask, signature)
-        self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [given]), act)
+        given = self._parts.contracts.sign_receipts(
+            self._parts.party.account, taken.ledger.id, r.number, r.state.attempt, mask_of(reports), [act.slot]
+        )
+        self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, given), act)
 
     def _judge(
         self, taken: Taken, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
     ) -> dict[int, Report]:
         found = dict(known)
-        for slot, payload in payloads.items():
-            if found.get(slot) not in FINAL_REPORTS:
-                found[slot], why = merging.judge(partial(merging.fetch_payload, taken.job, self._parts.store, payload))
-                log.info("payload judged", slot=slot, report=found[slot].value, why=why)
+        for slot, report, why in merging.judge_payloads(taken.job, self._parts.store, payloads, known):
+            found[slot] = report
+            log.info("payload judged", slot=slot, report=report.value, why=why)
         return found
 
     # -- a merge, in succession

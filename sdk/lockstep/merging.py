@@ -6,8 +6,9 @@ and computes it again from the payloads: the same inputs, the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockstep.jobs import ClaimRun, Job, Tensors, check_checkpoint, checkpoint_of, merge_run
@@ -20,7 +21,7 @@ from lockstep.protocol.errors import (
     Unreachable,
     UsageError,
 )
-from lockstep.protocol.receipts import Report
+from lockstep.protocol.receipts import FINAL_REPORTS, Report
 from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
 from lockstep.storage.payload import (
     F32_FORMAT,
@@ -108,6 +109,16 @@ def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
         # What the CID names is there and is not what was claimed; a CID's content never changes.
         return Report.REFUSED, error.message
     return Report.DECODED, ""
+
+
+def judge_payloads(
+    job: Job, store: ContentStore, payloads: Mapping[int, Payload], known: Mapping[int, Report]
+) -> Iterator[tuple[int, Report, str]]:
+    """(slot, report, reason) of every revealed payload of which `known` says nothing final."""
+    for slot, payload in payloads.items():
+        if known.get(slot) not in FINAL_REPORTS:
+            report, why = judge(partial(fetch_payload, job, store, payload))
+            yield slot, report, why
 
 
 def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | None]) -> list[Tensors | None]:

@@ -1,13 +1,9 @@
 """Payload withheld: a right claim whose payload nobody can fetch. Others' receipts leave it out: no pay, no slash."""
 
-from functools import partial
-
 import pytest
-from hexbytes import HexBytes
 
-from lockstep.merging import fetch_payload, judge
+from lockstep.merging import judge_payloads
 from lockstep.protocol.availability import payload_demand_id
-from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.receipts import mask_of
 from tests.adversarial.cheat import Cheat, Ended, run
@@ -19,18 +15,17 @@ EVERYTHING = (1 << 64) - 1
 
 def signed(court: Court, who: int, mask: int, signer: str | None = None) -> Receipt:
     """A receipt of a slot's owner."""
-    addresses, attempt = court.contracts.addresses, court.contracts.market.round(court.job_id, 0).attempt
-    digest = receipt_hash(addresses.chain_id, court.contracts.market.address, court.job_id, 0, attempt, mask)
+    attempt = court.contracts.market.round(court.job_id, 0).attempt
     account = court.accounts[signer or f"worker-{who}"]
-    return Receipt(who, mask, bytes(account.unsafe_sign_hash(HexBytes(digest)).signature))
+    (receipt,) = court.contracts.sign_receipts(account, court.job_id, 0, attempt, mask, [who])
+    return receipt
 
 
 def honest(court: Court, who: int) -> Receipt:
     """What a worker says after it has tried to fetch and decode every payload."""
     ledger = court.ledger().jobs[court.job_id].rounds[0]
-    reports = {
-        slot: judge(partial(fetch_payload, court.job, court.store, ref))[0] for slot, ref in ledger.payloads.items()
-    }
+    judged = judge_payloads(court.job, court.store, ledger.payloads, {})
+    reports = {slot: report for slot, report, _ in judged}
     return signed(court, who, mask_of(reports))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 from eth_account.signers.local import LocalAccount
-from eth_typing import Hash32
 
 from lockstep import jobs
 from lockstep.chain.contracts import Contracts
@@ -35,8 +34,8 @@ from lockstep.merging import (
     store_checkpoint,
 )
 from lockstep.protocol import merkle
-from lockstep.protocol.claims import claim_id, commitment, job_id, receipt_hash
-from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
+from lockstep.protocol.claims import claim_id, commitment, job_id
+from lockstep.protocol.jobs import Body, Phase, Reveal
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore, open_store
 from tests import toyjob
@@ -280,10 +279,8 @@ class Worker:
         """Say that every payload is there."""
         contracts = self.market.contracts
         mask, stored = (1 << job.params.slots) - 1, contracts.market.round(job.id, r)
-        chain_id, market = contracts.addresses.chain_id, contracts.market.address
-        digest = receipt_hash(chain_id, market, job.id, r, stored.attempt, mask)
-        receipt = Receipt(self.slot, mask, bytes(self.account.unsafe_sign_hash(Hash32(digest)).signature))
-        self.send(contracts.market.attest(job.id, r, [receipt]), f"attest/{job.id.hex()}/{r}/{stored.attempt}")
+        given = contracts.sign_receipts(self.account, job.id, r, stored.attempt, mask, [self.slot])
+        self.send(contracts.market.attest(job.id, r, given), f"attest/{job.id.hex()}/{r}/{stored.attempt}")
 
 
 def merged_checkpoint(market: Market, job: Job, merged: Mapping[str, Any]) -> jobs.Checkpoint:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.chain import artifacts, reverts
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.protocol.availability import BEACON_BLOCKS, Demand, Row, Shown, Status
+from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import (
     Body,
@@ -542,6 +543,14 @@ class Contracts:
                 )
         vault, witnesses = Vault(w3, addresses.vault), Witnesses(w3, addresses.witnesses)
         return cls(addresses, Token(w3, addresses.token), vault, market, game, validator, demands, witnesses)
+
+    def sign_receipts(
+        self, account: LocalAccount, job: JobId, r: int, attempt: int, mask: int, speakers: Sequence[int]
+    ) -> list[Receipt]:
+        """One receipt that names the slots of `mask`, by each of the account's speakers in a round."""
+        digest = receipt_hash(self.addresses.chain_id, self.market.address, job, r, attempt, mask)
+        signature = bytes(account.unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
+        return [Receipt(who, mask, signature) for who in speakers]
 
 
 def _named(contract: Contract, name: str) -> str | None:

@@ -46,6 +46,11 @@ class Report(Enum):
 FINAL_REPORTS = (Report.DECODED, Report.REFUSED)
 
 
+def last_chance(attest_ends: int, attest_seconds: int, now: int) -> bool:
+    """Whether to speak now, even of payloads that may yet come: a quarter of the window is left."""
+    return now >= attest_ends - max(2, attest_seconds // 4)
+
+
 def mask_of(reports: Mapping[int, Report]) -> int:
     """What an honest receipt names: the slots whose payload was fetched and decoded, and no other."""
     return sum(1 << slot for slot, report in reports.items() if report is Report.DECODED)
