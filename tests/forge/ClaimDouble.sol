@@ -22,6 +22,8 @@ contract ClaimDouble {
     uint32 public openGames;
     uint32 public convictedAt;
     uint256 public gasPrice;
+    /// What a verdict asks to be given back, in gas.
+    IStakeVault.Refund[] private _asked;
 
     /// @dev The Programs are of the transitions before the last, and of the last.
     function set(StakeVault vault_, IJobMarket.GameTerms memory terms_, bytes32 start, bytes32 program, bytes32 last)
@@ -49,12 +51,19 @@ contract ClaimDouble {
     function onConvicted(bytes32 claim_, uint32 t, address[] calldata winners, IStakeVault.Refund[] memory refunds) external {
         require(_live, "convicted once");
         (_live, convictedAt) = (false, t);
-        for (uint256 i = 0; i < refunds.length; i++) refunds[i].amount *= gasPrice;
+        for (uint256 i = 0; i < refunds.length; i++) {
+            _asked.push(refunds[i]);
+            refunds[i].amount *= gasPrice;
+        }
         vault.slash(claim_, winners, refunds, REQUESTER);
     }
 
     function setGasPrice(uint256 price) external {
         gasPrice = price;
+    }
+
+    function asked() external view returns (IStakeVault.Refund[] memory) {
+        return _asked;
     }
 
     function onRejected(bytes32) external {

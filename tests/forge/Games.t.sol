@@ -4,6 +4,7 @@ pragma solidity ^0.8.21;
 import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {GamesTable} from "./GamesTable.sol";
 import {Letters} from "./Letters.sol";
 
@@ -116,6 +117,42 @@ contract GamesTest {
             require(table.vault().credits(table.account(i)) == shares[i] + refund, "another refund");
         }
         require(table.market().convictedAt() == 0, "a missed deadline proves no step wrong");
+    }
+
+    /// @dev Nine on one lie, and the ninth proves it: a verdict looks at eight others, and asks for the gas of each of them.
+    function test_eight_other_games_have_their_gas_back() external {
+        GamesTable table = new GamesTable();
+        table.claims(Letters.Claim(0x61, Letters.Lie.Letter, 3, 7, 0), GamesTable.Actor.Liar, 1);
+        uint256[9] memory spent;
+        for (uint256 i = 0; i < 9; i++) {
+            table.open(i == 8 ? GamesTable.Actor.Honest : GamesTable.Actor.Silent, 3);
+            (bytes32 id,,,,,) = table.seats(i);
+            spent[i] = table.game().game(id).spent;
+        }
+        _play(table);
+        IStakeVault.Refund[] memory asked = table.market().asked();
+        require(asked.length == 9, "another number of games");
+        require(asked[0].account == table.account(8) && asked[0].amount > spent[8] + 21_000, "who proves is the first");
+        for (uint256 i = 0; i < 8; i++) {
+            require(asked[1 + i].account == table.account(i) && asked[1 + i].amount == spent[i], "then the others in order");
+        }
+        uint256 prize = uint256(table.STAKE()) * 30 / 100;
+        for (uint256 i = 0; i < 9; i++) {
+            uint256 share = i == 8 ? prize / 2 : i < 2 ? prize / 4 : 0;
+            require(table.vault().credits(table.account(i)) == share, "another share");
+        }
+    }
+
+    /// @dev A fold of three chunks: the fourth was never claimed.
+    function test_a_chunk_that_was_not_posted_is_not_proved() external {
+        GamesTable table = new GamesTable();
+        table.claims(Letters.Claim(0x61, Letters.Lie.Chunk, 3, 7, 1), GamesTable.Actor.Liar, 1);
+        table.open(GamesTable.Actor.Honest, 3);
+        (bytes32 id,,,,,) = table.seats(0);
+        while (table.game().game(id).phase != IDisputeGame.Phase.Proof) require(table.turn(0), "on to the proof");
+        (bool done, bytes memory answer) = table.chunkBeyond(0, 3);
+        bytes memory due = abi.encodeWithSelector(IDisputeGame.LengthWrong.selector, Letters.CHUNKS, Letters.CHUNKS);
+        require(!done && keccak256(answer) == keccak256(due), "refused, with the number of chunks and the one asked for");
     }
 
     function _lie(uint256 luck) private pure returns (Letters.Claim memory) {

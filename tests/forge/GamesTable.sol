@@ -29,7 +29,10 @@ contract GamesTable {
     address public constant WORKER = address(0x1111);
     address public constant STRANGER = address(0x5555);
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
-    uint256 public constant SEATS = 4;
+    uint256 public constant SEATS = 9;
+    /// @dev What the meter does not see: the call, its dispatch and answer, the write of what was spent; a game's first write is dear.
+    uint256 private constant UNSEEN_GAS = 10_000;
+    uint256 private constant FIRST_WRITE = 20_000;
 
     /// Honest argues from the truth, Liar from its own claim, both promptly. Silent never moves. Random points anywhere and sends much
     /// that is refused. Exhaustive sends a call of every kind first. Sandbagging uses its clock to the last second and then stops.
@@ -58,7 +61,7 @@ contract GamesTable {
     Seat[] public seats;
     uint256 private _luck;
 
-    error Refused();
+    error Metered(uint256 spent, uint256 charged);
 
     constructor() {
         token = new TestToken();
@@ -106,9 +109,11 @@ contract GamesTable {
         IDisputeGame.Step memory step;
         if (t > 0) (next, nextProof, step) = (held.state(t), Letters.proof(held.trace(), t - 1), held.step(t));
         IJobMarket.Body memory body = IJobMarket.Body(Merkle.rootOf(held.trace()), 0, 0);
-        CHEATS.startPrank(account(seats.length));
-        bytes32 id = game.open(CLAIM, body, 0, t, next, nextProof, step);
-        CHEATS.stopPrank();
+        bytes memory call = abi.encodeCall(game.open, (CLAIM, body, 0, t, next, nextProof, step));
+        (bool opened, uint256 used) = _sends(account(seats.length), call);
+        require(opened, "not opened");
+        bytes32 id = game.gameIdOf(CLAIM, account(seats.length), 0);
+        _checkMeter(id, 0, used, call);
         IDisputeGame.Game memory g = game.game(id);
         uint256 budget = uint256(g.leftDefender) + g.leftChallenger;
         seats.push(Seat(id, actor, block.timestamp, budget, dice(12), t));
@@ -171,7 +176,8 @@ contract GamesTable {
         bool wild = actor == Actor.Random || actor == Actor.Exhaustive;
         bytes memory call = defends ? _answer(seat.id, g, own, t) : _point(seat.id, g, own, t, wild);
         if (call.length == 0) return false;
-        bool played = _tries(mover, call);
+        (bool played, uint256 used) = _sends(mover, call);
+        if (played && !defends) _checkMeter(seat.id, g.spent, used, call);
         // An honest side is never without a move, but for a challenge that has nothing to prove.
         require(played || actor != Actor.Honest, "an honest move is refused");
         return played;
@@ -195,8 +201,24 @@ contract GamesTable {
     }
 
     function _tries(address sender, bytes memory call) private returns (bool done) {
+        (done,) = _sends(sender, call);
+    }
+
+    /// @dev Whether it was accepted, and the gas that it took.
+    function _sends(address sender, bytes memory call) private returns (bool done, uint256 used) {
         CHEATS.prank(sender);
+        used = gasleft();
         (done,) = address(game).call(call);
+        used -= gasleft();
+    }
+
+    /// @dev What a challenger has spent is what the chain charges: for a transaction, its data and its work.
+    function _checkMeter(bytes32 id, uint256 before, uint256 used, bytes memory call) private view {
+        IDisputeGame.Game memory g = game.game(id);
+        if (g.phase == IDisputeGame.Phase.Closed) return;
+        uint256 charged = before + 21_000 + 16 * call.length + used;
+        uint256 unseen = UNSEEN_GAS + (before == 0 ? FIRST_WRITE : 0);
+        if (g.spent > charged || charged > g.spent + unseen) revert Metered(g.spent, charged);
     }
 
     /// @dev No other key moves, and nobody ends a game that runs.
@@ -274,6 +296,18 @@ contract GamesTable {
     function _one(bytes32 x) private pure returns (bytes32[] memory proof) {
         proof = new bytes32[](1);
         proof[0] = x;
+    }
+
+    /// @notice The proof of a chunk that the fold of step `t` does not have, in a game that has come to the proof.
+    function chunkBeyond(uint256 i, uint32 t) external returns (bool done, bytes memory answer) {
+        IDisputeGame.Game memory g = game.game(seats[i].id);
+        Letters.Claim memory c = held;
+        IDisputeGame.Proof memory p;
+        p.descriptor = Letters.descriptor(g.op);
+        p.descriptorProof = Letters.proof(Letters.opsTree(), g.op);
+        (p.context, p.words, p.chunk) = (c.statement(t, c.graphRoot(t)), c.partials(t), uint32(Letters.CHUNKS));
+        CHEATS.prank(account(i));
+        return address(game).call(abi.encodeCall(game.proveOp, (seats[i].id, g.node, p)));
     }
 
     /// @dev The challenger's move by what differs from `own`; anywhere if it is `wild`. Empty if nothing differs.
