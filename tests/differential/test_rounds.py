@@ -12,6 +12,7 @@ from tests import histories
 
 pytestmark = pytest.mark.slow
 
+FIRST_HISTORY = 1_000
 HISTORIES = 200
 ACTS = 90
 
@@ -31,7 +32,7 @@ def _forge(repository: Path, path: Path) -> subprocess.CompletedProcess[str]:
 
 def test_contracts_accept_refuse_and_store_as_the_twin(repository: Path) -> None:
     path = repository / "out/vectors/rounds-random.jsonl"
-    players = histories.write(path, range(1_000, 1_000 + HISTORIES), ACTS)
+    players = histories.write(path, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES), ACTS)
 
     run = _forge(repository, path)
 

@@ -1,13 +1,15 @@
 """A seeded sample of single-line mutants of the contracts, each against the tests; what nothing notices is listed.
 
-    python -m tests.mutation.campaign                        60 mutants of each contract (recordings: `make recordings`)
+    python -m tests.mutation.campaign                        52 mutants of each source (recordings: `make recordings`)
     python -m tests.mutation.campaign --each 5 --only StakeVault
-    python -m tests.mutation.campaign --again                the survivors once more
+    python -m tests.mutation.campaign --afresh               those that other tests have judged once more
 
 A mutant that does not compile, or compiles to the same bytecode, is passed over and the next one taken. Results are
-kept in out/mutation/results.jsonl under the source's hash: an interrupted run goes on where it was. Survivors that no
-test could kill have their reason in tests/mutation/survivors.json. The suites, quickest first: the recorded chains, for
-Float32 also small formats in full and 20,000 vectors of each operation, then forge's tests of it.
+kept in out/mutation/results.jsonl under the source's hash: an interrupted run goes on where it was. What survived is
+judged anew when the other contracts, the tests or the recordings change; what was killed before they did is counted in
+the last line, and judged anew with --afresh. Survivors that no test could kill have their reason in
+tests/mutation/survivors.json. The suites, quickest first: the recorded chains, for Float32 also small formats in full
+and vectors of each operation, then forge's tests of it, and for the market the histories of tests/differential.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -36,7 +39,8 @@ from eth_utils import keccak
 
 from benchmarks.float32 import evm
 from lockstep.numerics import scalar
-from tests import recordings
+from tests import histories, recordings
+from tests.differential.test_rounds import ACTS, FIRST_HISTORY, HISTORIES
 from tests.mutation.mutants import Mutant, shuffled
 from tests.primitives import battery, on_chain
 from tools.build_contracts import compiler_settings
@@ -70,11 +74,17 @@ TESTS = {
 }
 """Source -> forge's tests of it that are no recording."""
 
+MARKET = ("contracts/JobMarket.sol", ROUNDS, "contracts/StakeVault.sol")
+"""What the twin's histories are about."""
+
 LIBRARY_AT = keccak(b"\xd6\x94" + (0x11B).to_bytes(20, "big") + b"\x80")[12:].hex()
 """The first creation of ChainReplay's LIBRARIAN."""
 
-EACH = 60
+EACH = 52
 SEED = 4
+PATIENCE = 600
+"""Seconds for one command: many times what any takes, unless a loop has lost its end."""
+
 FLOOR = 95.0
 """Percent of the sample, what is equivalent counted as a survivor."""
 
@@ -91,11 +101,24 @@ class Result:
     """killed, survived, same (bytecode) or invalid."""
     by: str
     seconds: float
+    inputs: str = ""
+    """What it was judged by: see `inputs_now`."""
 
 
 def key_of(mutant: Mutant, source: str) -> str:
     """Names a mutant of exactly this source."""
     return sha256(f"{mutant}{mutant.after}\0{source}".encode()).hexdigest()[:16]
+
+
+def inputs_now() -> str:
+    """Names the contracts, the tests, the vectors and the recordings, as they lie there."""
+    digest = sha256()
+    for name in ("contracts", "tests/forge", "tests/vectors", "tests/histories.py", "tests/mutation/campaign.py"):
+        for path in sorted(p for p in (ROOT / name, *(ROOT / name).rglob("*")) if p.is_file()):
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + sha256(path.read_bytes()).digest())
+    # A recording's name has its hash.
+    digest.update((RECORDINGS / "list").read_bytes())
+    return digest.hexdigest()[:16]
 
 
 # -- what is compiled of a mutant --------------------------------------------------------------------------------------
@@ -161,9 +184,11 @@ class Sandbox:
         self.folder = folder
         self.compiler = Compiler()
         self.codes = folder / "out/codes"
+        self._clean: set[str] = set()
         # What forge compiled for an earlier campaign stays.
         for name in ("contracts", "tests", "out/recordings", "out/codes"):
             shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "out/histories.jsonl").unlink(missing_ok=True)
         self.codes.mkdir(parents=True)
         for name in ("contracts", "tests/forge", "tests/vectors"):
             shutil.copytree(ROOT / name, folder / name)
@@ -173,42 +198,74 @@ class Sandbox:
         # Not a link to the folder: forge reads nothing outside its root.
         shutil.copytree(recordings, folder / "out/recordings", copy_function=os.link)
         shutil.copy(ROOT / "foundry.toml", folder)
-        for suite in SUITES.values():
+        for name, suite in SUITES.items():
             if not suite(self, None):
-                raise RuntimeError("the unchanged contracts fail")
+                raise RuntimeError(f"the unchanged contracts fail: {name}")
 
     def judge(self, mutant: Mutant) -> tuple[str, str]:
         """(outcome, the suite that killed it)."""
-        text = mutant.apply((ROOT / mutant.path).read_text())
+        source = (ROOT / mutant.path).read_text()
+        text = mutant.apply(source)
         codes = self.compiler.codes(mutant.path, text, optimized=False)
         if codes is None:
             return "invalid", ""
-        for name, code in codes.items():
-            (self.codes / name).write_text(code)
-        try:
-            by = next((name for name, suite in SUITES.items() if not suite(self, mutant)), "")
-        finally:
-            for name in codes:
-                (self.codes / name).unlink()
+        if mutant.path not in self._clean:
+            clean = self.compiler.codes(mutant.path, source, optimized=False)
+            with self._in_place(clean or {}):
+                if clean is None or not replays(self, None):
+                    raise RuntimeError(f"{mutant.path}: the unchanged source, compiled as mutants are, fails")
+            self._clean.add(mutant.path)
+        with self._in_place(codes):
+            by = next(filter(None, (self._verdict(name, mutant) for name in SUITES)), "")
         if not by and self.compiler.is_same(mutant.path, text, optimized=True):
             return "same", ""
         return ("killed" if by else "survived"), by
 
-    def forge(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _verdict(self, name: str, mutant: Mutant) -> str:
+        """What to say of the suite that killed the mutant; empty: it passes."""
+        try:
+            return "" if SUITES[name](self, mutant) else name
+        except subprocess.TimeoutExpired:
+            return f"{name}, without an end"
+
+    @contextmanager
+    def _in_place(self, codes: Mapping[str, str]) -> Iterator[None]:
+        """Recordings are repeated with these creation codes."""
+        for name, code in codes.items():
+            (self.codes / name).write_text(code)
+        try:
+            yield
+        finally:
+            for name in codes:
+                (self.codes / name).unlink()
+
+    @contextmanager
+    def mutated(self, mutant: Mutant | None) -> Iterator[None]:
+        """The sandbox's own source is the mutant's."""
+        if mutant is None:
+            yield
+            return
+        path, source = self.folder / mutant.path, (ROOT / mutant.path).read_text()
+        path.write_text(mutant.apply(source))
+        try:
+            yield
+        finally:
+            path.write_text(source)
+
+    def forge(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """One command of forge."""
         (forge,) = (ROOT / "node_modules/@foundry-rs").glob("forge-*/bin/forge")
         home = self.folder / "out/home"
         home.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
+        environment = os.environ | environment | {
             "HOME": str(home), "LOCKSTEP_RECORDINGS": "out/recordings", "LOCKSTEP_CODE": "out/codes",
             "FOUNDRY_GAS_LIMIT": str(2**64 - 1), "FOUNDRY_CODE_SIZE_LIMIT": str(2**20),
+            # Tests create contracts by name: a mutant is compiled without them.
+            "FOUNDRY_DYNAMIC_TEST_LINKING": "true", "FOUNDRY_FUZZ_RUNS": "64", "FOUNDRY_INVARIANT_RUNS": "8",
         }  # fmt: skip
-        try:
-            return subprocess.run(
-                [forge, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=240
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(arguments, 124, "", "a loop without an end")
+        return subprocess.run(
+            [forge, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )  # fmt: skip
 
 
 # -- suites: whether the sandbox's contracts pass ----------------------------------------------------------------------
@@ -248,16 +305,24 @@ def tests(sandbox: Sandbox, mutant: Mutant | None) -> bool:
         return sandbox.forge("test", "--match-contract", f"^({'|'.join(TESTS.values())})$").returncode == 0
     if mutant.path not in TESTS:
         return True
-    path, source = sandbox.folder / mutant.path, (ROOT / mutant.path).read_text()
-    path.write_text(mutant.apply(source))
-    try:
+    with sandbox.mutated(mutant):
         return sandbox.forge("test", "--match-contract", f"^({TESTS[mutant.path]})$", "--fail-fast").returncode == 0
-    finally:
-        path.write_text(source)
+
+
+def random_histories(sandbox: Sandbox, mutant: Mutant | None) -> bool:
+    """The market's twin, act by act."""
+    if mutant is not None and mutant.path not in MARKET:
+        return True
+    lines = sandbox.folder / "out/histories.jsonl"
+    if not lines.exists():
+        histories.write(lines, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES), ACTS)
+    with sandbox.mutated(mutant):
+        replayed = sandbox.forge("test", "--match-contract", "^RoundsReplay$", LOCKSTEP_HISTORIES="out/histories.jsonl")
+    return replayed.returncode == 0
 
 
 SUITES: dict[str, Callable[[Sandbox, Mutant | None], bool]] = {
-    "recorded chains": replays, "vectors": vectors, "forge": tests,
+    "recorded chains": replays, "vectors": vectors, "forge": tests, "histories": random_histories,
 }  # fmt: skip
 
 
@@ -267,8 +332,8 @@ SUITES: dict[str, Callable[[Sandbox, Mutant | None], bool]] = {
 class Campaign:
     """Results so far, and the sandboxes that make more."""
 
-    def __init__(self, results: Path, sandboxes: Sequence[Sandbox]) -> None:
-        self.results, self._jobs = results, max(1, len(sandboxes))
+    def __init__(self, results: Path, sandboxes: Sequence[Sandbox], inputs: str) -> None:
+        self.results, self.inputs, self._jobs = results, inputs, max(1, len(sandboxes))
         self._idle: Queue[Sandbox] = Queue()
         for sandbox in sandboxes:
             self._idle.put(sandbox)
@@ -279,28 +344,29 @@ class Campaign:
                 row = json.loads(line)
                 self._known[row["key"]] = Result(**(row | {"mutant": Mutant(**row["mutant"])}))
 
-    def run(self, path: str, count: int, seed: int, *, again: bool = False) -> list[Result]:
+    def run(self, path: str, count: int, seed: int, *, afresh: bool = False) -> list[Result]:
         """The first `count` mutants of the source that count; what is known already is not run again."""
         source = (ROOT / path).read_text()
         rest = iter(shuffled(path, source, seed))
         found: list[Result] = []
         with ThreadPoolExecutor(self._jobs) as pool:
             while batch := list(islice(rest, count - len(found))):
-                results = pool.map(partial(self._result, source=source, again=again), batch)
+                results = pool.map(partial(self._result, source=source, afresh=afresh), batch)
                 found += [result for result in results if result.outcome in COUNTED]
         return found
 
-    def _result(self, mutant: Mutant, source: str, again: bool) -> Result:
+    def _result(self, mutant: Mutant, source: str, afresh: bool) -> Result:
         key = key_of(mutant, source)
         known = self._known.get(key)
-        if known is not None and not (again and known.outcome == "survived"):
+        # More tests kill more, so what they have killed already needs no other judgement before the end.
+        if known is not None and (known.inputs == self.inputs or (known.outcome != "survived" and not afresh)):
             return known
         sandbox, begin = self._idle.get(), time.monotonic()
         try:
             outcome, by = sandbox.judge(mutant)
         finally:
             self._idle.put(sandbox)
-        result = Result(key, mutant, outcome, by, round(time.monotonic() - begin, 1))
+        result = Result(key, mutant, outcome, by, round(time.monotonic() - begin, 1), self.inputs)
         with self._lock:
             self.results.parent.mkdir(parents=True, exist_ok=True)
             with self.results.open("a") as file:
@@ -309,14 +375,23 @@ class Campaign:
         return result
 
 
+def is_explained(result: Result) -> bool:
+    """Whether it is known why no test can kill this one."""
+    return result.outcome == "killed" or _line_of(result.mutant) in reasons()
+
+
+def _line_of(mutant: Mutant) -> tuple[str, str, str]:
+    return mutant.path, mutant.before.strip(), mutant.after.strip()
+
+
+@cache
 def reasons() -> dict[tuple[str, str, str], str]:
     """(path, line, mutated line) -> why no test can tell them apart, or that one is missing."""
     return {(r["path"], r["before"], r["after"]): r["reason"] for r in json.loads(REASONS.read_text())}
 
 
-def table(results: Sequence[Result]) -> Iterator[str]:
+def table(results: Sequence[Result], inputs: str) -> Iterator[str]:
     """A row for each source, then the survivors."""
-    known = reasons()
     yield f"{'':40}{'mutants':>9}{'killed':>9}{'survived':>10}   by suite"
     paths = [*dict.fromkeys(r.mutant.path for r in results)]
     for path in [*paths, "all"]:
@@ -327,34 +402,37 @@ def table(results: Sequence[Result]) -> Iterator[str]:
         yield f"{path:40}{len(own):>9}{len(killed):>9}{len(own) - len(killed):>10}   {share:.1f} %  ({suites})"
     for result in results:
         if result.outcome == "survived":
-            m = result.mutant
-            yield f"survived: {m}\n    {known.get((m.path, m.before.strip(), m.after.strip()), 'NO REASON GIVEN')}"
+            yield f"survived: {result.mutant}\n    {reasons().get(_line_of(result.mutant), 'NO REASON GIVEN')}"
+    earlier = sum(result.inputs != inputs for result in results)
+    yield f"{len(results) - earlier} judged by these contracts, tests and recordings, {earlier} by earlier ones"
 
 
 def main() -> int:
-    """Runs the sample; 1 if less than FLOOR percent are killed."""
+    """Runs the sample; 1 if less than FLOOR percent are killed, or a survivor has no reason."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=EACH, help="mutants of each source")
     parser.add_argument("--only", default="", help="some sources, by name, with commas between")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--again", action="store_true", help="run the known survivors once more")
+    parser.add_argument("--afresh", action="store_true", help="judge anew what earlier tests have killed, too")
     arguments = parser.parse_args()
     wanted = arguments.only.split(",") if arguments.only else [Path(path).stem for path in TARGETS]
     if not (RECORDINGS / "list").exists():
         sys.exit("no recordings: run `make recordings`")
 
+    inputs = inputs_now()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         folders = [ROOT / f"out/mutation/{i}" for i in range(arguments.jobs)]
         sandboxes = list(pool.map(partial(Sandbox, recordings=RECORDINGS), folders))
-    campaign, results = Campaign(RESULTS, sandboxes), []
+    campaign, results = Campaign(RESULTS, sandboxes, inputs), []
     for path in TARGETS:
         if Path(path).stem in wanted:
-            results += campaign.run(path, arguments.each, arguments.seed, again=arguments.again)
+            results += campaign.run(path, arguments.each, arguments.seed, afresh=arguments.afresh)
     for sandbox in sandboxes:
         sandbox.compiler.close()
-    print("\n".join(table(results)))
-    return int(100 * sum(r.outcome == "killed" for r in results) < FLOOR * len(results))
+    print("\n".join(table(results, inputs)))
+    killed = sum(r.outcome == "killed" for r in results)
+    return int(100 * killed < FLOOR * len(results) or not all(map(is_explained, results)))
 
 
 if __name__ == "__main__":

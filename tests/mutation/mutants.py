@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -51,21 +51,29 @@ REPLACED = {
     "yul": {
         r"\badd\(": "sub(", r"\bsub\(": "add(", r"\bmul\(": "add(", r"\bdiv\(": "mul(", r"\band\(": "or(",
         r"\bor\(": "and(", r"\bxor\(": "or(", r"\bshl\(": "shr(", r"\bshr\(": "shl(", r"\bsar\(": "shr(",
-        r"\blt\(": "gt(", r"\bgt\(": "lt(", r"\bslt\(": "lt(", r"\beq\(": "lt(", r"\biszero\(": "iszero(iszero(",
+        r"\blt\(": "gt(", r"\bgt\(": "lt(", r"\bslt\(": "lt(", r"\beq\(": "lt(",
     },
 }  # fmt: skip
 """Operator -> what is found in code -> what replaces it, one place at a time."""
 
+ISZERO = re.compile(r"\biszero\(")
 NUMBER = re.compile(r"(?<![\w.\"'x])(0x[0-9a-fA-F]+|\d+)(?![\w.\"'])")
+ADDRESS = 42
+"""Characters of an address, whose letters are a checksum: no other literal compiles."""
 GUARD = re.compile(r"^\s*if \((.*)\) (revert |return |continue|break)")
 CONDITION = re.compile(r"^\s*(?:\} else |else )?if \(")
-COMMUTATIVE = r"(?<!\badd\()(?<!\bmul\()(?<!\band\()(?<!\bor\()(?<!\bxor\()(?<!\beq\()(?<!\bfma\()"
+COMMUTATIVE = "".join(rf"(?<!\b{name}\()" for name in ("add", "mul", "and", "or", "xor", "eq", "fma", "_anyNaN"))
 CALL = re.compile(COMMUTATIVE + r"(?<=\()(\w[\w.\[\]]*), (\w[\w.\[\]]*)(?=[,)])")
+TYPED = re.compile(
+    r"\b(?:(u?int)\d*|(bytes\d*|address|bool|string|[A-Z]\w*))((?:\[\])*)"
+    r"(?: (?:memory|storage|calldata|public|private|internal|constant|immutable))* (\w+)(?=[,;)]| =)"
+)
+"""A declaration: a number's type or another, whether an array, the name."""
 MODIFIERS = re.compile(r" (onlyMarket|onlyGame|nonReentrant|onlyKeeper|only\w+)(?= |$)")
 STATEMENT = re.compile(r"^\s+(\w.*;|\S+ := .*[^{])$")
 DECLARATION = re.compile(
     r"^\s*(import|pragma|using|error|event|struct|enum|function|modifier|constructor|mapping|library|contract|interface"
-    r"|return|let|u?int\d*|bytes\d*|bool|address|string|\w+ (public|private|internal|immutable)"
+    r"|return|_|let|u?int\d*|bytes\d*|bool|address|string|\w+ (public|private|internal|immutable)"
     r"|\w[\w.\[\]]* (memory|storage|calldata))\b"
 )
 """Without these lines others would not compile, or what they return would be 0."""
@@ -73,20 +81,26 @@ DECLARATION = re.compile(
 
 def of_source(path: str, source: str) -> Iterator[Mutant]:
     """Every mutant of a source, in order."""
+    lines = source.split("\n")
+    types: dict[str, set[str]] = {}
+    for number, word, arrays, name in TYPED.findall(source):
+        types.setdefault(name, set()).add((number or word) + arrays)
     in_comment = False
-    for number, line in enumerate(source.split("\n"), 1):
+    for number, line in enumerate(lines, 1):
         code = line.split("//")[0].rstrip()
         in_comment = (in_comment or code.strip().startswith("/*")) and "*/" not in code
         if in_comment or not code.strip() or re.match(r"\s*(\*|import|pragma|error |event |using )", code):
             continue
         seen = {line}
-        for operator, after in _of_line(code):
+        for operator, after in _of_line(code, types):
+            if not after and any(other.strip().startswith("else") for other in lines[number : number + 1]):
+                continue
             if after not in seen:
                 seen.add(after)
                 yield Mutant(path, number, operator, line, after)
 
 
-def _of_line(code: str) -> Iterator[tuple[str, str]]:
+def _of_line(code: str, types: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
     for found in MODIFIERS.finditer(code):
         yield "modifier", code[: found.start()] + code[found.end() :]
     if re.match(r"\s*function ", code):
@@ -95,20 +109,42 @@ def _of_line(code: str) -> Iterator[tuple[str, str]]:
     for operator, pairs in REPLACED.items():
         for pattern, new in pairs.items():
             for found in re.finditer(pattern, text):
-                changed = code[: found.start()] + new + code[found.end() :]
-                yield operator, changed + ")" if new == "iszero(iszero(" else changed
+                yield operator, code[: found.start()] + new + code[found.end() :]
+    for found in ISZERO.finditer(text):
+        if end := _closing(code, found.end()):
+            yield "yul", f"{code[: found.end()]}iszero({code[found.end() : end]}){code[end:]}"
     for found in NUMBER.finditer(text):
+        if len(found[0]) == ADDRESS:
+            continue
         value = int(found[0], 0)
         for other in (value + 1, value - 1):
             if other >= 0:
                 written = f"0x{other:0{len(found[0]) - 2}x}" if found[0].startswith("0x") else str(other)
                 yield "constant", code[: found.start()] + written + code[found.end() :]
     for found in CALL.finditer(text):
-        yield "arguments", f"{code[: found.start()]}{found[2]}, {found[1]}{code[found.end() :]}"
-    if (found := CONDITION.match(code)) and (end := _closing(code, found.end())):
-        yield "negation", f"{code[: found.end()]}!({code[found.end() : end]}){code[end:]}"
+        if _is_typed_alike(found[1], found[2], types):
+            yield "arguments", f"{code[: found.start()]}{found[2]}, {found[1]}{code[found.end() :]}"
+    if (opened := CONDITION.match(code)) and (end := _closing(code, opened.end())):
+        yield "negation", f"{code[: opened.end()]}!({code[opened.end() : end]}){code[end:]}"
     if _is_balanced(code) and (GUARD.match(code) or STATEMENT.match(code)) and not DECLARATION.match(code):
         yield "deletion", ""
+
+
+def _is_typed_alike(first: str, second: str, types: Mapping[str, set[str]]) -> bool:
+    """False if one cannot stand where the other does, as far as the declarations of this source tell."""
+    both = [_types_of(text, types) for text in (first, second)]
+    return not all(both) or bool(both[0] & both[1])
+
+
+def _types_of(text: str, types: Mapping[str, set[str]]) -> set[str]:
+    if text[0].isdigit() or text == "block.timestamp":
+        return {"uint"}
+    if text == "msg.sender":
+        return {"address"}
+    kind, _, member = text.partition(".")
+    if kind[0].isupper() and not member.isupper():
+        return {kind}
+    return types.get(text.rpartition(".")[2], set())
 
 
 def _closing(code: str, at: int) -> int:
