@@ -1,0 +1,669 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {IERC1271} from "@openzeppelin/contracts/interfaces/IERC1271.sol";
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+
+import {JobMarket} from "../../contracts/JobMarket.sol";
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import "../../contracts/libraries/Errors.sol";
+import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {TestToken} from "../../contracts/test/TestToken.sol";
+import {CHEATS} from "./Cheats.sol";
+
+/// @title Wallet
+/// @notice A contract that is an account: it answers to signatures what it was told to.
+contract Wallet {
+    bytes private answer;
+    bool private refuses;
+
+    function tell(bytes calldata answer_, bool refuses_) external {
+        (answer, refuses) = (answer_, refuses_);
+    }
+
+    function isValidSignature(bytes32, bytes calldata) external view {
+        bytes memory said = answer;
+        require(!refuses, "refused");
+        assembly ("memory-safe") {
+            return(add(said, 0x20), mload(said))
+        }
+    }
+}
+
+/// @title MarketTest
+/// @notice The market's guards one by one, with what each says; this contract is the game, the validator, the witnesses and demands.
+contract MarketTest {
+    uint32 private constant MERGE = 0xffffffff;
+    uint16 private constant SLOTS = 3;
+    uint32 private constant ROUNDS = 2;
+    uint256 private constant DEPOSIT = 1e6;
+    uint256 private constant KEY = 0xacc0;
+    uint16 private constant WITNESSES = 2;
+    uint32 private constant WITNESS = 64;
+
+    TestToken private token;
+    StakeVault private vault;
+    JobMarket private market;
+    IJobMarket.JobParams private terms;
+    bytes32 private job;
+    mapping(bytes32 claim => bool) private absent;
+    address private requester;
+    address private aggregator;
+    address private stranger;
+
+    function setUp() external {
+        token = new TestToken();
+        address at = address(uint160(uint256(keccak256(abi.encodePacked(bytes2(0xd694), address(this), uint8(3))))));
+        vault = new StakeVault(IERC20(address(token)), at, address(this), address(this), address(this), 1 hours);
+        market = new JobMarket(
+            address(token), vault, address(this), address(this), IWitnesses(address(this)), IAvailability(address(this))
+        );
+        for (uint256 i = 0; i < 8; i++) _fund(_account(i));
+        (requester, aggregator, stranger) = (_account(0), _account(1), _account(7));
+        terms = _params();
+        CHEATS.warp(1_000_000);
+        job = _create(terms, 0);
+    }
+
+    // -- what the market asks others
+
+    function witnessOf(bytes32, uint32, uint256 i) external pure returns (address) {
+        return _account(5 + i);
+    }
+
+    function missing(bytes32 claim) external view returns (bool) {
+        return absent[claim];
+    }
+
+    // -- the requester
+
+    function test_a_job_exists_once_and_covers_every_round() external {
+        uint256 needed = ROUNDS * _pay();
+        _reverts(requester, _created(0, needed), abi.encodeWithSelector(JobExists.selector, job));
+        uint256[2] memory wrong = [needed - 1, 1 << 120];
+        for (uint256 i = 0; i < 2; i++) {
+            bytes memory due = abi.encodeWithSelector(EscrowInsufficient.selector, needed, wrong[i]);
+            _reverts(requester, _created(1, wrong[i]), due);
+        }
+        uint256 held = vault.totalEscrow();
+        bytes32 other = _create(terms, 1);
+        require(other != job && vault.totalEscrow() - held == needed + 2 * _pay(), "escrow, and pay of two rounds in flight");
+    }
+
+    function test_one_permit_creates_a_job() external {
+        uint256 key = 0xbee;
+        address owner = CHEATS.addr(key);
+        uint256 escrow = ROUNDS * _pay();
+        uint256 pulled = escrow + 2 * _pay();
+        token.mint(owner, pulled + 5);
+        bytes32 kind = keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
+        bytes32 permit = keccak256(abi.encode(kind, owner, vault, pulled, 0, block.timestamp));
+        (uint8 v, bytes32 r, bytes32 s) =
+            CHEATS.sign(key, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), permit)));
+        uint256 held = vault.totalEscrow();
+        CHEATS.prank(owner);
+        bytes32 made = market.createWithPermit(terms, 3, escrow, block.timestamp, v, r, s);
+        require(made == keccak256(abi.encode(block.chainid, market, owner, 3, keccak256(abi.encode(terms)))), "its id");
+        require(market.job(made).requester == owner && market.job(made).escrow == escrow, "its job");
+        require(vault.totalEscrow() - held == pulled && token.balanceOf(owner) == 5, "its tokens");
+    }
+
+    function test_only_the_requester_cancels_and_only_once() external {
+        _reverts(stranger, abi.encodeCall(market.cancel, (job)), abi.encodeWithSelector(Unauthorized.selector, stranger));
+        _start(0);
+        CHEATS.prank(requester);
+        market.cancel(job);
+        require(vault.credits(requester) == _pay(), "one round of two is in flight: its pay stays");
+        bytes memory over = abi.encodeWithSelector(WrongJobStatus.selector, job);
+        _reverts(requester, abi.encodeCall(market.cancel, (job)), over);
+        _reverts(abi.encodeCall(market.startRound, (job, 1)), over);
+        _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
+    }
+
+    // -- rounds
+
+    function test_rounds_start_in_order_and_not_too_far_ahead() external {
+        _notStartable(1);
+        _start(0);
+        _notStartable(0);
+        _notStartable(1);
+        _toLead(0);
+        _start(1);
+        _notStartable(2);
+    }
+
+    function _notStartable(uint32 r) private {
+        _reverts(abi.encodeCall(market.startRound, (job, r)), abi.encodeWithSelector(RoundNotStartable.selector, r));
+    }
+
+    /// @dev The phases of a round that is played through, and every act in each of them.
+    function test_every_act_has_its_phase() external {
+        _requireRefused(IJobMarket.Phase.None);
+        _start(0);
+        _requireRefused(IJobMarket.Phase.Joining);
+        _join(0);
+        _requireRefused(IJobMarket.Phase.Sealing);
+        _seal(0);
+        _requireRefused(IJobMarket.Phase.Training);
+        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
+        _requireRefused(IJobMarket.Phase.Revealing);
+        for (uint32 s = 0; s < SLOTS; s++) _reveal(0, s);
+        _requireRefused(IJobMarket.Phase.Attesting);
+        CHEATS.warp(market.round(job, 0).attestEnds);
+        _requireRefused(IJobMarket.Phase.Freezing);
+        market.freeze(job, 0, _bodies(0));
+        _requireRefused(IJobMarket.Phase.Merging);
+        _merge(0, aggregator);
+        _requireRefused(IJobMarket.Phase.Lead);
+    }
+
+    /// @dev Every act of another phase says which job and round it is not the time of.
+    function _requireRefused(IJobMarket.Phase at) private {
+        require(market.phase(job, 0) == at, "the phase");
+        require((market.mergerOf(job, 0) != address(0)) == (at == IJobMarket.Phase.Merging), "who may merge");
+        bytes memory expected = abi.encodeWithSelector(WrongPhase.selector, job, uint32(0));
+        IJobMarket.Reveal memory opened = _opened(market.claimIdOf(job, 0, 0));
+        bytes[10] memory acts = [
+            abi.encodeCall(market.join, (job, 0, 0)),
+            abi.encodeCall(market.leave, (job, 0, 0)),
+            abi.encodeCall(market.seal, (job, 0)),
+            abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))),
+            abi.encodeCall(market.reveal, (job, 0, 0, opened)),
+            abi.encodeCall(market.attest, (job, 0, new IJobMarket.Receipt[](0))),
+            abi.encodeCall(market.onDrawn, (job, 0, 1)),
+            abi.encodeCall(market.onDemanded, (job, 0, 0)),
+            abi.encodeCall(market.freeze, (job, 0, new IJobMarket.Body[](0))),
+            abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), ""))
+        ];
+        uint8[10] memory phases = [1, 1, 2, 3, 4, 5, 5, 5, 6, 7];
+        for (uint256 i = 0; i < acts.length; i++) {
+            if (phases[i] != uint8(at)) _reverts(acts[i], expected);
+        }
+        if (at != IJobMarket.Phase.Lead) _reverts(abi.encodeCall(market.finalize, (job, 0)), expected);
+        _reverts(abi.encodeCall(market.release, (job, 0)), expected);
+    }
+
+    function test_a_slot_has_one_owner() external {
+        _start(0);
+        _reverts(_account(2), abi.encodeCall(market.join, (job, 0, SLOTS)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
+        CHEATS.prank(_account(2));
+        market.join(job, 0, 0);
+        _reverts(_account(3), abi.encodeCall(market.join, (job, 0, 0)), abi.encodeWithSelector(SlotTaken.selector, 0));
+        bytes memory notYours = abi.encodeWithSelector(NotSlotOwner.selector, 0);
+        _reverts(_account(3), abi.encodeCall(market.leave, (job, 0, 0)), notYours);
+        uint256 staked = vault.lockOf(market.claimIdOf(job, 0, 0)).amount;
+        CHEATS.prank(_account(2));
+        market.leave(job, 0, 0);
+        require(staked == terms.slotStake && vault.free(_account(2)) == DEPOSIT, "the stake came back");
+        _join(0);
+        _seal(0);
+        _reverts(_account(3), abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))), notYours);
+        _commit(0, 0);
+        CHEATS.warp(market.round(job, 0).commitEnds);
+        IJobMarket.Reveal memory opened = _opened(market.claimIdOf(job, 0, 0));
+        _reverts(_account(3), abi.encodeCall(market.reveal, (job, 0, 0, opened)), notYours);
+    }
+
+    function test_a_seed_is_the_hash_of_a_block_to_come() external {
+        _start(0);
+        _join(0);
+        uint256 due = market.round(job, 0).seedBlock;
+        require(due == block.number + 1, "the next block");
+        _reverts(abi.encodeCall(market.seal, (job, 0)), abi.encodeWithSelector(TooEarly.selector, due + 1));
+        CHEATS.roll(due + 1);
+        CHEATS.setBlockhash(due, keccak256("hash"));
+        market.seal(job, 0);
+        require(market.round(job, 0).seed == keccak256(abi.encode(keccak256("hash"), job, 0, 0)), "of that block");
+    }
+
+    // -- claims
+
+    function test_a_claim_is_made_once_and_shown_as_it_was_made() external {
+        _start(0);
+        _join(0);
+        _seal(0);
+        for (uint32 s = 0; s < 2; s++) _commit(0, s);
+        bytes memory done = abi.encodeWithSelector(AlreadyDone.selector);
+        _reverts(_account(2), abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))), done);
+        CHEATS.warp(market.round(job, 0).commitEnds);
+        IJobMarket.Reveal memory late = _opened(market.claimIdOf(job, 0, 2));
+        _reverts(_account(4), abi.encodeCall(market.reveal, (job, 0, 2, late)), done);
+        IJobMarket.Reveal memory own = _opened(market.claimIdOf(job, 0, 0));
+        own.nonce = ~own.nonce;
+        bytes memory other = abi.encodeWithSelector(CommitmentMismatch.selector);
+        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), other);
+        own.nonce = ~own.nonce;
+        own.proofT[0] = ~own.proofT[0];
+        bytes memory unproven = abi.encodeWithSelector(ProofInvalid.selector);
+        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), unproven);
+        _reveal(0, 0);
+        own.proofT[0] = ~own.proofT[0];
+        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), done);
+        require(market.claim(market.claimIdOf(job, 0, 0)).digest == keccak256(abi.encode(own.body)), "what it says");
+    }
+
+    function test_what_is_merged_is_what_was_revealed() external {
+        _toAttesting(0);
+        CHEATS.warp(market.round(job, 0).attestEnds);
+        IJobMarket.Body[] memory bodies = _bodies(0);
+        bytes memory other = abi.encodeWithSelector(CommitmentMismatch.selector);
+        for (uint256 s = 0; s < SLOTS; s++) {
+            bodies[s].out = ~bodies[s].out;
+            _reverts(abi.encodeCall(market.freeze, (job, 0, bodies)), other);
+            bodies[s].out = ~bodies[s].out;
+        }
+        IJobMarket.Body[] memory few = new IJobMarket.Body[](SLOTS - 1);
+        for (uint256 s = 0; s < few.length; s++) few[s] = bodies[s];
+        _reverts(abi.encodeCall(market.freeze, (job, 0, few)), other);
+        market.freeze(job, 0, bodies);
+        require(market.round(job, 0).mask == 7, "nobody spoke: all are taken");
+    }
+
+    // -- receipts
+
+    function test_a_receipt_counts_once_and_for_who_may_speak() external {
+        _start(0);
+        _join(0);
+        _seal(0);
+        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
+        for (uint32 s = 0; s < 2; s++) _reveal(0, s);
+        CHEATS.warp(market.round(job, 0).revealEnds);
+        uint32[4] memory nobody = [2, SLOTS, WITNESS - 1, WITNESS];
+        for (uint256 i = 0; i < nobody.length; i++) {
+            bytes memory expected = abi.encodeWithSelector(NotSlotOwner.selector, nobody[i]);
+            _reverts(_attested(nobody[i], KEY + 4), expected);
+        }
+        _attest(0, KEY + 2);
+        _reverts(_attested(0, KEY + 2), abi.encodeWithSelector(AlreadyDone.selector));
+        market.onDrawn(job, 0, 1);
+        _attest(WITNESS, KEY + 5);
+        _reverts(_attested(WITNESS + 1, KEY + 6), abi.encodeWithSelector(NotSlotOwner.selector, WITNESS + 1));
+        require(market.round(job, 0).receipts == 2 && market.round(job, 0).spoke == 1 | uint256(1) << WITNESS, "two spoke");
+        _attest(1, KEY + 3);
+        require(market.phase(job, 0) == IJobMarket.Phase.Freezing, "there is nobody else");
+    }
+
+    function test_a_receipt_is_signed_by_its_speaker_or_by_its_delegate() external {
+        _toAttesting(0);
+        bytes memory unsigned = abi.encodeWithSelector(SignatureInvalid.selector, _account(2));
+        _reverts(_attested(0, KEY + 6), unsigned);
+        CHEATS.prank(_account(2));
+        vault.setDelegate(_account(6));
+        _reverts(_attested(0, KEY + 5), unsigned);
+        _attest(0, KEY + 6);
+        require(market.round(job, 0).spoke == 1, "the delegate spoke for it");
+        _attest(1, KEY + 3);
+        require(market.round(job, 0).spoke == 3, "and this one for itself");
+    }
+
+    function test_a_wallet_says_itself_what_it_signed() external {
+        Wallet wallet = new Wallet();
+        CHEATS.prank(_account(2));
+        vault.setDelegate(address(wallet));
+        _toAttesting(0);
+        bytes memory unsigned = abi.encodeWithSelector(SignatureInvalid.selector, _account(2));
+        bytes4 yes = IERC1271.isValidSignature.selector;
+        bytes[4] memory answers = [bytes(""), abi.encodePacked(yes), abi.encode(bytes4(~yes)), abi.encode(uint256(1))];
+        for (uint256 i = 0; i < answers.length; i++) {
+            wallet.tell(answers[i], false);
+            _reverts(_attested(0, KEY + 6), unsigned);
+        }
+        wallet.tell(abi.encode(yes), true);
+        _reverts(_attested(0, KEY + 6), unsigned);
+        wallet.tell(abi.encode(yes), false);
+        _attest(0, KEY + 6);
+        require(market.round(job, 0).spoke == 1, "it said yes");
+    }
+
+    // -- merges
+
+    function test_who_merges_is_whose_turn_it_is() external {
+        _toFrozen(0);
+        bytes memory call = abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), ""));
+        _reverts(stranger, call, abi.encodeWithSelector(NotYourTurn.selector, aggregator));
+        bytes32 lie = _merge(0, aggregator);
+        require(!market.barred(job, aggregator), "nobody is barred yet");
+        _convict(lie);
+        require(market.barred(job, aggregator) && !market.barred(job, stranger), "who lied merges no more");
+        require(market.stateZero(market.claimIdOf(job, 0, 0)) != 0, "the slots' claims stand");
+        _reverts(abi.encodeCall(market.stateZero, (lie)), abi.encodeWithSelector(ClaimClosed.selector, lie));
+        address next = market.mergerOf(job, 0);
+        _reverts(aggregator, call, abi.encodeWithSelector(NotYourTurn.selector, next));
+        _merge(0, next);
+        require(market.round(job, 0).mergeClaim != lie && market.mergerOf(job, 0) == address(0), "merged");
+    }
+
+    // -- the end of a round
+
+    function test_a_round_is_final_when_nothing_can_overturn_it() external {
+        _toLead(0);
+        bytes32 claim = market.claimIdOf(job, 0, 1);
+        market.onOpen(claim, _opened(claim).body);
+        uint256 due = block.timestamp + terms.challengeSeconds;
+        bytes memory call = abi.encodeCall(market.finalize, (job, 0));
+        _reverts(call, abi.encodeWithSelector(TooEarly.selector, due));
+        CHEATS.warp(due);
+        _reverts(call, abi.encodeWithSelector(GamesOpen.selector, 1));
+        market.onRejected(claim);
+        _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
+        market.finalize(job, 0);
+        _reverts(call, abi.encodeWithSelector(WrongPhase.selector, job, uint32(0)));
+        require(vault.credits(_account(2)) == terms.slotPrice && vault.credits(aggregator) == terms.mergePrice, "paid");
+        _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
+        CHEATS.prank(requester);
+        market.cancel(job);
+        market.finish(job);
+        _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(WrongJobStatus.selector, job));
+        require(vault.totalEscrow() == 0 && market.job(job).deposit == 0, "nothing stays");
+    }
+
+    // -- verdicts
+
+    function test_only_a_standing_claim_is_challenged_as_it_was_made() external {
+        _toAttesting(0);
+        bytes32 claim = market.claimIdOf(job, 0, 0);
+        IJobMarket.Body memory body = _opened(claim).body;
+        body.out2 = ~body.out2;
+        bytes memory call = abi.encodeCall(market.onOpen, (claim, body));
+        _reverts(call, abi.encodeWithSelector(CommitmentMismatch.selector));
+        body.out2 = ~body.out2;
+        IJobMarket.GameTerms memory given = market.onOpen(claim, body);
+        require(given.defender == _account(2) && given.transitions == 2 && given.openGames == 0, "its terms");
+        require(market.onOpen(claim, body).openGames == 1 && given.bond == terms.bond, "counted");
+        CHEATS.warp(block.timestamp + terms.challengeSeconds);
+        call = abi.encodeCall(market.onOpen, (claim, body));
+        _reverts(call, abi.encodeWithSelector(WindowClosed.selector, claim));
+        _convict(claim);
+        bytes memory closed = abi.encodeWithSelector(ClaimClosed.selector, claim);
+        _reverts(abi.encodeCall(market.onRejected, (claim)), closed);
+        _reverts(abi.encodeCall(market.onConvicted, (claim, 1, _one(stranger), new IStakeVault.Refund[](0))), closed);
+        _reverts(call, abi.encodeWithSelector(WindowClosed.selector, claim));
+        require(market.convictedAt(claim) == 1 && vault.credits(stranger) == terms.slotStake * 30 / 100, "convicted once");
+    }
+
+    function test_the_job_names_the_program_of_every_transition() external {
+        _toLead(0);
+        bytes32 slot = market.claimIdOf(job, 0, 2);
+        bytes32 merge = market.claimIdOf(job, 0, MERGE);
+        require(market.programOf(slot, 1) == terms.stepProgram, "a step");
+        require(market.programOf(slot, 2) == terms.encodeProgram, "the last is the encode");
+        require(market.programOf(merge, 1) == terms.mergeProgram, "of a merge");
+        bytes memory none = abi.encodeWithSelector(ProofInvalid.selector);
+        _reverts(abi.encodeCall(market.programOf, (slot, 0)), none);
+        _reverts(abi.encodeCall(market.programOf, (slot, 3)), none);
+        _reverts(abi.encodeCall(market.programOf, (merge, 2)), none);
+        (bytes32 seed, uint32 r, uint32 s) = market.contextOf(slot);
+        require(seed == market.round(job, 0).seed && r == 0 && s == 2, "its context");
+        (bytes32 root, uint32 rows, uint32 rowLength) = market.datasetOf(slot);
+        require(root == terms.datasetRoot && rows == terms.datasetRows && rowLength == terms.rowLength, "its dataset");
+        require(market.stateZero(merge) == market.round(job, 0).mergeIn, "what is merged");
+    }
+
+    function testFuzz_verdicts_draws_and_demands_come_from_their_contracts_alone(address caller) external {
+        if (caller == address(this)) return;
+        _toAttesting(0);
+        bytes32 claim = market.claimIdOf(job, 0, 0);
+        bytes[7] memory calls = [
+            abi.encodeCall(market.onOpen, (claim, _opened(claim).body)),
+            abi.encodeCall(market.onConvicted, (claim, 1, _one(caller), new IStakeVault.Refund[](0))),
+            abi.encodeCall(market.onRejected, (claim)),
+            abi.encodeCall(market.onInvalid, (job, caller)),
+            abi.encodeCall(market.onDrawn, (job, 0, 1)),
+            abi.encodeCall(market.onWitnessed, (job, caller)),
+            abi.encodeCall(market.onDemanded, (job, 0, 0))
+        ];
+        for (uint256 i = 0; i < calls.length; i++) {
+            _reverts(caller, calls[i], abi.encodeWithSelector(Unauthorized.selector, caller));
+        }
+    }
+
+    // -- witnesses, demands
+
+    function test_witnesses_are_drawn_once_and_no_more_than_the_job_pays() external {
+        _toAttesting(0);
+        bytes memory done = abi.encodeWithSelector(AlreadyDone.selector);
+        _reverts(abi.encodeCall(market.onDrawn, (job, 0, WITNESSES + 1)), done);
+        bytes memory none = abi.encodeWithSelector(EscrowTooLow.selector, uint256(terms.witnessFee), 0);
+        _reverts(abi.encodeCall(market.onWitnessed, (job, stranger)), none);
+        market.onDrawn(job, 0, WITNESSES);
+        require(market.job(job).feesDue == WITNESSES * terms.witnessFee, "two fees are due");
+        _reverts(abi.encodeCall(market.onDrawn, (job, 0, 0)), done);
+        market.onWitnessed(job, stranger);
+        market.onWitnessed(job, address(0));
+        require(vault.credits(stranger) == terms.witnessFee && market.job(job).feesDue == 0, "one paid, one given up");
+        _reverts(abi.encodeCall(market.onWitnessed, (job, stranger)), none);
+    }
+
+    /// @dev Rounds that are run again after a convicted merge may draw again only from what slots and merges leave over.
+    function test_witnesses_of_a_round_run_again_never_take_the_workers_pay() external {
+        _toAttesting(0);
+        market.onDrawn(job, 0, WITNESSES);
+        _fromAttestingToLead(0);
+        _start(1);
+        _toAttesting(1);
+        market.onDrawn(job, 1, WITNESSES);
+        _convict(market.claimIdOf(job, 0, MERGE));
+        _merge(0, market.mergerOf(job, 0));
+        _start(1);
+        _toAttesting(1);
+        uint256 fees = WITNESSES * terms.witnessFee;
+        uint256 workers = ROUNDS * (_pay() - fees);
+        bytes memory short = abi.encodeWithSelector(EscrowTooLow.selector, workers + fees, workers);
+        _reverts(abi.encodeCall(market.onDrawn, (job, 1, WITNESSES)), short);
+        market.onDrawn(job, 1, 0);
+        require(market.job(job).feesDue == 2 * fees, "nobody else");
+    }
+
+    function test_payloads_are_demanded_of_who_revealed() external {
+        _start(0);
+        _join(0);
+        _seal(0);
+        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
+        for (uint32 s = 0; s < 2; s++) _reveal(0, s);
+        CHEATS.warp(market.round(job, 0).revealEnds);
+        _reverts(abi.encodeCall(market.onDemanded, (job, 0, 2)), abi.encodeWithSelector(NoSuchSlot.selector, 2));
+        _reverts(abi.encodeCall(market.onDemanded, (job, 0, SLOTS)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
+        market.onDemanded(job, 0, 1);
+        require(market.round(job, 0).demands == 1, "counted");
+    }
+
+    function test_a_demanded_payload_that_is_missing_is_left_out() external {
+        _toAttesting(0);
+        absent[market.claimIdOf(job, 0, 0)] = true;
+        absent[market.claimIdOf(job, 0, 1)] = true;
+        market.onDemanded(job, 0, 1);
+        CHEATS.warp(market.round(job, 0).attestEnds);
+        market.freeze(job, 0, _bodies(0));
+        // Two of three are missing: one is too few.
+        require(market.phase(job, 0) == IJobMarket.Phase.Failed && vault.free(_account(2)) == DEPOSIT, "failed, stakes back");
+    }
+
+    // -- void jobs
+
+    function test_a_void_job_pays_who_worked_and_then_its_prover() external {
+        _start(0);
+        _join(0);
+        market.onInvalid(job, stranger);
+        bytes memory void = abi.encodeWithSelector(WrongJobStatus.selector, job);
+        _reverts(abi.encodeCall(market.onInvalid, (job, stranger)), void);
+        _reverts(abi.encodeCall(market.finalize, (job, 0)), void);
+        _reverts(requester, abi.encodeCall(market.cancel, (job)), void);
+        _reverts(abi.encodeCall(market.startRound, (job, 1)), void);
+        _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
+        _reverts(abi.encodeCall(market.release, (job, 1)), abi.encodeWithSelector(WrongPhase.selector, job, uint32(1)));
+        uint256 deposit = market.job(job).deposit;
+        market.release(job, 0);
+        require(vault.credits(_account(3)) == terms.slotPrice && vault.free(_account(3)) == DEPOSIT, "stake and pay");
+        uint256 left = deposit - SLOTS * uint256(terms.slotPrice);
+        market.finish(job);
+        require(vault.credits(stranger) == left * 30 / 100, "30 % to the prover");
+        require(vault.credits(vault.BURN()) == left - left * 30 / 100, "the rest is burned");
+        require(vault.credits(requester) == ROUNDS * _pay() && vault.totalEscrow() == 0, "the escrow goes back");
+    }
+
+    // -- a round, step by step
+
+    function _start(uint32 r) private {
+        market.startRound(job, r);
+    }
+
+    function _join(uint32 r) private {
+        for (uint32 s = 0; s < SLOTS; s++) {
+            CHEATS.prank(_account(2 + s));
+            market.join(job, r, s);
+        }
+    }
+
+    function _seal(uint32 r) private {
+        CHEATS.roll(block.number + 2);
+        market.seal(job, r);
+    }
+
+    function _commit(uint32 r, uint32 s) private {
+        bytes32 claim = market.claimIdOf(job, r, s);
+        IJobMarket.Reveal memory o = _opened(claim);
+        CHEATS.prank(_account(2 + s));
+        market.commit(job, r, s, keccak256(abi.encode(claim, _account(2 + s), o.body, o.nonce)));
+    }
+
+    function _reveal(uint32 r, uint32 s) private {
+        IJobMarket.Reveal memory o = _opened(market.claimIdOf(job, r, s));
+        CHEATS.prank(_account(2 + s));
+        market.reveal(job, r, s, o);
+    }
+
+    function _toAttesting(uint32 r) private {
+        if (market.phase(job, r) == IJobMarket.Phase.None) _start(r);
+        _join(r);
+        _seal(r);
+        for (uint32 s = 0; s < SLOTS; s++) _commit(r, s);
+        for (uint32 s = 0; s < SLOTS; s++) _reveal(r, s);
+    }
+
+    function _toFrozen(uint32 r) private {
+        _toAttesting(r);
+        CHEATS.warp(market.round(job, r).attestEnds);
+        market.freeze(job, r, _bodies(r));
+    }
+
+    function _toLead(uint32 r) private {
+        if (market.phase(job, r) == IJobMarket.Phase.None) _start(r);
+        _toAttesting(r);
+        _fromAttestingToLead(r);
+    }
+
+    function _fromAttestingToLead(uint32 r) private {
+        CHEATS.warp(market.round(job, r).attestEnds);
+        market.freeze(job, r, _bodies(r));
+        _merge(r, aggregator);
+    }
+
+    function _merge(uint32 r, address merger) private returns (bytes32) {
+        CHEATS.prank(merger);
+        market.merge(job, r, keccak256("shared"), keccak256("outer"), "");
+        return market.claimIdOf(job, r, MERGE);
+    }
+
+    function _convict(bytes32 claim) private {
+        market.onConvicted(claim, 1, _one(stranger), new IStakeVault.Refund[](0));
+    }
+
+    // -- receipts
+
+    function _attested(uint32 who, uint256 key) private view returns (bytes memory) {
+        bytes32 domain = keccak256(
+            abi.encode(
+                keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
+                keccak256("Lockstep"),
+                keccak256("1"),
+                block.chainid,
+                address(market)
+            )
+        );
+        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)");
+        bytes32 said = keccak256(abi.encode(kind, job, 0, 0, 7));
+        (uint8 v, bytes32 r, bytes32 s) = CHEATS.sign(key, keccak256(abi.encodePacked(hex"1901", domain, said)));
+        IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
+        given[0] = IJobMarket.Receipt(who, 7, abi.encodePacked(r, s, v));
+        return abi.encodeCall(market.attest, (job, 0, given));
+    }
+
+    function _attest(uint32 who, uint256 key) private {
+        (bool success,) = address(market).call(_attested(who, key));
+        require(success, "the receipt was refused");
+    }
+
+    // -- inside
+
+    function _account(uint256 i) private pure returns (address) {
+        return CHEATS.addr(KEY + i);
+    }
+
+    function _fund(address account) private {
+        token.mint(account, 10 * DEPOSIT);
+        CHEATS.prank(account);
+        token.approve(address(vault), type(uint256).max);
+        CHEATS.prank(account);
+        vault.deposit(DEPOSIT);
+    }
+
+    function _create(IJobMarket.JobParams memory p, uint256 nonce) private returns (bytes32) {
+        CHEATS.prank(requester);
+        return market.create(p, nonce, ROUNDS * _pay());
+    }
+
+    function _created(uint256 nonce, uint256 escrow) private view returns (bytes memory) {
+        return abi.encodeCall(market.create, (terms, nonce, escrow));
+    }
+
+    function _pay() private view returns (uint256) {
+        return SLOTS * uint256(terms.slotPrice) + terms.mergePrice + WITNESSES * uint256(terms.witnessFee);
+    }
+
+    /// @dev T = 2: one step and the encode.
+    function _opened(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
+        bytes32 out = keccak256(abi.encode(claim));
+        o.nonce = out;
+        o.proofT = new bytes32[](1);
+        o.proofT[0] = Merkle.leaf(out);
+        o.body = IJobMarket.Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
+    }
+
+    function _bodies(uint32 r) private view returns (IJobMarket.Body[] memory bodies) {
+        bodies = new IJobMarket.Body[](SLOTS);
+        for (uint32 s = 0; s < SLOTS; s++) bodies[s] = _opened(market.claimIdOf(job, r, s)).body;
+    }
+
+    function _one(address winner) private pure returns (address[] memory winners) {
+        winners = new address[](1);
+        winners[0] = winner;
+    }
+
+    function _params() private view returns (IJobMarket.JobParams memory p) {
+        (p.stepProgram, p.encodeProgram, p.mergeProgram) = (keccak256("step"), keccak256("encode"), keccak256("merge"));
+        p.datasetRoot = keccak256("dataset");
+        (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (5, 7, 1, ROUNDS);
+        (p.slots, p.minSlots, p.maxLead, p.maxFail) = (SLOTS, 2, 2, 1);
+        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 100, 100);
+        (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 1_000, 60, 1);
+        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 1_013, 1_019, 153);
+        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (WITNESSES, 100, 11, 223);
+        (p.answerSeconds, p.feeCap) = (100, 1e9);
+        p.aggregator = aggregator;
+        (p.profile, p.opset) = (1, 1);
+    }
+
+    function _reverts(bytes memory call, bytes memory expected) private {
+        (bool success, bytes memory returned) = address(market).call(call);
+        require(!success && keccak256(returned) == keccak256(expected), "reverts for this reason");
+    }
+
+    function _reverts(address sender, bytes memory call, bytes memory expected) private {
+        CHEATS.prank(sender);
+        _reverts(call, expected);
+    }
+}
