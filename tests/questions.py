@@ -76,10 +76,12 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
 
     for seed in range(programs):
         rng, step = random.Random(seed), Maker(seed).step()
-        for index in range(len(step.program.ops)):
+        for index, op in enumerate(step.program.ops):
             for _ in range(2):
                 question = asked(rng, step, index)
                 yield ask("execute", abi(question), answer(question))
+                if op.kind == Kind.MAP:
+                    yield from (ask(*rest) for rest in staged(question))
             if question[-1]:
                 wrong = (*question[:-1], spoiled(rng, question[-1]))
                 yield ask("execute", abi(wrong), answer(wrong))
@@ -93,6 +95,18 @@ def arbiter(programs: int = PROGRAMS) -> Iterator[bytes]:
             yield ask("combine", (int(mode), words), ReferenceArbiter().combine(mode, words))
     for function, arguments, error in refused():
         yield recordings.call(at, contract.call(function, *arguments).data, error, success=False)
+
+
+def staged(question: Question) -> Iterator[tuple[str, Any, int | None]]:
+    """(function, arguments, word): a map's operands are staged one by one; after each, the rest is enough."""
+    (statement, index, descriptor, element, chunk, opened), reference = question, ReferenceArbiter()
+    known = 0
+    for k, one in enumerate(opened):
+        encoded, roots, context, at, _, openings, _ = abi((statement, index, descriptor, element, chunk, (one,)))
+        before, known = known, reference.stage(statement, index, descriptor, element, (one,), known)
+        yield "stage", (encoded, roots, context, at, openings, before), known
+        rest = (statement, index, descriptor, element, chunk, opened[k + 1 :])
+        yield "execute", abi(rest, known), reference.execute(*question)
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ contract MarketHandler {
         }
     }
 
-    function _digest(uint32 r, uint32 attempt, uint256 mask) private view returns (bytes32) {
+    function _digest(uint32 r, uint32 attempt, uint256 mask) internal view returns (bytes32) {
         bytes32 domain = keccak256(
             abi.encode(
                 keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
@@ -185,7 +185,7 @@ contract MarketHandler {
         return keccak256(abi.encodePacked(hex"1901", domain, keccak256(abi.encode(kind, job, r, attempt, mask))));
     }
 
-    function _signed(address by, bytes32 digest) private pure returns (bytes memory) {
+    function _signed(address by, bytes32 digest) internal pure returns (bytes memory) {
         uint256 key = 0xacc0;
         while (CHEATS.addr(key) != by) key++;
         (uint8 v, bytes32 r, bytes32 s) = CHEATS.sign(key, digest);
@@ -193,7 +193,7 @@ contract MarketHandler {
     }
 
     /// @dev Of the revealed slots, in order.
-    function _bodies(uint32 r) private view returns (IJobMarket.Body[] memory bodies) {
+    function _bodies(uint32 r) internal view returns (IJobMarket.Body[] memory bodies) {
         bodies = new IJobMarket.Body[](SLOTS);
         uint256 count = 0;
         for (uint32 s = 0; s < SLOTS; s++) {
@@ -301,12 +301,12 @@ contract MarketHandler {
         return started >= back ? started - uint32(back) : 0;
     }
 
-    function _owner(uint32 round, uint32 slot) private view returns (address) {
+    function _owner(uint32 round, uint32 slot) internal view returns (address) {
         return market.claim(market.claimIdOf(job, round, slot)).worker;
     }
 
     /// @dev T = 2: one step and the encode.
-    function _opened(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
+    function _opened(bytes32 claim) internal view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);
@@ -314,11 +314,11 @@ contract MarketHandler {
         o.body = IJobMarket.Body(Merkle.node(o.proofT[0], Merkle.leaf(Merkle.node(out, out))), out, out);
     }
 
-    function _merged(bytes32 out, bytes32 out2) private view returns (IJobMarket.Body memory) {
+    function _merged(bytes32 out, bytes32 out2) internal view returns (IJobMarket.Body memory) {
         return IJobMarket.Body(Merkle.leaf(Merkle.node(out, out2)), out, out2);
     }
 
-    function _params() private pure returns (IJobMarket.JobParams memory p) {
+    function _params() internal pure returns (IJobMarket.JobParams memory p) {
         bytes32 root = keccak256("root");
         (p.stepProgram, p.encodeProgram, p.mergeProgram) = (root, root, root);
         (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (1, 1, 1, ROUNDS);

@@ -9,7 +9,7 @@ kept in out/mutation/results.jsonl under the source's hash: an interrupted run g
 judged anew when the other contracts, the tests or the recordings change; what was killed before they did is counted in
 the last line, and judged anew with --afresh. Survivors that no test could kill have their reason in
 tests/mutation/survivors.json. The suites, quickest first: the recorded chains, for Float32 also small formats in full
-and vectors of each operation, then forge's tests of it, and for the market the histories of tests/differential.
+and vectors of each operation, then forge's tests of it, and for the market a quarter of tests/differential's histories.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ MADE_OF = {
 
 TESTS = {
     "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay",
-    "contracts/JobMarket.sol": "RoundsReplay|MarketInvariants",
-    ROUNDS: "RoundsReplay|MarketInvariants",
-    "contracts/StakeVault.sol": "VaultTest|DisputeGameTest|RoundsReplay",
+    "contracts/JobMarket.sol": "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants",
+    ROUNDS: "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants",
+    "contracts/StakeVault.sol": "VaultTest|MarketTest|JobEndsTest|DisputeGameTest|RoundsReplay",
 }
 """Source -> forge's tests of it that are no recording."""
 
@@ -315,7 +315,7 @@ def random_histories(sandbox: Sandbox, mutant: Mutant | None) -> bool:
         return True
     lines = sandbox.folder / "out/histories.jsonl"
     if not lines.exists():
-        histories.write(lines, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES), ACTS)
+        histories.write(lines, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES // 4), ACTS)
     with sandbox.mutated(mutant):
         replayed = sandbox.forge("test", "--match-contract", "^RoundsReplay$", LOCKSTEP_HISTORIES="out/histories.jsonl")
     return replayed.returncode == 0
