@@ -492,15 +492,123 @@ def _datasets(job: Held) -> Iterator[tuple[str, Case]]:
     yield "a dataset with a word too few", Case(wrong, evidence, Rule.TENSOR_LEAF)
 
 
+def _met_on_the_way() -> Iterator[tuple[str, Case]]:
+    """What is read before the rule that a subject is about: a part that is wrong is found there, too."""
+    job = sound()
+    step, encode, merge = job.programs
+    named = step.header[15 + 6 * 8 : 15 + 6 * 8 + 3]
+    live = int.from_bytes(named[1:], "big")
+    dtype = (*step.descriptors[:live], _with(step.descriptors[live], 2, b"\2"), *step.descriptors[live + 1 :])
+    wrong = replace(step, descriptors=dtype)
+    output = Evidence(Subject.OUTPUT, STEP, 0, code=wrong.code, pieces=(wrong.op(live),))
+    yield "an output of an op without a dtype", Case(with_program(STEP, wrong), output, Rule.DTYPE)
+    entry = bytes.fromhex("030000000001")
+    for subject, parts, which, at in (
+        (Subject.GENESIS, step, STEP, 15), (Subject.OUTER, merge, 2, 15 + 6 * 2),
+        (Subject.CARRY, step, STEP, 15 + 6 * 4),
+    ):  # fmt: skip
+        code = spoiled(parts, at, entry)
+        about = Evidence(subject, code=code.code, pieces=(Piece(b""),))
+        yield f"{subject.name} against an entry of kind 3", Case(with_program(which, code), about, Rule.INPUT_ENTRY)
+    code = spoiled(encode, 15 + 6 * 8, bytes.fromhex("030000"))
+    about = Evidence(Subject.PAYLOAD, code=code.code, pieces=(Piece(b""),))
+    yield "PAYLOAD against an alias of kind 3", Case(with_program(1, code), about, Rule.OUTPUT_ENTRY)
+    for subject, parts, depths in (
+        (Subject.GENESIS, step, {"shared_depth": 0}), (Subject.OUTER, merge, {"slots": 5}),
+        (Subject.CARRY, step, {"shared_depth": 0}), (Subject.PAYLOAD, encode, {"payload_depth": 1}),
+    ):  # fmt: skip
+        other = replace(job, job=replace(job.job, **depths))
+        about = Evidence(subject, code=parts.code, pieces=(Piece(b""),))
+        yield f"{subject.name} of another width", Case(other, about, Rule.LAYOUT_WIDTH)
+
+
+def _with(data: bytes, at: int, other: bytes) -> bytes:
+    return data[:at] + other + data[at + len(other) :]
+
+
 def cases() -> dict[str, Case]:
     """Every case by name."""
     found = {what: op_case(rule, op) for what, (rule, op) in OPS.items()}
     found |= {what: op_case(rule, op, at) for what, (rule, op, at) in OPERANDS.items()}
-    for more in (_bytes, _missing, _cumulative, _headers, _constants, _layouts, _tensors):
+    for more in (_bytes, _missing, _cumulative, _headers, _constants, _layouts, _tensors, _met_on_the_way):
         for what, case in more():
             assert what not in found, what
             found[what] = case
     return found
+
+
+# -- nothing broken ----------------------------------------------------------------------------------------------------
+
+COMPUTED = {
+    "positions, gathered by": a_gather(views=(view((Tag.IOTA, 0), 0, 1), view(TABLE, 0, 0))),
+    "positions, joined": a_concat(dtype=I32, views=(view((Tag.IOTA, 0), 0, 1), view(INTS, 0, 1))),
+    "one position, joined to floats": a_concat(views=(view((Tag.IOTA, 0), 0, 0), view(FLOATS, 0, 1))),
+}  # fmt: skip
+"""Operands that are computed, in ops that keep a dtype."""
+
+
+def holding() -> Iterator[tuple[str, Case]]:
+    """Evidence that looks closest at a rule, and finds it kept."""
+    for i, op in enumerate((*SOUND_OPS, *COMPUTED.values())):
+        what = (*(f"a sound {op.kind.name.lower()}" for op in SOUND_OPS), *COMPUTED)[i]
+        for at in (None, *range(len(op.views))):
+            yield f"{what}, {'itself' if at is None else f'operand {at}'}", op_case(Rule.HOLDS, op, at)
+    step = sound().programs[STEP]
+    # EMPTY, within a leaf, a whole leaf, and several: the last one on the left and on the right of its pair.
+    for elements in (0, 1, 255, 256, 257, 700, 1_025, 1_300):
+        entry = struct.pack(">BBI", 2, I32, elements) if elements else bytes(6)
+        parts = spoiled(step, 15 + 6 * 4, entry)
+        zero = tensor(TensorHeader(I32, (elements,))) if elements else None
+        carry = [zero, CARRY[1]]
+        job = with_program(STEP, parts)
+        job = replace(job, job=replace(job.job, zero_carry=root_of(carry)))
+        roots = [merkle.EMPTY[0] if t is None else Digest(merkle.tensor_root_of_tree(*t)) for t in carry]
+        (about, _) = validator.zero_evidence(Subject.CARRY, parts, roots)
+        yield f"a zero carry of {elements}", Case(job, about, Rule.HOLDS)
+
+
+# -- evidence that is none ---------------------------------------------------------------------------------------------
+
+
+def an_op() -> tuple[Held, Evidence]:
+    """A sound job, and evidence about an operand that is another op."""
+    job = sound()
+    return job, next(e for e in validator.every(job) if e.subject == Subject.OPERAND and len(e.pieces) == 2)
+
+
+OF_NOTHING: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"program": 3}, "EvidenceWrong"),
+    ({"program": 1}, "ProofInvalid"),
+    ({"index": 1 << 20}, "EvidenceWrong"),
+    ({"index": 0}, "ProofInvalid"),
+    ({"at": 99}, "EvidenceWrong"),
+    ({"pieces": ()}, "EvidenceWrong"),
+    ({"subject": Subject.CONSTANT, "index": 7}, "EvidenceWrong"),
+    ({"subject": Subject.CONSTANT, "index": 0}, "ProofInvalid"),
+    ({"subject": Subject.INPUT, "index": 8}, "EvidenceWrong"),
+    ({"subject": Subject.OUTPUT, "index": 8}, "EvidenceWrong"),
+    ({"subject": Subject.LAYOUT, "program": 6}, "EvidenceWrong"),
+    ({"subject": Subject.LAYOUT, "program": 1, "index": 8}, "EvidenceWrong"),
+    ({"subject": Subject.GENESIS, "index": 2}, "EvidenceWrong"),
+    ({"subject": Subject.GENESIS, "index": 0, "pieces": ()}, "EvidenceWrong"),
+    ({"subject": Subject.CARRY, "index": 2}, "EvidenceWrong"),
+    ({"subject": Subject.CARRY, "index": 0, "pieces": ()}, "EvidenceWrong"),
+    ({"subject": Subject.DATASET, "pieces": ()}, "EvidenceWrong"),
+)
+"""What to change in `an_op`'s evidence, and the error that says so."""
+
+
+def refused() -> Iterator[tuple[str, Held, Evidence, str]]:
+    """Evidence of what the job has not, or of another job."""
+    job, evidence = an_op()
+    for change, error in OF_NOTHING:
+        yield str(change), job, replace(evidence, **change), error
+    consts = next(e for e in everything(job) if e.subject == Subject.CONSTANT)
+    data = next(e for e in everything(job) if e.subject == Subject.DATASET)
+    for about, leaves in ((consts, 2), (data, 1)):
+        more = replace(about, at=leaves, pieces=(*about.pieces, Piece(b"")))
+        yield f"leaf {leaves} of a {about.subject.name} of {leaves}", job, more, "EvidenceWrong"
+        yield f"a leaf of another {about.subject.name}", job, replace(more, at=0), "ProofInvalid"
 
 
 # -- vectors -----------------------------------------------------------------------------------------------------------
@@ -512,6 +620,7 @@ def vectors() -> list[dict[str, Any]]:
     job = sound()
     held_by_subject = {(e.subject, e.program): e for e in everything(job)}
     found += [(f"sound {e.subject.name} {e.program}", job, e, Rule.HOLDS) for e in held_by_subject.values()]
+    found += [(what, c.job, c.evidence, c.rule) for what, c in holding()]
     return [
         {"name": what, "rule": int(rule), "job": plain(validator.abi_job(j.job)), "evidence": plain(e.abi())}
         for what, j, e, rule in found

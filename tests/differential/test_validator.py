@@ -111,6 +111,11 @@ def test_every_vector_gives_its_rule(contract: Contract, vectors: Path) -> None:
         assert on_chain(contract, vector["job"], vector["evidence"]) == vector["rule"], vector["name"]
 
 
+def test_evidence_of_what_the_job_has_not_is_refused_for_the_same_reason(contract: Contract) -> None:
+    for what, job, evidence, error in invalid.refused():
+        assert on_chain(contract, validator.abi_job(job.job), evidence.abi()) == f"chain.{error}", what
+
+
 def test_random_bytes_break_the_same_rule_on_both_sides(contract: Contract) -> None:
     dice, seen = random.Random(41), Counter[int | str]()
     for _ in range(MUTANTS):
