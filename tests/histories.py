@@ -472,7 +472,7 @@ def random_params(dice: random.Random) -> JobParams:
         slot_price=Wei(price), merge_price=Wei(7),
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
-        audit_seconds=Seconds(10), witness_fee=Wei(3), witness_stake=Wei(61), answer_seconds=Seconds(10), fee_cap=100,
+        audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(10), fee_cap=100,
     )  # fmt: skip
 
 

@@ -62,11 +62,15 @@ library JobRules {
                 && Prices.bondOf(p.bond, p.gasPrice, p.feeCap, p.feeCap) <= type(uint88).max,
             "locks"
         );
-        // INVARIANT: a witness's word costs at least twenty times what it is paid.
+        // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses
+        // that convicts itself to take it along; who was drawn has spoken before the claim can no longer be challenged.
         _require(
             p.witnesses == 0
                 || (p.witnesses <= MAX_WITNESSES && p.witnessFee > 0
-                    && p.witnessStake >= Prices.witnessFloor(p.witnessFee) && _isWindow(p.auditSeconds)),
+                    && p.witnessStake >= Prices.witnessFloor(p.witnessFee)
+                    && 2 * uint256(p.witnessStake) < p.slotStake && _isWindow(p.auditSeconds)
+                    && p.challengeSeconds
+                        >= uint256(p.revealSeconds) + p.attestSeconds + 3 * uint256(p.auditSeconds)),
             "witnesses"
         );
         _require(_isWindow(p.answerSeconds), "answers");

@@ -42,7 +42,7 @@ def test_parameters_are_read_as_they_were_written(bench):
     distinct = params(
         datasetRows=2, rowLength=3, sharedDepth=4, payloadDepth=5, innerSteps=6, rounds=7, slots=8, minSlots=1,
         maxLead=9, maxFail=10, joinSeconds=11, trainSeconds=12, revealSeconds=13, attestSeconds=14, mergeSeconds=15,
-        challengeSeconds=16, clockSeconds=117, stepSeconds=18, slotPrice=1, mergePrice=2, slotStake=21,
+        challengeSeconds=116, clockSeconds=117, stepSeconds=18, slotPrice=1, mergePrice=2, slotStake=1041,
         mergeStake=22, bond=23, witnesses=24, auditSeconds=25, witnessFee=26, witnessStake=520, answerSeconds=28,
         gasPrice=0, feeCap=29, carry=0,
     )  # fmt: skip

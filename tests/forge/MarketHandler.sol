@@ -297,7 +297,8 @@ contract MarketHandler {
     /// @dev A round that was started, most often the latest.
     function _round(uint256 back) private view returns (uint32) {
         uint32 started = market.job(job).started;
-        back = back % 3 == 0 ? 2 : 1;
+        // The oldest of three in flight, too: where it waits, no other round can start.
+        back = back % 3 != 0 ? 1 : back % 2 == 0 ? 2 : 3;
         return started >= back ? started - uint32(back) : 0;
     }
 
@@ -323,10 +324,10 @@ contract MarketHandler {
         (p.stepProgram, p.encodeProgram, p.mergeProgram) = (root, root, root);
         (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (1, 1, 1, ROUNDS);
         (p.slots, p.minSlots, p.maxLead, p.maxFail) = (SLOTS, 2, 3, 3);
-        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 100, 100);
+        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 40, 30);
         (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 100, 60, 1);
         (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 1_013, 1_019, 153);
-        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (2, 100, 11, 223);
+        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (2, 10, 11, 223);
         (p.answerSeconds, p.feeCap) = (100, 1e9);
         p.aggregator = account(1);
         (p.profile, p.opset) = (1, 1);

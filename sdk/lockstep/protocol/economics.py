@@ -257,8 +257,14 @@ class Offer:
 
 
 def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei) -> Offer:
-    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap."""
+    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap.
+
+    A slot's stake is in whole prices, and more than twice a witness's (JobRules): that is what counts for few slots.
+    """
     audit = Audit(slots, most_witnesses(slots, transitions), transitions)
     fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
-    stake = max(stake_floor(slot_price, gas_price), ceil(STAKE_MARGIN * audit.stake_multiple()) * slot_price)
-    return Offer(audit.witnesses, fee, witness_floor(fee), Wei(stake))
+    witness_stake = witness_floor(fee)
+    multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), 2 * witness_stake // slot_price + 1)
+    return Offer(
+        audit.witnesses, fee, witness_stake, Wei(max(stake_floor(slot_price, gas_price), multiple * slot_price))
+    )

@@ -79,7 +79,9 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
             max(p.slot_stake, p.merge_stake, p.witness_stake, dearest) <= MAX_LOCK,
             "stakes, and the bond with its gas at the cap, below 2^88",
         ),
-        # INVARIANT: a witness's word costs at least twenty times what it is paid.
+        # INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker
+        # loses that convicts itself to take it along; who was drawn has spoken before the claim can no longer be
+        # challenged.
         (
             "witnesses",
             p.witnesses == 0
@@ -87,9 +89,14 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
                 p.witnesses <= MAX_WITNESSES
                 and p.witness_fee > 0
                 and p.witness_stake >= economics.witness_floor(p.witness_fee)
+                and 2 * p.witness_stake < p.slot_stake
                 and 0 < p.audit_seconds <= MAX_WINDOW
+                and p.challenge_seconds >= p.reveal_seconds + p.attest_seconds + 3 * p.audit_seconds
             ),
-            f"witnesses <= {MAX_WITNESSES}, fee > 0, stake >= {economics.WITNESS_FEES} fees, audit_seconds a window",
+            (
+                f"witnesses <= {MAX_WITNESSES}, fee > 0, {economics.WITNESS_FEES} fees <= stake < slot_stake / 2, "
+                "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + 3 x audit_seconds"
+            ),
         ),
         ("answers", 0 < p.answer_seconds <= MAX_WINDOW, f"1 <= answer_seconds <= {MAX_WINDOW}"),
         # INVARIANT: workers' own state does not survive a round.

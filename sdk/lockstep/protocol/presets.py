@@ -52,6 +52,18 @@ class Terms:
         # INVARIANT: a witness's word costs at least twenty times what it is paid.
         if self.witnesses and self.witness_stake < witness_floor(self.witness_fee):
             raise UsageError("witness_stake is less than twenty fees", hint="raise witness_stake")
+        # INVARIANT: who convicts itself to take a witness along loses more than twice what the witness does.
+        if self.witnesses and 2 * self.witness_stake >= self.slot_stake:
+            raise UsageError("witness_stake is not below half of slot_stake", hint="raise slot_stake")
+        # INVARIANT: who was drawn has spoken before the claim can no longer be challenged.
+        if (
+            self.witnesses
+            and self.challenge_seconds < self.reveal_seconds + self.attest_seconds + 3 * self.audit_seconds
+        ):
+            raise UsageError(
+                "challenge_seconds is less than reveal_seconds + attest_seconds + 3 x audit_seconds",
+                hint="raise challenge_seconds",
+            )
 
     def audited(self, slots: int, inner_steps: int) -> Terms:
         """With the witnesses, fee and stakes that a job of that size needs; as they are, if they draw none."""

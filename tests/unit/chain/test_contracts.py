@@ -119,8 +119,14 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     good = replace(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
     unbond = contracts.vault.unbond_seconds()
     check_params(good, unbond)
-    paying = replace(good, witnesses=1, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(5))
+    paying = replace(
+        good, witnesses=1, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(2), slot_stake=Wei(401)
+    )
     check_params(paying, unbond)
+    exact = replace(paying, witness_stake=Wei(200), audit_seconds=Seconds(3), attest_seconds=Seconds(21))
+    check_params(exact, unbond)
+    assert exact.challenge_seconds == exact.reveal_seconds + exact.attest_seconds + 3 * exact.audit_seconds
+    contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
     bad: list[tuple[str, JobParams]] = [
         ("profile", replace(good, profile=2)),
         ("profile", replace(good, opset=0)),
@@ -154,6 +160,9 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("witnesses", replace(paying, witness_fee=Wei(0))),
         ("witnesses", replace(paying, witness_stake=Wei(59))),
         ("witnesses", replace(paying, audit_seconds=Seconds(0))),
+        ("witnesses", replace(exact, witness_stake=Wei(201))),
+        ("witnesses", replace(exact, audit_seconds=Seconds(4))),
+        ("witnesses", replace(exact, challenge_seconds=Seconds(exact.challenge_seconds - 1))),
         ("answers", replace(good, answer_seconds=Seconds(0))),
         ("carry", replace(good, carry=1)),
     ]

@@ -58,3 +58,12 @@ CHANGED = ("witnesses", "witness_fee", "witness_stake", "slot_stake")
 def test_terms_below_a_floor_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=name):
         replace(MAINNET, **{name: Wei(4 * TOKEN)})
+
+
+def test_terms_in_which_witnesses_risk_too_much_or_speak_too_late_are_refused() -> None:
+    with pytest.raises(UsageError, match="below half of slot_stake"):
+        replace(MAINNET, witness_stake=Wei(MAINNET.slot_stake // 2))
+    spoken = MAINNET.reveal_seconds + MAINNET.attest_seconds + 3 * MAINNET.audit_seconds
+    assert replace(MAINNET, challenge_seconds=Seconds(spoken)).challenge_seconds == spoken
+    with pytest.raises(UsageError, match="challenge_seconds"):
+        replace(MAINNET, challenge_seconds=Seconds(spoken - 1))
