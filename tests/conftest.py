@@ -25,8 +25,8 @@ from lockstep.chain.devnet import Devnet
 from tests import recordings
 
 ROOT = Path(__file__).resolve().parent.parent
-PURE = ("Arbiter", "Validator")
-"""Contracts whose answers depend on the question alone: calls to them are recorded, too."""
+METERED = ("game",)
+"""Views that tell the gas of moves, which no other machine repeats to the unit: not recorded."""
 
 # No deadline: machines are shared. The same examples each run: a failure is then the change's own.
 settings.register_profile(
@@ -53,17 +53,17 @@ def vectors(repository: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def recorded_chains() -> Iterator[None]:
-    """With LOCKSTEP_RECORD set, each chain of the tests is recorded before it ends or goes back."""
+    """With LOCKSTEP_RECORD set, each chain of the tests is recorded before it ends or goes back, questions included."""
     if recordings.folder_of() is None:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
         stop, revert, read, codes = Devnet.stop, Devnet.revert, Contract.read, recordings.creation_codes()
-        questions: dict[str, list[recordings.Question]] = {}
+        questions: dict[str, dict[recordings.Question, None]] = {}
 
         def record(self: Devnet) -> None:
             url = url_of(self.w3)
-            recordings.record(url, "chain", codes, questions.pop(url, []))
+            recordings.record(url, "chain", codes, questions.pop(url, {}))
 
         def record_and_stop(self: Devnet) -> None:
             record(self)
@@ -74,10 +74,11 @@ def recorded_chains() -> Iterator[None]:
             revert(self, mark)
 
         def ask_and_read(self: Contract, function: str, *arguments: Any, **options: Any) -> Any:
-            if self.artifact.name in PURE:
-                block = self.w3.eth.block_number
-                asked = (block, self.address, self.call(function, *arguments).data)
-                questions.setdefault(url_of(self.w3), []).append(asked)
+            if function not in METERED:
+                sender = options.get("sender") or recordings.NOWHERE
+                data = self.call(function, *arguments).data
+                asked = recordings.Question(self.w3.eth.block_number, sender, self.address, data)
+                questions.setdefault(url_of(self.w3), {})[asked] = None
             return read(self, function, *arguments, **options)
 
         patch.setattr(Devnet, "stop", record_and_stop)

@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from eth_abi import encode
 
 ARTIFACTS = Path(__file__).resolve().parent.parent / "sdk/lockstep/chain/abi"
-BLOCK, CREATE, CALL = 0, 1, 2
+BLOCK, CREATE, CALL, ASK = 0, 1, 2, 3
 ACT = "(uint8,uint64,uint64,uint256,bytes32,address,uint64,address,uint256,string,bytes,bool,bool,bytes,bytes32)"
 LIBRARY = re.compile(r"_[\w$]{38}_")
 """Where the address of a linked library belongs."""
@@ -33,11 +34,17 @@ def folder_of(environment: str = "LOCKSTEP_RECORD") -> Path | None:
     return Path(os.environ[environment]) if os.environ.get(environment) else None
 
 
-Question = tuple[int, str, bytes]
-"""A call that changes nothing: the block after which it was asked, the contract, the call's data."""
+@dataclass(frozen=True)
+class Question:
+    """A call whose changes nobody keeps: the block after which it was asked, who asked whom, the call's data."""
+
+    block: int
+    sender: str
+    to: str
+    data: bytes
 
 
-def record(url: str, name: str, codes: Mapping[str, str], asked: Sequence[Question] = ()) -> None:
+def record(url: str, name: str, codes: Mapping[str, str], asked: Iterable[Question] = ()) -> None:
     """Appends all that happened on the node at `url` to the folder of LOCKSTEP_RECORD, if that is set.
 
     `codes`: the creation bytecode of each contract as it was compiled there, by name.
@@ -79,27 +86,37 @@ class Node:
         return answer["result"]
 
 
-def acts(node: Node, codes: Mapping[str, str], asked: Sequence[Question]) -> Iterator[bytes]:
+When = tuple[int, int, int, bytes]
+"""A block's number, time, base fee and parent's hash."""
+
+
+def acts(node: Node, codes: Mapping[str, str], asked: Iterable[Question]) -> Iterator[bytes]:
     """Every block, transaction and question of the node's chain, in order."""
+    questions = defaultdict(list)
+    for question in asked:
+        questions[question.block].append(question)
     for number in range(1, 1 + int(node.ask("eth_blockNumber"), 16)):
         block = node.ask("eth_getBlockByNumber", hex(number), True)
         when = (number, int(block["timestamp"], 16), int(block["baseFeePerGas"], 16), _bytes(block["parentHash"]))
         yield _act(BLOCK, *when)
         for transaction in block["transactions"]:
             yield _transaction(node, when, transaction, codes)
-        yield from (answered(node, to, data) for at, to, data in asked if at == number)
+        yield from (answered(node, when, question) for question in questions[number])
 
 
-def answered(node: Node, to: str, data: bytes) -> bytes:
-    """A question and the node's answer now."""
+def answered(node: Node, when: When, question: Question) -> bytes:
+    """A question and the node's answer."""
+    request = {"from": question.sender, "to": question.to, "data": "0x" + question.data.hex()}
     try:
-        return call(to, data, _bytes(node.ask("eth_call", {"to": to, "data": "0x" + data.hex()}, "latest")))
+        success, output = True, node.ask("eth_call", request, hex(question.block))
     except RuntimeError as refusal:
         (error,) = refusal.args
-        return call(to, data, _bytes(error.get("data", "0x")), success=False)
+        success, output = False, error.get("data", "0x")
+    asked = {"sender": question.sender, "to": question.to, "data": question.data}
+    return _act(ASK, *when, **asked, success=success, output=_bytes(output))
 
 
-def _transaction(node: Node, when: tuple[int, int, int, bytes], transaction: Any, codes: Mapping[str, str]) -> bytes:
+def _transaction(node: Node, when: When, transaction: Any, codes: Mapping[str, str]) -> bytes:
     receipt = node.ask("eth_getTransactionReceipt", transaction["hash"])
     success = receipt["status"] == "0x1"
     sent = {"sender": transaction["from"], "nonce": int(transaction["nonce"], 16), "success": success}

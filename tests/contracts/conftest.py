@@ -1,5 +1,6 @@
 """The five contracts on Anvil, as brownie deploys them; short hands for a job's round."""
 
+import re
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +10,7 @@ import brownie
 import pytest
 from brownie import Arbiter, DisputeGame, JobMarket, Rounds, StakeVault, TestToken, accounts, chain, web3
 from eth_abi import encode
+from hexbytes import HexBytes
 
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
 from tests import recordings
@@ -38,11 +40,22 @@ def base_fee():
 
 
 @pytest.fixture(autouse=True)
-def isolation(fn_isolation, request):
-    """Every test starts from the deployment; what it did can be recorded."""
+def isolation(fn_isolation, request, monkeypatch):
+    """Every test starts from the deployment; what it did and asked can be recorded."""
+    asked, call = {}, web3.eth.call
+
+    def ask(transaction, *rest, **options):
+        data = bytes(HexBytes(transaction["data"]))
+        sender = transaction.get("from", recordings.NOWHERE)
+        asked[recordings.Question(web3.eth.block_number, str(sender), str(transaction["to"]), data)] = None
+        return call(transaction, *rest, **options)
+
+    if recordings.folder_of():
+        monkeypatch.setattr(web3.eth, "call", ask)
     yield
     codes = {container._name: container.bytecode for container in brownie.project.get_loaded_projects()[0]}
-    recordings.record(web3.provider.endpoint_uri, f"brownie-{request.node.name.partition('[')[0]}", codes)
+    name = request.node.name.partition("[")[0]
+    recordings.record(web3.provider.endpoint_uri, f"brownie-{name}", codes, asked)
 
 
 def deploy(game=None):
@@ -229,6 +242,7 @@ def later(seconds):
     chain.mine(1)
 
 
-def reverts(name):
-    """Expects a revert with the custom error `name`: brownie reports it as "name: arguments"."""
-    return brownie.reverts(revert_pattern=rf"{name}(:.*)?")
+def reverts(name, *arguments):
+    """Expects a revert with the custom error `name` and these arguments: brownie reports it as "name: arguments"."""
+    said = rf"{name}: {', '.join(re.escape(str(a)) for a in arguments)}" if arguments else rf"{name}(:.*)?"
+    return brownie.reverts(revert_pattern=said)
