@@ -212,6 +212,43 @@ def test_lists_are_published_by_their_owner_once_nobody_can_copy(bench):
     assert tx.events["TracePublished"]["traceCid"] == "list"
 
 
+def test_lists_of_a_round_without_witnesses_are_published_once_none_can_be_drawn(bench):
+    job = Audited(bench, enrolled=(), witnesses=0)
+    job.to_revealed()
+    tx = job.witnesses.publish(job.id, 0, 2, "at once", {"from": job.workers[2]})
+    assert tx.events["TracePublished"]["claim"] == "0x" + job.claim(2).hex()
+    job = Audited(bench)
+    job.start()
+    job.join()
+    with reverts("WindowClosed", job.audit_id()):
+        job.witnesses.publish(job.id, 0, 0, "before it is revealed", {"from": job.workers[0]})
+    job.seal()
+    Job.commit(job)
+    Job.reveal(job)
+    with reverts("WindowClosed", job.audit_id()):
+        job.witnesses.publish(job.id, 0, 0, "somebody may be drawn", {"from": job.workers[0]})
+    later(100)
+    tx = job.witnesses.publish(job.id, 0, 0, "nobody was", {"from": job.workers[0]})
+    assert tx.events["TracePublished"]["traceCid"] == "nobody was"
+
+
+def test_nobody_is_drawn_for_its_own_slot(bench):
+    job = Audited(bench, enrolled=(3,), witnesses=3)
+    job.to_revealed()
+    audit = job.draw()
+    assert job.witnesses.audit(audit)["duties"] == 2
+    assert {job.duty(audit, i)["slot"] for i in range(2)} == {1, 2}, "accounts[3] has slot 0"
+    assert bench.market.job(job.id)["feesDue"] == 2 * FEE
+
+
+def test_a_drawn_witness_gives_a_receipt(bench):
+    job, _ = drawn(bench)
+    with reverts("SignatureInvalid", accounts[7].address.lower()):
+        bench.market.attest(job.id, 0, [job.receipt(64, 5, by=accounts[6])], {"from": accounts[8]})
+    tx = bench.market.attest(job.id, 0, [job.receipt(64, 5, by=accounts[7])], {"from": accounts[8]})
+    assert (tx.events["Attested"]["account"], tx.events["Attested"]["mask"]) == (accounts[7], 5)
+
+
 def test_only_the_drawn_account_speaks_once_and_as_it_committed(bench):
     job, audit = drawn(bench)
     with reverts("NotWitness"):
@@ -235,6 +272,29 @@ def test_a_preimage_of_ones_own_choice_is_refused(bench):
     job.commit(audit, chosen)
     with reverts("PreimageWrong"):
         job.speak(audit, chosen)
+
+
+def test_a_preimage_out_of_the_chains_order_is_refused(bench):
+    job, audit = drawn(bench, witnesses=2)
+    chosen = job.word(audit, 0, preimage=leaf(b"chosen for its t*"))
+    job.commit(audit, chosen, 0)
+    job.commit(audit, i=1)
+    job.speak(audit, i=1)
+    with reverts("PreimageWrong"):
+        job.speak(audit, chosen, 0)
+    later(3 * AUDIT_SECONDS)
+    assert job.settle(audit, 0) == FINED, "the later preimage implies the earlier one"
+
+
+def test_who_agrees_shows_the_claim_that_it_agrees_with(bench):
+    job, audit = drawn(bench)
+    (*said, body, proof), t = job.word(audit)
+    other = [*said, [*body[:2], leaf(b"another out2")], proof], t
+    job.commit(audit, other)
+    with reverts("CommitmentMismatch"):
+        job.speak(audit, other)
+    job.speak(audit)
+    assert job.duty(audit)["t"] == t
 
 
 def test_who_has_not_looked_cannot_agree_and_pays_for_differing(bench):

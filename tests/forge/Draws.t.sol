@@ -92,6 +92,12 @@ contract DrawsTest {
         }
     }
 
+    function testFuzz_where_nobody_revealed_no_slot_is_dealt(bytes32 beacon, uint8 count) external {
+        require(Draws.slotOrder(beacon, new uint32[](0), count).length == 0, "no slots, no duties");
+        delete _accounts;
+        require(Draws.pick(_accounts, beacon, 0, address(1), new address[](0)) == address(0), "and nobody to draw");
+    }
+
     function testFuzz_t_star_is_one_of_the_steps(bytes32 preimage, bytes32 beacon, uint16 i, uint32 transitions) external pure {
         if (transitions == 0) transitions = 1;
         uint32 t = Draws.stepOf(preimage, beacon, i, transitions);
