@@ -183,7 +183,19 @@ def refused() -> Iterator[tuple[str, Any, bytes]]:
     yield "execute", ask(drawn, (replace(row, header=row.header[:-1] + b"\0"),), *question[3:5]), DATASET
     for opened in (2, 3):
         yield "execute", ask(drawn, (row,) * opened, *question[3:5]), _error(OPENINGS, opened)
+    yield from _refused_stages(ask, plain, total, drawn)
     yield from _refused_openings(step, ask, plain)
+
+
+def _refused_stages(ask: Any, *ops: KindOp) -> Iterator[tuple[str, Any, bytes]]:
+    """A map's operands are staged and no other op's, from openings that are all read."""
+    for op in ops:
+        descriptor, roots, context, element, _, opened, staged = ask(op)
+        if op.kind != Kind.MAP:
+            yield "stage", (descriptor, roots, context, element, opened, staged), _error(OPCODE, op.kind)
+        else:
+            nothing = Opening(b"", b"", (), (), 0).abi()
+            yield "stage", (descriptor, roots, context, element, [nothing], staged), _error(OPENINGS, 1)
 
 
 def _refused_openings(step: PlainStep, ask: Any, plain: KindOp) -> Iterator[tuple[str, Any, bytes]]:

@@ -19,7 +19,7 @@ from lockstep.chain.contracts import Call
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol import availability, claims, honest, merkle
 from lockstep.protocol.availability import Availability, Row, Shown, Status
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import ChainError, LockstepError
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32, Program
@@ -270,6 +270,21 @@ def test_answered_demand_pays_the_worker_and_counts_for_nothing_else(both: Both)
     both.compare()
 
 
+def test_names_and_seeds_are_the_contracts(both: Both) -> None:
+    demands = both.arena.contracts.demands
+    job = both.to_attesting(params())
+    claim = both.claim(job, 0)
+    _, demand = both.demand(both.arena.challenger, job, 0)
+    assert bytes(demands.read("payloadDemandId", claim, 0)) == demand
+    assert bytes(demands.read("payloadDemandId", claim, 7)) == availability.payload_demand_id(claim, 7)
+    assert bytes(demands.read("rowDemandId", job, 3)) == availability.row_demand_id(job, 3)
+    beacon = both.twin.demands[demand].beacon
+    with pytest.raises(ChainError, match=rf"TooEarly\({beacon + 1}\)"):
+        demands.read("seedOf", demand)
+    both.arena.devnet.mine(2)
+    assert bytes(demands.read("seedOf", demand)) == demands.seed_of(demand)
+
+
 def test_unanswered_demand_excludes_the_payload_and_returns_the_bond(both: Both) -> None:
     job = both.to_attesting(params())
     asker = Address(both.arena.challenger.address)
@@ -299,6 +314,8 @@ def test_one_answer_does_not_end_another_demand(both: Both) -> None:
     both.later(ANSWER + 1)
     assert both.settle(second) == ""
     assert both.twin.missing(both.claim(job, 0)) is True
+    assert both.freeze(job) == ""
+    assert both.market.rounds[job, 0].mask == 2, "the slot that did not answer again is left out"
     both.compare()
 
 

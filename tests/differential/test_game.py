@@ -395,3 +395,30 @@ def test_partials_that_do_not_combine_are_refused_with_the_same_rule(stage: Stag
     stage.arena.play(opening, defender, games.challenges(truth), twin)
     stage.arena.devnet.revert(mark)
     assert refused == ["PartialsWrong"]
+
+
+def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage) -> None:
+    """At both levels of a fold: the challenger points at other words, and at a word after the last."""
+    case = CASES.index(Case(lie=Lie(9, chunk=269)))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    points = games.challenges(truth)
+    refused: list[str] = []
+
+    def challenger(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+        move = points(state, log)
+        if isinstance(move, moves.PickPartial | moves.ProveOp):
+            place = "i" if isinstance(move, moves.PickPartial) else "chunk"
+            count = len(move.words) // 4
+            beyond = replace(move, **{place: count})  # type: ignore[arg-type]
+            both_refuse(stage, twin, opening, replace(move, words=move.words + bytes(4)), "ProofInvalid", worker=False)
+            both_refuse(stage, twin, opening, beyond, rf"LengthWrong\({count}, {count}\)", worker=False)
+            refused.append(move.call)
+        return move
+
+    mark = stage.arena.devnet.snapshot()
+    outcome = stage.arena.play(opening, games.defends(held), challenger, twin)
+    assert refused == ["pickPartial", "proveOp"]
+    assert outcome.finding is not None
+    assert outcome.finding.chunk == 269
+    stage.arena.devnet.revert(mark)

@@ -337,6 +337,30 @@ contract MarketTest {
         require(market.round(job, 0).mergeClaim != lie && market.mergerOf(job, 0) == address(0), "merged");
     }
 
+    function test_who_lied_about_a_merge_is_passed_over_in_later_rounds() external {
+        _toFrozen(0);
+        _convict(_merge(0, aggregator));
+        address liar = market.mergerOf(job, 0);
+        _convict(_merge(0, liar));
+        _merge(0, market.mergerOf(job, 0));
+        _start(1);
+        _toFrozen(1);
+        bytes memory call = abi.encodeCall(market.merge, (job, 1, bytes32(0), bytes32(0), ""));
+        uint256 passed = 0;
+        for (uint256 turn = 0; turn < SLOTS; turn++) {
+            address merger = market.mergerOf(job, 1);
+            require(merger != aggregator && merger != liar, "a liar's turn");
+            if (merger == address(0)) {
+                _reverts(liar, call, abi.encodeWithSelector(NotYourTurn.selector, address(0)));
+                passed++;
+            }
+            CHEATS.warp(block.timestamp + terms.mergeSeconds);
+        }
+        require(passed == 1 && market.mergerOf(job, 1) == address(0), "one turn is nobody's, then all are over");
+        market.finalize(job, 1);
+        require(market.phase(job, 1) == IJobMarket.Phase.Failed, "a round that nobody merges fails");
+    }
+
     // -- the end of a round
 
     function test_a_round_is_final_when_nothing_can_overturn_it() external {

@@ -2,11 +2,14 @@
 pragma solidity ^0.8.20;
 
 import {IArbiter} from "../../contracts/interfaces/IArbiter.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {Clock, ClockExpired, ClockRunning} from "../../contracts/libraries/Clock.sol";
 import {ProofInvalid} from "../../contracts/libraries/Errors.sol";
+import {Expression} from "../../contracts/libraries/Expression.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {Openings} from "../../contracts/libraries/Openings.sol";
 import {DescriptorInvalid, Program} from "../../contracts/libraries/Program.sol";
+import {Terms} from "../../contracts/libraries/Terms.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title LibrariesTest
@@ -86,6 +89,22 @@ contract LibrariesTest {
         require(refused > 0, "some limit is too low");
     }
 
+    function test_too_little_gas_stores_no_terms() external {
+        IJobMarket.JobParams memory p;
+        (p.specDigest, p.slots, p.carry) = (keccak256("spec"), 3, 1);
+        uint256 refused = 0;
+        for (uint256 gas = 40_000; gas < 500_000; gas += 10_000) {
+            try this.store{gas: gas}(p) returns (address at) {
+                require(Terms.hash(Terms.load(at)) == keccak256(abi.encode(p)), "all of them or none");
+            } catch (bytes memory said) {
+                require(said.length == 0, "nothing but gas is missing");
+                refused++;
+            }
+        }
+        require(refused > 20 && refused < 46, "enough for some, too little for others");
+        require(Terms.hash(Terms.load(address(0))) == keccak256(new bytes(43 * 32)), "no terms are zero");
+    }
+
     function testFuzz_depth_is_the_least_that_holds(uint256 count) external pure {
         count = 1 + count % (1 << 40);
         uint256 depth = Program.depthOf(count);
@@ -136,6 +155,17 @@ contract LibrariesTest {
         require(this.elements(fits) == 3 << 62, "three axes");
         bytes memory more = abi.encodePacked(fixedPart, uint32(1 << 31), uint32(1 << 31), uint32(4));
         _reverts(abi.encodeCall(this.elements, (more)), abi.encodeWithSelector(DescriptorInvalid.selector));
+    }
+
+    // -- opcodes
+
+    function test_an_opcode_outside_the_set_has_no_result() external view {
+        uint256[4] memory unknown = [Expression.IMM, 38, 64, type(uint256).max];
+        for (uint256 i = 0; i < unknown.length; i++) {
+            bytes memory expected = abi.encodeWithSelector(IArbiter.OpUnknown.selector, unknown[i]);
+            _reverts(abi.encodeCall(this.run, (unknown[i])), expected);
+        }
+        for (uint256 opcode = 0; opcode < 38; opcode++) if (opcode != Expression.IMM) this.run(opcode);
     }
 
     // -- clocks
@@ -192,6 +222,14 @@ contract LibrariesTest {
             to := add(copied, 0x20)
         }
         Openings.copy(data, first, count, to);
+    }
+
+    function run(uint256 opcode) external pure returns (uint256) {
+        return Expression.run(opcode, 1, 1, 1);
+    }
+
+    function store(IJobMarket.JobParams memory p) external returns (address) {
+        return Terms.store(p);
     }
 
     function decodeHeader(bytes calldata header) external pure returns (Program.Header memory) {
