@@ -1,29 +1,33 @@
-"""Announced claims: a worker's EIP-712 signature over its claim, kept as a hint where to fetch early.
+"""Announced claims: a worker's EIP-712 signature over its claim, and a hint where to fetch early.
 
-Nothing follows from an announcement but an early look: what counts is revealed on chain.
+The hint is the last one's; signed claims are all kept and served, since two different ones for one slot convict whoever
+signed them (DisputeGame.equivocate). Anybody may look for pairs: verifiers do.
 """
 
 from __future__ import annotations
 
-from eth_account import Account
-from eth_account.messages import encode_typed_data
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.auth import SignedRequest
 from coordinator.context import Context
 from coordinator.models import Announcement, Cursor, Job
 from coordinator.models import Claim as ClaimRow
+from coordinator.models import SignedClaim as Row
 from coordinator.projections import claim_id_hex
-from coordinator.schema import ClaimIn
-from lockstep.protocol.claims import typed_data
+from coordinator.schema import ClaimIn, Signed
 from lockstep.protocol.errors import Mismatch, NotFoundError
-from lockstep.protocol.jobs import Body, Claim
-from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seed, StateRoot, TraceRoot
+from lockstep.protocol.types import MERGE_SLOT, Digest
+from lockstep.signed import SignedClaim
+
+KEPT_SIGNED = 16
+"""Different signed claims that are kept for one slot; two convict, so nobody needs more."""
 
 
 def accept(context: Context, request: SignedRequest, announced: ClaimIn) -> str:
     """Check and keep an announcement; returns its ClaimId. Raises Mismatch or NotFoundError."""
-    signer = _signer(announced, context.chain_id, context.market)
+    signed = SignedClaim.parse(announced.model_dump())
+    signer = signed.signer(context.chain_id, context.market).lower()
     # INVARIANT: a claim is announced by the account that makes it, through the node that this account registered.
     if not signer == announced.worker.lower() == request.account.lower():
         raise Mismatch(
@@ -35,6 +39,7 @@ def accept(context: Context, request: SignedRequest, announced: ClaimIn) -> str:
     with context.database.session() as session:
         _require_known(session, announced, key)
         cursor = session.get_one(Cursor, 1)
+        _keep(session, announced, key, signed.digest(context.chain_id, context.market), cursor.time)
         session.merge(
             Announcement(
                 claim=key,
@@ -47,24 +52,17 @@ def accept(context: Context, request: SignedRequest, announced: ClaimIn) -> str:
     return key
 
 
-def _signer(announced: ClaimIn, chain_id: int, market: Address) -> str:
-    said = announced.claim
-    claim = Claim(
-        job=JobId(_bytes(said.job)),
-        round=said.round,
-        attempt=said.attempt,
-        slot=said.slot,
-        transitions=said.transitions,
-    )
-    body = Body(TraceRoot(_bytes(said.traceRoot)), StateRoot(_bytes(said.out)), StateRoot(_bytes(said.out2)))
-    message = typed_data(chain_id, market, claim, body, Seed(_bytes(said.seed)), StateRoot(_bytes(said.base)))
-    try:
-        recovered: str = Account.recover_message(
-            encode_typed_data(full_message=message), signature=_bytes(announced.signature)
+def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: int) -> None:
+    """Keep a signed claim beside those that were shown before."""
+    known = session.scalars(select(Row.digest).where(Row.claim == key)).all()
+    if "0x" + digest.hex() in known:
+        return
+    if len(known) >= KEPT_SIGNED:
+        raise Mismatch(
+            f"{KEPT_SIGNED} different claims are signed for this slot", hint="one is made", code="claims_full"
         )
-    except Exception as error:  # eth-keys raises several unrelated families for bytes that are no signature
-        raise Mismatch(f"that is no signature: {error}", hint="65 bytes r ‖ s ‖ v of the EIP-712 claim") from error
-    return recovered.lower()
+    body = Signed.model_validate(announced.model_dump(include=set(Signed.model_fields))).model_dump()
+    session.add(Row(claim=key, digest="0x" + digest.hex(), body=body, time=now))
 
 
 def _require_known(session: Session, announced: ClaimIn, key: str) -> None:
@@ -74,7 +72,3 @@ def _require_known(session: Session, announced: ClaimIn, key: str) -> None:
     # INVARIANT: one announces one's own slot.
     if announced.claim.slot == MERGE_SLOT or claim is None or claim.worker.lower() != announced.worker.lower():
         raise Mismatch("the announced slot is not the signer's", hint="join the slot first, and name its attempt")
-
-
-def _bytes(text: str) -> bytes:
-    return bytes.fromhex(text[2:])

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from coordinator import announcements, metrics, problems
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import Context
-from coordinator.models import Announcement, Claim, Cursor, Game, Job, Node, Round
+from coordinator.models import Announcement, Claim, Cursor, Game, Job, Node, Round, SignedClaim
 from coordinator.schema import (
     BlobOut,
     Bytes32,
@@ -31,12 +31,17 @@ from coordinator.schema import (
     NodeOut,
     Page,
     RoundOut,
+    Signed,
+    SignedPage,
     StatusOut,
 )
 from lockstep.protocol.errors import NotFoundError, TryLater, UsageError
 
 READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
+
+JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
+"""Of a slot's claim that two signatures may convict, now or once it is revealed."""
 
 Limit = Annotated[int, Query(ge=1, le=200)]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
@@ -119,6 +124,21 @@ def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
         if announced is not None and out.payload_cid is None:
             out.trace_cid, out.payload_cid = announced.body["trace_cid"], announced.body["payload_cid"]
         return out
+
+
+@public.get("/signed")
+def signed_claims(context: Ctx, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 200) -> SignedPage:
+    """Every signed claim that was shown and can still be judged, in the order of arrival, from number `after` on.
+
+    Numbers begin anew when the index is: a reader whose `after` is greater than `last` asks from 0.
+    """
+    live = select(Claim.id).where(Claim.state.in_(JUDGED_STATES))
+    query = select(SignedClaim).where(SignedClaim.id > after, SignedClaim.claim.in_(live)).order_by(SignedClaim.id)
+    with context.database.reading() as session:
+        rows = session.scalars(query.limit(limit)).all()
+        newest = session.scalar(select(func.max(SignedClaim.id))) or 0
+        last = rows[-1].id if len(rows) == limit else newest
+        return SignedPage(items=[Signed.model_validate(row.body) for row in rows], last=last)
 
 
 @public.get("/games")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, MetaData, String, Text
+from sqlalchemy import JSON, BigInteger, Index, Integer, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMING = {
@@ -182,6 +182,22 @@ class Announcement(Base):
     node: Mapped[str] = mapped_column(Hex32)
     body: Mapped[dict[str, Any]]
     time: Mapped[int]
+
+
+class SignedClaim(Base):
+    """A claim as its worker signed it, every one that was shown: two different ones for one slot convict.
+
+    In the order of arrival; never changed, never replaced.
+    """
+
+    __tablename__ = "signed_claims"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    claim: Mapped[str] = mapped_column(Hex32)
+    digest: Mapped[str] = mapped_column(Hex32)
+    """Of EIP-712."""
+    body: Mapped[dict[str, Any]]
+    time: Mapped[int]
+    __table_args__ = (UniqueConstraint("claim", "digest"),)
 
 
 class Payload(Base):

@@ -44,6 +44,7 @@ STATUSES: tuple[tuple[type[LockstepError], HTTPStatus], ...] = (
 CODES: dict[str, HTTPStatus] = {
     "auth.replayed": HTTPStatus.CONFLICT,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "claims_full": HTTPStatus.CONFLICT,
 }
 """Codes with a status of their own."""
 

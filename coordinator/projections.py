@@ -20,6 +20,7 @@ MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
 PROJECTED = (Node, Job, Round, Claim, Game)
 VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
 WRONGS = ("op", "alias", "padding")
+"""What a proof found wrong in a game; two signatures (3) need no game."""
 GAME_MOVES = (
     "Argued", "Defended", "Revealed", "Picked", "TensorRevealed", "LeafPosted", "ElementPicked", "PartialsPosted",
     "PartialPicked",
@@ -275,6 +276,8 @@ def _move(session: Session, event: Event) -> None:
 @_on(GAME, "Convicted")
 def _proved(session: Session, event: Event) -> None:
     found = event.args["finding"]
+    if found["wrong"] >= len(WRONGS):
+        return
     game = session.get_one(Game, event.args["game"])
     game.moves += 1
     game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], found["position"]

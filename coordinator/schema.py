@@ -137,15 +137,28 @@ class ClaimBody(BaseModel):
     out2: Bytes32
 
 
-class ClaimIn(BaseModel):
-    """An announced claim: what is claimed, who signed it, where its material is."""
+class Signed(BaseModel):
+    """A claim and its worker's signature over it."""
 
     model_config = ConfigDict(extra="forbid")
     claim: ClaimBody
     worker: Account
     signature: Annotated[str, StringConstraints(pattern="^0x[0-9a-fA-F]{130}$")]
+
+
+class ClaimIn(Signed):
+    """An announced claim: what is claimed, who signed it, where its material is."""
+
     trace_cid: CidText
     payload_cid: CidText
+
+
+class SignedPage(BaseModel):
+    """Signed claims in the order in which they came."""
+
+    items: list[Signed]
+    last: int
+    """The number to ask on `after`."""
 
 
 class ClaimAccepted(BaseModel):

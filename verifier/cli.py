@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import Mismatch, NotFoundError, UsageError
 from lockstep.protocol.jobs import JobStatus
@@ -29,16 +29,19 @@ def main() -> None:
 @app.command("up")
 def up(
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, threads: Threads = None, witness: Witness = False, as_json: Json = False,
+    password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
+    witness: Witness = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
     With --witness: enrol in every job that draws witnesses, look where this account is drawn, and earn the fee.
+    With --coordinator (several: separated by commas): convict who has signed two claims for one slot.
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = resolve(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, threads=threads
-    )
+        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        coordinator=coordinator, threads=threads,
+    )  # fmt: skip
     from lockstep import logs
     from lockstep.party import Party
     from verifier import cheats

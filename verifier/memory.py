@@ -1,4 +1,4 @@
-"""What a verifier remembers across restarts: the claims that it has found right, and a witness's secrets.
+"""What a verifier remembers across restarts: claims found right, signed claims, a witness's secrets.
 
 Everything else the chain says again. The home is locked while a verifier runs: one key, one process.
 """
@@ -23,7 +23,12 @@ CREATE TABLE IF NOT EXISTS chains (head BLOB PRIMARY KEY, secret BLOB NOT NULL) 
 CREATE TABLE IF NOT EXISTS verdicts (
     audit BLOB, i INTEGER, beacon BLOB, salt BLOB NOT NULL, roots BLOB NOT NULL, PRIMARY KEY (audit, i, beacon)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS signed (
+    claim BLOB, work BLOB, digest BLOB, fields TEXT NOT NULL, PRIMARY KEY (claim, work, digest)
+) WITHOUT ROWID;
 """
+KEPT_SIGNED = 2
+"""Different signed claims that are kept for one slot: two convict."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,26 @@ class Memory:
     def remember(self, claim: ClaimId, trace_root: TraceRoot) -> None:
         """Keep that a claim is right."""
         self._db.execute("INSERT OR IGNORE INTO matches VALUES (?, ?)", (claim, trace_root))
+
+    # -- what workers signed
+
+    def keep_signed(self, claim: ClaimId, work: bytes, digest: Digest, fields: str) -> None:
+        """Keep a signed claim about a slot with its seed and base (`work`); a third one says nothing new."""
+        self._db.execute(
+            "INSERT OR IGNORE INTO signed SELECT ?, ?, ?, ? "
+            "WHERE (SELECT count(*) FROM signed WHERE claim = ? AND work = ?) < ?",
+            (claim, work, digest, fields, claim, work, KEPT_SIGNED),
+        )
+
+    def signed(self, claim: ClaimId, work: bytes) -> list[str]:
+        """Every signed claim that is kept about a slot's work."""
+        query = "SELECT fields FROM signed WHERE claim = ? AND work = ? ORDER BY digest"
+        return [fields for (fields,) in self._db.execute(query, (claim, work))]
+
+    def contradicted(self) -> list[tuple[ClaimId, bytes]]:
+        """(claim, work) for which two different claims are signed."""
+        query = "SELECT claim, work FROM signed GROUP BY claim, work HAVING count(*) >= ?"
+        return [(ClaimId(claim), work) for claim, work in self._db.execute(query, (KEPT_SIGNED,))]
 
     # -- what a witness keeps to itself until it reveals
 

@@ -41,6 +41,7 @@ from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, Wei
 from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
 from verifier.decide import Outcome
+from verifier.equivocation import Equivocations, key_of, urls_of
 from verifier.memory import Memory
 from verifier.witnessing import Witnessing
 
@@ -102,6 +103,7 @@ class Service:
         self._told: set[GameId] = set()
         self._voided: set[JobId] = set()
         self._answers = Answers(party.contracts, party.store, party.address)
+        self._equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, memory)
         self._now = Seconds(0)
 
     def run(self, stop: Flag) -> None:
@@ -129,6 +131,7 @@ class Service:
                 time.sleep(POLL_SECONDS)
         finally:
             self._bench.close()
+            self._equivocations.close()
             if self._witnessing is not None:
                 self._witnessing.close()
 
@@ -140,6 +143,7 @@ class Service:
         self._tell_ends()
         self._play(head.time)
         self._open(head.time)
+        self._show_pairs(head.time)
         self._answer(head.time)
         if self._witnessing is not None:
             self._witnessing.step(head, self._watcher.ledger, self._params, draining)
@@ -370,6 +374,18 @@ class Service:
             party.account, party.addresses.vault, missing, Seconds(party.head().time + PERMIT_SECONDS)
         )
         party.outbox.send(party.contracts.vault.deposit_with_permit(missing, permit), f"deposit/{key}")
+
+    def _show_pairs(self, now: Seconds) -> None:
+        """Convict who signed two claims for one slot: no game, no bond."""
+        ledger = self._watcher.ledger
+        self._equivocations.step(ledger)
+        for record, call in self._equivocations.due(ledger):
+            if self._rest.get(record.id, now) <= now:
+                self._rest[record.id] = Seconds(now + decide.RETRY_SECONDS)
+                self._attempt(
+                    key_of(record.id), call, "equivocated", claim=record.id.hex(), round=record.round, slot=record.slot,
+                    worker=record.worker,
+                )  # fmt: skip
 
     # -- play
 

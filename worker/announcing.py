@@ -11,7 +11,7 @@ import structlog
 
 from lockstep.protocol.claims import typed_data
 from lockstep.protocol.jobs import Body, Claim
-from lockstep.protocol.types import Address, Seconds, StateRoot
+from lockstep.protocol.types import Address, ClaimId, Seconds, StateRoot, TraceRoot
 from worker.progress import Material
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Announcer:
         self._chain_id = chain_id
         self._market = market
         self._thread = ThreadPoolExecutor(1, "announce")
-        self._told: set[bytes] = set()
+        self._told: set[tuple[ClaimId, TraceRoot]] = set()
 
     def announce(self, material: Material, base: StateRoot, transitions: int, now: Seconds) -> None:
         """Sign and send a claim once; returns at once. A coordinator that does not answer is no failure."""
-        if not self._url or material.claim in self._told:
+        if not self._url or (material.claim, material.trace_root) in self._told:
             return
-        self._told.add(material.claim)
+        self._told.add((material.claim, material.trace_root))
         body = json.dumps(self.body(material, base, transitions)).encode()
         target = urlsplit(self._url).path.rstrip("/") + PATH
         headers = self._node.sign_request("POST", target, body, now=now)

@@ -39,9 +39,9 @@ class Expectation:
     """Where a game about the lie must end."""
 
     program: str
-    """"step" or "encode"."""
+    """"step" or "encode"; "slot" where no game is needed."""
     step: int
-    """t."""
+    """t; 0 where no game is needed."""
     op_index: int | None
     """None: the game does not come so far."""
     op_kind: str | None = None
@@ -87,6 +87,8 @@ class Cheat:
     nudge: Nudge | None = None
     silent: bool = False
     """Whether the liar never answers a challenge."""
+    signs_twice: bool = False
+    """Whether the liar signs a second claim beside the one that it makes."""
 
     def run(self, honest: ClaimRun) -> ClaimRun:
         """The lying run of a slot's claim."""
@@ -226,6 +228,11 @@ def silent(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     return replace(lie, name="silent", expectation=ended, silent=True)
 
 
+def two_signatures(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """The claim is right, and another one is signed for the same slot, as two machines with one key would."""
+    return Cheat("two-signatures", Expectation("slot", 0, None, verdict="equivocation"), signs_twice=True)
+
+
 CHEATS: dict[str, Callable[[Schedule, JobParams, Random], Cheat]] = {
     "skipped-step": skipped_step,
     "one-ulp": one_ulp,
@@ -233,6 +240,7 @@ CHEATS: dict[str, Callable[[Schedule, JobParams, Random], Cheat]] = {
     "wrong-lr": wrong_lr,
     "scaled-payload": scaled_payload,
     "silent": silent,
+    "two-signatures": two_signatures,
 }
 
 

@@ -140,7 +140,7 @@ class Claimant:
             opened = replace(opened, trace_cid="")
         sent = self._sender.submit(key, self._market.reveal(taken.ledger.id, r.number, act.slot, opened), act)
         if sent and not taken.params.witnesses:
-            self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
+            self._announce(taken, r, material, now)
 
     def publish(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
         """Name the list of the claim's state roots, now that the witnesses have committed."""
@@ -150,7 +150,15 @@ class Claimant:
             return
         call = self._parts.contracts.witnesses.publish(taken.ledger.id, r.number, act.slot, material.trace_cid)
         if self._sender.submit(key, call, act):
-            self._parts.announcer.announce(material, r.state.base, taken.params.transitions, now)
+            self._announce(taken, r, material, now)
+
+    def _announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
+        """Tell the coordinator what is claimed, signed."""
+        said = (r.state.base, taken.params.transitions, now)
+        self._parts.announcer.announce(material, *said)
+        if self.liar.signs_twice(material.claim, taken.cheat):
+            first, *others = material.roots
+            self._parts.announcer.announce(replace(material, roots=(StateRoot(first[::-1]), *others)), *said)
 
     # -- what the others' payloads are
 

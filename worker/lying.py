@@ -28,6 +28,14 @@ class Liar:
             self._claim = claim
             self._path.write_text(claim.hex())
 
+    def signs_twice(self, claim: ClaimId, cheat: Cheat | None) -> bool:
+        """Whether this is the claim beside which another one is signed: the first that is announced."""
+        if cheat is None or not cheat.signs_twice or self._claim not in (None, claim):
+            return False
+        self._claim = claim
+        self._path.write_text(claim.hex())
+        return True
+
     def retell(self, claim: ClaimId, cheat: Cheat | None, honest: ClaimRun) -> ClaimRun:
         """The run as it was claimed."""
         return cheat.run(honest) if cheat is not None and claim == self._claim else honest

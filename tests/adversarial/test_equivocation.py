@@ -1,13 +1,29 @@
 """Equivocation: a worker signs two claims for one slot, as two machines with one key would. No game is needed."""
 
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
 import pytest
 from hexbytes import HexBytes
 
+from lockstep.chain.contracts import Call
+from lockstep.identity import NodeKey
+from lockstep.ledger import ClaimRecord
 from lockstep.protocol.claims import typed_hash
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.types import ClaimId, Seed, StateRoot, TraceRoot
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
+from verifier.equivocation import Equivocations
+from verifier.memory import Memory
+from worker.announcing import Announcer
+from worker.progress import Material
 
 LIAR = 0
 
@@ -68,7 +84,94 @@ def play(court: Court) -> Ended:
     )
 
 
-CHEAT = Cheat("equivocation", "fraud", {"two signatures": play})
+def shown(court: Court) -> Ended:
+    """A worker's own announcer tells a coordinator two claims, and another coordinator none of it; a verifier reads."""
+    published: list[Material] = []
+    claim = court.claim(change={LIAR: lambda material: published.append(material) or material})[LIAR]
+    stored, (material,) = court.contracts.market.round(court.job_id, 0), published
+    announcer = Announcer(
+        "", court.accounts["worker-0"], NodeKey(bytes([1]) * 32), court.contracts.addresses.chain_id,
+        court.contracts.market.address,
+    )  # fmt: skip
+    first, *others = material.roots
+    materials = (material, replace(material, roots=(StateRoot(first[::-1]), *others)))
+    said = [announcer.body(m, StateRoot(stored.base), court.params.transitions) for m in materials]
+    # What a stranger signed, what is about another seed, and what is nothing: none of it fills the verifier's memory.
+    stray = [
+        {**said[0], "signature": said[1]["signature"]},
+        {"claim": {**said[0]["claim"], "seed": "0x" + "44" * 32}},
+        7,
+    ]
+    with (
+        Coordinator([*stray, said[0]]) as one,
+        Coordinator([said[1], said[0]]) as other,
+        Coordinator(None) as mute,
+        Memory(court.folder / f"verifier-{court.now()}") as memory,
+    ):
+        watch = Equivocations([one.url, mute.url], court.contracts, memory)
+        assert found(watch, court) == [], "one claim, signed once"
+        watch.close()
+        # The verifier is killed, and started again with another coordinator: what it read is in its home.
+        watch = Equivocations([other.url], court.contracts, memory)
+        ((record, call),) = found(watch, court, wanted=1)
+        assert record.id == claim
+        court.send(call, "verifier")
+        assert found(watch, court) == [], "once"
+        watch.close()
+    assert court.convicted(claim)
+    finding = next(e.args["finding"] for e in court.events("Convicted") if e.contract == "DisputeGame")
+    court.settle()
+    assert court.balance({"worker-0": court.params.slot_stake})["verifier"] > 0, "who showed it is rewarded"
+    return Ended(
+        "fraud", Where(rule="equivocation"), Where(rule=("op", "alias", "padding", "equivocation")[finding["wrong"]])
+    )
+
+
+def found(watch: Equivocations, court: Court, wanted: int = 0) -> list[tuple[ClaimRecord, Call]]:
+    """What a verifier has to show after it has read its coordinators."""
+    pairs: list[tuple[ClaimRecord, Call]] = []
+    for _ in range(60):
+        watch.step(court.ledger())
+        pairs = list(watch.due(court.ledger()))
+        if wanted and len(pairs) == wanted:
+            break
+        if not wanted and watch.looks > 1:
+            break
+        time.sleep(0.1)
+    return pairs
+
+
+class Coordinator(HTTPServer):
+    """Says what it was shown; None: answers nothing that can be read."""
+
+    def __init__(self, items: list[Any] | None) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.items = items
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> Coordinator:
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Coordinator
+
+    def do_GET(self) -> None:
+        items = self.server.items
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>" if items is None else json.dumps({"items": items, "last": len(items)}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+CHEAT = Cheat("equivocation", "fraud", {"two signatures": play, "shown to coordinators": shown})
 
 
 @pytest.mark.parametrize("form", CHEAT.forms)

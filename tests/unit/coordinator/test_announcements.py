@@ -9,10 +9,16 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
+from coordinator.announcements import KEPT_SIGNED
+from coordinator.models import Claim, Event, Game
+from coordinator.projections import apply
 from lockstep.protocol.claims import CLAIM_TYPE, domain
+from lockstep.protocol.errors import Mismatch
+from lockstep.protocol.types import Address
+from lockstep.signed import SignedClaim
 from lockstep.storage import cid_of
 
-from .conftest import CHAIN_ID, JOB, MARKET, WORKER, Api, claim_row
+from .conftest import CHAIN_ID, JOB, MARKET, NOW, WORKER, Api, claim_row
 
 CLAIM: dict[str, Any] = {
     "job": JOB, "round": 0, "attempt": 0, "slot": 1, "seed": "0x" + "01" * 32, "base": "0x" + "02" * 32,
@@ -70,3 +76,73 @@ def test_a_malformed_announcement_is_400(api: Api, body: bytes) -> None:
     answer = api.signed("POST", "/api/v1/claims", body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["hint"]
+
+
+def root(n: int) -> str:
+    return f"0x{n:064x}"
+
+
+def signed(api: Api, after: int = 0, limit: int = 200) -> tuple[list[SignedClaim], int]:
+    page = api.client.get("/api/v1/signed", params={"after": after, "limit": limit}).json()
+    return [SignedClaim.parse(item) for item in page["items"]], page["last"]
+
+
+def test_every_signed_claim_is_kept_and_served_not_the_last_alone(api: Api) -> None:
+    for body in (announcement(), announcement(traceRoot=root(9)), announcement(), announcement(traceRoot=root(9))):
+        assert api.signed("POST", "/api/v1/claims", body).status_code == 202, "the same one again is no news"
+    (a, b), last = signed(api)
+    assert {a.body.trace_root.hex(), b.body.trace_root.hex()} == {"03" * 32, root(9)[2:]}
+    assert a.contradicts(b)
+    assert b.contradicts(a)
+    assert not a.contradicts(a)
+    assert {x.signer(CHAIN_ID, MARKET) for x in (a, b)} == {Address(WORKER.address)}
+    assert a.digest(CHAIN_ID, MARKET) != b.digest(CHAIN_ID, MARKET)
+    assert "0x" + a.id.hex() == claim_row().id
+    assert signed(api, after=last) == ([], last)
+    first, going_on = signed(api, limit=1)
+    rest, _ = signed(api, after=going_on)
+    assert first + rest == [a, b], "page by page, in the order of arrival"
+
+
+def test_another_seed_is_no_contradiction(api: Api) -> None:
+    for body in (announcement(), announcement(seed=root(7), traceRoot=root(9))):
+        assert api.signed("POST", "/api/v1/claims", body).status_code == 202
+    (a, b), _ = signed(api)
+    assert not a.contradicts(b)
+
+
+def test_more_claims_for_one_slot_than_anybody_needs_are_refused(api: Api) -> None:
+    for n in range(KEPT_SIGNED):
+        assert api.signed("POST", "/api/v1/claims", announcement(traceRoot=root(n))).status_code == 202
+    answer = api.signed("POST", "/api/v1/claims", announcement(traceRoot=root(99)))
+    assert (answer.status_code, answer.json()["code"]) == (409, "claims_full")
+    assert len(signed(api)[0]) == KEPT_SIGNED
+
+
+@pytest.mark.parametrize(("state", "served"), [("revealed", 1), ("excluded", 1), ("final", 0), ("convicted", 0)])
+def test_what_nobody_can_judge_any_more_is_not_served(api: Api, state: str, served: int) -> None:
+    assert api.signed("POST", "/api/v1/claims", announcement()).status_code == 202
+    with api.context.database.session() as session:
+        session.get_one(Claim, claim_row().id).state = state
+    assert len(signed(api)[0]) == served
+
+
+@pytest.mark.parametrize(
+    "changed", [{"claim": {}}, {"signature": 7}, {"signature": "0xzz"}, {"signature": "0x" + "11" * 65}]
+)
+def test_what_is_no_signed_claim_is_a_mismatch(changed: dict[str, Any]) -> None:
+    fields = json.loads(announcement()) | changed
+    with pytest.raises(Mismatch):
+        SignedClaim.parse(fields).signer(CHAIN_ID, MARKET)
+
+
+def test_a_conviction_without_a_game_passes_the_index(api: Api) -> None:
+    finding = {"wrong": 3, "program": root(0), "t": 0, "position": 0, "element": 0, "chunk": 0, "claimed_bits": root(1),
+               "contract_bits": root(2)}  # fmt: skip
+    event = Event(
+        block=21, log_index=0, block_hash=root(1), tx=root(2), time=NOW, contract="DisputeGame", name="Convicted",
+        job=None, args={"game": root(0), "claim": claim_row().id, "finding": finding},
+    )  # fmt: skip
+    with api.context.database.session() as session:
+        apply(session, event)
+        assert session.get(Game, root(0)) is None

@@ -21,7 +21,7 @@ from tests import games, toyjob
 from worker.cheats import CHEATS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
 
 SEEDS = range(4)
-SPOKEN = [(name, seed) for name in CHEATS if name != "silent" for seed in SEEDS]
+SPOKEN = [(name, seed) for name in CHEATS if name not in ("silent", "two-signatures") for seed in SEEDS]
 
 
 def lie_of(name: str, seed: int, job: Job) -> Cheat:

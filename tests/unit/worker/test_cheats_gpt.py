@@ -59,7 +59,7 @@ def run(gpt: tuple[TrainingJob, JobParams]) -> ClaimRun:
     return slot_run(whole, whole.genesis, toyjob.SEED, 0, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in CHEATS if name != "silent"])
+@pytest.mark.parametrize("name", [name for name in CHEATS if name not in ("silent", "two-signatures")])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_lie_about_a_gpt_begins_where_it_was_declared(
     name: str, seed: int, run: ClaimRun, gpt: tuple[TrainingJob, JobParams]

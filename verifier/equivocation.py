@@ -1,0 +1,154 @@
+"""Two claims that one worker signed for one slot: looked for in what coordinators were shown, convicted without a game.
+
+    GET /api/v1/signed -> the signature is the slot owner's, the work is the chain's own -> kept -> a pair -> equivocate
+
+What is found is kept in the home, so that two coordinators that were told different things, or one that lost its index,
+still make a pair.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from lockstep.chain.contracts import Call, Contracts
+from lockstep.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
+from lockstep.protocol.errors import LockstepError, Mismatch, Unreachable
+from lockstep.protocol.types import ClaimId
+from lockstep.signed import SignedClaim
+from verifier import decide
+from verifier.memory import Memory
+
+PATH = "/api/v1/signed"
+POLL_SECONDS = 2.0
+"""Of this machine's time, between two looks at the coordinators."""
+TIMEOUT_SECONDS = 5.0
+PAGE = 200
+MAX_PAGE_BYTES = 1 << 20
+
+log = structlog.get_logger(__name__)
+
+
+class Equivocations:
+    """Who signed twice, as far as the coordinators at `urls` were shown."""
+
+    def __init__(self, urls: Sequence[str], contracts: Contracts, memory: Memory) -> None:
+        self._contracts = contracts
+        self._memory = memory
+        self._after = {url.rstrip("/"): 0 for url in urls}
+        self._thread = ThreadPoolExecutor(1, "signed")
+        self._reading: Future[dict[str, tuple[list[Any], int]]] | None = None
+        self._read_at = 0.0
+        self.looks = 0
+        """How often every coordinator was asked."""
+        self._pending: list[Mapping[str, Any]] = []
+        """Read, but about rounds or slots that the ledger does not know yet."""
+
+    def step(self, ledger: Ledger) -> None:
+        """Keep what was read since, and read on beside the loop."""
+        if self._reading is not None and self._reading.done():
+            reading, self._reading = self._reading, None
+            self.looks += 1
+            for url, (items, last) in reading.result().items():
+                self._after[url] = last
+                self._pending += items
+        self._pending = [fields for fields in self._pending if not self._keep(ledger, fields)][-PAGE:]
+        if self._after and self._reading is None and time.monotonic() - self._read_at >= POLL_SECONDS:
+            self._read_at = time.monotonic()
+            self._reading = self._thread.submit(_read_all, dict(self._after))
+
+    def due(self, ledger: Ledger) -> Iterator[tuple[ClaimRecord, Call]]:
+        """Every claim that stands though its worker signed another one, with the transaction that convicts it."""
+        for claim, work in self._memory.contradicted():
+            found = ledger.find(claim)
+            if found is None:
+                continue
+            job, round_, record = found
+            over = round_.phase in decide.ENDED or job.rounds.get(round_.number) is not round_
+            if over or record.convicted:
+                continue
+            a, b = (SignedClaim.parse(json.loads(text)) for text in self._memory.signed(claim, work))
+            yield record, self._contracts.game.call("equivocate", a.work(), a.signed(), b.signed())
+
+    def close(self) -> None:
+        """Let what is being read end, within its timeout."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _keep(self, ledger: Ledger, fields: Mapping[str, Any]) -> bool:
+        """Whether a signed claim needs no second look: it was kept, or proves nothing."""
+        try:
+            signed = SignedClaim.parse(fields)
+            round_ = _round_of(ledger, signed)
+            if round_ is None or round_.seed == UNSEALED:
+                return False
+            addresses = self._contracts.addresses
+            signer = signed.signer(addresses.chain_id, addresses.market)
+            self._require_real(round_, signed, signer)
+        except Mismatch as error:
+            log.info("a signed claim proves nothing", why=error.message)
+            return True
+        digest = signed.digest(addresses.chain_id, addresses.market)
+        self._memory.keep_signed(signed.id, signed.seed + signed.base, digest, json.dumps(fields, sort_keys=True))
+        return True
+
+    @staticmethod
+    def _require_real(round_: RoundLedger, signed: SignedClaim, signer: str) -> None:
+        holder = round_.holders.get(signed.said.slot)
+        if holder is None or holder[0] != signer:
+            raise Mismatch("it is not signed by the slot's owner")
+        # INVARIANT: whoever fills the memory signs what convicts it: only the chain's own work is kept, twice a slot.
+        if (signed.seed, signed.base) != (round_.seed, round_.base):
+            raise Mismatch("its seed or base is not the round's")
+
+
+def _round_of(ledger: Ledger, signed: SignedClaim) -> RoundLedger | None:
+    job = ledger.jobs.get(signed.said.job)
+    rounds = () if job is None else job.all_rounds()
+    return next((r for r in rounds if (r.number, r.attempt) == (signed.said.round, signed.said.attempt)), None)
+
+
+def _read_all(after: Mapping[str, int]) -> dict[str, tuple[list[Any], int]]:
+    """(new signed claims, the number to go on from) of every coordinator that answers."""
+    found = {}
+    for url, number in after.items():
+        try:
+            found[url] = _read(url, number)
+        except LockstepError as error:
+            log.info("a coordinator's signed claims cannot be read", url=url, why=error.message)
+    return found
+
+
+def _read(url: str, after: int) -> tuple[list[Any], int]:
+    import httpx2
+
+    try:
+        answer = httpx2.get(
+            f"{url}{PATH}", params={"after": after, "limit": PAGE}, timeout=TIMEOUT_SECONDS, follow_redirects=False
+        )
+    except httpx2.HTTPError as error:
+        raise Unreachable(f"{urlsplit(url).netloc} does not answer: {error}") from error
+    if answer.status_code != 200 or len(answer.content) > MAX_PAGE_BYTES:
+        raise Mismatch(f"{answer.status_code}, {len(answer.content)} bytes")
+    try:
+        page = answer.json()
+        items, last = list(page["items"])[:PAGE], int(page["last"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Mismatch(f"no page of signed claims: {error!r}") from error
+    # A number below ours: the index was made anew and counts from the start.
+    return items, last if last >= after else 0
+
+
+def urls_of(setting: str) -> list[str]:
+    """Coordinators of a setting: URLs, separated by commas."""
+    return [url.strip() for url in setting.split(",") if url.strip()]
+
+
+def key_of(claim: ClaimId) -> str:
+    """Of the transaction in the outbox."""
+    return f"equivocate/{claim.hex()}"
