@@ -113,16 +113,17 @@ class Both:
         return Block(found["number"], Seconds(found["timestamp"]), Hashes(w3), found["baseFeePerGas"])
 
     def act(self, sender: LocalAccount, call: Call, twin: Callable[[Block, Address], Any]) -> str:
-        """The same act on both sides; the name of the error, "" if it was accepted."""
+        """The same act on both sides, refused with the same error and arguments; its name, "" if it was accepted."""
         said, number = self._send(sender, call)
         mine = ""
         try:
             twin(self.block(number), Address(sender.address))
         except LockstepError as error:
-            mine = error.code.partition(".")[2]
+            mine = error.message
         assert said == mine, f"{call.label}: the contract says {said!r}, the twin {mine!r}"
-        self.errors[said] += 1
-        return said
+        name = said.partition("(")[0]
+        self.errors[name] += 1
+        return name
 
     def _send(self, sender: LocalAccount, call: Call) -> tuple[str, int]:
         request = {"from": sender.address, "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
@@ -134,7 +135,7 @@ class Both:
         quiet = {"disableStack": True, "disableMemory": True, "disableStorage": True}
         trace = self._ask("debug_traceTransaction", hash_, quiet)
         data = bytes.fromhex(trace["returnValue"].removeprefix("0x"))
-        return reverts.decode(data).code.partition(".")[2], int(receipt["blockNumber"], 16)
+        return reverts.decode(data).message, int(receipt["blockNumber"], 16)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         answer = self.arena.devnet.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
@@ -283,6 +284,8 @@ def test_names_and_seeds_are_the_contracts(both: Both) -> None:
         demands.read("seedOf", demand)
     both.arena.devnet.mine(2)
     assert bytes(demands.read("seedOf", demand)) == demands.seed_of(demand)
+    both.later(ANSWER + 1)
+    assert both.settle(demand) == ""
 
 
 def test_unanswered_demand_excludes_the_payload_and_returns_the_bond(both: Both) -> None:
