@@ -1,6 +1,8 @@
 // Iteration axes with the strides of what is read and written along them.
 #pragma once
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,27 @@ inline std::vector<Index> row_major(const std::vector<Index>& extents) {
     Index stride = 1;
     for (std::size_t i = extents.size(); i-- > 0; stride *= extents[i]) strides[i] = stride;
     return strides;
+}
+
+// Products of the innermost extents: where axes cut an index space.
+inline std::vector<Index> cuts_of(const std::vector<Index>& extents) {
+    std::vector<Index> cuts{1};
+    for (std::size_t i = extents.size(); i-- > 0;) cuts.push_back(cuts.back() * extents[i]);
+    return cuts;
+}
+
+// The coarsest axes that cut the index space wherever `axes` do, and at `cuts`.
+inline std::optional<std::vector<Index>> refined(const std::vector<Index>& axes, std::vector<Index> cuts) {
+    const std::vector<Index> own = cuts_of(axes);
+    cuts.insert(cuts.end(), own.begin(), own.end());
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    std::vector<Index> finer;
+    for (std::size_t i = 1; i < cuts.size(); ++i) {
+        if (cuts[i] % cuts[i - 1] != 0) return std::nullopt;
+        finer.insert(finer.begin(), cuts[i] / cuts[i - 1]);
+    }
+    return finer;
 }
 
 // Iteration axes with the strides of several arrays on each.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "apply_op.hpp"
 #include "axes.hpp"
@@ -17,21 +16,10 @@ constexpr Index kShortRow = 16;        // rows below this are not worth a call
 
 // --- extents ------------------------------------------------------------------------------------------------------------
 
-// The coarsest extents of which both are made by merging neighbours; nothing if there are none.
-std::optional<std::vector<Index>> refined(const std::vector<Index>& a, const std::vector<Index>& b) {
-    std::set<Index> cuts{1};  // products of the innermost extents
-    for (const std::vector<Index>* extents : {&a, &b}) {
-        Index product = 1;
-        for (std::size_t i = extents->size(); i-- > 0;) cuts.insert(product *= (*extents)[i]);
-    }
-    std::vector<Index> result;
-    Index below = 1;
-    for (const Index cut : cuts) {
-        if (cut % below != 0) return std::nullopt;
-        if (cut != below) result.insert(result.begin(), cut / below);
-        below = cut;
-    }
-    if (result.size() > kMaxAxes) return std::nullopt;
+// The coarsest extents of which both are made by merging neighbours; nothing if there are none, or too many.
+std::optional<std::vector<Index>> merged_from(const std::vector<Index>& a, const std::vector<Index>& b) {
+    auto result = refined(a, cuts_of(b));
+    if (result && result->size() > kMaxAxes) return std::nullopt;
     return result;
 }
 
@@ -90,7 +78,7 @@ struct Grouping {
         const Candidate& g = groups[group];
         if (!g.open || apart > kMostApart || op.elements != g.elements) return false;
         if (g.operands + views[i].size() > kMaxLoopOperands || g.instrs + op.instrs.size() > kMaxLoopInstrs ||
-            g.members.size() == kMaxLoopOutputs || !refined(g.extents, op.extents))
+            g.members.size() == kMaxLoopOutputs || !merged_from(g.extents, op.extents))
             return false;
         for (const View& view : views[i])
             if (member(view, group) && !is_identity(view, op.extents)) return false;
@@ -100,7 +88,7 @@ struct Grouping {
     void add(std::size_t i, std::size_t group) {
         Candidate& g = groups[group];
         g.members.push_back(i);
-        g.extents = *refined(g.extents, program.ops[i].extents);
+        g.extents = *merged_from(g.extents, program.ops[i].extents);
         g.operands += views[i].size();
         g.instrs += program.ops[i].instrs.size();
         group_of[i] = static_cast<int>(group);
@@ -130,7 +118,7 @@ std::vector<Candidate> grouped(const Program& program, const std::vector<std::ve
         if (!candidate[i]) continue;
         if (!home) {
             const Descriptor& op = program.ops[i];
-            const auto extents = refined(op.extents, {op.elements});
+            const auto extents = merged_from(op.extents, {op.elements});
             if (!extents) continue;
             home = all.groups.size();
             all.groups.push_back(Candidate{{}, *extents, op.elements, 0, 0});

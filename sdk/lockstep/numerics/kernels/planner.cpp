@@ -543,8 +543,6 @@ Schedule make_schedule(const Program& program) {
             break;
         default: schedule.steps.emplace_back(PlainStep{});
         }
-        if (const auto* step = std::get_if<MapStep>(&schedule.steps.back()))
-            for (const MapPlan& plan : step->parts) schedule.map_scratch_words = std::max(schedule.map_scratch_words, map_scratch(plan));
     }
     choose_results(program, views, schedule);
     find_groups(program, views, schedule);

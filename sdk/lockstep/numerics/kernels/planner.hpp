@@ -47,7 +47,6 @@ struct Schedule {
     std::vector<Loop> loops;          // maps that may run together
     std::vector<int> loop_of;         // per op: its loop, or -1
     Index arena_words = 0;
-    Index map_scratch_words = 0;
 };
 
 Schedule make_schedule(const Program& program);

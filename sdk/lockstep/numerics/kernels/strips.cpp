@@ -39,27 +39,6 @@ std::optional<Indices> along(const Indices& extents, const Indices& strides, con
     return axis == 0 ? std::optional(found) : std::nullopt;
 }
 
-// Products of the innermost extents: where axes cut an index space.
-Indices cuts_of(const Indices& extents) {
-    Indices cuts{1};
-    for (std::size_t i = extents.size(); i-- > 0;) cuts.push_back(cuts.back() * extents[i]);
-    return cuts;
-}
-
-// The coarsest axes that cut the index space wherever `axes` do, and at `cuts`.
-std::optional<Indices> refined(const Indices& axes, Indices cuts) {
-    const Indices own = cuts_of(axes);
-    cuts.insert(cuts.end(), own.begin(), own.end());
-    std::sort(cuts.begin(), cuts.end());
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-    Indices finer;
-    for (std::size_t i = 1; i < cuts.size(); ++i) {
-        if (cuts[i] % cuts[i - 1] != 0) return std::nullopt;
-        finer.insert(finer.begin(), cuts[i] / cuts[i - 1]);
-    }
-    return finer;
-}
-
 // One group under construction.
 class Group {
 public:
