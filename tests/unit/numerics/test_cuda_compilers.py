@@ -50,7 +50,9 @@ def compiled(nvcc: str, source: str, folder: Path, options: Sequence[str]) -> Pa
     return out
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.slow) for a in ARCHITECTURES]
+)
 def test_nvcc_makes_machine_code(nvcc: str, source: str, architecture: str, tmp_path: Path) -> None:
     known = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout.split()
     if architecture not in known:
