@@ -171,7 +171,7 @@ contract Arbiter is IArbiter {
         (uint256 a, uint256 stepA) = _terms(roots, context, f, 0, count);
         if (mode == DOT) {
             (uint256 b, uint256 stepB) = _terms(roots, context, f, 1, count);
-            word = _dot(a, stepA, b, stepB, count);
+            word = Float32.dot(0, a, stepA / 8, b, stepB / 8, count);
         } else {
             word = _chain(mode, a, stepA, count);
         }
@@ -357,33 +357,9 @@ contract Arbiter is IArbiter {
 
     // -- chains ----------------------------------------------------------------------------------------------------
 
-    /// @dev s = +0; s = fma(a_k, b_k, s). A fold's 256 terms are most of a proof's gas: whole blocks are written out.
-    function _dot(uint256 a, uint256 stepA, uint256 b, uint256 stepB, uint256 count) private pure returns (uint256 s) {
-        unchecked {
-            for (; count != 0; (a, b) = (a + stepA, b + stepB)) {
-                (uint256 x, uint256 y) = (_load(a), _load(b));
-                if (count >= 8) {
-                    s = Float32.fma(x >> 224, y >> 224, s);
-                    s = Float32.fma((x >> 192) & WORD, (y >> 192) & WORD, s);
-                    s = Float32.fma((x >> 160) & WORD, (y >> 160) & WORD, s);
-                    s = Float32.fma((x >> 128) & WORD, (y >> 128) & WORD, s);
-                    s = Float32.fma((x >> 96) & WORD, (y >> 96) & WORD, s);
-                    s = Float32.fma((x >> 64) & WORD, (y >> 64) & WORD, s);
-                    s = Float32.fma((x >> 32) & WORD, (y >> 32) & WORD, s);
-                    s = Float32.fma(x & WORD, y & WORD, s);
-                    count -= 8;
-                } else {
-                    for (; count != 0; (count, x, y) = (count - 1, x << 32, y << 32)) {
-                        s = Float32.fma(x >> 224, y >> 224, s);
-                    }
-                    return s;
-                }
-            }
-        }
-    }
-
     /// @dev The mode's identity, then one step for each term.
     function _chain(uint256 mode, uint256 at, uint256 step, uint256 count) private pure returns (uint256 s) {
+        if (mode == SUM && step == BLOCK) return Float32.sum(0, at, at + 4 * count);
         if (mode == MAX) s = NEGATIVE_INFINITY;
         else if (mode == MIN) s = INFINITY;
         else if (mode != SUM && mode != ISUM) revert OpUnknown(mode);

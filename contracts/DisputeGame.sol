@@ -35,6 +35,8 @@ contract DisputeGame is IDisputeGame {
     /// Gas of a transaction before its first instruction, and of a byte of its data that is not zero.
     uint256 private constant TRANSACTION_GAS = 21_000;
     uint256 private constant BYTE_GAS = 16;
+    /// Of storage, that a game takes.
+    uint256 private constant GAME_WORDS = 7;
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
     uint256 private constant STAGED_CHUNK = 1 << 248;
 
@@ -43,8 +45,8 @@ contract DisputeGame is IDisputeGame {
     );
 
     mapping(bytes32 => Game) private _games;
-    /// Games in the order of their opening; those before `_firstLive` are closed.
-    mapping(bytes32 claim => bytes32[]) private _gamesOn;
+    /// Games in the order of their opening, by how many the market had seen before; those before `_firstLive` are closed.
+    mapping(bytes32 claim => mapping(uint256 number => bytes32)) private _gamesOn;
     mapping(bytes32 claim => uint256) private _firstLive;
 
     constructor(IJobMarket market_, IStakeVault vault_, IArbiter arbiter_) {
@@ -95,7 +97,7 @@ contract DisputeGame is IDisputeGame {
             g.node = node;
             _argue(id, g, body.traceRoot, depth, t, step);
         }
-        _gamesOn[claim].push(id);
+        _gamesOn[claim][terms.games] = id;
         vault.lock(msg.sender, id, terms.bond);
         _spend(g, begun);
     }
@@ -108,32 +110,28 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
     function _argue(bytes32 id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
-        bytes32 claim = g.claim;
+        IJobMarket.Facts memory facts = market.factsOf(g.claim, t);
         if (t == 1) {
             // INVARIANT: the first step starts at the state that the contract computes.
-            if (step.prev != market.stateZero(claim)) revert ProofInvalid();
+            if (step.prev != facts.stateZero) revert ProofInvalid();
         } else {
             // INVARIANT: the step's start is the claim's own.
             Merkle.verify(traceRoot, Merkle.leaf(step.prev), t - 2, depth, step.prevProof);
         }
         // INVARIANT: the job names the Program of every transition.
-        if (Statement.programRoot(step.header, step.opsRoot, step.constsRoot) != market.programOf(claim, t)) {
-            revert ProofInvalid();
-        }
-        bytes memory statement = _statement(claim, t, step);
+        if (Statement.programRoot(step.header, step.opsRoot, step.constsRoot) != facts.program) revert ProofInvalid();
+        bytes memory statement = _statement(facts, t, step);
         g.statement = keccak256(statement);
         g.t = t;
         emit Argued(id, t, g.node, statement);
         _turn(g, Phase.Defend);
     }
 
-    function _statement(bytes32 claim, uint32 t, Step calldata step) private view returns (bytes memory) {
-        (bytes32 dataset, uint32 rows, uint32 rowLength) = market.datasetOf(claim);
-        (bytes32 seed, uint32 round, uint32 slot) = market.contextOf(claim);
+    function _statement(IJobMarket.Facts memory f, uint32 t, Step calldata step) private pure returns (bytes memory) {
         return
             bytes.concat(
-                abi.encodePacked(step.prev, bytes32(0), step.opsRoot, step.constsRoot, dataset, seed),
-                abi.encodePacked(rows, rowLength, round, slot, t, step.header)
+                abi.encodePacked(step.prev, bytes32(0), step.opsRoot, step.constsRoot, f.datasetRoot, f.seed),
+                abi.encodePacked(f.datasetRows, f.rowLength, f.round, f.slot, t, step.header)
             );
     }
 
@@ -441,20 +439,27 @@ contract DisputeGame is IDisputeGame {
     }
 
     function _close(bytes32 id, Game storage g, Verdict verdict) private {
-        Game memory last = g;
-        delete _games[id];
-        (g.claim, g.challenger, g.phase, g.verdict) = (last.claim, last.challenger, Phase.Closed, verdict);
-        address winner =
-            verdict == Verdict.Rejected ? last.defender : verdict == Verdict.Void ? address(0) : last.challenger;
-        emit Resolved(id, last.claim, verdict, winner);
+        (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+        // A missed deadline proves no step wrong.
+        (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
+        _clear(g);
+        (g.phase, g.verdict) = (Phase.Closed, verdict);
+        address winner = verdict == Verdict.Rejected ? defender : verdict == Verdict.Void ? address(0) : challenger;
+        emit Resolved(id, claim, verdict, winner);
         if (verdict == Verdict.Rejected) {
-            _skipClosed(last.claim);
-            market.onRejected(last.claim);
-            vault.takeBond(id, last.defender);
+            _skipClosed(claim);
+            market.onRejected(claim);
+            vault.takeBond(id, defender);
         } else {
-            // A missed deadline proves no step wrong.
-            if (verdict != Verdict.Void) _award(last.claim, verdict == Verdict.Fraud ? last.t : 0, winner, last.spent);
+            if (verdict != Verdict.Void) _award(claim, t, winner, spent);
             vault.unlock(id);
+        }
+    }
+
+    /// @dev Deletes all but the claim, a word at a time: the compiler would do it field by field.
+    function _clear(Game storage g) private {
+        assembly ("memory-safe") {
+            for { let i := 1 } lt(i, GAME_WORDS) { i := add(i, 1) } { sstore(add(g.slot, i), 0) }
         }
     }
 
@@ -465,10 +470,10 @@ contract DisputeGame is IDisputeGame {
         IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](SCAN + 1);
         (winners[0], refunds[0]) = (first, IStakeVault.Refund(first, spent));
         (uint256 sharing, uint256 refunded) = (1, 1);
-        bytes32[] storage listed = _gamesOn[claim];
         uint256 i = _firstLive[claim];
-        for (uint256 end = Math.min(listed.length, i + SCAN); i < end; i++) {
-            Game storage g = _games[listed[i]];
+        for (uint256 end = i + SCAN; i < end; i++) {
+            Game storage g = _games[_gamesOn[claim][i]];
+            if (g.phase == Phase.None) break;
             if (g.phase == Phase.Closed) continue;
             if (sharing < WINNERS) winners[sharing++] = g.challenger;
             refunds[refunded++] = IStakeVault.Refund(g.challenger, g.spent);
@@ -482,11 +487,9 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev Some steps at a time, as games close.
     function _skipClosed(bytes32 claim) private {
-        bytes32[] storage listed = _gamesOn[claim];
         uint256 from = _firstLive[claim];
         uint256 i = from;
-        uint256 end = Math.min(listed.length, from + SCAN);
-        while (i < end && _games[listed[i]].phase == Phase.Closed) i++;
+        while (i < from + SCAN && _games[_gamesOn[claim][i]].phase == Phase.Closed) i++;
         if (i != from) _firstLive[claim] = i;
     }
 

@@ -179,8 +179,7 @@ contract JobMarket is IJobMarket {
 
         c.status = ClaimStatus.Committed;
         c.digest = commitment;
-        ro.committed += 1;
-        if (ro.committed == ro.joined) Rounds.setWindows(ro, block.timestamp, _revealSeconds(ro), _attestSeconds(ro));
+        if (++ro.committed == ro.joined) Rounds.endCommits(ro);
 
         emit Committed(jobId, r, slot, commitment);
     }
@@ -204,8 +203,7 @@ contract JobMarket is IJobMarket {
         c.status = ClaimStatus.Revealed;
         c.claimedAt = uint40(block.timestamp);
         c.digest = Ids.body(opened.body);
-        ro.revealed += 1;
-        if (ro.revealed == ro.committed) {
+        if (++ro.revealed == ro.committed) {
             Rounds.setWindows(ro, ro.commitEnds, block.timestamp - ro.commitEnds, _attestSeconds(ro));
         }
 
@@ -232,12 +230,12 @@ contract JobMarket is IJobMarket {
         if (!windowOpen(claimId)) revert WindowClosed(claimId);
         // INVARIANT: what is challenged is what was claimed.
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
-        uint32 before = c.openGames;
+        (uint32 before, uint32 number) = (c.openGames, c.games);
 
-        c.openGames = before + 1;
+        (c.openGames, c.games) = (before + 1, number + 1);
         _book.rounds[c.job][c.round].openGames += 1;
 
-        return GameTerms(c.worker, c.transitions, before, p.clockSeconds, p.stepSeconds, _bond(p));
+        return GameTerms(c.worker, c.transitions, before, number, p.clockSeconds, p.stepSeconds, _bond(p));
     }
 
     /// @inheritdoc IJobMarket
@@ -368,33 +366,16 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function programOf(bytes32 claimId, uint32 t) external view returns (bytes32) {
-        Claim storage c = _book.claims[claimId];
-        JobParams memory p = params(c.job);
-        // INVARIANT: a claim has transitions 1..T and no other.
-        if (t == 0 || t > c.transitions) revert ProofInvalid();
-        if (c.slot == Ids.MERGE) return p.mergeProgram;
-        return t == c.transitions ? p.encodeProgram : p.stepProgram;
-    }
-
-    /// @inheritdoc IJobMarket
-    function stateZero(bytes32 claimId) external view returns (bytes32) {
+    function factsOf(bytes32 claimId, uint32 t) external view returns (Facts memory f) {
         Claim storage c = _book.claims[claimId];
         JobParams memory p = params(c.job);
         Round storage ro = _book.rounds[c.job][c.round];
-        if (!live(claimId)) revert ClaimClosed(claimId);
-        if (c.slot == Ids.MERGE) return ro.mergeIn;
-        return States.slotZero(ro.base, p.zeroCarry, c.round * p.innerSteps, p.sharedDepth);
-    }
-
-    function contextOf(bytes32 claimId) external view returns (bytes32 seed, uint32 r, uint32 slot) {
-        Claim storage c = _book.claims[claimId];
-        return (_book.rounds[c.job][c.round].seed, c.round, c.slot);
-    }
-
-    function datasetOf(bytes32 claimId) external view returns (bytes32 root, uint32 rows, uint32 rowLength) {
-        JobParams memory p = params(_book.claims[claimId].job);
-        return (p.datasetRoot, p.datasetRows, p.rowLength);
+        // INVARIANT: a claim has transitions 1..T and no other.
+        if (t == 0 || t > c.transitions) revert ProofInvalid();
+        if (t == 1) f.stateZero = _stateZero(claimId, c, p, ro);
+        f.program = c.slot == Ids.MERGE ? p.mergeProgram : t == c.transitions ? p.encodeProgram : p.stepProgram;
+        (f.datasetRoot, f.datasetRows, f.rowLength) = (p.datasetRoot, p.datasetRows, p.rowLength);
+        (f.seed, f.round, f.slot) = (ro.seed, c.round, c.slot);
     }
 
     // -- inside: jobs and rounds
@@ -440,13 +421,20 @@ contract JobMarket is IJobMarket {
         if (Rounds.phaseOf(ro) != wanted) revert WrongPhase(jobId, r);
     }
 
-    /// @dev As `seal` wrote them: cheaper than to read the job's terms.
-    function _revealSeconds(Round storage ro) private view returns (uint256) {
-        return ro.revealEnds - ro.commitEnds;
-    }
-
+    /// @dev As `seal` wrote it: cheaper than to read the job's terms.
     function _attestSeconds(Round storage ro) private view returns (uint256) {
         return ro.attestEnds - ro.revealEnds;
+    }
+
+    /// @dev S_0 of a claim.
+    function _stateZero(bytes32 claimId, Claim storage c, JobParams memory p, Round storage ro)
+        private
+        view
+        returns (bytes32)
+    {
+        if (!live(claimId)) revert ClaimClosed(claimId);
+        if (c.slot == Ids.MERGE) return ro.mergeIn;
+        return States.slotZero(ro.base, p.zeroCarry, c.round * p.innerSteps, p.sharedDepth);
     }
 
     /// @dev What a challenger locks now.

@@ -187,7 +187,7 @@ class Arena:
         self.devnet.mine(2)
         self.send(market.seal(job, 0), account)
         made = [market.claim_id_of(job, 0, slot) for slot in range(slots)]
-        seed, _, _ = market.context_of(made[0])
+        seed = market.round(job, 0).seed
         opened = []
         for slot, claim in enumerate(made):
             levels = honest.trace_levels(trace(seed, slot))

@@ -95,7 +95,7 @@ class Scenario:
             return StateRoot(last[-2]), StateRoot(last[-1])
 
         found = self.arena.claims(terms(), len(LIES) + len(TAMPERED), trace, ends)
-        self.seed, _, _ = self.arena.contracts.market.context_of(found[0])
+        self.seed = self.arena.contracts.market.facts_of(found[0], 1).seed
         return found
 
     def held(self, seed: Seed, slot: int) -> PlainClaim:

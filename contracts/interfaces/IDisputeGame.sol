@@ -44,50 +44,52 @@ interface IDisputeGame {
     /// signed for the same work.
     enum Wrong { Op, Alias, Padding, Equivocation }
 
+    /// @dev In the order of how often it changes: most moves write one word, from `phase` to `spent`, or that one and `node`. Of a
+    /// closed game the claim, the phase and the verdict stay.
     /// @param claim What is challenged.
+    /// @param defender The claim's worker.
+    /// @param size T while the trace is descended, the number of ops while G is, then the elements of the op's output.
+    /// @param block_ Position in G of the state block's first entry.
     /// @param challenger Who opened the game.
+    /// @param t The transition that is argued about; 0 until it is known.
+    /// @param terms K of a fold; 0 for other kinds.
+    /// @param op Position of the op in G.
+    /// @param group The picked top partial of a fold of two levels.
+    /// @param node The node that the next move answers; from the partials on, the keccak of the posted words.
+    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); the claim's trace root until t is known.
     /// @param phase Whose turn it is, at what.
     /// @param rem Levels left below `node` in the tree being descended.
     /// @param deadline The mover's (seconds).
     /// @param verdict Once Closed.
-    /// @param t The transition that is argued about; 0 until it is known.
-    /// @param defender The claim's worker.
     /// @param leftDefender Seconds left when its clock last stopped.
     /// @param leftChallenger Likewise.
     /// @param word The claimed bits of the picked element, then of the picked top partial.
-    /// @param node The node that the next move answers; from the partials on, the keccak of the posted words.
-    /// @param statement keccak of the statement's bytes (libraries/Statement.sol); the claim's trace root until t is known.
     /// @param position Of `node` in its tree; from `Element` on, the flat element.
-    /// @param size T while the trace is descended, the number of ops while G is, then the elements of the op's output.
-    /// @param terms K of a fold; 0 for other kinds.
     /// @param mode Of a fold.
-    /// @param op Position of the op in G.
-    /// @param group The picked top partial of a fold of two levels.
-    /// @param block_ Position in G of the state block's first entry.
     /// @param spent Gas of the challenger's moves so far.
     /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
     /// was executed: its word, the chunk from bit 32, 1 from bit 248.
     struct Game {
         bytes32 claim;
+        address defender;
+        uint64 size;
+        uint32 block_;
         address challenger;
+        uint32 t;
+        uint32 terms;
+        uint16 op;
+        uint16 group;
+        bytes32 node;
+        bytes32 statement;
         Phase phase;
         uint8 rem;
         uint40 deadline;
         Verdict verdict;
-        uint32 t;
-        address defender;
         uint32 leftDefender;
         uint32 leftChallenger;
         uint32 word;
-        bytes32 node;
-        bytes32 statement;
         uint64 position;
-        uint64 size;
-        uint32 terms;
         uint8 mode;
-        uint16 op;
-        uint16 group;
-        uint32 block_;
         uint24 spent;
         uint256 staged;
     }

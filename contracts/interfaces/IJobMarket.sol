@@ -132,6 +132,7 @@ interface IJobMarket {
     /// @param transitions T: innerSteps + 1 of a slot, 1 of a merge.
     /// @param claimedAt When it was revealed or merged (seconds); the challenge window starts here.
     /// @param convictedAt The transition that was proven wrong; 0 where none was (a clock ran out, two signatures).
+    /// @param games Opened on it so far.
     /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
     struct Claim {
         bytes32 job;
@@ -144,6 +145,7 @@ interface IJobMarket {
         uint32 slot;
         uint32 openGames;
         uint32 convictedAt;
+        uint32 games;
         bytes32 digest;
     }
 
@@ -175,13 +177,29 @@ interface IJobMarket {
 
     /// @notice What a game must know when it opens.
     /// @param openGames Games open on the claim, this one not counted: the defender's clock is clockSeconds + stepSeconds x openGames.
+    /// @param games Opened on the claim before this one.
     struct GameTerms {
         address defender;
         uint32 transitions;
         uint32 openGames;
+        uint32 games;
         uint32 clockSeconds;
         uint32 stepSeconds;
         uint256 bond;
+    }
+
+    /// @notice What the market knows of one transition of a claim.
+    /// @param program Root of the Program that it runs.
+    /// @param stateZero Of the first transition, S_0, computed (protocol, section 3); of any other 0.
+    struct Facts {
+        bytes32 program;
+        bytes32 stateZero;
+        bytes32 datasetRoot;
+        uint32 datasetRows;
+        uint32 rowLength;
+        bytes32 seed;
+        uint32 round;
+        uint32 slot;
     }
 
     event JobCreated(bytes32 indexed job, address indexed requester, bytes32 specDigest, uint256 escrow, uint256 deposit);
@@ -302,10 +320,6 @@ interface IJobMarket {
     function live(bytes32 claim) external view returns (bool);
     /// @notice Whether a game may be opened on the claim now.
     function windowOpen(bytes32 claim) external view returns (bool);
-    /// @notice The program root of transition t (1..T) of the claim.
-    function programOf(bytes32 claim, uint32 t) external view returns (bytes32);
-    /// @notice S_0 of the claim, computed (protocol, section 3).
-    function stateZero(bytes32 claim) external view returns (bytes32);
-    function contextOf(bytes32 claim) external view returns (bytes32 seed, uint32 round, uint32 slot);
-    function datasetOf(bytes32 claim) external view returns (bytes32 root, uint32 rows, uint32 rowLength);
+    /// @notice What is certain of transition t (1..T) of the claim. Reverts `ClaimClosed` for t = 1 unless `live(claim)`.
+    function factsOf(bytes32 claim, uint32 t) external view returns (Facts memory);
 }

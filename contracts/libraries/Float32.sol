@@ -63,6 +63,104 @@ library Float32 {
         return _round(x, e, 51, a);
     }
 
+    /// @notice s + x_0 + x_1 + ..., from the left: big-endian words in memory from `at` to `end`, 4 bytes each.
+    /// @dev Short for what is the rule in a long sum: a normal x whose exponent is at most 30 below that of s, and that takes
+    /// away less than a bit. The sum's 24 bits stay apart from its exponent and sign between one such term and the next.
+    function sum(uint256 s, uint256 at, uint256 end) internal pure returns (uint256) {
+        while (at < end) {
+            assembly ("memory-safe") {
+                let e := and(shr(23, s), 0xff)
+                // Not the greatest exponent: a sum that is rounded up to 2^24 is finite.
+                if lt(sub(e, 1), 0xfd) {
+                    let sign := and(s, SIGN)
+                    // 2^24, too, when it was rounded up to that.
+                    s := or(and(s, FRACTION), 0x800000)
+                    for { } lt(at, end) { at := add(at, 4) } {
+                        let x := xor(shr(224, mload(at)), sign)
+                        // How many places of the exact sum are dropped.
+                        let places := sub(e, and(shr(23, x), 0xff))
+                        if or(gt(places, 30), iszero(and(x, INFINITE))) { break }
+                        let y := or(and(x, FRACTION), 0x800000)
+                        switch gt(x, MAGNITUDE)
+                        case 0 {
+                            y := add(shl(places, s), y)
+                            if shr(add(places, 24), y) {
+                                if eq(e, 0xfd) { break }
+                                e := add(e, 1)
+                                places := add(places, 1)
+                            }
+                        }
+                        default {
+                            y := sub(shl(places, s), y)
+                            // Fewer bits are left, or the sign changes.
+                            if iszero(eq(shr(add(places, 23), y), 1)) { break }
+                        }
+                        s := shr(places, y)
+                        // As in `_round`.
+                        s := add(s, gt(add(shl(sub(256, places), y), and(s, 1)), HALF))
+                    }
+                    // The leading bit completes the exponent, which is one short without it.
+                    s := or(sign, add(shl(23, sub(e, 1)), s))
+                }
+            }
+            if (at == end) break;
+            s = add(s, _wordAt(at));
+            at += 4;
+        }
+        return s;
+    }
+
+    /// @notice s + a_0 * b_0 + a_1 * b_1 + ..., from the left, each product added with one rounding: big-endian words in memory from
+    /// `a` and `b`, the next ones `stepA` and `stepB` bytes further.
+    /// @dev As `sum`: short for normal factors whose product does not lead the sum, and takes away less than a bit of it.
+    function dot(uint256 s, uint256 a, uint256 stepA, uint256 b, uint256 stepB, uint256 count)
+        internal
+        pure
+        returns (uint256)
+    {
+        while (count != 0) {
+            assembly ("memory-safe") {
+                let e := and(shr(23, s), 0xff)
+                if lt(sub(e, 1), 0xfd) {
+                    let sign := and(s, SIGN)
+                    s := or(and(s, FRACTION), 0x800000)
+                    for { } count { count := sub(count, 1) } {
+                        let x := shr(224, mload(a))
+                        let y := shr(224, mload(b))
+                        let places := and(shr(23, x), 0xff)
+                        let ey := and(shr(23, y), 0xff)
+                        // 0 where an exponent is 0 or 255.
+                        let usual := mul(and(add(places, 1), 0xfe), and(add(ey, 1), 0xfe))
+                        // How far to the left of the product's last place the last of s is; less than 22 cannot be.
+                        places := sub(add(e, 150), add(places, ey))
+                        if or(gt(places, 200), iszero(usual)) { break }
+                        ey := and(xor(xor(x, y), sign), SIGN)
+                        y := mul(or(and(x, FRACTION), 0x800000), or(and(y, FRACTION), 0x800000))
+                        switch ey
+                        case 0 { y := add(shl(places, s), y) }
+                        default { y := sub(shl(places, s), y) }
+                        x := shr(add(places, 23), y)
+                        if iszero(eq(x, 1)) {
+                            // More bits by one, or by many; fewer; or the sign changes.
+                            if or(gt(sub(x, 2), 1), eq(e, 0xfd)) { break }
+                            e := add(e, 1)
+                            places := add(places, 1)
+                        }
+                        s := shr(places, y)
+                        s := add(s, gt(add(shl(sub(256, places), y), and(s, 1)), HALF))
+                        a := add(a, stepA)
+                        b := add(b, stepB)
+                    }
+                    s := or(sign, add(shl(23, sub(e, 1)), s))
+                }
+            }
+            if (count == 0) break;
+            s = fma(_wordAt(a), _wordAt(b), s);
+            (a, b, count) = (a + stepA, b + stepB, count - 1);
+        }
+        return s;
+    }
+
     /// @notice a - b.
     function sub(uint256 a, uint256 b) internal pure returns (uint256) {
         return add(a, b ^ SIGN);
@@ -360,6 +458,12 @@ library Float32 {
     }
 
     // ------------------------------------------------------------------------------------------------------- private
+
+    function _wordAt(uint256 at) private pure returns (uint256 word) {
+        assembly ("memory-safe") {
+            word := shr(224, mload(at))
+        }
+    }
 
     /// @dev x * 2^(e - 350) + c with one rounding, c finite, where 2^50 <= x < 2^98 is a multiple of 2^50 and `sign` has x's
     /// sign bit: the slow twin of the sum in `fma`.

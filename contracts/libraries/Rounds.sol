@@ -351,13 +351,15 @@ library Rounds {
 
     /// @dev `phase`, but for a void job and for receipts that are complete.
     function phaseOf(IJobMarket.Round storage ro) internal view returns (IJobMarket.Phase) {
-        if (ro.phase != IJobMarket.Phase.Joining) return ro.phase;
-        if (ro.commitEnds == 0) {
+        IJobMarket.Phase stored = ro.phase;
+        if (stored != IJobMarket.Phase.Joining) return stored;
+        uint256 commitEnds = ro.commitEnds;
+        if (commitEnds == 0) {
             return ro.seedBlock == 0 && block.timestamp < ro.joinEnds
                 ? IJobMarket.Phase.Joining
                 : IJobMarket.Phase.Sealing;
         }
-        if (block.timestamp < ro.commitEnds) return IJobMarket.Phase.Training;
+        if (block.timestamp < commitEnds) return IJobMarket.Phase.Training;
         if (block.timestamp < ro.revealEnds && ro.revealed < ro.committed) return IJobMarket.Phase.Revealing;
         if (block.timestamp < ro.attestEnds && ro.revealed > 0) return IJobMarket.Phase.Attesting;
         return IJobMarket.Phase.Freezing;
@@ -427,9 +429,19 @@ library Rounds {
         uint256 revealSeconds,
         uint256 attestSeconds
     ) internal {
-        ro.commitEnds = uint40(commitEnds);
-        ro.revealEnds = uint40(commitEnds + revealSeconds);
-        ro.attestEnds = uint40(commitEnds + revealSeconds + attestSeconds);
+        uint256 revealEnds = commitEnds + revealSeconds;
+        uint256 attestEnds = revealEnds + attestSeconds;
+        // One write: they share a word.
+        (ro.commitEnds, ro.revealEnds, ro.attestEnds) = (uint40(commitEnds), uint40(revealEnds), uint40(attestEnds));
+    }
+
+    /// @dev Everybody has committed: the windows begin now, none shorter than it was. In one write, and before commitEnds.
+    function endCommits(IJobMarket.Round storage ro) internal {
+        unchecked {
+            uint40 early = ro.commitEnds - uint40(block.timestamp);
+            (ro.commitEnds, ro.revealEnds, ro.attestEnds) =
+                (ro.commitEnds - early, ro.revealEnds - early, ro.attestEnds - early);
+        }
     }
 
     /// @dev Reverts unless round r - 1 is merged, final or failed.

@@ -134,7 +134,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         return StateRoot(last[-2]), StateRoot(last[-1])
 
     claims = arena.claims(toy_terms(), len(CASES), trace, ends)
-    seed, _, _ = arena.contracts.market.context_of(claims[0])
+    seed = arena.contracts.market.facts_of(claims[0], 1).seed
     yield Stage(arena, claims, seed)
     arena.stop()
 

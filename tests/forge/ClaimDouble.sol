@@ -20,6 +20,7 @@ contract ClaimDouble {
     uint32 private _slot;
     bool private _live = true;
     uint32 public openGames;
+    uint32 private _games;
     uint32 public convictedAt;
     uint256 public gasPrice;
     /// What a verdict asks to be given back, in gas.
@@ -44,7 +45,7 @@ contract ClaimDouble {
 
     function onOpen(bytes32, IJobMarket.Body calldata) external returns (IJobMarket.GameTerms memory t) {
         t = terms;
-        t.openGames = openGames++;
+        (t.openGames, t.games) = (openGames++, _games++);
     }
 
     /// @dev Gas costs nothing here unless `gasPrice` says otherwise.
@@ -78,19 +79,9 @@ contract ClaimDouble {
         return _live;
     }
 
-    function stateZero(bytes32) external view returns (bytes32) {
-        return _stateZero;
-    }
-
-    function programOf(bytes32, uint32 t) external view returns (bytes32) {
-        return t == terms.transitions ? _lastProgram : _program;
-    }
-
-    function contextOf(bytes32) external view returns (bytes32, uint32, uint32) {
-        return (_seed, _round, _slot);
-    }
-
-    function datasetOf(bytes32) external pure returns (bytes32, uint32, uint32) {
-        return (0, 0, 0);
+    function factsOf(bytes32, uint32 t) external view returns (IJobMarket.Facts memory f) {
+        if (t == 1) f.stateZero = _stateZero;
+        f.program = t == terms.transitions ? _lastProgram : _program;
+        (f.seed, f.round, f.slot) = (_seed, _round, _slot);
     }
 }

@@ -329,8 +329,8 @@ contract MarketTest {
         require(!market.barred(job, aggregator), "nobody is barred yet");
         _convict(lie);
         require(market.barred(job, aggregator) && !market.barred(job, stranger), "who lied merges no more");
-        require(market.stateZero(market.claimIdOf(job, 0, 0)) != 0, "the slots' claims stand");
-        _reverts(abi.encodeCall(market.stateZero, (lie)), abi.encodeWithSelector(ClaimClosed.selector, lie));
+        require(market.factsOf(market.claimIdOf(job, 0, 0), 1).stateZero != 0, "the slots' claims stand");
+        _reverts(abi.encodeCall(market.factsOf, (lie, 1)), abi.encodeWithSelector(ClaimClosed.selector, lie));
         address next = market.mergerOf(job, 0);
         _reverts(aggregator, call, abi.encodeWithSelector(NotYourTurn.selector, next));
         _merge(0, next);
@@ -413,18 +413,19 @@ contract MarketTest {
         _toLead(0);
         bytes32 slot = market.claimIdOf(job, 0, 2);
         bytes32 merge = market.claimIdOf(job, 0, MERGE);
-        require(market.programOf(slot, 1) == terms.stepProgram, "a step");
-        require(market.programOf(slot, 2) == terms.encodeProgram, "the last is the encode");
-        require(market.programOf(merge, 1) == terms.mergeProgram, "of a merge");
+        require(market.factsOf(slot, 1).program == terms.stepProgram, "a step");
+        require(market.factsOf(slot, 2).program == terms.encodeProgram, "the last is the encode");
+        require(market.factsOf(merge, 1).program == terms.mergeProgram, "of a merge");
         bytes memory none = abi.encodeWithSelector(ProofInvalid.selector);
-        _reverts(abi.encodeCall(market.programOf, (slot, 0)), none);
-        _reverts(abi.encodeCall(market.programOf, (slot, 3)), none);
-        _reverts(abi.encodeCall(market.programOf, (merge, 2)), none);
-        (bytes32 seed, uint32 r, uint32 s) = market.contextOf(slot);
-        require(seed == market.round(job, 0).seed && r == 0 && s == 2, "its context");
-        (bytes32 root, uint32 rows, uint32 rowLength) = market.datasetOf(slot);
-        require(root == terms.datasetRoot && rows == terms.datasetRows && rowLength == terms.rowLength, "its dataset");
-        require(market.stateZero(merge) == market.round(job, 0).mergeIn, "what is merged");
+        _reverts(abi.encodeCall(market.factsOf, (slot, 0)), none);
+        _reverts(abi.encodeCall(market.factsOf, (slot, 3)), none);
+        _reverts(abi.encodeCall(market.factsOf, (merge, 2)), none);
+        IJobMarket.Facts memory facts = market.factsOf(slot, 2);
+        require(facts.seed == market.round(job, 0).seed && facts.round == 0 && facts.slot == 2, "its context");
+        require(facts.datasetRoot == terms.datasetRoot, "its dataset");
+        require(facts.datasetRows == terms.datasetRows && facts.rowLength == terms.rowLength, "its rows");
+        require(facts.stateZero == 0 && market.factsOf(slot, 1).stateZero != 0, "S_0 of the first step");
+        require(market.factsOf(merge, 1).stateZero == market.round(job, 0).mergeIn, "what is merged");
     }
 
     function testFuzz_verdicts_draws_and_demands_come_from_their_contracts_alone(address caller) external {

@@ -67,6 +67,7 @@ MADE_OF = {
 """Source -> the contracts to compile where that is not the source alone."""
 
 TESTS = {
+    FLOAT32: "Float32Test",
     "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay",
     "contracts/JobMarket.sol": "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants",
     ROUNDS: "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants",

@@ -116,7 +116,7 @@ class History:
                 continue
             assert len(record.played) < TOO_LONG, "a game that does not end"
             if not self.table.claim.live or now > record.state.deadline:
-                rule = self.table.tries(id_, Resolve(), self.dice.choice((STRANGER, record.state.challenger)), now)
+                rule = self.table.tries(id_, Resolve(), self.dice.choice((STRANGER, record.challenger)), now)
                 assert not rule, f"a game that is over cannot be resolved: {rule}"
             else:
                 self._move(id_, record, now)

@@ -28,6 +28,7 @@ class Record:
     """One game so far."""
 
     state: game.Game
+    challenger: Address
     opened: Seconds
     budget: int
     """Seconds that both clocks together had at the opening."""
@@ -74,7 +75,7 @@ class Table:
         state, events = game.play(record.state if record else None, move, sender, now, self.claim, _ARBITER)
         if record is None:
             self.books.lock(sender, id_, self.claim.bond, Keeper.GAME)
-            record = self.records[id_] = Record(state, now, state.left_defender + state.left_challenger)
+            record = self.records[id_] = Record(state, sender, now, state.left_defender + state.left_challenger)
             self.docket.listed.append(id_)
             self.claim = replace(self.claim, open_games=self.claim.open_games + 1)
         record.state = state
@@ -82,17 +83,17 @@ class Table:
         record.played.append(move)
         if state.phase == Phase.CLOSED:
             record.closed = now
-            self._settle(id_, state)
+            self._settle(id_, record)
         return events
 
-    def _settle(self, id_: GameId, closed: game.Game) -> None:
+    def _settle(self, id_: GameId, closed: Record) -> None:
         games = {key: record.state for key, record in self.records.items()}
-        if closed.verdict == Verdict.REJECTED:
+        if closed.state.verdict == Verdict.REJECTED:
             self.docket.skip_closed(games)
             self.claim = replace(self.claim, open_games=self.claim.open_games - 1)
             self.books.take_bond(id_, self.claim.defender)
             return
-        if closed.verdict != Verdict.VOID:
+        if closed.state.verdict != Verdict.VOID:
             award = self.docket.award(games, closed.challenger, 0)
             self.books.slash(self.claim.id, award.winners, (), REQUESTER)
             self.claim = replace(self.claim, live=False)

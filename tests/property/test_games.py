@@ -99,4 +99,4 @@ def test_accomplices_that_lose_on_purpose_do_not_hold_up_an_honest_challenger() 
     history.run()
     history.check()
     assert table.convicted_by is not None
-    assert table.records[table.convicted_by].state.challenger == CHALLENGER
+    assert table.records[table.convicted_by].challenger == CHALLENGER

@@ -89,7 +89,7 @@ def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
         StateRoot(b"\0" * 32), StateRoot(step.prev[1][2]), 1, 1, 1,
     )  # fmt: skip
     claims = arena.claims(terms, len(lies), trace, ends)
-    seed, _, _ = arena.contracts.market.context_of(claims[0])
+    seed = arena.contracts.market.facts_of(claims[0], 1).seed
     yield Court(arena, claims, seed)
     arena.stop()
 

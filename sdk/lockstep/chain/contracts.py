@@ -15,6 +15,7 @@ from lockstep.protocol.jobs import (
     Body,
     Claim,
     ClaimStatus,
+    Facts,
     Job,
     JobParams,
     JobStatus,
@@ -32,9 +33,7 @@ from lockstep.protocol.types import (
     ClaimId,
     Digest,
     JobId,
-    ProgramRoot,
     Seconds,
-    Seed,
     StateRoot,
     Step,
     Wei,
@@ -296,18 +295,9 @@ class Market(Contract):
         """What a game on a claim of the job costs its challenger now."""
         return Wei(self.read("bondOf", job))
 
-    def program_of(self, claim: ClaimId, t: int) -> ProgramRoot:
-        """The Program of transition t."""
-        return ProgramRoot(self.read("programOf", claim, t))
-
-    def state_zero(self, claim: ClaimId) -> StateRoot:
-        """S_0 as the contract computes it."""
-        return StateRoot(self.read("stateZero", claim))
-
-    def context_of(self, claim: ClaimId) -> tuple[Seed, int, int]:
-        """(seed, round, slot)."""
-        seed, r, slot = self.read("contextOf", claim)
-        return Seed(seed), r, slot
+    def facts_of(self, claim: ClaimId, t: int) -> Facts:
+        """What is certain of transition t of a claim."""
+        return Facts(*self.read("factsOf", claim, t))
 
     # -- the requester
 

@@ -21,7 +21,6 @@ from lockstep.protocol.types import (
     Seconds,
     StateRoot,
     Step,
-    TensorRoot,
 )
 
 if TYPE_CHECKING:
@@ -41,15 +40,15 @@ def call(contract: contracts.Game, move: moves.Move, game_id: GameId) -> contrac
 def read(contract: contracts.Game, game_id: GameId, block: int | str = "latest") -> game.Game:
     """The game as stored. Raises `NotFoundError` if there is none."""
     (
-        claim, challenger, phase, rem, deadline, verdict, t, defender, left_defender, left_challenger, word, node,
-        statement, position, size, terms, mode, op, group, state_block, spent, staged,
+        claim, defender, size, state_block, challenger, t, terms, op, group, node, statement, phase, rem, deadline,
+        verdict, left_defender, left_challenger, word, position, mode, spent, staged,
     ) = contract.read("game", game_id, block=block)  # fmt: skip
     if phase == moves.Phase.NONE:
         raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
     return game.Game(
-        ClaimId(claim), Address(challenger), moves.Phase(phase), rem, Seconds(deadline), moves.Verdict(verdict), t,
-        Address(defender), Seconds(left_defender), Seconds(left_challenger), word, Digest(node), Digest(statement),
-        position, size, terms, mode, op, group, state_block, spent, staged,
+        ClaimId(claim), Address(defender), size, state_block, Address(challenger), t, terms, op, group, Digest(node),
+        Digest(statement), moves.Phase(phase), rem, Seconds(deadline), moves.Verdict(verdict), Seconds(left_defender),
+        Seconds(left_challenger), word, position, mode, spent, staged,
     )  # fmt: skip
 
 
@@ -81,11 +80,10 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body) -> game.Claim
     if held.digest != body_hash(body):
         raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)
-    seed, round_, slot = market.context_of(claim_id)
+    first, last = market.facts_of(claim_id, 1), market.facts_of(claim_id, held.transitions)
     return game.Claim(
-        claim_id, held.worker, held.transitions, body, StateRoot(market.state_zero(claim_id)),
-        ProgramRoot(market.program_of(claim_id, 1)), ProgramRoot(market.program_of(claim_id, held.transitions)), seed,
-        round_, slot, TensorRoot(params.dataset_root), params.dataset_rows, params.row_length, params.clock_seconds,
+        claim_id, held.worker, held.transitions, body, first.state_zero, first.program, last.program, first.seed,
+        first.round, first.slot, first.dataset_root, first.dataset_rows, first.row_length, params.clock_seconds,
         params.step_seconds, market.bond_of(held.job), held.open_games, market.live(claim_id),
     )  # fmt: skip
 

@@ -127,36 +127,36 @@ class Game:
     """One game as stored; field by field the Solidity struct."""
 
     claim: ClaimId
+    defender: Address
+    size: int
+    """T while the trace is descended, the number of ops while G is, then the elements of the op's output."""
+    block: int
+    """Position in G of the state block's first entry."""
     challenger: Address
+    t: int
+    """The transition that is argued about; 0 until it is known."""
+    terms: int
+    """K of a fold; 0 for other kinds."""
+    op: int
+    group: int
+    """The picked top partial of a fold of two levels."""
+    node: Digest
+    """What the next move answers; from the partials on, the keccak of the posted words."""
+    statement: Digest
+    """keccak of the statement's bytes; the claim's trace root until t is known."""
     phase: Phase
     rem: int
     """Levels left below `node` in the tree being descended."""
     deadline: Seconds
     """The mover's."""
     verdict: Verdict
-    t: int
-    """The transition that is argued about; 0 until it is known."""
-    defender: Address
     left_defender: Seconds
     left_challenger: Seconds
     word: int
     """The claimed bits of the picked element, then of the picked top partial."""
-    node: Digest
-    """What the next move answers; from the partials on, the keccak of the posted words."""
-    statement: Digest
-    """keccak of the statement's bytes; zero until t is known."""
     position: int
     """Of `node` in its tree; from ELEMENT on, the flat element."""
-    size: int
-    """T while the trace is descended, the number of ops while G is, then the elements of the op's output."""
-    terms: int
-    """K of a fold; 0 for other kinds."""
     mode: int
-    op: int
-    group: int
-    """The picked top partial of a fold of two levels."""
-    block: int
-    """Position in G of the state block's first entry."""
     spent: int = 0
     """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
     staged: int = 0
@@ -225,8 +225,8 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     if move.t > claim.transitions:
         raise Refused("StepOutOfRange", move.t)
     opened = Game(
-        claim.id, sender, Phase.NONE, 0, Seconds(0), Verdict.NONE, 0, claim.defender, budget(claim, defender=True),
-        budget(claim, defender=False), 0, EMPTY, EMPTY, 0, 0, 0, 0, 0, 0, 0,
+        claim.id, claim.defender, 0, 0, sender, 0, 0, 0, 0, EMPTY, EMPTY, Phase.NONE, 0, Seconds(0), Verdict.NONE,
+        budget(claim, defender=True), budget(claim, defender=False), 0, 0, 0,
     )  # fmt: skip
     event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
     depth = ceil_log2(claim.transitions)
@@ -486,8 +486,8 @@ def _convict(game: Game, found: Finding) -> Played:
 
 def _close(game: Game, verdict: Verdict) -> Played:
     closed = Game(
-        game.claim, game.challenger, Phase.CLOSED, 0, Seconds(0), verdict, 0, NOBODY, Seconds(0), Seconds(0), 0, EMPTY,
-        EMPTY, 0, 0, 0, 0, 0, 0, 0,
+        game.claim, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, Phase.CLOSED, 0, Seconds(0), verdict,
+        Seconds(0), Seconds(0), 0, 0, 0,
     )  # fmt: skip
     winners = {Verdict.REJECTED: game.defender, Verdict.VOID: NOBODY}
     return closed, (moves.Resolved(game.claim, verdict, winners.get(verdict, game.challenger)),)

@@ -12,9 +12,11 @@ from lockstep.protocol.types import (
     ClaimId,
     Digest,
     JobId,
+    ProgramRoot,
     Seconds,
     Seed,
     StateRoot,
+    TensorRoot,
     TraceRoot,
     Wei,
 )
@@ -266,6 +268,8 @@ class Claim:
     open_games: int = 0
     convicted_at: int = 0
     """The transition that was proven wrong; 0 where none was (a clock ran out, two signatures)."""
+    games: int = 0
+    """Opened on it so far."""
     digest: Digest = ZERO
     """The commitment, and from the reveal on the hash of its body."""
 
@@ -315,7 +319,25 @@ class GameTerms:
     defender: Address
     transitions: int
     open_games: int
-    """Before this one."""
+    """Open on the claim, this one not counted."""
+    games: int
+    """Opened on the claim before this one."""
     clock_seconds: Seconds
     step_seconds: Seconds
     bond: Wei
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the market knows of one transition of a claim."""
+
+    program: ProgramRoot
+    """Of the Program that it runs."""
+    state_zero: StateRoot
+    """Of the first transition, S_0; of any other 0."""
+    dataset_root: TensorRoot
+    dataset_rows: int
+    row_length: int
+    seed: Seed
+    round: int
+    slot: int

@@ -18,10 +18,12 @@ from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import (
     NO_CLAIM,
     NO_SEED,
+    NO_STATE,
     ZERO_ADDRESS,
     Body,
     Claim,
     ClaimStatus,
+    Facts,
     GameTerms,
     Job,
     JobParams,
@@ -41,8 +43,8 @@ from lockstep.protocol.types import (
     JobId,
     ProgramRoot,
     Seconds,
-    Seed,
     StateRoot,
+    TensorRoot,
     TraceRoot,
     Wei,
 )
@@ -441,12 +443,12 @@ class Market:
         if c.digest != claims.body_hash(body):
             raise revert("CommitmentMismatch")
         p = self.params[c.job]
-        before = c.open_games
+        before, number = c.open_games, c.games
 
-        c.open_games = before + 1
+        c.open_games, c.games = before + 1, number + 1
         self.rounds[c.job, c.round].open_games += 1
 
-        return GameTerms(c.worker, c.transitions, before, p.clock_seconds, p.step_seconds, self._bond(p))
+        return GameTerms(c.worker, c.transitions, before, number, p.clock_seconds, p.step_seconds, self._bond(p))
 
     @_verb
     def on_convicted(
@@ -600,31 +602,17 @@ class Market:
             return False
         return block.time < c.claimed_at + self.params[c.job].challenge_seconds
 
-    def program_of(self, claim: ClaimId, t: int) -> ProgramRoot:
-        """The Program of transition t (1..T)."""
+    def facts_of(self, claim: ClaimId, t: int) -> Facts:
+        """What is certain of transition t (1..T) of the claim."""
         c = self.claims[claim]
-        p = self.params[c.job]
+        p, ro = self.params[c.job], self.rounds[c.job, c.round]
         # INVARIANT: a claim has transitions 1..T and no other.
         if not 0 < t <= c.transitions:
             raise revert("ProofInvalid")
-        if c.is_merge:
-            return ProgramRoot(p.merge_program)
-        return ProgramRoot(p.encode_program if t == c.transitions else p.step_program)
-
-    def state_zero(self, claim: ClaimId) -> StateRoot:
-        """S_0 of the claim."""
-        if not self.live(claim):
-            raise revert("ClaimClosed", claim)
-        c = self.claims[claim]
-        p, ro = self.params[c.job], self.rounds[c.job, c.round]
-        if c.is_merge:
-            return ro.merge_in
-        return states.slot_zero(ro.base, p.zero_carry, c.round * p.inner_steps, p.shared_depth)
-
-    def context_of(self, claim: ClaimId) -> tuple[Seed, int, int]:
-        """(seed, round, slot)."""
-        c = self.claims[claim]
-        return self.rounds[c.job, c.round].seed, c.round, c.slot
+        zero = self._state_zero(claim, c, p, ro) if t == 1 else NO_STATE
+        last = p.encode_program if t == c.transitions else p.step_program
+        program = ProgramRoot(p.merge_program if c.is_merge else last)
+        return Facts(program, zero, TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, ro.seed, c.round, c.slot)
 
     # -- inside: jobs and rounds
 
@@ -686,6 +674,14 @@ class Market:
         if phase_of(self._round(job, r), block.time) != wanted:
             raise revert("WrongPhase", job, r)
         return self.params[job], self.rounds[job, r]
+
+    def _state_zero(self, claim: ClaimId, c: Claim, p: JobParams, ro: Round) -> StateRoot:
+        """S_0 of a claim."""
+        if not self.live(claim):
+            raise revert("ClaimClosed", claim)
+        if c.is_merge:
+            return ro.merge_in
+        return states.slot_zero(ro.base, p.zero_carry, c.round * p.inner_steps, p.shared_depth)
 
     def _bond(self, p: JobParams) -> Wei:
         """What a challenger locks now."""

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.chain
         ("JobMarket", "round", jobs.Round),
         ("JobMarket", "claim", jobs.Claim),
         ("JobMarket", "onOpen", jobs.GameTerms),
+        ("JobMarket", "factsOf", jobs.Facts),
         ("StakeVault", "lockOf", Lock),
     ],
 )

@@ -377,7 +377,8 @@ def test_state_zero_of_a_slot_is_the_base_twice_and_the_clock_at_the_rounds_star
     base = keccak(b"next")
     clock = merkle.lift(merkle.scalar_root(1, 1 * 3), 0, 3)
     expected = merkle.node(merkle.node(base, base), merkle.node(PARAMS.zero_carry, clock))
-    assert scene.market.state_zero(scene.claim(0, 1)) == expected
+    facts = scene.market.facts_of(scene.claim(0, 1), 1)
+    assert facts.state_zero == expected
     assert states.slot_zero(base, PARAMS.zero_carry, 3, 3) == expected
 
 
