@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,8 @@ from tools.build_contracts import compiler_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "out/recordings"
-RESULTS = ROOT / "out/mutation/results.jsonl"
+WORK = ROOT / "out/mutation"
+RESULTS = WORK / "results.jsonl"
 REASONS = Path(__file__).with_name("survivors.json")
 FLOAT32 = "contracts/libraries/Float32.sol"
 ROUNDS = "contracts/libraries/Rounds.sol"
@@ -177,28 +179,89 @@ class Compiler:
         return json.loads(self._process.stdout.readline())
 
 
-class Sandbox:
-    """A copy of what forge reads, in which a mutant takes its source's place."""
+class Project:
+    """A folder that forge takes for a project: the contracts, and some of the tests."""
 
-    def __init__(self, folder: Path, recordings: Path) -> None:
-        """Checks that the unchanged sources pass."""
-        self.folder = folder
-        self.compiler = Compiler()
-        self.codes = folder / "out/codes"
-        self._clean: set[str] = set()
+    def __init__(self, folder: Path, tests: Sequence[str], **environment: str) -> None:
+        self.folder, self._environment = folder, environment
         # What forge compiled for an earlier campaign stays.
-        for name in ("contracts", "tests", "out/recordings", "out/codes"):
+        for name in ("contracts", "tests"):
             shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / "out/histories.jsonl").unlink(missing_ok=True)
-        self.codes.mkdir(parents=True)
-        for name in ("contracts", "tests/forge", "tests/vectors"):
-            shutil.copytree(ROOT / name, folder / name)
+        shutil.copytree(ROOT / "contracts", folder / "contracts")
+        for name in tests:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copy(ROOT / name, folder / name)
         for name in ("node_modules", "tools", "package.json"):
             (folder / name).unlink(missing_ok=True)
             (folder / name).symlink_to(ROOT / name)
-        # Not a link to the folder: forge reads nothing outside its root.
-        shutil.copytree(recordings, folder / "out/recordings", copy_function=os.link)
         shutil.copy(ROOT / "foundry.toml", folder)
+        (folder / "out/home").mkdir(parents=True, exist_ok=True)
+
+    def test(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """`forge test`."""
+        (forge,) = (ROOT / "node_modules/@foundry-rs").glob("forge-*/bin/forge")
+        return subprocess.run(
+            [forge, "test", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE,
+            env=os.environ | self._environment | environment | {
+                "HOME": str(self.folder / "out/home"),
+                "FOUNDRY_GAS_LIMIT": str(2**64 - 1), "FOUNDRY_CODE_SIZE_LIMIT": str(2**20),
+            },
+        )  # fmt: skip
+
+
+class Chains:
+    """The recorded chains, with any contract in its place: nothing is compiled, so all sandboxes share a project."""
+
+    def __init__(self, project: Project, recordings: Path, name: str) -> None:
+        self._project = project
+        self._recordings, self._codes = (Path(f"out/{kind}-{name}") for kind in ("recordings", "codes"))
+        for part in (self._recordings, self._codes):
+            shutil.rmtree(project.folder / part, ignore_errors=True)
+        # Not a link to the folder: forge reads nothing outside its root.
+        shutil.copytree(recordings, project.folder / self._recordings)
+        (project.folder / self._codes).mkdir()
+
+    @classmethod
+    def project(cls, folder: Path) -> Project:
+        """What `Chains` take for their project."""
+        project = Project(folder, [f"tests/forge/{n}.sol" for n in ("ChainReplay.t", "Cheats", "Float32Harness")])
+        if (built := project.test("--match-contract", "^None$")).returncode != 0:
+            raise RuntimeError(built.stdout + built.stderr)
+        return project
+
+    def accept(self, codes: Mapping[str, str]) -> bool:
+        """Whether all that happened happens again with these creation codes. Who tells is asked first the next time."""
+        folder = self._project.folder / self._codes
+        for name, code in codes.items():
+            (folder / name).write_text(code)
+        try:
+            run = self._project.test(
+                "--match-contract", "^ChainReplay$",
+                LOCKSTEP_RECORDINGS=str(self._recordings), LOCKSTEP_CODE=str(self._codes),
+            )  # fmt: skip
+        finally:
+            for name in codes:
+                (folder / name).unlink()
+        names = self._project.folder / self._recordings / "list"
+        if told := re.search(rf"{self._recordings}/([^\"\s]+)", run.stdout):
+            names.write_text("\n".join(dict.fromkeys([told[1], *names.read_text().split()])) + "\n")
+        return run.returncode == 0
+
+
+class Sandbox:
+    """Where mutants take their source's place."""
+
+    def __init__(self, folder: Path, chains: Chains) -> None:
+        """Checks that the unchanged sources pass."""
+        # Tests create contracts by name: a mutant is compiled without them.
+        self.project = Project(
+            folder, ("tests/forge", "tests/vectors"),
+            FOUNDRY_DYNAMIC_TEST_LINKING="true", FOUNDRY_FUZZ_RUNS="64", FOUNDRY_INVARIANT_RUNS="8",
+        )  # fmt: skip
+        self.compiler, self._chains = Compiler(), chains
+        self._clean: set[str] = set()
+        (folder / "out/histories.jsonl").unlink(missing_ok=True)
         for name, suite in SUITES.items():
             if not suite(self, None):
                 raise RuntimeError(f"the unchanged contracts fail: {name}")
@@ -212,15 +275,19 @@ class Sandbox:
             return "invalid", ""
         if mutant.path not in self._clean:
             clean = self.compiler.codes(mutant.path, source, optimized=False)
-            with self._in_place(clean or {}):
-                if clean is None or not replays(self, None):
-                    raise RuntimeError(f"{mutant.path}: the unchanged source, compiled as mutants are, fails")
+            if clean is None or not self._chains.accept(clean):
+                raise RuntimeError(f"{mutant.path}: the unchanged source, compiled as mutants are, fails")
             self._clean.add(mutant.path)
-        with self._in_place(codes):
-            by = next(filter(None, (self._verdict(name, mutant) for name in SUITES)), "")
+        by = self._on_chains(codes) or next(filter(None, (self._verdict(name, mutant) for name in SUITES)), "")
         if not by and self.compiler.is_same(mutant.path, text, optimized=True):
             return "same", ""
         return ("killed" if by else "survived"), by
+
+    def _on_chains(self, codes: Mapping[str, str]) -> str:
+        try:
+            return "" if self._chains.accept(codes) else "recorded chains"
+        except subprocess.TimeoutExpired:
+            return "recorded chains, without an end"
 
     def _verdict(self, name: str, mutant: Mutant) -> str:
         """What to say of the suite that killed the mutant; empty: it passes."""
@@ -230,51 +297,20 @@ class Sandbox:
             return f"{name}, without an end"
 
     @contextmanager
-    def _in_place(self, codes: Mapping[str, str]) -> Iterator[None]:
-        """Recordings are repeated with these creation codes."""
-        for name, code in codes.items():
-            (self.codes / name).write_text(code)
-        try:
-            yield
-        finally:
-            for name in codes:
-                (self.codes / name).unlink()
-
-    @contextmanager
     def mutated(self, mutant: Mutant | None) -> Iterator[None]:
         """The sandbox's own source is the mutant's."""
         if mutant is None:
             yield
             return
-        path, source = self.folder / mutant.path, (ROOT / mutant.path).read_text()
+        path, source = self.project.folder / mutant.path, (ROOT / mutant.path).read_text()
         path.write_text(mutant.apply(source))
         try:
             yield
         finally:
             path.write_text(source)
 
-    def forge(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """One command of forge."""
-        (forge,) = (ROOT / "node_modules/@foundry-rs").glob("forge-*/bin/forge")
-        home = self.folder / "out/home"
-        home.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | environment | {
-            "HOME": str(home), "LOCKSTEP_RECORDINGS": "out/recordings", "LOCKSTEP_CODE": "out/codes",
-            "FOUNDRY_GAS_LIMIT": str(2**64 - 1), "FOUNDRY_CODE_SIZE_LIMIT": str(2**20),
-            # Tests create contracts by name: a mutant is compiled without them.
-            "FOUNDRY_DYNAMIC_TEST_LINKING": "true", "FOUNDRY_FUZZ_RUNS": "64", "FOUNDRY_INVARIANT_RUNS": "8",
-        }  # fmt: skip
-        return subprocess.run(
-            [forge, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
-        )  # fmt: skip
 
-
-# -- suites: whether the sandbox's contracts pass ----------------------------------------------------------------------
-
-
-def replays(sandbox: Sandbox, _: Mutant | None) -> bool:
-    """The recorded chains."""
-    return sandbox.forge("test", "--match-contract", "^ChainReplay$").returncode == 0
+# -- suites beside the chains: whether the sandbox's contracts pass ----------------------------------------------------
 
 
 def vectors(sandbox: Sandbox, mutant: Mutant | None) -> bool:
@@ -303,27 +339,28 @@ def _reference() -> battery.Reference:
 def tests(sandbox: Sandbox, mutant: Mutant | None) -> bool:
     """The tests of forge that know the source: for these alone all is compiled anew."""
     if mutant is None:
-        return sandbox.forge("test", "--match-contract", f"^({'|'.join(TESTS.values())})$").returncode == 0
+        return sandbox.project.test("--match-contract", f"^({'|'.join(TESTS.values())})$").returncode == 0
     if mutant.path not in TESTS:
         return True
     with sandbox.mutated(mutant):
-        return sandbox.forge("test", "--match-contract", f"^({TESTS[mutant.path]})$", "--fail-fast").returncode == 0
+        ran = sandbox.project.test("--match-contract", f"^({TESTS[mutant.path]})$", "--fail-fast")
+    return ran.returncode == 0
 
 
 def random_histories(sandbox: Sandbox, mutant: Mutant | None) -> bool:
     """The market's twin, act by act."""
     if mutant is not None and mutant.path not in MARKET:
         return True
-    lines = sandbox.folder / "out/histories.jsonl"
+    lines = sandbox.project.folder / "out/histories.jsonl"
     if not lines.exists():
         histories.write(lines, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES // 4), ACTS)
     with sandbox.mutated(mutant):
-        replayed = sandbox.forge("test", "--match-contract", "^RoundsReplay$", LOCKSTEP_HISTORIES="out/histories.jsonl")
+        replayed = sandbox.project.test("--match-contract", "^RoundsReplay$", LOCKSTEP_HISTORIES="out/histories.jsonl")
     return replayed.returncode == 0
 
 
 SUITES: dict[str, Callable[[Sandbox, Mutant | None], bool]] = {
-    "recorded chains": replays, "vectors": vectors, "forge": tests, "histories": random_histories,
+    "vectors": vectors, "forge": tests, "histories": random_histories,
 }  # fmt: skip
 
 
@@ -423,8 +460,9 @@ def main() -> int:
 
     inputs = inputs_now()
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        folders = [ROOT / f"out/mutation/{i}" for i in range(arguments.jobs)]
-        sandboxes = list(pool.map(partial(Sandbox, recordings=RECORDINGS), folders))
+        project = Chains.project(WORK / "chains")
+        chains = [Chains(project, RECORDINGS, str(i)) for i in range(arguments.jobs)]
+        sandboxes = list(pool.map(Sandbox, [WORK / str(i) for i in range(arguments.jobs)], chains))
     campaign, results = Campaign(RESULTS, sandboxes, inputs), []
     for path in TARGETS:
         if Path(path).stem in wanted:

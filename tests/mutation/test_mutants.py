@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import questions, recordings
-from tests.mutation.campaign import REASONS, ROOT, TARGETS, Campaign, Sandbox, reasons
+from tests.mutation.campaign import REASONS, ROOT, TARGETS, WORK, Campaign, Chains, Sandbox, reasons
 from tests.mutation.mutants import Mutant, of_source, shuffled
 
 SOURCE = """
@@ -83,7 +83,8 @@ def test_every_survivor_with_a_reason_is_still_a_mutant() -> None:
 def test_a_small_sample_of_the_arbiter_is_killed(tmp_path: Path) -> None:
     questions.write(tmp_path / "recordings")
     recordings.write_list(tmp_path / "recordings")
-    sandbox = Sandbox(ROOT / "out/mutation/sample", tmp_path / "recordings")
+    chains = Chains(Chains.project(WORK / "chains"), tmp_path / "recordings", "sample")
+    sandbox = Sandbox(WORK / "sample", chains)
     results = Campaign(tmp_path / "results.jsonl", [sandbox], "now").run("contracts/Arbiter.sol", 6, seed=1)
     assert len(results) == 6
     assert [str(r.mutant) for r in results if r.outcome != "killed"] == []
