@@ -253,7 +253,6 @@ class Sandbox:
     """Where mutants take their source's place."""
 
     def __init__(self, folder: Path, chains: Chains) -> None:
-        """Checks that the unchanged sources pass."""
         # Tests create contracts by name: a mutant is compiled without them.
         self.project = Project(
             folder, ("tests/forge", "tests/vectors"),
@@ -261,10 +260,19 @@ class Sandbox:
         )  # fmt: skip
         self.compiler, self._chains = Compiler(), chains
         self._clean: set[str] = set()
-        (folder / "out/histories.jsonl").unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Raises RuntimeError unless the unchanged sources pass."""
+        (self.project.folder / "out/histories.jsonl").unlink(missing_ok=True)
         for name, suite in SUITES.items():
             if not suite(self, None):
                 raise RuntimeError(f"the unchanged contracts fail: {name}")
+
+    def copy(self, folder: Path, chains: Chains) -> Sandbox:
+        """Another, in which what is compiled here is compiled."""
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.project.folder / "out", folder / "out")
+        return Sandbox(folder, chains)
 
     def judge(self, mutant: Mutant) -> tuple[str, str]:
         """(outcome, the suite that killed it)."""
@@ -459,10 +467,11 @@ def main() -> int:
         sys.exit("no recordings: run `make recordings`")
 
     inputs = inputs_now()
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        project = Chains.project(WORK / "chains")
-        chains = [Chains(project, RECORDINGS, str(i)) for i in range(arguments.jobs)]
-        sandboxes = list(pool.map(Sandbox, [WORK / str(i) for i in range(arguments.jobs)], chains))
+    project = Chains.project(WORK / "chains")
+    first, *others = (Chains(project, RECORDINGS, str(i)) for i in range(arguments.jobs))
+    sandbox = Sandbox(WORK / "0", first)
+    sandbox.check()
+    sandboxes = [sandbox, *(sandbox.copy(WORK / str(i), chains) for i, chains in enumerate(others, 1))]
     campaign, results = Campaign(RESULTS, sandboxes, inputs), []
     for path in TARGETS:
         if Path(path).stem in wanted:
