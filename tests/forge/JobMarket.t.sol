@@ -507,6 +507,26 @@ contract MarketTest {
         require(market.phase(job, 0) == IJobMarket.Phase.Failed && vault.free(_account(2)) == DEPOSIT, "failed, stakes back");
     }
 
+    /// @dev Two of three payloads are missing: the round fails while two games about one of its claims are open.
+    function test_a_failed_round_keeps_a_stake_until_its_games_are_over() external {
+        _toAttesting(0);
+        bytes32 claim = market.claimIdOf(job, 0, 1);
+        market.onOpen(claim, _opened(claim).body);
+        market.onOpen(claim, _opened(claim).body);
+        (absent[claim], absent[market.claimIdOf(job, 0, 2)]) = (true, true);
+        market.onDemanded(job, 0, 1);
+        CHEATS.warp(market.round(job, 0).attestEnds);
+        market.freeze(job, 0, _bodies(0));
+        require(market.phase(job, 0) == IJobMarket.Phase.Failed && market.live(claim), "its games go on");
+        require(vault.free(_account(2)) == DEPOSIT, "the others' stakes are back");
+        for (uint256 left = 2; left > 0; left--) {
+            require(vault.lockOf(claim).amount == terms.slotStake, "a game is open");
+            market.onRejected(claim);
+        }
+        require(vault.free(_account(3)) == DEPOSIT && vault.lockOf(claim).amount == 0, "the last one gives it back");
+        require(market.claim(claim).status == IJobMarket.ClaimStatus.Void && !market.live(claim), "void");
+    }
+
     // -- void jobs
 
     function test_a_void_job_pays_who_worked_and_then_its_prover() external {
