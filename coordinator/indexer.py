@@ -133,7 +133,9 @@ def jsonable(contract: str, name: str, args: Mapping[str, Any]) -> dict[str, Any
 
 def params_json(params: JobParams) -> dict[str, Any]:
     """JobParams as JSON, by their Python names."""
-    amounts = ("slot_price", "merge_price", "slot_stake", "merge_stake", "bond")
+    amounts = (
+        "slot_price", "merge_price", "slot_stake", "merge_stake", "bond", "witness_fee", "witness_stake", "gas_price",
+    )  # fmt: skip
     plain = {k: "0x" + v.hex() if isinstance(v, bytes) else v for k, v in asdict(params).items()}
     return plain | {name: str(plain[name]) for name in amounts}
 

@@ -112,7 +112,7 @@ class Round(Base):
     outer: Mapped[str | None] = mapped_column(Hex32)
     seed: Mapped[str | None] = mapped_column(Hex32)
     attested: Mapped[str | None] = mapped_column(Mask)
-    """The aggregator's mask: bit s = slot s was fetched and decoded."""
+    """Who has given a receipt: bit s = the owner of slot s, bit 64 + i = the i-th drawn witness."""
     mask: Mapped[str | None] = mapped_column(Mask)
     """The accepted slots, fixed by freeze."""
     merge_in: Mapped[str | None] = mapped_column(Hex32)

@@ -160,7 +160,7 @@ def _revealed(session: Session, event: Event) -> None:
 @_on(MARKET, "Attested")
 def _attested(session: Session, event: Event) -> None:
     row = _round_of(session, event)
-    row.state, row.attested = "attested", int(row.attested or 0) | 1 << event.args["who"]
+    row.state, row.attested = "attested", str(int(row.attested or 0) | 1 << event.args["who"])
 
 
 @_on(MARKET, "Frozen")

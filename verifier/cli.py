@@ -18,6 +18,8 @@ from lockstep.settings import resolve
 
 Witness = Annotated[bool, typer.Option("--witness", help="Look only where drawn, with a stake, for a fee.")]
 
+Volunteer = Annotated[bool, typer.Option("--volunteer", help="With --witness: look at every claim besides.")]
+
 app = typer.Typer(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
 
 
@@ -30,7 +32,7 @@ def main() -> None:
 def up(
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
-    witness: Witness = False, as_json: Json = False,
+    witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
@@ -60,8 +62,10 @@ def up(
         seed = cheats.seed_of(os.environ, party.addresses.chain_id)
         signal.signal(signal.SIGTERM, told_to_stop)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
-        runner = Service(party, memory, witness=witness) if seed is None else cheats.FalseChallenger(party, seed)
-        runner.run(stop)
+        if seed is not None:
+            cheats.FalseChallenger(party, seed).run(stop)
+        else:
+            Service(party, memory, witness=witness, volunteer=volunteer or not witness).run(stop)
 
 
 @app.command("void")

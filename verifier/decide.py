@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
-from lockstep.protocol.jobs import Phase
+from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
 
@@ -77,6 +77,15 @@ def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | 
     """The nonce of the game to open on a wrong claim; None if this account has opened one, whatever came of it."""
     # INVARIANT: one claim, one game: a crash opens nothing twice, and a lost argument is not repeated at a new price.
     return None if any(g.claim == claim and g.challenger == me for g in games) else 0
+
+
+def list_due(claim: ClaimRecord, params: JobParams) -> Seconds:
+    """Until when a claim's owner may publish its list, where witnesses are drawn: they commit before it does.
+
+    JobRules leaves time for a game after it.
+    """
+    windows = params.reveal_seconds + params.attest_seconds + 2 * params.audit_seconds
+    return Seconds(claim.claimed_at + windows)
 
 
 def seats(me: Address, games: Iterable[GameRecord], taken: Collection[bytes]) -> list[GameRecord]:

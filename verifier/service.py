@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event as Flag
 from typing import Any
 
 import structlog
 
-from lockstep.audits import UNAVAILABLE, Audit, PublicData, audit
+from lockstep.audits import UNAVAILABLE, Audit, PublicData, audit, first_difference, published_trace
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.chain.events import EventReader
@@ -79,13 +79,14 @@ class Replayed:
 class Service:
     """One verifier."""
 
-    def __init__(self, party: Party, memory: Memory, *, witness: bool = False) -> None:
-        """`witness`: look where it is drawn, for the fee, and not at every claim."""
+    def __init__(self, party: Party, memory: Memory, *, witness: bool = False, volunteer: bool = True) -> None:
+        """`witness`: look where it is drawn, for the fee. `volunteer`: look at every claim."""
         self._party = party
         self._memory = memory
         self._witnessing = Witnessing(party, memory, self._suspect, self._stake, self._tell) if witness else None
+        self._volunteers = volunteer
         self._suspects: set[ClaimId] = set()
-        """Claims that a duty led to; a witness replays no others to their end."""
+        """Claims that a duty led to; who is a witness alone replays no others to their end."""
         self._watcher = Watcher(EventReader(party.w3, party.addresses))
         self._table = Table(party.contracts.game, party.addresses.block, party.contracts.market)
         self._bench: Bench[Subject, Replayed] = Bench()
@@ -162,7 +163,7 @@ class Service:
     def _candidates(self) -> list[decide.Candidate]:
         windows = {job: params.challenge_seconds for job, params in self._params.items()}
         found = decide.candidates(self._watcher.ledger, windows)
-        return [c for c in found if self._witnessing is None or c.record.id in self._suspects]
+        return [c for c in found if self._volunteers or c.record.id in self._suspects]
 
     def _games(self) -> list[GameRecord]:
         return self._watcher.ledger.all_games()
@@ -188,7 +189,7 @@ class Service:
                 self._settled.add(game.claim)
                 self._begin(Subject(known[2], game))
                 return
-        while (not draining or self._suspects) and (
+        while (not draining or (self._suspects and not self._volunteers)) and (
             chosen := decide.next_claim(found, self._settled, self._rest, now)
         ) is not None:
             if not self._is_known(chosen.record):
@@ -331,15 +332,32 @@ class Service:
             nonce = decide.nonce_of(record.id, self._party.address, self._games())
             try:
                 if nonce is not None:
+                    wrong = self._with_list(wrong, now)
                     self._challenge(wrong, nonce)
             except (FundsError, TryLater) as error:
-                log.error("a wrong claim cannot be challenged yet", claim=record.id.hex(), why=str(error))
+                log.warning("a wrong claim cannot be challenged yet", claim=record.id.hex(), why=str(error))
                 self._rest[record.id] = Seconds(now + decide.RETRY_SECONDS)
                 continue
             except (ChainError, Mismatch) as error:
                 # Closed in the meantime, or convicted by somebody else.
                 log.warning("a wrong claim is not challenged", claim=record.id.hex(), why=str(error))
             del self._wrong[record.id]
+
+    def _with_list(self, wrong: HeldAudit, now: Seconds) -> HeldAudit:
+        """With the claim's list of roots, if its job draws witnesses and it was published since.
+
+        Raises TryLater while its owner may still publish it: a game that knows t is four moves shorter.
+        """
+        params = self._params[wrong.record.job]
+        found = self._watcher.ledger.find(wrong.record.id)
+        if wrong.audit.published is not None or wrong.record.is_merge or not params.witnesses or found is None:
+            return wrong
+        record = found[2]
+        published = published_trace(self._party.store, record, params.transitions) if record.trace_cid else None
+        if published is None and now < decide.list_due(record, params):
+            raise TryLater("the claim's list of roots may still be published", hint="it is looked for again")
+        t = first_difference(published, wrong.audit.held.trace)
+        return HeldAudit(record, replace(wrong.audit, published=published, t=t))
 
     def _challenge(self, wrong: HeldAudit, nonce: int) -> None:
         party, record, found = self._party, wrong.record, wrong.audit

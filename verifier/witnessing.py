@@ -9,7 +9,7 @@ so this may be killed at any line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
 from secrets import token_bytes
@@ -146,7 +146,7 @@ class Witnessing:
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
         """A suspect claim was replayed to its end."""
-        self._replayed[record.id] = found
+        self._replayed[record.id] = replace(found, final=None)
 
     def at_rest(self, ledger: Ledger) -> bool:
         """Whether no duty of ours can be failed by leaving now."""

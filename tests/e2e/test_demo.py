@@ -54,6 +54,7 @@ def assert_money_adds_up(data: dict[str, Any]) -> None:
     assert n["paid_out"] == sum(int(p["earned"]) for p in data["parties"]), "pay"
     lost = sum(int(p["stake_before"]) - int(p["stake_after"]) for p in data["parties"])
     assert lost == n["slashed"] + int(data["bonds_lost"]), "stakes"
+    assert int(data["witness_fees"]) == sum(int(p["witness_fees"]) for p in data["parties"]), "fees"
     assert n["to_challenger"] + n["to_requester"] + int(data["bonds_to_defender"]) == sum(
         int(p["received_from_slash"]) for p in data["parties"]
     ), "shares"
@@ -84,9 +85,22 @@ def test_an_honest_market_has_no_game_and_slashes_nobody(tmp_path: Path) -> None
     data = demo("none", tmp_path / "demo")
     assert data["games"] == []
     assert data["slashed"] == data["bonds_lost"] == "0"
+    verifier = next(p for p in data["parties"] if p["role"] == "verifier")
+    assert int(verifier["witness_fees"]) > 0, "it was drawn, looked, and was paid"
+    assert int(verifier["stake_after"]) == int(verifier["stake_before"]) > 0
     assert data["loss_last"] <= data["baseline_loss"] + 0.15
     assert_money_adds_up(data)
     assert_trained(data)
+
+
+def test_two_signatures_need_no_game(tmp_path: Path) -> None:
+    data = demo("two-signatures", tmp_path / "demo")
+    assert data["games"] == []
+    liar = next(p for p in data["parties"] if p["cheat"])
+    assert int(liar["stake_before"]) - int(liar["stake_after"]) == int(data["slashed"]) > 0
+    verifier = next(p for p in data["parties"] if p["role"] == "verifier")
+    assert int(verifier["received_from_slash"]) == int(data["to_challenger"]) > 0
+    assert_money_adds_up(data)
 
 
 def test_silence_loses_by_the_clock(tmp_path: Path) -> None:

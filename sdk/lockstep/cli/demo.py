@@ -13,7 +13,8 @@ from lockstep.cli.options import Json
 from lockstep.cli.output import emit, say
 
 CHEAT_HELP = (
-    "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, lying-aggregator, silent, false-challenge; "
+    "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, lying-aggregator, silent, two-signatures, "
+    "false-challenge; "
     "none for an honest market."
 )
 
@@ -56,7 +57,10 @@ def _summary(data: dict[str, Any]) -> str:
             f"the contract computed {game['contract_bits']}; {game['transactions']} transactions, "
             f"{game['gas_total']:,} gas"
         )
-    lines.append(f"escrow {data['escrow_in']} = paid {data['paid_out']} + refunded {data['refunded']}")
+    lines.append(
+        f"escrow {data['escrow_in']} = paid {data['paid_out']} (witness's fees {data['witness_fees']} of it) "
+        f"+ refunded {data['refunded']}"
+    )
     lines.append(
         f"slashed {data['slashed']} = burned {data['burned']} + challenger {data['to_challenger']} "
         f"+ requester {data['to_requester']}"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from lockstep.chain import games
 from lockstep.jobs import Job
 from lockstep.protocol import moves
-from lockstep.protocol.jobs import Claim
+from lockstep.protocol.jobs import NOTHING, Claim
 from lockstep.protocol.moves import Verdict, Wrong
 from lockstep.protocol.program import Program
 from lockstep.protocol.types import Address, ClaimId, GameId, Wei
+from lockstep.protocol.witnesses import Outcome
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts, Vault
@@ -55,18 +56,24 @@ def _locked(events: Sequence[Event], account: Address) -> int:
     return sum(open_locks.values())
 
 
-def money(events: Sequence[Event]) -> dict[str, str]:
-    """Escrow and slashes, summed over the log; raises nothing: whether they add up is the reader's to check."""
+def money(events: Sequence[Event], witness_fee: Wei = NOTHING) -> dict[str, str]:
+    """Escrow and slashes, summed over the log; raises nothing: whether they add up is the reader's to check.
+
+    What a witness's duty closes after the job is done is paid, or goes back to the requester, too.
+    """
     created = [e for e in events if e.name == "JobCreated"]
     done = [e for e in events if e.name == "JobDone"]
     slashed = [e for e in events if e.name == "Slashed"]
     bonds = [e for e in events if e.name == "BondTaken"]
+    ended = next((i for i, e in enumerate(events) if e.name == "JobDone"), len(events))
+    late = [e.args["outcome"] == Outcome.PAID for e in events[ended:] if e.name == "DutyClosed"]
     totals = {
         "escrow_in": sum(e.args["escrow"] for e in created),
         "deposit_in": sum(e.args["deposit"] for e in created),
         "deposit_returned": sum(e.args["returned"] for e in done),
-        "paid_out": sum(e.args["paid"] for e in done),
-        "refunded": sum(e.args["refunded"] for e in done),
+        "paid_out": sum(e.args["paid"] for e in done) + late.count(True) * witness_fee,
+        "witness_fees": sum(e.args["amount"] for e in events if _is_fee(e)),
+        "refunded": sum(e.args["refunded"] for e in done) + late.count(False) * witness_fee,
         "slashed": sum(e.args["amount"] for e in slashed),
         "burned": sum(e.args["burned"] for e in slashed),
         "to_challenger": sum(e.args["to_challenger"] for e in slashed),
@@ -90,8 +97,18 @@ def adds_up(totals: Mapping[str, str]) -> bool:
 
 
 def earned(events: Sequence[Event], account: Address) -> Wei:
-    """What the job paid an account for slots and merges."""
-    return Wei(sum(e.args["amount"] for e in events if e.name == "Paid" and e.args["account"] == account))
+    """What the job paid an account for slots, merges and looking."""
+    paid = sum(e.args["amount"] for e in events if e.name == "Paid" and e.args["account"] == account)
+    return Wei(paid + fees(events, account))
+
+
+def fees(events: Sequence[Event], account: Address) -> Wei:
+    """What the job paid an account for its duties as a drawn witness."""
+    return Wei(sum(e.args["amount"] for e in events if _is_fee(e) and e.args["account"] == account))
+
+
+def _is_fee(event: Event) -> bool:
+    return event.name == "DutyClosed" and event.args["outcome"] == Outcome.PAID
 
 
 def received_from_slash(events: Sequence[Event], account: Address, requester: Address) -> Wei:

@@ -22,12 +22,13 @@ from lockstep.demo.processes import Group, Process
 from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
+from lockstep.protocol.moves import Wrong
 from lockstep.protocol.types import Address, Seconds, Wei
 
 if TYPE_CHECKING:
     from lockstep.training.demo import DemoJob
 
-WORKER_CHEATS = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "silent")
+WORKER_CHEATS = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "silent", "two-signatures")
 COORDINATOR_CHEATS = ("lying-aggregator",)
 CHALLENGER_CHEATS = ("false-challenge",)
 CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
@@ -75,12 +76,12 @@ def run(options: Options, say: Say) -> dict[str, Any]:
         world = build(folder, group, options.seed, devnet, names)
         say(f"chain {devnet.url}, storage {world.storage_url}")
         processes = _start_public(world, options)
-        from lockstep.training.demo import demo_job
+        from lockstep.training.demo import WITNESSES, demo_job
 
         demo = demo_job(options.seed, slots=options.workers)
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
-        job = demo.job(aggregator=Address(world.account("coordinator").address))
-        processes += _start_workers(world, options, processes[0])
+        job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
+        processes += _start_watched(world, options, processes[0])
         ops = {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")}
         say(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}")
         handle = requester.submit(requester.quote(job), budget=Wei(job_price(job)))
@@ -106,7 +107,8 @@ def _timed(say: Say, begun: float) -> Say:
 def job_price(job: TrainingJob) -> int:
     """The hard cap that the demo's requester sets: exactly what the rounds cost."""
     terms = job.terms
-    return job.rounds * (job.slots * terms.slot_price + terms.merge_price)
+    pay = job.slots * terms.slot_price + terms.merge_price + terms.witnesses * terms.witness_fee
+    return job.rounds * pay
 
 
 def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
@@ -126,19 +128,24 @@ def _liar(options: Options) -> dict[str, str]:
 
 
 def _start_public(world: World, options: Options) -> list[Process]:
-    """Coordinator and verifier; the verifier's argv and environment are the same for every cheat."""
+    """The coordinator, and the lying challenger if there is one."""
     aggregates = options.cheat in COORDINATOR_CHEATS
     arguments = ["coordinator", "up", "--port", "0"]
     processes = [world.join("coordinator", "coordinator", arguments, _liar(options) if aggregates else None)]
-    processes.append(world.join("verifier", "verifier", ["verifier", "up"]))
     if options.cheat in CHALLENGER_CHEATS:
         processes.append(world.join("challenger", "challenger", ["verifier", "up"], _liar(options)))
     return processes
 
 
-def _start_workers(world: World, options: Options, coordinator: Process) -> list[Process]:
+def _start_watched(world: World, options: Options, coordinator: Process) -> list[Process]:
+    """Verifier and workers, who tell the coordinator or read there.
+
+    The verifier looks at every claim, and is the one staked witness that is drawn; its argv and environment are the
+    same for every cheat.
+    """
     url = coordinator.wait_for("ready", READY_SECONDS)["url"]
-    processes = []
+    arguments = ["verifier", "up", "--witness", "--volunteer", "--coordinator", url]
+    processes = [world.join("verifier", "verifier", arguments)]
     for i in range(options.workers):
         lies = options.cheat in WORKER_CHEATS and i == options.seed % options.workers
         arguments = ["worker", "up", "--once", "--coordinator", url]
@@ -166,12 +173,15 @@ class _Course:
         return list(batch.events)
 
     def follow(self, begun: float) -> None:
-        """Until JobDone; raises LockstepError if a process fails, TryLater if it takes too long."""
+        """Until JobDone and every witness's fee is decided.
+
+        Raises LockstepError if a process fails, TryLater if it takes too long.
+        """
         while time.monotonic() - begun < LIMIT_SECONDS:
             for event in self.poll():
                 self._tell(event)
-                if event.name == "JobDone":
-                    return
+            if any(e.name == "JobDone" for e in self.events) and self._named("DutyDrawn") == self._named("DutyClosed"):
+                return
             self.world.group.check()
             # INVARIANT: time moves only while no game is open and every open claim was audited.
             if self.quiet() and self._waits_for_time():
@@ -180,14 +190,19 @@ class _Course:
         raise TryLater(f"the job is not done after {LIMIT_SECONDS:.0f} s", hint=f"see the logs in {self.world.folder}")
 
     def quiet(self) -> bool:
-        """No game is open, and every claim that can be challenged was audited."""
+        """No game is open, every claim that can be challenged was audited, every drawn witness has spoken."""
         opened = {e.args["game"] for e in self.events if e.name == "Opened"}
         resolved = {e.args["game"] for e in self.events if e.name == "Resolved"}
         market = [e for e in self.events if e.contract == "JobMarket"]
         claims = {e.args["claim"].hex() for e in market if e.name in ("Revealed", "Merged")}
         verifier = next(p for p in self.processes if p.name == "verifier")
         audited = {str(e["claim"]).removeprefix("0x") for e in verifier.named("audited")}
-        return opened == resolved and claims <= audited
+        spoken = self._named("VerdictRevealed") | self._named("DutyClosed")
+        return opened == resolved and claims <= audited and self._named("DutyDrawn") <= spoken
+
+    def _named(self, name: str) -> set[tuple[bytes, int]]:
+        """Duties that events of a name are about."""
+        return {(e.args["audit"], e.args["i"]) for e in self.events if e.name == name}
 
     def _waits_for_time(self) -> bool:
         """Every round of the job stands at its end, waiting for the challenge window."""
@@ -215,6 +230,9 @@ class _Course:
             "Sealed": f"round {round_}: the seed is drawn, workers train",
             "Frozen": f"round {round_}: payloads accepted, mask {event.args.get('mask', 0):b}",
             "Merged": f"round {round_}: merged",
+            "DutyDrawn": f"a witness is drawn for slot {event.args.get('slot')}",
+            "VerdictRevealed": f"the witness {'agrees' if event.args.get('agrees') else 'differs'}, "
+            f"having looked up to step {event.args.get('t')}",
             "RoundFinal": f"round {round_} is final",
             "RoundFailed": f"round {round_} failed",
             "RoundVoid": f"round {round_} is void",
@@ -243,7 +261,7 @@ def _weigh(
     model_path = handle.download(world.folder / "model")
     job = handle.parts
     checkpoint, _ = handle.checkpoint()
-    totals = report.money(events)
+    totals = report.money(events, job.params.witness_fee)
     games = report.game_reports(world.contracts, events, job)
     requester = Address(world.account("requester").address)
     parties = [
@@ -254,6 +272,7 @@ def _weigh(
             "stake_before": str(report.deposited(events, party.address)),
             "stake_after": str(report.stake_of(world.contracts.vault, events, party.address)),
             "earned": str(report.earned(events, party.address)),
+            "witness_fees": str(report.fees(events, party.address)),
             "received_from_slash": str(report.received_from_slash(events, party.address, requester)),
         }
         for party in [report.Party("requester", requester), *world.parties]
@@ -279,6 +298,9 @@ def _expectation(
     if not report.adds_up(totals):
         raise Mismatch(f"the money does not add up: {totals}", hint="this is a bug: report it")
     lies = [e for p in course.processes for e in p.named("lie")]
+    if options.cheat == "two-signatures":
+        _require_equivocation(course, lies, games)
+        return {"expectation": lies[0]["expectation"]}
     if options.cheat == "none":
         if games or int(totals["slashed"]):
             raise Mismatch("an honest market had a game", hint="this is a bug: report it")
@@ -290,6 +312,15 @@ def _expectation(
     if differing:
         raise Mismatch(f"a game did not end where it must: {differing}", hint="this is a bug: report it")
     return {"expectation": expected}
+
+
+def _require_equivocation(course: _Course, lies: list[dict[str, Any]], games: list[dict[str, Any]]) -> None:
+    found = [e for e in course.events if e.name == "Convicted" and e.contract == "DisputeGame"]
+    if not lies or games or [e.args["finding"]["wrong"] for e in found] != [Wrong.EQUIVOCATION]:
+        raise Mismatch(
+            f"two signatures: {len(lies)} lies, {len(games)} games, {len(found)} convictions",
+            hint="see the logs of the run",
+        )
 
 
 def difference(expected: dict[str, Any], game: dict[str, Any]) -> str | None:

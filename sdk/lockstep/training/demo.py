@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from torch import nn
 
 from lockstep.jobs import TrainingJob
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.presets import DEVNET, Terms
-from lockstep.protocol.types import Address
+from lockstep.protocol.presets import DEVNET
+from lockstep.protocol.types import Address, Seconds
 from lockstep.training.baseline import evaluate, load_parameters, train_eager
 from lockstep.training.data import Corpus, demo_corpus
 from lockstep.training.export import generate
@@ -35,6 +35,9 @@ SPEC = diloco.Spec(
 BATCH = Batch(rows=8, row_length=MODEL.context + 1)
 ROUNDS = 6
 MIN_SLOTS = 2
+WITNESSES = 1
+"""Drawn each round; the market's price for few slots (economics.offer)."""
+AUDIT_SECONDS = Seconds(60)
 PROMPT = b"The state of the Union is "
 SAMPLE_BYTES = 200
 
@@ -49,8 +52,9 @@ class DemoJob:
     spec: diloco.Spec
     corpus: Corpus
 
-    def job(self, *, aggregator: Address = ZERO_ADDRESS, terms: Terms = DEVNET) -> TrainingJob:
-        """The job to submit: Programs traced, first weights made."""
+    def job(self, *, aggregator: Address = ZERO_ADDRESS, witnesses: int = 0) -> TrainingJob:
+        """The job to submit: Programs traced, first weights made; with `witnesses` > 0 as many as its size needs."""
+        terms = replace(DEVNET, witnesses=witnesses, audit_seconds=AUDIT_SECONDS if witnesses else DEVNET.audit_seconds)
         return training_job(
             GPT(MODEL),
             self.spec,
@@ -61,7 +65,7 @@ class DemoJob:
             min_slots=min(MIN_SLOTS, self.slots),
             seed=self.seed,
             aggregator=aggregator,
-            terms=terms,
+            terms=terms.audited(self.slots, self.spec.inner_steps),
         )
 
     @cached_property

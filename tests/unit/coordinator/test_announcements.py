@@ -10,15 +10,14 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 from coordinator.announcements import KEPT_SIGNED
-from coordinator.models import Claim, Event, Game
-from coordinator.projections import apply
+from coordinator.models import Claim
 from lockstep.protocol.claims import CLAIM_TYPE, domain
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.types import Address
 from lockstep.signed import SignedClaim
 from lockstep.storage import cid_of
 
-from .conftest import CHAIN_ID, JOB, MARKET, NOW, WORKER, Api, claim_row
+from .conftest import CHAIN_ID, JOB, MARKET, WORKER, Api, claim_row
 
 CLAIM: dict[str, Any] = {
     "job": JOB, "round": 0, "attempt": 0, "slot": 1, "seed": "0x" + "01" * 32, "base": "0x" + "02" * 32,
@@ -134,15 +133,3 @@ def test_what_is_no_signed_claim_is_a_mismatch(changed: dict[str, Any]) -> None:
     fields = json.loads(announcement()) | changed
     with pytest.raises(Mismatch):
         SignedClaim.parse(fields).signer(CHAIN_ID, MARKET)
-
-
-def test_a_conviction_without_a_game_passes_the_index(api: Api) -> None:
-    finding = {"wrong": 3, "program": root(0), "t": 0, "position": 0, "element": 0, "chunk": 0, "claimed_bits": root(1),
-               "contract_bits": root(2)}  # fmt: skip
-    event = Event(
-        block=21, log_index=0, block_hash=root(1), tx=root(2), time=NOW, contract="DisputeGame", name="Convicted",
-        job=None, args={"game": root(0), "claim": claim_row().id, "finding": finding},
-    )  # fmt: skip
-    with api.context.database.session() as session:
-        apply(session, event)
-        assert session.get(Game, root(0)) is None

@@ -8,9 +8,11 @@ import pytest
 
 from lockstep.chain.events import Event
 from lockstep.demo import report
-from lockstep.protocol.types import Address, Seconds
+from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.witnesses import Outcome
 
 REQUESTER, WORKER, LIAR, CHALLENGER = (Address(f"0x{n:040x}") for n in range(1, 5))
+FEE = Wei(7)
 CLAIM, GAME, LOCK = bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32
 
 
@@ -34,22 +36,26 @@ WHOLE = log(
     ("StakeVault", "BondTaken", {"key": GAME, "account": LIAR, "amount": 5, "burned": 2, "to_defender": 3}),
     ("JobMarket", "Paid", {"account": WORKER, "amount": 40}),
     ("JobMarket", "Paid", {"account": WORKER, "amount": 20}),
-    ("JobMarket", "JobDone", {"paid": 60, "refunded": 40, "returned": 30}),
+    ("Witnesses", "DutyClosed", {"account": CHALLENGER, "outcome": Outcome.PAID, "amount": FEE}),
+    ("JobMarket", "JobDone", {"paid": 67, "refunded": 19, "returned": 30}),
+    ("Witnesses", "DutyClosed", {"account": WORKER, "outcome": Outcome.PAID, "amount": FEE}),
+    ("Witnesses", "DutyClosed", {"account": LIAR, "outcome": Outcome.FINED, "amount": 3}),
 )
 
 
 def test_money_is_summed_over_the_log_as_decimal_strings() -> None:
-    assert report.money(WHOLE) == {
-        "escrow_in": "100", "paid_out": "60", "refunded": "40", "deposit_in": "30", "deposit_returned": "30",
+    assert report.money(WHOLE, FEE) == {
+        "escrow_in": "100", "paid_out": "74", "witness_fees": "14", "refunded": "26",
+        "deposit_in": "30", "deposit_returned": "30",
         "slashed": "21", "burned": "11", "to_challenger": "6", "to_requester": "4",
         "bonds_lost": "5", "bonds_burned": "2", "bonds_to_defender": "3",
     }  # fmt: skip
     assert set(report.money([]).values()) == {"0"}
 
 
-@pytest.mark.parametrize("name", sorted(report.money(WHOLE)))
+@pytest.mark.parametrize("name", sorted({*report.money(WHOLE, FEE)} - {"witness_fees"}))
 def test_a_wei_that_is_missing_anywhere_is_noticed(name: str) -> None:
-    totals = report.money(WHOLE)
+    totals = report.money(WHOLE, FEE)
     assert report.adds_up(totals)
     assert not report.adds_up({**totals, name: str(int(totals[name]) - 1)})
     assert not report.adds_up({**totals, name: str(int(totals[name]) + 1)})
@@ -58,9 +64,10 @@ def test_a_wei_that_is_missing_anywhere_is_noticed(name: str) -> None:
 def test_each_party_has_what_the_log_gave_it() -> None:
     assert report.deposited(WHOLE, LIAR) == 42
     assert report.deposited(WHOLE, WORKER) == 0
-    assert report.earned(WHOLE, WORKER) == 60
+    assert report.earned(WHOLE, WORKER) == 60 + FEE
     assert report.earned(WHOLE, LIAR) == 0
+    assert [report.fees(WHOLE, who) for who in (WORKER, LIAR, CHALLENGER)] == [FEE, 0, FEE]
     received = {who: report.received_from_slash(WHOLE, who, REQUESTER) for who in (REQUESTER, WORKER, LIAR, CHALLENGER)}
     assert received == {REQUESTER: 4, WORKER: 3, LIAR: 0, CHALLENGER: 6}
-    totals = report.money(WHOLE)
+    totals = report.money(WHOLE, FEE)
     assert sum(received.values()) == sum(int(totals[k]) for k in ("to_challenger", "to_requester", "bonds_to_defender"))
