@@ -12,7 +12,7 @@ BIN := .venv/bin
 STAMP := out/stamps
 FORGE = $(firstword $(wildcard node_modules/@foundry-rs/forge-*/bin/forge))
 NATIVE := CMakeLists.txt $(wildcard sdk/lockstep/numerics/kernels/* sdk/lockstep/protocol/native/*)
-CHEATS := none skipped-step one-ulp other-data wrong-lr scaled-payload lying-aggregator silent false-challenge
+CHEATS := none skipped-step one-ulp other-data wrong-lr scaled-payload lying-aggregator silent two-signatures false-challenge
 
 # One thread a process: no result depends on it, and the processes of a demo share the machine.
 export OMP_NUM_THREADS ?= 1
