@@ -85,7 +85,7 @@ def test_a_small_sample_of_the_arbiter_is_killed(tmp_path: Path) -> None:
     recordings.write_list(tmp_path / "recordings")
     chains = Chains(Chains.project(WORK / "chains"), tmp_path / "recordings", "sample")
     sandbox = Sandbox(WORK / "sample", chains)
-    sandbox.check()
+    sandbox.check(["contracts/Arbiter.sol"])
     results = Campaign(tmp_path / "results.jsonl", [sandbox], "now").run("contracts/Arbiter.sol", 6, seed=1)
     assert len(results) == 6
     assert [str(r.mutant) for r in results if r.outcome != "killed"] == []
