@@ -29,7 +29,6 @@ from lockstep.jobs import Job, slot_run, trace_root
 from lockstep.ledger import Ledger, Watcher
 from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, moves
-from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
@@ -109,7 +108,7 @@ class Market:
         requester = self.devnet.account("requester")
         outbox = Outbox(self.folder / "requester.sqlite", self.devnet.w3, requester)
         permit = self.contracts.token.sign_permit(
-            requester, self.contracts.vault.address, params.escrow, Seconds(self.now() + 3600)
+            requester, self.contracts.vault.address, Wei(params.escrow + params.deposit), Seconds(self.now() + 3600)
         )
         outbox.send(self.contracts.market.create_with_permit(params, 0, params.escrow, permit), "create")
         outbox.close()
@@ -252,7 +251,8 @@ class Challenger:
         ledger = ledger_of(self.market).jobs[job.id]
         base = base_checkpoint(job, self.market.store, ledger.records(round_, job.params.slots))
         held = HeldClaim.of(slot_run(job, base, Seed(ledger.rounds[round_].seed), round_, slot))
-        claim = games.claim(contracts.market, claim_id(job.id, round_, ledger.rounds[round_].attempt, slot))
+        record = ledger.rounds[round_].claims[slot]
+        claim = games.claim(contracts.market, record.id, record.body)
         blob = self.market.store.get(trace_cid, max_bytes=1 << 20)
         published = [blob[i : i + 32] for i in range(0, len(blob), 32)]
         opening = honest.opening(claim, held, published, 0)
