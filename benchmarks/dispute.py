@@ -142,6 +142,10 @@ class Held:
     flipped: dict[int, FlippedStep] = field(default_factory=dict)
     _steps: dict[int, StepTrace] = field(default_factory=dict)
 
+    @property
+    def carried(self) -> moves.Proof:
+        return ()
+
     @staticmethod
     def of(run: ClaimRun) -> Held:
         return Held(run, [root for _, _, root in run.states()], run.root(0, run.start))
@@ -311,7 +315,7 @@ def run_hardest(arena: Arena) -> Iterator[Row]:
 def _shapes() -> Any:
     from types import SimpleNamespace
 
-    return SimpleNamespace(shared_depth=1, payload_depth=0, slots=SLOTS, inner_steps=INNER_STEPS)
+    return SimpleNamespace(shared_depth=1, payload_depth=0, slots=SLOTS, carry=0, inner_steps=INNER_STEPS)
 
 
 def terms_of(job: Job) -> Terms:
@@ -343,7 +347,8 @@ def run(shape: Shape, arena: Arena) -> Iterator[Row]:
         return roots
 
     def out(slot: int) -> tuple[StateRoot, StateRoot]:
-        return StateRoot(job.payload_root(payload_of(job, ends[slot]))), StateRoot(merkle.EMPTY[0])
+        out, out2 = job.payload_roots(payload_of(job, ends[slot]))
+        return StateRoot(out), StateRoot(out2)
 
     claims = arena.claims(terms_of(job), SLOTS, trace, out)
     held = Held.of(runs[0])

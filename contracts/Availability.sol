@@ -65,7 +65,7 @@ contract Availability is IAvailability {
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
         // INVARIANT: evidence is about the Programs that the job names.
         if (Statement.programRoot(code.header, code.opsRoot, code.constsRoot) != p.encodeProgram) revert ProofInvalid();
-        _requireShown(seedOf(id), body.out, p.payloadDepth, code, shown);
+        _requireShown(seedOf(id), Merkle.node(body.out, body.out2), code, shown);
 
         d.status = Status.Answered;
         _asked[d.subject].open -= 1;
@@ -91,28 +91,26 @@ contract Availability is IAvailability {
         vault.unlock(id);
     }
 
-    /// @dev Each of the leaves that the seed names, under `out`.
+    /// @dev Each of the leaves that the seed names, under the claim's last state: its payload and its carry.
     function _requireShown(
         bytes32 seed,
-        bytes32 out,
-        uint256 depth,
+        bytes32 state,
         IValidator.Code calldata code,
         Shown[] calldata shown
     ) private view {
         Program.Header memory h = Program.decodeHeader(code.header);
-        uint256 count = _entries(code.header, h, depth);
+        uint256 count = _entries(code.header, h);
         // INVARIANT: a demand names four leaves, of a payload without tensors none.
         if (shown.length != (count == 0 ? 0 : LEAVES)) revert AnswerWrong();
         for (uint256 i = 0; i < shown.length; i++) {
             uint256 word = uint256(keccak256(abi.encode(seed, i)));
             uint256 entry = _entryAt(code.header, h, (word >> 128) % count);
-            _requireLeaf(out, depth, entry, uint128(word), code, h, shown[i]);
+            _requireLeaf(state, entry, uint128(word), code, h, shown[i]);
         }
     }
 
     function _requireLeaf(
-        bytes32 out,
-        uint256 depth,
+        bytes32 state,
         uint256 entry,
         uint256 word,
         IValidator.Code calldata code,
@@ -127,10 +125,10 @@ contract Availability is IAvailability {
         if (s.leafProof.length != Program.depthOf(leaves)) revert ProofInvalid();
         bytes32 tree = Merkle.climb(Openings.leafHash(s.leaf), at, s.leafProof);
         bytes32 root = sha256(abi.encodePacked(bytes1(0x02), header, tree));
-        Merkle.verify(out, root, entry, depth, s.entryProof);
+        Merkle.verify(state, root, entry, h.stateOut, s.entryProof);
     }
 
-    /// @dev dtype, rank and dims of a payload's tensor, and its elements.
+    /// @dev dtype, rank and dims of an entry's tensor, and its elements.
     function _tensor(uint256 entry, IValidator.Code calldata code, Program.Header memory h, Shown calldata s)
         private
         view
@@ -152,9 +150,9 @@ contract Availability is IAvailability {
         return (abi.encodePacked(raw[1], rank, dim), uint32(bytes4(raw[2:6])));
     }
 
-    /// @dev Entries of the payload that are not EMPTY.
-    function _entries(bytes calldata header, Program.Header memory h, uint256 depth) private pure returns (uint256 count) {
-        for (uint256 k = 0; k < 1 << depth; k++) {
+    /// @dev Entries of the last state that are not EMPTY.
+    function _entries(bytes calldata header, Program.Header memory h) private pure returns (uint256 count) {
+        for (uint256 k = 0; k < 1 << h.stateOut; k++) {
             (uint256 kind,) = Program.aliasOf(header, h, k);
             if (kind != Program.ALIAS_EMPTY) count++;
         }

@@ -110,7 +110,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
     function _argue(bytes32 id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
-        IJobMarket.Facts memory facts = market.factsOf(g.claim, t);
+        IJobMarket.Facts memory facts = market.factsOf(g.claim, t, step.prevProof);
         if (t == 1) {
             // INVARIANT: the first step starts at the state that the contract computes.
             if (step.prev != facts.stateZero) revert ProofInvalid();

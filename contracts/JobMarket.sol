@@ -366,13 +366,13 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function factsOf(bytes32 claimId, uint32 t) external view returns (Facts memory f) {
+    function factsOf(bytes32 claimId, uint32 t, bytes32[] calldata carried) external view returns (Facts memory f) {
         Claim storage c = _book.claims[claimId];
         JobParams memory p = params(c.job);
         Round storage ro = _book.rounds[c.job][c.round];
         // INVARIANT: a claim has transitions 1..T and no other.
         if (t == 0 || t > c.transitions) revert ProofInvalid();
-        if (t == 1) f.stateZero = _stateZero(claimId, c, p, ro);
+        if (t == 1) f.stateZero = _stateZero(claimId, c, p, ro, carried);
         f.program = c.slot == Ids.MERGE ? p.mergeProgram : t == c.transitions ? p.encodeProgram : p.stepProgram;
         (f.datasetRoot, f.datasetRows, f.rowLength) = (p.datasetRoot, p.datasetRows, p.rowLength);
         (f.seed, f.round, f.slot) = (ro.seed, c.round, c.slot);
@@ -427,14 +427,17 @@ contract JobMarket is IJobMarket {
     }
 
     /// @dev S_0 of a claim.
-    function _stateZero(bytes32 claimId, Claim storage c, JobParams memory p, Round storage ro)
-        private
-        view
-        returns (bytes32)
-    {
+    function _stateZero(
+        bytes32 claimId,
+        Claim storage c,
+        JobParams memory p,
+        Round storage ro,
+        bytes32[] calldata carried
+    ) private view returns (bytes32) {
         if (!live(claimId)) revert ClaimClosed(claimId);
         if (c.slot == Ids.MERGE) return ro.mergeIn;
-        return States.slotZero(ro.base, p.zeroCarry, c.round * p.innerSteps, p.sharedDepth);
+        bytes32 carry = p.carry == 0 ? p.zeroCarry : _book.carryIn(claimId, p.zeroCarry, carried);
+        return States.slotZero(ro.base, carry, c.round * p.innerSteps, p.sharedDepth);
     }
 
     /// @dev What a challenger locks now.

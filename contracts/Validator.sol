@@ -122,7 +122,7 @@ contract Validator is IValidator {
         (job.datasetRoot, job.datasetRows, job.rowLength) = (p.datasetRoot, p.datasetRows, p.rowLength);
         (job.genesisShared, job.genesisOuter) = (p.genesisShared, p.genesisOuter);
         (job.zeroCarry, job.zeroPayload) = (p.zeroCarry, p.zeroPayload);
-        (job.sharedDepth, job.payloadDepth, job.slots) = (p.sharedDepth, p.payloadDepth, p.slots);
+        (job.sharedDepth, job.payloadDepth, job.slots, job.carry) = (p.sharedDepth, p.payloadDepth, p.slots, p.carry);
     }
 
     function _programOf(Subject subject, uint256 program) private pure returns (uint256) {
@@ -715,7 +715,11 @@ contract Validator is IValidator {
             if (k < 3 * quarter) return FREE;
             return k == 3 * quarter ? CLOCK : 0;
         }
-        if (side == ENCODE_OUT) return k < width ? FREE : 0;
+        if (side == ENCODE_OUT) {
+            if (k < width) return FREE;
+            // INVARIANT: what one round puts out as its carry is laid out as the next one's.
+            return job.carry == 0 ? 0 : _same(ENCODE_IN, 2 * quarter + k - width);
+        }
         if (k < quarter) return _same(STEP_IN, k);
         if (side == MERGE_OUT) return _same(MERGE_IN, k);
         if (k < 2 * quarter) return FREE;

@@ -24,7 +24,7 @@ from lockstep.protocol.jobs import Round
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
-from lockstep.storage.payload import Checkpoint, decode_checkpoint, decode_payload, encode_checkpoint
+from lockstep.storage.payload import Checkpoint, decode_checkpoint, encode_checkpoint
 from lockstep.storage.store import write_atomically
 
 KEPT_ROUNDS = 2
@@ -44,7 +44,7 @@ class Aggregator:
         self._guard = guard
         self._archive = archive
         self._cheat = cheat
-        self._payloads: OrderedDict[tuple[Cid, bytes], Tensors] = OrderedDict()
+        self._payloads: OrderedDict[tuple[Cid, bytes, bytes], Tensors] = OrderedDict()
         self._held: OrderedDict[ClaimId, HeldClaim] = OrderedDict()
         archive.mkdir(parents=True, exist_ok=True)
 
@@ -78,7 +78,7 @@ class Aggregator:
         # INVARIANT: the guard's row is on disk before anybody may learn of the merge.
         self._guard.bind(Place(claim, Seed(stored.seed), StateRoot(stored.merge_in)), promise)
         self._keep(claim, merged)
-        write_atomically(self._start_file(claim), [_start_bytes(base, payloads)])
+        write_atomically(self._start_file(claim), [_start_bytes(self.job, base, payloads)])
         cid = merging.store_checkpoint(self._store, merged.checkpoint)
         return StateRoot(merged.out), StateRoot(merged.out2), cid
 
@@ -110,7 +110,7 @@ class Aggregator:
             self._held.popitem(last=False)
 
     def _payload(self, ref: merging.Payload) -> Tensors:
-        key = (ref.cid, bytes(ref.out))
+        key = (ref.cid, bytes(ref.out), bytes(ref.out2))
         if key not in self._payloads:
             self._payloads[key] = merging.fetch_payload(self.job, self._store, ref)
             while len(self._payloads) > KEPT_ROUNDS * self.job.params.slots:
@@ -124,15 +124,15 @@ class Aggregator:
         """From the archive; None if it is lost or damaged: public data gives it again."""
         try:
             fields: Any = dag_cbor.decode(self._start_file(claim).read_bytes())
-            headers = self.job.programs.encode.output_layout[: 1 << self.job.params.payload_depth]
-            payloads = [None if data is None else decode_payload(data, headers) for data in fields["payloads"]]
+            wire = fields["payloads"]
+            payloads = [None if data is None else merging.payload_of_bytes(self.job, data) for data in wire]
             base = decode_checkpoint(fields["base"])
             return self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
         except (FileNotFoundError, CBORDecodingError, LockstepError, ValueError, TypeError, KeyError):
             return None
 
 
-def _start_bytes(base: Checkpoint, payloads: Sequence[Tensors | None]) -> bytes:
+def _start_bytes(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) -> bytes:
     """S_0 of a merge as a file."""
-    wire: list[Any] = [None if tensors is None else merging.payload_bytes(tensors) for tensors in payloads]
+    wire: list[Any] = [None if tensors is None else merging.payload_bytes(job, tensors) for tensors in payloads]
     return dag_cbor.encode({"base": encode_checkpoint(base), "payloads": wire})

@@ -82,7 +82,7 @@ def payload_refs(
         for c in session.scalars(select(Claim).where(Claim.job == job, Claim.round == number, Claim.attempt == attempt))
         if c.slot != MERGE_SLOT
     }
-    return [_payload(claims[slot]) if mask >> slot & 1 else None for slot in range(slots)]
+    return [payload_of(claims[slot]) if mask >> slot & 1 else None for slot in range(slots)]
 
 
 def revealed(session: Session, job: str, number: int, attempt: int) -> list[Claim]:
@@ -189,5 +189,7 @@ def _record(session: Session, row: RoundRow) -> RoundRecord:
     )
 
 
-def _payload(claim: Claim) -> PayloadRef:
-    return PayloadRef(Cid(claim.payload_cid or ""), Digest(unhex(claim.out or "")))
+def payload_of(claim: Claim) -> PayloadRef:
+    """A slot's payload as its claim names it."""
+    out, out2 = (Digest(unhex(root or "")) for root in (claim.out, claim.out2))
+    return PayloadRef(Cid(claim.payload_cid or ""), out, out2)

@@ -38,11 +38,10 @@ from lockstep import jobs
 from lockstep.chain.contracts import Call
 from lockstep.cli.output import event
 from lockstep.disputes import Seat, Side, Table
-from lockstep.merging import Payload as PayloadRef
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, ProgramInvalid, TryLater
 from lockstep.protocol.jobs import JobParams, JobStatus
-from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, GameId, JobId, Seconds
+from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, Seconds
 
 LOOKS = 12
 """Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""
@@ -203,8 +202,7 @@ class Service:
         found = []
         for place in wanted:
             claim = claims[place]
-            ref = PayloadRef(Cid(claim.payload_cid or ""), Digest(reading.unhex(claim.out or "")))
-            report, reason = aggregator.judge(ref)
+            report, reason = aggregator.judge(reading.payload_of(claim))
             found.append(Payload(claim=claim.id, report=report.value, reason=reason))
             log.info("payload judged", claim=claim.id, report=report.value, why=reason)
         with self._parts.database.session() as session:

@@ -213,6 +213,10 @@ class PlainClaim:
     def state_zero(self) -> StateRoot:
         return StateRoot(self.steps[0].prev[-1][0])
 
+    @property
+    def carried(self) -> moves.Proof:
+        return ()
+
     def step(self, t: int) -> PlainStep:
         return self.steps[t - 1]
 
@@ -464,6 +468,6 @@ def open_at(claim: game.Claim, held: honest.MaterialisedClaim, t: int, nonce: in
     tree = honest.trace_levels(held.trace)
     program = held.step(t).program
     prev = held.trace[t - 2] if t > 1 else held.state_zero
-    proof = tuple(merkle.proof(tree, t - 2)) if t > 1 else ()
+    proof = tuple(merkle.proof(tree, t - 2)) if t > 1 else held.carried
     transition = moves.Transition(prev, proof, program.header, program.ops_root, program.consts_root)
     return moves.Open(claim.id, claim.body, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)

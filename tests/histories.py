@@ -19,7 +19,7 @@ from web3 import Web3
 
 from lockstep.chain import artifacts
 from lockstep.chain.deployment import create_address
-from lockstep.protocol import claims, merkle
+from lockstep.protocol import claims, merkle, states
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import (
     NO_CLAIM,
@@ -110,7 +110,7 @@ class Act:
     error: str
     """The Solidity error's name; "" when accepted."""
     digest: bytes
-    """Of everything stored, after the act."""
+    """Of everything stored, after the act; of a view's answer."""
 
 
 @dataclass
@@ -124,14 +124,16 @@ class Player:
     acts: list[Act] = field(default_factory=list)
     games: list[tuple[ClaimId, Address, bytes]] = field(default_factory=list)
     job: JobId = NO_JOB
+    carries: int = 0
+    """Looks at a slot that starts from a carry."""
 
     # -- acting
 
     def act(self, sender: Address, function: str, *args: Any) -> str:
         """Does it in the twin, writes it down, returns the error's name."""
-        error = ""
+        error, found = "", None
         try:
-            self._twin(sender, function, *args)
+            found = self._twin(sender, function, *args)
         except LockstepError as broken:
             error = broken.code.partition(".")[2]
         contract, to = ("StakeVault", VAULT) if function in _VAULT else ("JobMarket", MARKET)
@@ -139,7 +141,9 @@ class Player:
         if function in ("merge",):
             plain.append("checkpoint")
         data = _contract(contract).encode_abi(function, args=plain)
-        after = digest(self.market, self.job, self.params, self.block)
+        # Of what a view says instead of what is stored: nothing has changed.
+        seen = function == "factsOf" and not error
+        after = keccak(_words(found)) if seen else digest(self.market, self.job, self.params, self.block)
         self.acts.append(Act(self.block, sender, to, data, error, after))
         return error
 
@@ -180,6 +184,12 @@ class Player:
                 return m.on_rejected(*args)
             case "join" | "leave" | "commit" | "reveal" | "merge":
                 return getattr(m, function)(block, sender, *args)
+            case "factsOf":
+                facts = m.facts_of(*args)
+                steps, depth = facts.round * self.params.inner_steps, self.params.shared_depth
+                base = m.rounds[self.job, facts.round].base
+                self.carries += facts.state_zero != states.slot_zero(base, self.params.zero_carry, steps, depth)
+                return facts
         return getattr(m, artifacts.snake(function))(block, *args)
 
     # -- choosing
@@ -268,7 +278,7 @@ class Player:
             case Phase.JOINING:
                 for s in range(p.slots):
                     if self._claim(r, s) not in m.claims:
-                        yield d.choice(WORKERS), "join", job, r, s
+                        yield self._joiner(r, s), "join", job, r, s
                 if owned and d.random() < 0.03:
                     s, worker = self.dice.choice(owned)
                     yield worker, "leave", job, r, s
@@ -314,6 +324,9 @@ class Player:
         for claim in [*(self._claim(r, s) for s in range(p.slots)), ro.merge_claim]:
             if m.live(claim) and d.random() < 0.12:
                 yield GAME, "onOpen", claim, self._body(claim)
+        if p.carry and r:
+            for s, _ in owned:
+                yield anyone, "factsOf", self._claim(r, s), 1, self._carried(r, s)
 
     def _verdicts(self, claim: ClaimId, challenger: Address, key: bytes) -> Iterator[tuple[Any, ...]]:
         if self.market.live(claim):
@@ -391,6 +404,17 @@ class Player:
         bodies = self.bodies(r)
         return bodies[:-1] if self.dice.random() < 0.03 else bodies
 
+    def _joiner(self, r: int, slot: int) -> Address:
+        """Anybody; mostly who had the slot in the round before."""
+        before = self.market.claims.get(self._claim(r - 1, slot)) if r else None
+        return before.worker if before is not None and self.dice.random() < 0.6 else self.dice.choice(WORKERS)
+
+    def _carried(self, r: int, slot: int) -> list[bytes]:
+        """The words of the slot's claim in the round before; now and then those of another."""
+        if self.dice.random() < 0.1:
+            slot = self.dice.randrange(self.params.slots)
+        return list(self._body(self._claim(r - 1, slot)).words)
+
     def _receipt(self, r: int, who: int) -> Receipt:
         """Mostly for everybody, mostly signed by who gives it."""
         d, full = self.dice, (1 << self.params.slots) - 1
@@ -457,10 +481,11 @@ def random_params(dice: random.Random) -> JobParams:
     slots = dice.choice((1, 2, 2, 3, 3))
     root = keccak(b"root")
     price = dice.choice((10, 33))
+    shared_depth, carry = dice.choice((0, 1, 3)), dice.choice((0, 1))
     return JobParams(
         root, root, root, root, root, 5, 5, root, root, root, root,
-        shared_depth=dice.choice((0, 1, 3)),
-        payload_depth=3,
+        shared_depth=shared_depth,
+        payload_depth=shared_depth if carry else 3,
         inner_steps=dice.choice((1, 2, 4)),
         rounds=dice.choice((2, 3, 4)),
         slots=slots,
@@ -473,6 +498,7 @@ def random_params(dice: random.Random) -> JobParams:
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
         audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(10), fee_cap=100,
+        carry=carry,
     )  # fmt: skip
 
 

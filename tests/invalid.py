@@ -22,13 +22,12 @@ from lockstep.protocol.opcodes import Opcode
 from lockstep.protocol.program import F32, I32, Fold, Instr, Kind, Op, Program, Tag, View, graph_depth
 from lockstep.protocol.rules import MAX_TOTAL, Rule, Side
 from lockstep.protocol.types import Digest
-from lockstep.protocol.validator import STEP, Evidence, Held, Parts, Piece, Subject
+from lockstep.protocol.validator import ENCODE, MERGE, STEP, Evidence, Held, Parts, Piece, Subject
 
 VECTORS = Path(__file__).parent / "vectors/validator.json"
 
 P, N = (F32, 12), (I32, 12)
 SLOT = [P, None, P, None, N, P, (I32, None), None]
-MERGED = [P, None, P, None, *[None] * 4, P, P, P, None, (F32, 3), None, None, None]
 FLOATS, HOLE, INTS, COUNTER = (Tag.STATE, 0), (Tag.STATE, 1), (Tag.STATE, 4), (Tag.STATE, 6)
 TABLE = (Tag.CONST, 0)
 LENGTH, ROWS = 5, 9
@@ -51,6 +50,7 @@ class Job:
     shared_depth: int = 1
     payload_depth: int = 0
     slots: int = 3
+    carry: int = 0
 
 
 # -- a sound job -------------------------------------------------------------------------------------------------------
@@ -72,16 +72,22 @@ def step_program() -> Program:
     return b.finish([moved, None, b.input(2), None, counted, b.input(5), clock, None])
 
 
-def encode_program() -> Program:
-    """[anchor - live, -]."""
+def encode_program(carry: bool = False) -> Program:
+    """[anchor - live] [-], or with a carry [anchor - live, -] [integers, vector]."""
     b = ProgramBuilder(SLOT)
-    return b.finish([b.map((12,), [b.input(2), b.input(0)], lambda e, x, y: e.fsub(x, y)), None])
+    moved = b.map((12,), [b.input(2), b.input(0)], lambda e, x, y: e.fsub(x, y))
+    return b.finish([moved, None, b.input(4), b.input(5)] if carry else [moved, None])
 
 
-def merge_program() -> Program:
+def merge_program(carry: bool = False) -> Program:
     """A masked sum."""
-    b = ProgramBuilder(MERGED)
-    parts = [b.input(0), b.input(8), b.input(9), b.input(10), b.input(12).slice(0, 0, 1)]
+    width = 2 if carry else 1
+    room = 4 * width
+    payloads = [P, None] * 3 if carry else [P] * 3
+    mask = (F32, 3)
+    b = ProgramBuilder([P, None, P, *[None] * (2 * room - 3), *payloads, *[None] * width, mask, *[None] * (room - 1)])
+    given = [b.input(2 * room + width * slot) for slot in range(3)]
+    parts = [b.input(0), *given, b.input(3 * room).slice(0, 0, 1)]
     return b.finish([b.map((12,), parts, lambda e, x, y, _z, w, m: e.ffma(y, m, e.fadd(x, w))), None, b.input(2), None])
 
 
@@ -115,6 +121,12 @@ def held(programs: tuple[Parts, Parts, Parts], **changes: Any) -> Held:
 def sound() -> Held:
     """A job that nobody can void."""
     return held((Parts.of(step_program()), Parts.of(encode_program()), Parts.of(merge_program())))
+
+
+def carrying() -> Held:
+    """A job with a carry that nobody can void."""
+    parts = (Parts.of(step_program()), Parts.of(encode_program(True)), Parts.of(merge_program(True)))
+    return held(parts, payload_depth=1, carry=1, zero_payload=root_of([*PAYLOAD, None]))
 
 
 def everything(job: Held) -> Iterator[Evidence]:
@@ -427,6 +439,16 @@ def _layouts() -> Iterator[tuple[str, Case]]:
             scalar = next(i for i, d in enumerate(parts.descriptors) if Op.decode(d).extents == ())
             alias = f"01{scalar:04x}"
         yield _layout_case(side, k, spoiled(parts, 15 + (6 << fields.s_in) + 3 * k, bytes.fromhex(alias)))
+    carried = carrying()
+    encode = carried.programs[ENCODE]
+    at = 15 + (6 << validator.HeaderFields.decode(encode.header).s_in)
+    for what, k, alias in (
+        ("a carry without its first tensor", 2, "000000"), ("a carry in another order", 3, "020004"),
+        ("a payload in the place of the carry", 2, "010000"),
+    ):  # fmt: skip
+        code = spoiled(encode, at + 3 * k, bytes.fromhex(alias))
+        job = held((carried.programs[STEP], code, carried.programs[MERGE]), payload_depth=1, carry=1)
+        yield what, _layout_case(Side.ENCODE_OUT, k, code, job)[1]
     for side, depths in ((Side.STEP_IN, {"shared_depth": 0}), (Side.ENCODE_OUT, {"payload_depth": 1}),
                          (Side.MERGE_IN, {"slots": 5}), (Side.MERGE_OUT, {"shared_depth": 2})):  # fmt: skip
         job = sound()
@@ -436,8 +458,8 @@ def _layouts() -> Iterator[tuple[str, Case]]:
         yield f"{side.name} of another width", case
 
 
-def _layout_case(side: Side, k: int, parts: Parts) -> tuple[str, Case]:
-    job = with_program(side // 2, parts)
+def _layout_case(side: Side, k: int, parts: Parts, job: Held | None = None) -> tuple[str, Case]:
+    job = job or with_program(side // 2, parts)
     evidence = next(e for e in validator._of_layout(job, side) if e.index == k)
     return f"{side.name} entry {k}", Case(job, evidence, Rule.LAYOUT_ENTRY)
 
@@ -621,6 +643,9 @@ def vectors() -> list[dict[str, Any]]:
     held_by_subject = {(e.subject, e.program): e for e in everything(job)}
     found += [(f"sound {e.subject.name} {e.program}", job, e, Rule.HOLDS) for e in held_by_subject.values()]
     found += [(what, c.job, c.evidence, c.rule) for what, c in holding()]
+    carried = carrying()
+    layouts = [e for e in validator.every(carried) if e.subject == Subject.LAYOUT and e.program == Side.ENCODE_OUT]
+    found += [(f"sound carry, entry {e.index}", carried, e, Rule.HOLDS) for e in layouts]
     return [
         {"name": what, "rule": int(rule), "job": plain(validator.abi_job(j.job)), "evidence": plain(e.abi())}
         for what, j, e, rule in found

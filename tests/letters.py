@@ -305,6 +305,10 @@ class LetterClaim:
         return StateRoot(self._truth.step(1).prev[-1][0])
 
     @property
+    def carried(self) -> moves.Proof:
+        return ()
+
+    @property
     def is_true(self) -> bool:
         """Whether every state is what the schedule computes."""
         return self.padded is None and self.trace == self._truth.trace

@@ -87,21 +87,23 @@ def _predict(b: ProgramBuilder, features: Tensor, p: Tensor) -> Tensor:
     return b.dot(turned, p, name="predict")
 
 
-def encode_program_of() -> Program:
-    """The slot state -> [anchor - p, -]."""
+def encode_program_of(carry: bool = False) -> Program:
+    """The slot state -> [anchor - p] [-], or with a carry [anchor - p, -] [m, v]."""
     b = ProgramBuilder([(F32, SIZE), None, (F32, SIZE), None, (F32, SIZE), (F32, SIZE), (I32, None), None])
-    return b.finish([b.map((SIZE,), [b.input(2), b.input(0)], lambda e, a, p: e.fsub(a, p), F32, "difference"), None])
+    moved = b.map((SIZE,), [b.input(2), b.input(0)], lambda e, a, p: e.fsub(a, p), F32, "difference")
+    return b.finish([moved, None, b.input(4), b.input(5)] if carry else [moved, None])
 
 
-def merge_program(slots: int = SLOTS) -> Program:
+def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     """[p, -, momentum, -] lifted, payloads, mask -> [p, -, momentum, -]."""
-    lanes = 1 << max((slots - 1).bit_length(), 1)
+    payload: list[tuple[int, int | None] | None] = [(F32, SIZE), None] if carry else [(F32, SIZE)]
+    lanes = len(payload) << max((slots - 1).bit_length(), 1)
     width = 2 * lanes
     entries: list[tuple[int, int | None] | None] = [(F32, SIZE), None, (F32, SIZE), None, *[None] * (width - 4)]
-    entries += [*[(F32, SIZE)] * slots, *[None] * (lanes - slots), (F32, slots), *[None] * (lanes - 1)]
+    entries += [*payload * slots, *[None] * (lanes - len(payload) * slots), (F32, slots), *[None] * (lanes - 1)]
     b = ProgramBuilder(entries)
     p, momentum = b.input(0), b.input(2)
-    payloads = [b.input(width + s) for s in range(slots)]
+    payloads = [b.input(width + len(payload) * s) for s in range(slots)]
     count = b.sum(b.input(width + lanes), name="count")
 
     def mean(e, n, *values):  # type: ignore[no-untyped-def]
@@ -116,9 +118,9 @@ def merge_program(slots: int = SLOTS) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule(steps: int = STEPS) -> Schedule:
+def schedule(steps: int = STEPS, carry: bool = False) -> Schedule:
     """The three Programs, for rounds of `steps` steps."""
-    return Schedule(step_program(steps), encode_program_of(), merge_program())
+    return Schedule(step_program(steps), encode_program_of(carry), merge_program(carry=carry))
 
 
 def genesis() -> Checkpoint:
@@ -132,9 +134,9 @@ def dataset() -> Dataset:
     return Dataset(np.random.default_rng(7).integers(0, 100, (ROWS, TERMS), dtype=np.int32), 100)
 
 
-def publish(store: ContentStore, steps: int = STEPS, **changes: object) -> JobParams:
+def publish(store: ContentStore, steps: int = STEPS, carry: int = 0, **changes: object) -> JobParams:
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
-    programs, data, first = schedule(steps), dataset(), genesis()
+    programs, data, first = schedule(steps, bool(carry)), dataset(), genesis()
     cids = {
         name: store.put(encode_program(program))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
@@ -155,9 +157,10 @@ def publish(store: ContentStore, steps: int = STEPS, **changes: object) -> JobPa
         genesis_shared=layout_root(pair, [first.shared[0], None]),
         genesis_outer=layout_root(pair, [first.outer[0], None]),
         zero_carry=layout_root([vector, vector], [zero, zero]),
-        zero_payload=StateRoot(tensor_root(zero)),
+        zero_payload=layout_root(pair, [zero, None]) if carry else StateRoot(tensor_root(zero)),
         shared_depth=1,
-        payload_depth=0,
+        payload_depth=carry,
+        carry=carry,
         inner_steps=steps,
         rounds=ROUNDS,
         slots=SLOTS,
@@ -168,10 +171,10 @@ def publish(store: ContentStore, steps: int = STEPS, **changes: object) -> JobPa
     return replace(params, **changes)  # type: ignore[arg-type]
 
 
-def training_job(**changes: object) -> TrainingJob:
+def training_job(carry: bool = False, **changes: object) -> TrainingJob:
     """The same job as a requester hands it to the SDK."""
     job = TrainingJob(
-        programs=schedule(),
+        programs=schedule(carry=carry),
         dataset=dataset(),
         genesis=genesis(),
         model={},
@@ -182,12 +185,13 @@ def training_job(**changes: object) -> TrainingJob:
         slots=SLOTS,
         min_slots=2,
         shared_depth=1,
-        payload_depth=0,
+        payload_depth=int(carry),
+        carry=carry,
         terms=TOY_TERMS,
     )
     return replace(job, **changes)  # type: ignore[arg-type]
 
 
-def load(store: ContentStore, threads: int = 1) -> Job:
+def load(store: ContentStore, threads: int = 1, carry: int = 0) -> Job:
     """The published job, checked."""
-    return jobs.load(ID, publish(store), store, threads)
+    return jobs.load(ID, publish(store, carry=carry), store, threads)

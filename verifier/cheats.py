@@ -217,7 +217,9 @@ class FalseChallenger:
         expectation = Expectation("step", 1, "rejected", place)
         game = game_id(record.id, party.address, 0)
         event("lie", time=now, cheat=FALSE_CHALLENGE, claim=record.id.hex(), expectation=expectation.to_dict())
-        move = honest.opening(games.claim(party.contracts.market, record.id, record.body), held, published, 0)
+        move = honest.opening(
+            games.claim(party.contracts.market, record.id, record.body, held.carried), held, published, 0
+        )
         assert move is not None, "an invented state differs"
         self._stake(run.job.params.bond, record)
         party.outbox.send(games.call(party.contracts.game, move, game), f"open/{record.id.hex()}/0")

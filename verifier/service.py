@@ -361,7 +361,7 @@ class Service:
 
     def _challenge(self, wrong: HeldAudit, nonce: int) -> None:
         party, record, found = self._party, wrong.record, wrong.audit
-        claim = games.claim(party.contracts.market, record.id, record.body)
+        claim = games.claim(party.contracts.market, record.id, record.body, found.held.carried)
         # INVARIANT: both sides argue from the S_0 that the contract computes.
         if claim.live and claim.state_zero != found.held.state_zero:
             raise Mismatch("our S_0 is not the contract's", hint="this is a bug or a reorganisation: look at the claim")

@@ -92,7 +92,7 @@ class Cheat:
 
     def run(self, honest: ClaimRun) -> ClaimRun:
         """The lying run of a slot's claim."""
-        return LyingRun(honest.job, honest.slot, honest.round, honest.seed, honest.start, cheat=self)
+        return LyingRun(honest.job, honest.slot, honest.round, honest.seed, honest.start, honest.carried, cheat=self)
 
 
 @dataclass(frozen=True)

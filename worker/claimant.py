@@ -17,6 +17,7 @@ from typing import TypeVar
 import structlog
 
 from lockstep import jobs, merging
+from lockstep.audits import PublicData
 from lockstep.cli.output import event
 from lockstep.guard.memory import Place as Signed
 from lockstep.guard.memory import Promise
@@ -88,14 +89,16 @@ class Claimant:
             return
         seed, roots = Seed(r.state.seed), (r.state.base, r.state.outer)
         number = r.number
-        records = taken.ledger.records_behind(taken.ledger.rounds[number], taken.params.slots)
+        ledger, round_ = taken.ledger, taken.ledger.rounds[number]
+        records = ledger.records_behind(round_, taken.params.slots)
         place = Place(claim, r.state.attempt, _base_cid(taken, records))
         cheat = self.liar.cheat_of(claim, taken.cheat)
 
         def work() -> Trained:
             base = merging.base_checkpoint(taken.job, self._parts.store, records)
             jobs.check_checkpoint(taken.job, base, *roots)
-            honest = jobs.slot_run(taken.job, base, seed, number, slot)
+            carried = PublicData(taken.job, self._parts.store).carried(ledger, round_, slot)
+            honest = jobs.slot_run(taken.job, base, seed, number, slot, carried)
             run = cheat.run(honest) if cheat else honest
             # A liar's words are not those of the reference arithmetic; it knows.
             check = None if cheat else SystemRandom()
@@ -249,7 +252,10 @@ class Claimant:
         if behind is None:
             return None
         records = taken.ledger.records_behind(behind, taken.params.slots)
-        honest = rebuild(taken.job, records, self._parts.store, material)
+        carried = None
+        if not material.is_merge:
+            carried = PublicData(taken.job, self._parts.store).carried(taken.ledger, behind, material.slot)
+        honest = rebuild(taken.job, records, self._parts.store, material, carried)
         return self.liar.retell(material.claim, taken.cheat, honest)
 
     def forget(self, job: JobId) -> None:

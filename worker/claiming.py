@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from lockstep.jobs import Beside, ClaimRun, Job, State, merge_run, payload_of, slot_run
+from lockstep.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payload_of, slot_run
 from lockstep.merging import RoundRecord, base_checkpoint, fetch_payloads, payload_bytes
 from lockstep.numerics import reference
 from lockstep.numerics.trace import StepTrace, layout_root
@@ -88,7 +88,7 @@ def settle(run: ClaimRun, place: Place, final: State, roots: Sequence[StateRoot]
     """Store payload and trace; the claim's inputs and outputs by name."""
     layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.payload_depth
     out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
-    payload_cid = store.put(payload_bytes(payload_of(run.job, final)))
+    payload_cid = store.put(payload_bytes(run.job, payload_of(run.job, final)))
     trace_cid = store.put(b"".join(roots))
     return Material(
         place.claim, run.job.id, run.round, place.attempt, run.slot, run.seed, place.base, (), tuple(roots), out, out2,
@@ -115,11 +115,14 @@ def compute(
     return Trained(material, time.monotonic() - started, resumed)
 
 
-def rebuild(job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material) -> ClaimRun:
-    """A claim's honest computation from its material and the rounds before it; raises the store's errors."""
+def rebuild(
+    job: Job, records: Sequence[RoundRecord], store: ContentStore, material: Material, carried: Carried | None
+) -> ClaimRun:
+    """A claim's honest computation from its material, the rounds before it and what its slot carries; raises the
+    store's errors."""
     base = base_checkpoint(job, store, records)
     if not material.is_merge:
-        return slot_run(job, base, material.seed, material.round, material.slot)
+        return slot_run(job, base, material.seed, material.round, material.slot, carried)
     payloads = fetch_payloads(job, store, material.payloads)
     return merge_run(job, base, payloads, material.seed, material.round)
 

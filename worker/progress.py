@@ -83,7 +83,8 @@ class Material:
         return Material(
             ClaimId(bytes.fromhex(f["claim"])), JobId(bytes.fromhex(f["job"])), f["round"], f["attempt"], f["slot"],
             Seed(bytes.fromhex(f["seed"])), Cid(f["base"]),
-            tuple(p and Payload(Cid(p["cid"]), Digest(bytes.fromhex(p["out"]))) for p in f["payloads"]),
+            tuple(p and Payload(Cid(p["cid"]), *(Digest(bytes.fromhex(p[k])) for k in ("out", "out2")))
+                  for p in f["payloads"]),
             tuple(StateRoot(bytes.fromhex(r)) for r in f["roots"]), Digest(bytes.fromhex(f["out"])),
             Digest(bytes.fromhex(f["out2"])), Cid(f["trace_cid"]), Cid(f["payload_cid"]),
         )  # fmt: skip

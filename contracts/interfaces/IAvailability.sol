@@ -42,7 +42,7 @@ interface IAvailability {
 
     /// @param leaf The bytes of a leaf: 1 KiB, or what is left.
     /// @param leafProof From the leaf to the tensor's tree.
-    /// @param entryProof From the tensor's root to `out`.
+    /// @param entryProof From the tensor's root to node(out, out2).
     /// @param descriptor Of the op behind the entry; empty where the entry is a tensor of the encode's input.
     /// @param descriptorProof From its leaf to the ops' root.
     struct Shown {

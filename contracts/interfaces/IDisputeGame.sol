@@ -95,7 +95,8 @@ interface IDisputeGame {
     }
 
     /// @notice A transition's Program and the state before it.
-    /// @param prevProof leaf(prev) is at position t - 2 of the trace: siblings; empty for t = 1, where the contract computes S_0.
+    /// @param prevProof leaf(prev) is at position t - 2 of the trace: siblings; for t = 1, where the contract computes S_0, the
+    /// words of the Body that its carry comes from, if any.
     struct Step {
         bytes32 prev;
         bytes32[] prevProof;

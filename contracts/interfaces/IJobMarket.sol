@@ -321,5 +321,6 @@ interface IJobMarket {
     /// @notice Whether a game may be opened on the claim now.
     function windowOpen(bytes32 claim) external view returns (bool);
     /// @notice What is certain of transition t (1..T) of the claim. Reverts `ClaimClosed` for t = 1 unless `live(claim)`.
-    function factsOf(bytes32 claim, uint32 t) external view returns (Facts memory);
+    /// @param carried Of t = 1: the three words of the Body that S_0's carry comes from; where that is zero, they are not read.
+    function factsOf(bytes32 claim, uint32 t, bytes32[] calldata carried) external view returns (Facts memory);
 }

@@ -80,6 +80,7 @@ interface IValidator {
         uint8 sharedDepth;
         uint8 payloadDepth;
         uint16 slots;
+        uint8 carry;
     }
 
     /// @notice The parts of a Program that hash to its root.

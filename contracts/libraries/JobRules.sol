@@ -74,8 +74,8 @@ library JobRules {
             "witnesses"
         );
         _require(_isWindow(p.answerSeconds), "answers");
-        // INVARIANT: workers' own state does not survive a round.
-        _require(p.carry == 0, "carry");
+        // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
+        _require(p.carry == 0 || (p.carry == 1 && p.payloadDepth == p.sharedDepth), "carry");
     }
 
     /// @notice The pay of one round in which everybody is paid.

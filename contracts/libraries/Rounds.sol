@@ -329,6 +329,25 @@ library Rounds {
 
     // -- views
 
+    /// @dev What a slot's S_0 holds as its carry.
+    function carryIn(Book storage b, bytes32 claimId, bytes32 zero, bytes32[] calldata carried)
+        external
+        view
+        returns (bytes32)
+    {
+        IJobMarket.Claim storage c = b.claims[claimId];
+        if (c.round == 0) return zero;
+        uint32 r = c.round - 1;
+        IJobMarket.Round storage before = b.rounds[c.job][r];
+        (, IJobMarket.Claim storage earlier) = claimAt(b, c.job, r, before, c.slot);
+        bool merged = before.phase != IJobMarket.Phase.Failed && (before.mask >> c.slot) & 1 == 1;
+        // INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
+        if (!merged || earlier.worker != c.worker) return zero;
+        // INVARIANT: what is carried is what was claimed.
+        if (keccak256(abi.encodePacked(carried)) != earlier.digest) revert CommitmentMismatch();
+        return carried[2];
+    }
+
     function params(Book storage b, bytes32 jobId) internal view returns (IJobMarket.JobParams memory) {
         return Terms.load(b.terms[jobId]);
     }

@@ -11,10 +11,10 @@ library States {
     uint8 private constant I32 = 1;
     bytes4 private constant ONE = 0x0000803f; // 1.0f, little-endian
 
-    /// @notice A slot's S_0: base as live and as anchor, zero carry, and the clock at the steps done before this round.
-    function slotZero(bytes32 base, bytes32 zeroCarry, uint32 stepsDone, uint8 sharedDepth) internal view returns (bytes32) {
+    /// @notice A slot's S_0: base as live and as anchor, its carry, and the clock at the steps done before this round.
+    function slotZero(bytes32 base, bytes32 carry, uint32 stepsDone, uint8 sharedDepth) internal view returns (bytes32) {
         bytes32 clock = Merkle.lift(_clock(stepsDone), 0, sharedDepth);
-        return Merkle.node(Merkle.node(base, base), Merkle.node(zeroCarry, clock));
+        return Merkle.node(Merkle.node(base, base), Merkle.node(carry, clock));
     }
 
     /// @notice A merge's S_0: base and outer state, every payload of the mask, and the mask itself.

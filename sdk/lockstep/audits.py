@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lockstep.disputes import HeldClaim
-from lockstep.jobs import ClaimRun, Job, State, Tensors, checkpoint_of, merge_run, payload_of, slot_run, trace_root
+from lockstep.jobs import (
+    Carried,
+    ClaimRun,
+    Job,
+    State,
+    Tensors,
+    checkpoint_of,
+    merge_run,
+    payload_of,
+    slot_run,
+    trace_root,
+)
 from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.merging import Payload, base_checkpoint, fetch_payload
 from lockstep.protocol import merkle
@@ -58,7 +69,7 @@ class PublicData:
         self.job = job
         self.store = store
         self._checkpoints: OrderedDict[tuple[bytes, bytes], Checkpoint] = OrderedDict()
-        self._payloads: OrderedDict[bytes, Tensors] = OrderedDict()
+        self._payloads: OrderedDict[tuple[bytes, bytes], Tensors] = OrderedDict()
 
     def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
         """The claim as a computation.
@@ -67,7 +78,8 @@ class PublicData:
         """
         base = self.base(ledger, round_)
         if not claim.is_merge:
-            return slot_run(self.job, base, round_.seed, round_.number, claim.slot)
+            carried = self.carried(ledger, round_, claim.slot)
+            return slot_run(self.job, base, round_.seed, round_.number, claim.slot, carried)
         refs = round_.accepted(self.job.params.slots)
         payloads = [None if ref is None else self._accepted(ledger, round_, s, ref) for s, ref in enumerate(refs)]
         run = merge_run(self.job, base, payloads, round_.seed, round_.number)
@@ -77,6 +89,14 @@ class PublicData:
                 "a merge's inputs do not hash to what the contract froze", hint="fetch the payloads elsewhere"
             )
         return run
+
+    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
+        """What a slot starts from beside its base; a carry that cannot be had is computed again, round by round."""
+        behind = ledger.carry_behind(round_, slot) if self.job.params.carry else None
+        if behind is None:
+            return None
+        before, record = behind
+        return Carried(record.body, self.job.carry_of(self._accepted(ledger, before, slot, record.payload)))
 
     def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
         """The checkpoint that a round starts from."""
@@ -102,21 +122,22 @@ class PublicData:
 
     def payload(self, ref: Payload) -> Tensors:
         """A slot's payload, from its own replay if there was one."""
-        if ref.out not in self._payloads:
-            self._keep_payload(ref.out, fetch_payload(self.job, self.store, ref))
-        return self._payloads[ref.out]
+        key = ref.out, ref.out2
+        if key not in self._payloads:
+            self._keep_payload(key, fetch_payload(self.job, self.store, ref))
+        return self._payloads[key]
 
     def keep(self, claim: ClaimRecord, final: State) -> None:
         """Keep the outputs of a claim that was replayed and found right."""
         if claim.is_merge:
             self._keep_checkpoint((claim.out, claim.out2), checkpoint_of(self.job, final))
         else:
-            self._keep_payload(claim.out, payload_of(self.job, final))
+            self._keep_payload((claim.out, claim.out2), payload_of(self.job, final))
 
     def fault_of_payload(self, claim: ClaimRecord) -> str | None:
         """What is wrong with a slot's stored payload, None if it decodes to what was claimed."""
         try:
-            fetch_payload(self.job, self.store, Payload(claim.payload_cid, claim.out))
+            fetch_payload(self.job, self.store, claim.payload)
         except LockstepError as error:
             return error.code
         return None
@@ -128,9 +149,10 @@ class PublicData:
         except UNAVAILABLE:
             run = self.run_of(ledger, round_, round_.claims[slot])
             payload = payload_of(self.job, run.advance(run.transitions, run.state_before(run.transitions)))
-            if self.job.payload_root(payload) != ref.out:
+            roots = self.job.payload_roots(payload)
+            if roots != (ref.out, ref.out2):
                 raise
-            self._keep_payload(ref.out, payload)
+            self._keep_payload(roots, payload)
             return payload
 
     def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
@@ -138,8 +160,8 @@ class PublicData:
         while len(self._checkpoints) > KEPT_ROUNDS:
             self._checkpoints.popitem(last=False)
 
-    def _keep_payload(self, out: bytes, payload: Tensors) -> None:
-        self._payloads[out] = payload
+    def _keep_payload(self, key: tuple[bytes, bytes], payload: Tensors) -> None:
+        self._payloads[key] = payload
         while len(self._payloads) > KEPT_ROUNDS * self.job.params.slots:
             self._payloads.popitem(last=False)
 

@@ -364,6 +364,7 @@ def _params(job: TrainingJob, spec: Spec) -> JobParams:
         answer_seconds=terms.answer_seconds,
         gas_price=terms.gas_price,
         fee_cap=terms.fee_cap,
+        carry=int(job.carry),
     )
 
 

@@ -13,7 +13,7 @@ import structlog
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.jobs import Job
 from lockstep.ledger import DemandRecord, Ledger
-from lockstep.merging import Payload, fetch_payload
+from lockstep.merging import fetch_payload
 from lockstep.protocol import availability
 from lockstep.protocol.errors import BlobMissing, Mismatch, Unreachable
 from lockstep.protocol.types import Address, JobId, Seconds
@@ -71,9 +71,8 @@ class Answers:
         seed = self._demands.seed_of(demand.id)
         if found is None or seed is None or (found[2].worker != self._me and not self._for_all):
             return None
-        record, program, depth = found[2], job.programs.encode, job.params.payload_depth
-        tensors = iter(fetch_payload(job, self._store, Payload(record.payload_cid, record.out)))
-        layout = program.output_layout[: 1 << depth]
-        held = {k: next(tensors).tobytes() for k, header in enumerate(layout) if header is not None}
-        shown = availability.payload_answer(seed, program, depth, held.__getitem__)
+        record, program = found[2], job.programs.encode
+        tensors = iter(fetch_payload(job, self._store, record.payload))
+        held = {k: next(tensors).tobytes() for k, header in enumerate(program.output_layout) if header is not None}
+        shown = availability.payload_answer(seed, program, held.__getitem__)
         return self._demands.answer(demand.id, record.body, Parts.of(program).code, shown)

@@ -57,6 +57,11 @@ class HeldClaim:
         """S_0."""
         return self.run.root(0, self.run.start)
 
+    @property
+    def carried(self) -> moves.Proof:
+        """The words of the claim whose carry is in S_0; none if that is zero."""
+        return () if self.run.carried is None else self.run.carried.words
+
     def step(self, t: int) -> MaterialisedStep:
         """Transition t with all that a game may ask of it."""
         if t not in self._steps:

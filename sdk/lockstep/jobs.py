@@ -21,7 +21,7 @@ from lockstep.numerics.trace import StepTrace, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, ProgramInvalid
-from lockstep.protocol.jobs import ZERO_ADDRESS
+from lockstep.protocol.jobs import ZERO_ADDRESS, Body
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import I32, Program
@@ -112,9 +112,20 @@ class TrainingJob:
     min_slots: int
     shared_depth: int
     payload_depth: int
+    carry: bool = False
+    """Whether a slot's carry is published with its payload and goes on in its owner's next round."""
     aggregator: Address = ZERO_ADDRESS
     """Merges first; the zero address: slot owners alone do."""
     terms: Terms = DEVNET
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a slot starts from beside its base: the carry of its owner's claim in the round before."""
+
+    body: Body
+    """What that claim says: a game shows it to the contract."""
+    tensors: Tensors = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -139,12 +150,23 @@ class Job:
             self._compiled[program.root] = executor.compile(program, threads=self.threads, path=self.path)
         return self._compiled[program.root]
 
-    def slot_state(self, base: Checkpoint, round_: int) -> State:
-        """S_0 of a slot: live and anchor copies of the shared tensors, zero carry, the clock at round x H."""
+    @property
+    def payload_layout(self) -> tuple[TensorHeader | None, ...]:
+        """Of what the merge takes of a slot."""
+        return self.programs.encode.output_layout[: 1 << self.params.payload_depth]
+
+    @property
+    def carry_layout(self) -> tuple[TensorHeader | None, ...]:
+        """Of what its owner's next round takes; without a carry all EMPTY."""
+        return self.programs.encode.output_layout[1 << self.params.payload_depth :]
+
+    def slot_state(self, base: Checkpoint, round_: int, carried: Tensors | None = None) -> State:
+        """S_0 of a slot: live and anchor copies of the shared tensors, what is carried or else zeros, the clock at
+        round x H."""
         layout = self.programs.step.inputs
         quarter = 1 << self.params.shared_depth
         shared = _padded(base.shared, quarter)
-        carry: State = [None if h is None else _zeros(h) for h in layout[2 * quarter : 3 * quarter]]
+        carry = _filled(layout[2 * quarter : 3 * quarter], carried)
         clock = _padded([np.array(round_ * self.params.inner_steps, dtype=np.int32)], quarter)
         return _checked(layout, [*shared, *shared, *carry, *clock])
 
@@ -152,19 +174,23 @@ class Job:
         """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
         params, layout = self.params, self.programs.merge.inputs
         quarter, width = 1 << params.shared_depth, 1 << params.payload_depth
-        headers = self.programs.encode.output_layout[:width]
         state: State = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
         for payload in payloads:
-            present = [None if h is None else _zeros(h) for h in headers] if payload is None else payload
-            state += _padded(present, width)
+            state += _filled(self.payload_layout, payload)
         state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.slots)))
         state.append(np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32))
         return _checked(layout, _padded(state, len(layout)))
 
-    def payload_root(self, payload: Tensors) -> Digest:
-        """`out` of a slot's claim: the subtree root of its decoded payload."""
-        width = 1 << self.params.payload_depth
-        return subtree_root(self.programs.encode.output_layout[:width], payload)
+    def payload_roots(self, payload: Tensors) -> tuple[Digest, Digest]:
+        """(out, out2) of a slot's claim: the subtree roots of its decoded payload and of the carry behind it."""
+        return (
+            subtree_root(self.payload_layout, payload),
+            subtree_root(self.carry_layout, self.carry_of(payload)),
+        )
+
+    def carry_of(self, payload: Tensors) -> Tensors:
+        """What the owner's next round takes of a payload."""
+        return payload[sum(h is not None for h in self.payload_layout) :]
 
     def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
         """(shared, outer): what `merge` claims and the next round starts from."""
@@ -186,6 +212,8 @@ class ClaimRun:
     seed: Seed
     start: State = field(repr=False)
     """S_0's tensors."""
+    carried: Body | None = None
+    """What the claim says whose carry it starts from; None if it starts from zeros."""
 
     @property
     def transitions(self) -> int:
@@ -241,9 +269,13 @@ class ClaimRun:
         return current
 
 
-def slot_run(job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int) -> ClaimRun:
-    """A slot's claim from the round's base checkpoint."""
-    return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_))
+def slot_run(
+    job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: Carried | None = None
+) -> ClaimRun:
+    """A slot's claim from the round's base checkpoint, and from what its owner carries."""
+    if carried is None:
+        return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_))
+    return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_, carried.tensors), carried.body)
 
 
 def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> ClaimRun:
@@ -252,8 +284,8 @@ def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], se
 
 
 def payload_of(job: Job, final: State) -> Tensors:
-    """The payload's tensors in the state after `encode`."""
-    return tuple(a for a in final[: 1 << job.params.payload_depth] if a is not None)
+    """What a slot publishes of the state after `encode`: the payload's tensors, then the carry's."""
+    return tuple(a for a in final if a is not None)
 
 
 def checkpoint_of(job: Job, final: State) -> Checkpoint:
@@ -272,9 +304,7 @@ def trace_root(roots: Sequence[StateRoot]) -> Digest:
 
 def subtree_root(layout: Sequence[TensorHeader | None], tensors: Sequence[np.ndarray]) -> Digest:
     """The root over a state's entries, the tensors filling those that are not EMPTY; raises Mismatch."""
-    given = iter(tensors)
-    entries: State = [None if h is None else next(given, None) for h in layout]
-    return Digest(layout_root(layout, _checked(layout, entries)))
+    return Digest(layout_root(layout, _checked(layout, _filled(layout, tuple(tensors)))))
 
 
 def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1, path: str = "auto") -> Job:
@@ -301,12 +331,11 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
 
 
 def _check_zeros(job: Job) -> None:
-    quarter, width = 1 << job.params.shared_depth, 1 << job.params.payload_depth
+    quarter = 1 << job.params.shared_depth
     carry = job.programs.step.inputs[2 * quarter : 3 * quarter]
-    payload = job.programs.encode.output_layout[:width]
     for what, layout, named in (
         ("carry", carry, job.params.zero_carry),
-        ("payload", payload, job.params.zero_payload),
+        ("payload", job.payload_layout, job.params.zero_payload),
     ):
         # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.
         if subtree_root(layout, [_zeros(h) for h in layout if h is not None]) != named:
@@ -327,6 +356,12 @@ def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: byt
 
 def _padded(entries: Sequence[np.ndarray | None], width: int) -> State:
     return [*entries, *[None] * (width - len(entries))]
+
+
+def _filled(layout: Sequence[TensorHeader | None], tensors: Tensors | None = None) -> State:
+    """A subtree's entries: the tensors, or zeros, where the layout has any."""
+    given = iter([_zeros(h) for h in layout if h is not None] if tensors is None else tensors)
+    return [None if h is None else next(given, None) for h in layout]
 
 
 def _zeros(header: TensorHeader) -> np.ndarray:

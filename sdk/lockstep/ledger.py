@@ -66,6 +66,11 @@ class ClaimRecord:
         return Body(self.trace_root, StateRoot(self.out), StateRoot(self.out2))
 
     @property
+    def payload(self) -> Payload:
+        """Of a slot: what it publishes."""
+        return Payload(self.payload_cid, self.out, self.out2)
+
+    @property
     def is_merge(self) -> bool:
         """Whether it claims a merge and not a slot."""
         return self.slot == MERGE_SLOT
@@ -102,7 +107,7 @@ class RoundLedger:
     @property
     def payloads(self) -> dict[int, Payload]:
         """By slot, of revealed claims."""
-        return {slot: Payload(c.payload_cid, c.out) for slot, c in self.claims.items()}
+        return {slot: c.payload for slot, c in self.claims.items()}
 
     @property
     def bodies(self) -> list[Body]:
@@ -168,10 +173,20 @@ class JobLedger:
                         return earlier, merge
         return None
 
+    def carry_behind(self, r: RoundLedger, slot: int) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros."""
+        earlier = [x for x in self.all_rounds() if x.number == r.number - 1 and x.attempt <= r.attempt]
+        if not earlier:
+            return None
+        before = max(earlier, key=lambda x: x.attempt)
+        claim, (owner, _) = before.claims.get(slot), r.holders[slot]
+        # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
+        merged = before.phase != Phase.FAILED and before.mask >> slot & 1
+        return (before, claim) if merged and claim is not None and claim.worker == owner else None
+
     def all_rounds(self) -> Iterator[RoundLedger]:
-        """Of every attempt."""
-        yield from self.past
-        yield from self.rounds.values()
+        """Of every attempt, as they are now: a bench may read while the loop goes on writing."""
+        yield from [*self.past, *self.rounds.values()]
 
 
 @dataclass(frozen=True)

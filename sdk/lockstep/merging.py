@@ -57,10 +57,12 @@ class Merged:
 
 @dataclass(frozen=True)
 class Payload:
-    """An accepted slot's payload as the chain names it."""
+    """A slot's payload as the chain names it."""
 
     cid: Cid
     out: Digest
+    out2: Digest
+    """The carry's root; without a carry that of nothing."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +80,27 @@ class RoundRecord:
     """The roots of what it holds."""
 
 
-def payload_bytes(payload: Tensors) -> bytes:
+def payload_bytes(job: Job, payload: Tensors) -> bytes:
     """The payload's container: the short format where it loses nothing."""
-    return encode_payload(payload, INT8_FORMAT)
+    carry = job.carry_of(payload)
+    return encode_payload(payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
+
+
+def payload_of_bytes(job: Job, data: bytes) -> Tensors:
+    """The inverse; raises PayloadInvalid if the bytes are no payload of the job."""
+    return decode_payload(data, job.payload_layout, job.carry_layout)
 
 
 def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
-    """A slot's payload, decoded and checked against `out`.
+    """A slot's payload with its carry, decoded and checked against the claim's two outputs.
 
     Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
     """
-    headers = job.programs.encode.output_layout[: 1 << job.params.payload_depth]
-    limit = max(wire_length(headers, F32_FORMAT), wire_length(headers, INT8_FORMAT))
-    tensors = decode_payload(_fetch(store, payload.cid, limit), headers)
+    limit = max(wire_length(job.payload_layout, f, job.carry_layout) for f in (F32_FORMAT, INT8_FORMAT))
+    tensors = payload_of_bytes(job, _fetch(store, payload.cid, limit))
     # INVARIANT: what is merged is what was claimed, bit for bit.
-    if job.payload_root(tensors) != payload.out:
-        raise PayloadInvalid("a payload does not hash to its claim's root", hint="leave the slot out of the merge")
+    if job.payload_roots(tensors) != (payload.out, payload.out2):
+        raise PayloadInvalid("a payload does not hash to its claim's roots", hint="leave the slot out of the merge")
     return tensors
 
 

@@ -278,9 +278,9 @@ class Court:
 
     def run(self, slot: int, r: int = 0) -> ClaimRun:
         """The honest computation of a slot."""
-        ledger = self.ledger().jobs[self.job_id]
-        base = PublicData(self.job, self.store).base(ledger, ledger.rounds[r])
-        return jobs.slot_run(self.job, base, ledger.rounds[r].seed, r, slot)
+        ledger, public = self.ledger().jobs[self.job_id], PublicData(self.job, self.store)
+        base, carried = public.base(ledger, ledger.rounds[r]), public.carried(ledger, ledger.rounds[r], slot)
+        return jobs.slot_run(self.job, base, ledger.rounds[r].seed, r, slot, carried)
 
     def compute(self, run: ClaimRun, lies: bool = False) -> Material:
         """A slot's claim as `worker` computes it: trained, self-checked unless it lies, stored."""
@@ -373,8 +373,9 @@ class Court:
     def known(self, claim: ClaimId) -> game.Claim:
         """What anybody knows of a claim."""
         ledger = self.ledger().jobs[self.job_id]
-        held = [c for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
-        return games.claim(self.contracts.market, claim, held[0].body)
+        ((r, held),) = [(r, c) for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
+        behind = ledger.carry_behind(r, held.slot) if self.params.carry and not held.is_merge else None
+        return games.claim(self.contracts.market, claim, held.body, behind[1].body.words if behind else ())
 
     def open(self, claim: ClaimId, found: Audit, name: str = "verifier", nonce: int = 0) -> GameId:
         """Open the game that an audit calls for."""

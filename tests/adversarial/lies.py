@@ -42,7 +42,7 @@ class Lying(ClaimRun):
 
 def lying(honest: ClaimRun, lie: Lie) -> Lying:
     """A slot's run with a lie in it."""
-    return Lying(honest.job, honest.slot, honest.round, honest.seed, honest.start, lie)
+    return Lying(honest.job, honest.slot, honest.round, honest.seed, honest.start, honest.carried, lie)
 
 
 @dataclass(frozen=True)

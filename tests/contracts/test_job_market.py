@@ -155,7 +155,7 @@ def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(
     bad = job.to_lead(0)
     job.to_lead(1)
     merge_in = job.round()["mergeIn"]
-    assert bench.market.factsOf(bad, 1)["stateZero"] == merge_in
+    assert bench.market.factsOf(bad, 1, [])["stateZero"] == merge_in
     bench.market.onOpen(bad, job.body(bad), game)
     tx = bench.market.onConvicted(bad, 1, [job.challenger], [], game)
     assert tx.events["RoundVoid"]["round"] == 1

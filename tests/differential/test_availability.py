@@ -38,11 +38,12 @@ ATTEST = Seconds(40)
 
 
 def encode_program() -> Program:
-    """A payload of three tensors: an op of three leaves, a vector of the state, nothing, an op of a scalar."""
+    """A payload of three tensors: an op of three leaves, a vector of the state, nothing, an op of a scalar; a carry of
+    two vectors of the state."""
     b = ProgramBuilder(invalid.SLOT)
     long = b.map((700,), [b.input(0).slice(0, 0, 1)], lambda e, x: e.fneg(x))
     tick = b.map((), [b.input(6)], lambda e, c: e.iadd(c, e.i32(1)), I32)
-    return b.finish([long, b.input(2), None, tick, *[None] * 4])
+    return b.finish([long, b.input(2), None, tick, b.input(4), b.input(5), None, None])
 
 
 ENCODE = encode_program()
@@ -51,14 +52,11 @@ TENSORS: dict[int, bytes] = {
     for k, h in enumerate(ENCODE.output_layout)
     if h is not None
 }
-OUT = StateRoot(
-    merkle.tree(
-        [
-            merkle.EMPTY[0] if h is None else merkle.tensor_root(h.dtype, h.shape, TENSORS[k])
-            for k, h in enumerate(ENCODE.output_layout[:4])
-        ]
-    )
-)
+ROOTS = [
+    merkle.EMPTY[0] if h is None else merkle.tensor_root(h.dtype, h.shape, TENSORS[k])
+    for k, h in enumerate(ENCODE.output_layout)
+]
+OUT, OUT2 = StateRoot(merkle.tree(ROOTS[:4])), StateRoot(merkle.tree(ROOTS[4:]))
 DATA = np.random.default_rng(3).integers(0, 9, ROWS * LENGTH, dtype=np.int32).tobytes()
 CODE = Code(ENCODE.header, ENCODE.ops_root, ENCODE.consts_root)
 
@@ -173,9 +171,8 @@ class Both:
         return claims.claim_id(job, 0, 0, slot)
 
     def opened(self) -> Reveal:
-        out2 = StateRoot(merkle.EMPTY[2])
-        levels = honest.trace_levels([StateRoot(bytes(32)), StateRoot(merkle.node(OUT, out2))])
-        body = Body(levels[-1][0], OUT, out2)  # type: ignore[arg-type]
+        levels = honest.trace_levels([StateRoot(bytes(32)), StateRoot(merkle.node(OUT, OUT2))])
+        body = Body(levels[-1][0], OUT, OUT2)  # type: ignore[arg-type]
         return Reveal(body, Digest(bytes(32)), tuple(merkle.proof(levels, 1)), "", "")
 
     # -- demands
@@ -189,7 +186,7 @@ class Both:
     def shown(self, demand: Digest) -> tuple[Shown, ...]:
         """The leaves that are due; before the beacon, some."""
         seed = self.arena.contracts.demands.seed_of(demand) or demand
-        return availability.payload_answer(seed, ENCODE, 2, TENSORS.__getitem__)
+        return availability.payload_answer(seed, ENCODE, TENSORS.__getitem__)
 
     def answer(self, demand: Digest, shown: tuple[Shown, ...], body: Body | None = None, code: Code = CODE) -> str:
         said = body or self.opened().body
@@ -476,8 +473,8 @@ def test_random_acts_are_refused_and_stored_alike(both: Both, seed: int) -> None
 def test_a_payload_without_tensors_needs_no_leaf() -> None:
     header = availability.ProgramHeader.decode(ENCODE.header)
     empty = replace(header, outputs=(availability.Alias(0),) * len(header.outputs))
-    assert availability.named_leaves(Digest(bytes(32)), empty, 2) == []
-    assert len(availability.named_leaves(Digest(bytes(32)), header, 2)) == availability.LEAVES
+    assert availability.named_leaves(Digest(bytes(32)), empty) == []
+    assert len(availability.named_leaves(Digest(bytes(32)), header)) == availability.LEAVES
 
 
 def test_an_op_of_the_payload_has_the_header_of_its_descriptor() -> None:

@@ -44,6 +44,7 @@ def test_contracts_accept_refuse_and_store_as_the_twin(repository: Path) -> None
     assert len(errors) >= 15, f"many rules are broken: {errors}"
     assert {Phase.FINAL, Phase.FAILED, Phase.VOID, Phase.LEAD, Phase.MERGING} <= phases
     assert {ClaimStatus.FINAL, ClaimStatus.CONVICTED, ClaimStatus.VOID, ClaimStatus.ABSENT} <= statuses
+    assert sum(player.carries for player in players) > HISTORIES, "slots start from what they carry"
     assert any(ro.attempt > 0 for player in players for ro in player.market.rounds.values()), "rounds were run again"
 
 

@@ -212,7 +212,10 @@ class Market:
         """The slot owner whose turn it is merges the round, from the workers' own payloads."""
         stored = self.contracts.market.round(job.id, r)
         merger = self.contracts.market.merger_of(job.id, r)
-        refs = [Payload(Cid(w.claims[r][0].payload_cid), Digest(w.claims[r][0].body.out)) for w in self.workers]
+        refs = [
+            Payload(Cid(o.payload_cid), Digest(o.body.out), Digest(o.body.out2))
+            for o in (w.claims[r][0] for w in self.workers)
+        ]
         payloads = [fetch_payload(job, self.store, ref) if stored.mask >> s & 1 else None for s, ref in enumerate(refs)]
         merged = merge_round(job, job.genesis, payloads, stored.seed, r)
         cid = store_checkpoint(self.store, merged.checkpoint)
@@ -257,13 +260,12 @@ class Worker:
         states = list(run.states())
         roots = [root for _, _, root in states]
         payload = payload_of(job, states[-1][1])
-        out = StateRoot(job.payload_root(payload))
-        out2 = StateRoot(merkle.EMPTY[job.params.payload_depth])
+        out, out2 = (StateRoot(root) for root in job.payload_roots(payload))
         assert merkle.node(out, out2) == roots[-1], "S_T is node(payload, Z)"
         levels = merkle.levels([merkle.leaf(root) for root in roots])
         opened = Reveal(
             Body(trace_root(roots), out, out2), Digest(os.urandom(32)), tuple(merkle.proof(levels, len(roots) - 1)),
-            self.market.store.put(b"".join(roots)), self.market.store.put(payload_bytes(payload)),
+            self.market.store.put(b"".join(roots)), self.market.store.put(payload_bytes(job, payload)),
         )  # type: ignore[arg-type] # fmt: skip
         claim = claim_id(job.id, r, stored.attempt, self.slot)
         self.claims[r] = opened, claim

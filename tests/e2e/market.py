@@ -235,7 +235,7 @@ class Market:
         out, out2 = (layout_root(layout[p], final[p]) for p in (slice(width), slice(width, None)))
         levels = honest.trace_levels(roots)
         proof = tuple(merkle.proof(levels, len(roots) - 1))
-        payload = payload_cid or self.store.put(payload_bytes(jobs.payload_of(self.job, final)))
+        payload = payload_cid or self.store.put(payload_bytes(self.job, jobs.payload_of(self.job, final)))
         stored = self.store.put(b"".join(roots))
         cid = stored if trace_cid is None else trace_cid
         nonce = Digest(os.urandom(32))

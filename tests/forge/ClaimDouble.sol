@@ -79,7 +79,7 @@ contract ClaimDouble {
         return _live;
     }
 
-    function factsOf(bytes32, uint32 t) external view returns (IJobMarket.Facts memory f) {
+    function factsOf(bytes32, uint32 t, bytes32[] calldata) external view returns (IJobMarket.Facts memory f) {
         if (t == 1) f.stateZero = _stateZero;
         f.program = t == terms.transitions ? _lastProgram : _program;
         (f.seed, f.round, f.slot) = (_seed, _round, _slot);

@@ -45,6 +45,8 @@ contract MarketTest {
     uint16 private constant WITNESSES = 2;
     uint32 private constant WITNESS = 64;
 
+    /// Nothing is carried.
+    bytes32[] private nothing;
     TestToken private token;
     StakeVault private vault;
     JobMarket private market;
@@ -329,8 +331,8 @@ contract MarketTest {
         require(!market.barred(job, aggregator), "nobody is barred yet");
         _convict(lie);
         require(market.barred(job, aggregator) && !market.barred(job, stranger), "who lied merges no more");
-        require(market.factsOf(market.claimIdOf(job, 0, 0), 1).stateZero != 0, "the slots' claims stand");
-        _reverts(abi.encodeCall(market.factsOf, (lie, 1)), abi.encodeWithSelector(ClaimClosed.selector, lie));
+        require(market.factsOf(market.claimIdOf(job, 0, 0), 1, nothing).stateZero != 0, "the slots' claims stand");
+        _reverts(abi.encodeCall(market.factsOf, (lie, 1, nothing)), abi.encodeWithSelector(ClaimClosed.selector, lie));
         address next = market.mergerOf(job, 0);
         _reverts(aggregator, call, abi.encodeWithSelector(NotYourTurn.selector, next));
         _merge(0, next);
@@ -413,19 +415,19 @@ contract MarketTest {
         _toLead(0);
         bytes32 slot = market.claimIdOf(job, 0, 2);
         bytes32 merge = market.claimIdOf(job, 0, MERGE);
-        require(market.factsOf(slot, 1).program == terms.stepProgram, "a step");
-        require(market.factsOf(slot, 2).program == terms.encodeProgram, "the last is the encode");
-        require(market.factsOf(merge, 1).program == terms.mergeProgram, "of a merge");
+        require(market.factsOf(slot, 1, nothing).program == terms.stepProgram, "a step");
+        require(market.factsOf(slot, 2, nothing).program == terms.encodeProgram, "the last is the encode");
+        require(market.factsOf(merge, 1, nothing).program == terms.mergeProgram, "of a merge");
         bytes memory none = abi.encodeWithSelector(ProofInvalid.selector);
-        _reverts(abi.encodeCall(market.factsOf, (slot, 0)), none);
-        _reverts(abi.encodeCall(market.factsOf, (slot, 3)), none);
-        _reverts(abi.encodeCall(market.factsOf, (merge, 2)), none);
-        IJobMarket.Facts memory facts = market.factsOf(slot, 2);
+        _reverts(abi.encodeCall(market.factsOf, (slot, 0, nothing)), none);
+        _reverts(abi.encodeCall(market.factsOf, (slot, 3, nothing)), none);
+        _reverts(abi.encodeCall(market.factsOf, (merge, 2, nothing)), none);
+        IJobMarket.Facts memory facts = market.factsOf(slot, 2, nothing);
         require(facts.seed == market.round(job, 0).seed && facts.round == 0 && facts.slot == 2, "its context");
         require(facts.datasetRoot == terms.datasetRoot, "its dataset");
         require(facts.datasetRows == terms.datasetRows && facts.rowLength == terms.rowLength, "its rows");
-        require(facts.stateZero == 0 && market.factsOf(slot, 1).stateZero != 0, "S_0 of the first step");
-        require(market.factsOf(merge, 1).stateZero == market.round(job, 0).mergeIn, "what is merged");
+        require(facts.stateZero == 0 && market.factsOf(slot, 1, nothing).stateZero != 0, "S_0 of the first step");
+        require(market.factsOf(merge, 1, nothing).stateZero == market.round(job, 0).mergeIn, "what is merged");
     }
 
     function testFuzz_verdicts_draws_and_demands_come_from_their_contracts_alone(address caller) external {

@@ -102,7 +102,8 @@ contract RoundsReplay {
             bytes4 said = accepted ? bytes4(0) : bytes4(returned);
             if (said != bytes4(h.error[k])) revert Differs(i, k, "error", abi.encodePacked(said), h.error[k]);
             if (!accepted) continue;
-            bytes32 digest = _digest(h);
+            // Of what a view says instead of what is stored: nothing has changed.
+            bytes32 digest = bytes4(h.data[k]) == JobMarket.factsOf.selector ? keccak256(returned) : _digest(h);
             if (digest != h.digest[k]) revert Differs(i, k, "digest", abi.encode(digest), abi.encode(h.digest[k]));
         }
         return h.time.length;

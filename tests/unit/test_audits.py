@@ -14,12 +14,13 @@ from lockstep import jobs
 from lockstep.audits import PublicData, audit, first_difference, published_trace
 from lockstep.jobs import ClaimRun, Job, State
 from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.merging import Payload, merge_round, payload_bytes, store_checkpoint
+from lockstep.merging import merge_round, payload_bytes, store_checkpoint
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import honest, merkle
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.errors import BlobMissing, Mismatch, Unreachable
 from lockstep.protocol.game import Claim
+from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -69,7 +70,7 @@ def published(run: ClaimRun, store: ContentStore) -> ClaimRecord:
     return ClaimRecord(
         claim_id(run.job.id, run.round, 0, run.slot), run.job.id, run.round, 0, run.slot, WORKER,
         TraceRoot(jobs.trace_root(roots)), out, out2, store.put(b"".join(roots)),
-        store.put(payload_bytes(jobs.payload_of(run.job, final))), Seconds(100),
+        store.put(payload_bytes(run.job, jobs.payload_of(run.job, final))), Seconds(100),
     )  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def test_lost_payload_of_a_merge_is_computed_again_from_its_slot(job: Job, store
     public = PublicData(job, store)
     assert public.fault_of_payload(claims[0]) == "blob_missing"
     assert public.run_of(ledger, round_, record).start is not None
-    assert public.payload(Payload(NOWHERE, claims[0].out)) is not None, "kept once it was computed"
+    assert public.payload(claims[0].payload) is not None, "kept once it was computed"
 
 
 def test_name_that_is_no_cid_is_data_that_nobody_holds(job: Job, store: ContentStore) -> None:
@@ -262,3 +263,111 @@ def test_base_of_a_round_built_on_a_convicted_merge_is_that_merge(job: Job, stor
     public = PublicData(job, store)
     assert job.checkpoint_roots(public.base(ledger, before)) == (out, out2)
     assert job.checkpoint_roots(public.base(ledger, after)) == (merged.out, merged.out2)
+
+
+# -- what slots carry --------------------------------------------------------------------------------------------------
+
+OTHER = Address("0x" + "22" * 20)
+
+
+def two_rounds(job: Job, store: ContentStore, mask: int = 0b111) -> tuple[JobLedger, RoundLedger]:
+    """Round 0 accepted by `mask` and merged, round 1 joined by its owners; (ledger, round 1)."""
+    claims = [published(slot_run(job, slot), store) for slot in range(3)]
+    ledger, before = ledgers(job, claims, mask)
+    payloads = [jobs.payload_of(job, final) if mask >> s & 1 else None for s, final in enumerate(finals(job))]
+    merged = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
+    before.merges.append(merge_record(job, merged.out, merged.out2, store_checkpoint(store, merged.checkpoint)))
+    after = RoundLedger(1, 0, merged.out, merged.out2, toyjob.SEED)
+    after.holders = dict.fromkeys(range(3), (WORKER, ClaimStatus.JOINED))
+    ledger.rounds[1] = after
+    return ledger, after
+
+
+@pytest.fixture
+def carrying(store: ContentStore) -> Job:
+    return toyjob.load(store, carry=1)
+
+
+def claimed(job: Job, ledger: JobLedger, round_: RoundLedger, slot: int, store: ContentStore) -> ClaimRecord:
+    """A slot's honest claim of round 1."""
+    public = PublicData(job, store)
+    carried = public.carried(ledger, round_, slot)
+    run = jobs.slot_run(job, public.base(ledger, round_), round_.seed, 1, slot, carried)
+    record = published(run, store)
+    round_.claims[slot] = record
+    return record
+
+
+def test_a_claim_is_replayed_from_what_its_slot_carries(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    record = claimed(carrying, ledger, after, 1, store)
+    run = PublicData(carrying, store).run_of(ledger, after, record)
+    assert run.carried == ledger.rounds[0].claims[1].body
+    assert audit(run, record, store).matches
+    held = audit(run, record, store).held
+    assert held.carried == run.carried.words, "what a game shows"
+
+
+def test_a_claim_from_zeros_differs_at_its_first_step(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    public = PublicData(carrying, store)
+    record = published(jobs.slot_run(carrying, public.base(ledger, after), after.seed, 1, 1), store)
+    after.claims[1] = record
+    done = audit(public.run_of(ledger, after, record), record, store)
+    assert (done.matches, done.t) == (False, 1)
+
+
+def test_a_lost_carry_is_computed_again_from_its_slot(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    record = claimed(carrying, ledger, after, 1, store)
+    first = ledger.rounds[0]
+    first.claims = {slot: replace(c, payload_cid=NOWHERE) for slot, c in first.claims.items()}
+    run = PublicData(carrying, store).run_of(ledger, after, record)
+    assert audit(run, record, store).matches
+    third = RoundLedger(2, 0, after.base, after.outer, toyjob.SEED)
+    third.holders = dict(after.holders)
+    after.mask, ledger.rounds[2] = 0b010, third
+    after.claims[1] = replace(record, payload_cid=NOWHERE)
+    tensors = PublicData(carrying, store).carried(ledger, third, 1).tensors  # type: ignore[union-attr]
+    *_, (_, final, _) = run.states()
+    due = carrying.carry_of(jobs.payload_of(carrying, final))
+    assert [x.tobytes() for x in tensors] == [x.tobytes() for x in due], "round by round, back to zeros"
+
+
+def test_a_liars_lost_carry_leaves_its_next_claim_undecided(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    record = claimed(carrying, ledger, after, 2, store)
+    wrong = replace(published(lying(carrying, "other-data", 2), store), payload_cid=NOWHERE)
+    ledger.rounds[0].claims[2] = wrong
+    with pytest.raises(BlobMissing):
+        PublicData(carrying, store).run_of(ledger, after, record)
+
+
+def test_who_carries_what_follows_the_chain(carrying: Job, store: ContentStore) -> None:
+    public = PublicData(carrying, store)
+    ledger, after = two_rounds(carrying, store, mask=0b101)
+    assert [ledger.carry_behind(after, slot) is not None for slot in range(3)] == [True, False, True], "accepted ones"
+    after.holders[0] = (OTHER, ClaimStatus.JOINED)
+    assert ledger.carry_behind(after, 0) is None, "another owner starts from zeros"
+    first = ledger.rounds[0]
+    assert ledger.carry_behind(first, 2) is None, "and so does the first round"
+    first.claims[2] = replace(first.claims[2], convicted=True)
+    assert public.carried(ledger, after, 2) is not None, "a later conviction changes nothing"
+    first.phase = Phase.FAILED
+    assert ledger.carry_behind(after, 2) is None, "after a failed round"
+
+
+def test_a_round_that_ran_again_carries_from_the_attempt_that_it_stands_on(carrying: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(carrying, store)
+    old = ledger.rounds[0]
+    new = replace(old, attempt=1, claims={s: replace(c, attempt=1) for s, c in old.claims.items()})
+    ledger.past.append(old)
+    ledger.rounds[0] = new
+    again = replace(after, attempt=1)
+    assert ledger.carry_behind(after, 1) == (old, old.claims[1])
+    assert ledger.carry_behind(again, 1) == (new, new.claims[1])
+
+
+def test_without_a_carry_nothing_is_carried(job: Job, store: ContentStore) -> None:
+    ledger, after = two_rounds(job, store)
+    assert PublicData(job, store).carried(ledger, after, 1) is None

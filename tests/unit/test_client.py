@@ -14,6 +14,7 @@ import pytest
 from web3.types import RPCEndpoint
 
 import lockstep
+from lockstep import jobs
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.outbox import Outbox
@@ -51,6 +52,17 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         outbox.send(net.contracts.token.mint(Address(requester.address), Wei(10**21)), "mint")
         outbox.close()
         yield net
+
+
+@pytest.mark.chain
+def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Network) -> None:
+    quote = net.quote(toyjob.training_job(carry=True))
+    assert quote.params.carry == 1
+    assert quote.params.payload_depth == quote.params.shared_depth
+    handle = net.submit(quote, budget=quote.escrow)
+    params = net.contracts.market.params(handle.id)
+    assert params == quote.params
+    assert jobs.load(handle.id, params, net.store).carry_layout == quote.job.programs.step.inputs[4:6]
 
 
 @pytest.mark.chain

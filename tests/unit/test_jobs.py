@@ -8,12 +8,24 @@ import numpy as np
 import pytest
 
 from lockstep import jobs
-from lockstep.jobs import Beside, ClaimRun, Job, State, check_checkpoint, merge_run, payload_of, slot_run, trace_root
+from lockstep.jobs import (
+    Beside,
+    Carried,
+    ClaimRun,
+    Job,
+    State,
+    check_checkpoint,
+    merge_run,
+    payload_of,
+    slot_run,
+    trace_root,
+)
 from lockstep.numerics.trace import layout_root, tensor_root
-from lockstep.protocol import merkle
+from lockstep.protocol import merkle, states
 from lockstep.protocol.errors import BlobMissing, Mismatch, ProgramInvalid
+from lockstep.protocol.jobs import Body
 from lockstep.protocol.program import I32
-from lockstep.protocol.types import MERGE_SLOT, StateRoot
+from lockstep.protocol.types import MERGE_SLOT, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
@@ -59,7 +71,9 @@ def test_the_last_state_is_the_node_of_both_outputs(job: Job) -> None:
     run = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
     *_, (t, final, root) = run.states()
     assert t == run.transitions == toyjob.STEPS + 1
-    assert root == merkle.node(job.payload_root(payload_of(job, final)), merkle.EMPTY[0]), "carry is off: out2 = Z_p"
+    roots = job.payload_roots(payload_of(job, final))
+    assert root == merkle.node(*roots)
+    assert roots[1] == merkle.EMPTY[0], "carry is off: out2 = Z_p"
 
 
 def test_slots_rounds_and_seeds_draw_other_data(job: Job) -> None:
@@ -75,6 +89,48 @@ def test_states_can_be_taken_up_anywhere(job: Job) -> None:
         rest = list(run.states(after, whole[after - 1][1]))
         assert [r for _, _, r in rest] == [r for _, _, r in whole[after:]]
     assert run.root(3, run.state_before(4)) == whole[2][2]
+
+
+# -- what a slot carries
+
+
+def carrying(store: ContentStore) -> Job:
+    return toyjob.load(store, carry=1)
+
+
+def test_a_carry_goes_from_the_last_state_of_a_round_into_the_first_of_the_next(store: ContentStore) -> None:
+    job = carrying(store)
+    first = slot_run(job, job.genesis, toyjob.SEED, 0, 1)
+    *_, (_, final, root) = first.states()
+    payload = payload_of(job, final)
+    out, out2 = job.payload_roots(payload)
+    assert root == merkle.node(out, out2)
+    body = Body(TraceRoot(bytes(32)), StateRoot(out), StateRoot(out2))
+    carried = Carried(body, job.carry_of(payload))
+    then = slot_run(job, job.genesis, toyjob.SEED, 1, 1, carried)
+    quarter = then.start[4:6]
+    assert [x.tobytes() for x in quarter] == [x.tobytes() for x in carried.tensors]
+    assert all(x.any() for x in quarter), "moments that have seen gradients"
+    base = job.params.genesis_shared
+    assert then.root(0, then.start) == states.slot_zero(base, StateRoot(out2), job.params.inner_steps, 1)
+    assert then.carried == body
+    fresh = slot_run(job, job.genesis, toyjob.SEED, 1, 1)
+    assert fresh.root(0, fresh.start) == states.slot_zero(base, job.params.zero_carry, job.params.inner_steps, 1)
+    assert trace_root([r for _, _, r in then.states()]) != trace_root([r for _, _, r in fresh.states()])
+
+
+def test_the_merge_takes_the_payload_and_leaves_the_carry(store: ContentStore) -> None:
+    plain, job = toyjob.load(store), carrying(store)
+    finals = [list(slot_run(job, job.genesis, toyjob.SEED, 0, s).states())[-1][1] for s in range(3)]
+    payloads = [payload_of(job, final) for final in finals]
+    merged = merge_run(job, job.genesis, [payloads[0], None, payloads[2]], toyjob.SEED, 0)
+    due = merge_run(plain, job.genesis, [payloads[0][:1], None, payloads[2][:1]], toyjob.SEED, 0)
+    assert merged.advance(1, merged.start)[0].tobytes() == due.advance(1, due.start)[0].tobytes()
+    roots = [*(job.payload_roots(p)[0] for p in payloads), merkle.EMPTY[1]]
+    roots[1] = job.params.zero_payload
+    params, mask = job.params, states.mask_tensor(0b101, 3)
+    merge_in = states.merge_in(params.genesis_shared, params.genesis_outer, roots, mask, 1, 1)
+    assert merged.root(0, merged.start) == merge_in, "what the contract freezes"
 
 
 def test_a_state_is_hashed_while_the_next_is_computed(job: Job) -> None:

@@ -13,6 +13,7 @@ from lockstep.merging import (
     RoundRecord,
     base_checkpoint,
     fetch_payload,
+    judge,
     load_checkpoint,
     merge_round,
     payload_bytes,
@@ -20,6 +21,7 @@ from lockstep.merging import (
 )
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid
+from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, Digest
 from lockstep.storage import ContentStore, cid_of
 from lockstep.storage.directory import DirectoryStore
@@ -42,7 +44,7 @@ def trained(job: Job, slot: int) -> Tensors:
 
 
 def stored(job: Job, store: ContentStore, payload: Tensors) -> Payload:
-    return Payload(store.put(payload_bytes(payload)), job.payload_root(payload))
+    return Payload(store.put(payload_bytes(job, payload)), *job.payload_roots(payload))
 
 
 def record(job: Job, store: ContentStore, merged: Merged, payloads: list[Payload | None]) -> RoundRecord:
@@ -72,9 +74,24 @@ def test_payloads_survive_storage_and_are_checked(job: Job, store: ContentStore)
     with pytest.raises(PayloadInvalid):
         fetch_payload(job, store, replace(named, out=Digest(b"\x01" * 32)))
     with pytest.raises(PayloadInvalid):
-        fetch_payload(job, store, Payload(store.put(b"short"), named.out))
+        fetch_payload(job, store, replace(named, cid=store.put(b"short")))
     with pytest.raises(BlobMissing):
-        fetch_payload(job, store, Payload(cid_of(b"nowhere"), named.out))
+        fetch_payload(job, store, replace(named, cid=cid_of(b"nowhere")))
+
+
+def test_a_carry_travels_with_its_payload_and_is_checked(store: ContentStore) -> None:
+    job = toyjob.load(store, carry=1)
+    payload = trained(job, 0)
+    named = stored(job, store, payload)
+    assert len(payload) == 3, "the difference and two moments"
+    fetched = fetch_payload(job, store, named)
+    assert [x.tobytes() for x in fetched] == [x.tobytes() for x in payload]
+    with pytest.raises(PayloadInvalid, match="roots"):
+        fetch_payload(job, store, replace(named, out2=Digest(b"\x01" * 32)))
+    plain = stored(toyjob.load(store), store, payload[:1])
+    with pytest.raises(PayloadInvalid, match="bytes"):
+        fetch_payload(job, store, replace(named, cid=plain.cid))
+    assert judge(lambda: fetch_payload(job, store, replace(named, cid=plain.cid)))[0] == Report.REFUSED
 
 
 def test_a_base_is_fetched_or_computed_again(job: Job, store: ContentStore) -> None:
@@ -95,7 +112,7 @@ def test_a_base_that_nobody_holds_and_payloads_do_not_give_is_refused(job: Job, 
     entry = record(job, store, merged, [named, None, None])
     with pytest.raises(Mismatch):
         base_checkpoint(job, store, [replace(entry, checkpoint=cid_of(b"lost"), out=Digest(b"\x01" * 32))])
-    lost = replace(entry, checkpoint=cid_of(b"lost"), payloads=(Payload(cid_of(b"gone"), named.out), None, None))
+    lost = replace(entry, checkpoint=cid_of(b"lost"), payloads=(replace(named, cid=cid_of(b"gone")), None, None))
     with pytest.raises(BlobMissing):
         base_checkpoint(job, store, [lost])
 

@@ -295,9 +295,9 @@ class Market(Contract):
         """What a game on a claim of the job costs its challenger now."""
         return Wei(self.read("bondOf", job))
 
-    def facts_of(self, claim: ClaimId, t: int) -> Facts:
+    def facts_of(self, claim: ClaimId, t: int, carried: Sequence[Digest] = ()) -> Facts:
         """What is certain of transition t of a claim."""
-        return Facts(*self.read("factsOf", claim, t))
+        return Facts(*self.read("factsOf", claim, t, list(carried)))
 
     # -- the requester
 

@@ -69,8 +69,10 @@ def _logs(contract: contracts.Game, from_block: int, topics: list[Any]) -> list[
     return list(contract.w3.eth.get_logs(request))
 
 
-def claim(market: contracts.Market, claim_id: ClaimId, body: Body) -> game.Claim:
+def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.Claim:
     """What a challenger must know of a claim, which says `body`, before it opens a game.
+
+    `carried`: the words of the claim whose carry is in its S_0.
 
     Raises `NotFoundError` if there is none, `Mismatch` if it says something else.
     """
@@ -80,11 +82,11 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body) -> game.Claim
     if held.digest != body_hash(body):
         raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)
-    first, last = market.facts_of(claim_id, 1), market.facts_of(claim_id, held.transitions)
+    first, last = market.facts_of(claim_id, 1, carried), market.facts_of(claim_id, held.transitions)
     return game.Claim(
         claim_id, held.worker, held.transitions, body, first.state_zero, first.program, last.program, first.seed,
         first.round, first.slot, first.dataset_root, first.dataset_rows, first.row_length, params.clock_seconds,
-        params.step_seconds, market.bond_of(held.job), held.open_games, market.live(claim_id),
+        params.step_seconds, market.bond_of(held.job), held.open_games, market.live(claim_id), carried,
     )  # fmt: skip
 
 

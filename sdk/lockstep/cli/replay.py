@@ -165,7 +165,7 @@ def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | 
     """The first word of the claim's public output that is not ours."""
     import numpy as np
 
-    from lockstep.merging import Payload, fetch_payload, load_checkpoint
+    from lockstep.merging import fetch_payload, load_checkpoint
     from lockstep.protocol.program import Alias
 
     run, step = done.held.run, done.held.step(done.held.run.transitions)
@@ -174,7 +174,7 @@ def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | 
             there = load_checkpoint(run.job, public.store, record.payload_cid, record.out, record.out2)
             tensors = [*there.shared, *there.outer]
         else:
-            tensors = list(fetch_payload(run.job, public.store, Payload(record.payload_cid, record.out)))
+            tensors = list(fetch_payload(run.job, public.store, record.payload))
     except LockstepError:
         return None
     program = run.program(run.transitions)

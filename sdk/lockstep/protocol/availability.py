@@ -170,7 +170,7 @@ class Availability:
         # INVARIANT: evidence is about the Programs that the job names.
         if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.encode_program):
             raise revert("ProofInvalid")
-        _require_shown(self.seed_of(block, demand), body.out, p.payload_depth, code, shown)
+        _require_shown(self.seed_of(block, demand), merkle.node(body.out, body.out2), code, shown)
 
         d.status = Status.ANSWERED
         self.by_claim[claim].open -= 1
@@ -308,10 +308,10 @@ class Availability:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def _require_shown(seed: Digest, out: bytes, depth: int, code: Code, shown: Sequence[Shown]) -> None:
-    """Each of the leaves that the seed names, under `out`."""
+def _require_shown(seed: Digest, state: bytes, code: Code, shown: Sequence[Shown]) -> None:
+    """Each of the leaves that the seed names, under the claim's last state: its payload and its carry."""
     header = ProgramHeader.decode(code.header)
-    places = named_leaves(seed, header, depth)
+    places = named_leaves(seed, header)
     # INVARIANT: a demand names four leaves, of a payload without tensors none.
     if len(shown) != len(places):
         raise revert("AnswerWrong")
@@ -323,12 +323,13 @@ def _require_shown(seed: Digest, out: bytes, depth: int, code: Code, shown: Sequ
         if len(s.leaf_proof) != tensor.depth:
             raise revert("ProofInvalid")
         tree = merkle.climb(merkle.leaf(s.leaf), at, s.leaf_proof)
-        _verify(out, merkle.tensor_root_of_tree(tensor, tree), entry, depth, s.entry_proof)
+        _verify(state, merkle.tensor_root_of_tree(tensor, tree), entry, header.s_out, s.entry_proof)
 
 
-def named_leaves(seed: Digest, header: ProgramHeader, depth: int) -> list[tuple[int, int]]:
-    """(entry, number) of each leaf: an entry of the payload, and a number whose remainder by its leaves is the leaf."""
-    entries = [k for k, alias in enumerate(header.outputs[: 1 << depth]) if alias.kind != Alias.EMPTY_KIND]
+def named_leaves(seed: Digest, header: ProgramHeader) -> list[tuple[int, int]]:
+    """(entry, number) of each leaf: an entry that `encode` puts out, and a number whose remainder by its leaves is the
+    leaf."""
+    entries = [k for k, alias in enumerate(header.outputs) if alias.kind != Alias.EMPTY_KIND]
     words = [int.from_bytes(keccak(seed + word(i)), "big") for i in range(LEAVES if entries else 0)]
     return [(entries[(w >> 128) % len(entries)], w % (1 << 128)) for w in words]
 
@@ -365,16 +366,16 @@ def leaves_of_row(p: JobParams, row: int) -> list[int]:
 # -- the answerer's side -----------------------------------------------------------------------------------------------
 
 
-def payload_answer(seed: Digest, program: Program, depth: int, tensors: Callable[[int], bytes]) -> tuple[Shown, ...]:
+def payload_answer(seed: Digest, program: Program, tensors: Callable[[int], bytes]) -> tuple[Shown, ...]:
     """The leaves that a demand names; `tensors(entry)` gives an entry's contents."""
     header = ProgramHeader.decode(program.header)
-    layout = program.output_layout[: 1 << depth]
+    layout = program.output_layout
     roots = [
         merkle.EMPTY[0] if h is None else merkle.tensor_root(h.dtype, h.shape, tensors(k)) for k, h in enumerate(layout)
     ]
     levels = merkle.levels(roots)
     shown = []
-    for entry, number in named_leaves(seed, header, depth):
+    for entry, number in named_leaves(seed, header):
         data, tensor, alias = tensors(entry), layout[entry], program.outputs[entry]
         assert tensor is not None, "an entry that is named is a tensor"
         at = number % tensor.leaves

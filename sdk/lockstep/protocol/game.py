@@ -109,6 +109,8 @@ class Claim:
     """Games open on the claim, the new one not counted."""
     live: bool = True
     """Whether a verdict on the claim still counts."""
+    carried: moves.Proof = ()
+    """The words of the claim whose carry is in S_0; none if that is zero."""
     delegate: Address | None = None
     """Who may answer beside the defender, if it named anybody."""
 
@@ -249,6 +251,9 @@ def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: Claim, arbi
 def _argue(game: Game, claim: Claim, t: Step, step: moves.Transition, now: Seconds) -> Played:
     """Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf."""
     if t == 1:
+        # The market refuses what was not claimed (JobMarket.factsOf).
+        if claim.carried and step.prev_proof != claim.carried:
+            raise Refused("CommitmentMismatch")
         # INVARIANT: the first step starts at the state that the contract computes.
         if step.prev != claim.state_zero:
             raise Refused("ProofInvalid")

@@ -36,6 +36,10 @@ class MaterialisedClaim(Protocol):
         """S_0."""
 
     @property
+    def carried(self) -> moves.Proof:
+        """The words of the claim whose carry is in S_0; none if that is zero."""
+
+    @property
     def trace(self) -> Sequence[StateRoot]:
         """S_1 .. S_T."""
 
@@ -69,8 +73,7 @@ def opening(
     if t is None:
         return None
     tree = trace_levels(published)
-    proof = merkle.proof(tree, t - 2) if t > 1 else []
-    transition = _transition(own, t, tuple(proof))
+    transition = _transition(own, t, tuple(merkle.proof(tree, t - 2)) if t > 1 else own.carried)
     return moves.Open(claim.id, claim.body, nonce, t, published[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
 
 
@@ -226,7 +229,7 @@ def _pick(game: Game, log: Log, own: Levels) -> moves.Pick | None:
 def _adjacent(game: Game, log: Log, own: MaterialisedClaim) -> moves.Adjacent:
     t = game.position + 1
     tree = known(trace_levels(own.trace), ceil_log2(len(own.trace)), log, None)
-    return moves.Adjacent(game.node, _transition(own, t, tree.proof(t - 2) if t > 1 else ()))
+    return moves.Adjacent(game.node, _transition(own, t, tree.proof(t - 2) if t > 1 else own.carried))
 
 
 def _pick_element(game: Game, log: Log, step: MaterialisedStep) -> moves.PickElement | None:

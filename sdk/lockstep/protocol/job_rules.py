@@ -99,8 +99,12 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
             ),
         ),
         ("answers", 0 < p.answer_seconds <= MAX_WINDOW, f"1 <= answer_seconds <= {MAX_WINDOW}"),
-        # INVARIANT: workers' own state does not survive a round.
-        ("carry", p.carry == 0, "carry must be 0"),
+        # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
+        (
+            "carry",
+            p.carry == 0 or (p.carry == 1 and p.payload_depth == p.shared_depth),
+            "carry is 0, or 1 with payload_depth = shared_depth",
+        ),
     ]
     for group, holds, rule in bounds:
         if not holds:

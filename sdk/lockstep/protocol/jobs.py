@@ -142,7 +142,7 @@ class JobParams:
     fee_cap: int = 100 * 10**9
     """The cap, wei per gas: above it gas costs no more than at it."""
     carry: int = 0
-    """0: nothing of a worker's own state survives a round."""
+    """0: nothing of a worker's own state survives a round; 1: the carry, published with the payload."""
 
     @property
     def transitions(self) -> int:
@@ -286,6 +286,11 @@ class Body:
     trace_root: TraceRoot
     out: StateRoot
     out2: StateRoot
+
+    @property
+    def words(self) -> tuple[Digest, Digest, Digest]:
+        """As a game shows them of the claim that a carry comes from."""
+        return Digest(self.trace_root), Digest(self.out), Digest(self.out2)
 
 
 @dataclass(frozen=True)

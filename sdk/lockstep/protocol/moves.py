@@ -98,7 +98,7 @@ class Transition:
 
     prev: StateRoot
     prev_proof: Proof
-    """leaf(prev) is at position t - 2 of the trace; empty for t = 1."""
+    """leaf(prev) is at position t - 2 of the trace; for t = 1 the words of the claim whose carry is in S_0, if any."""
     header: bytes
     ops_root: Digest
     consts_root: Digest

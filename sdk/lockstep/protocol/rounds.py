@@ -35,6 +35,7 @@ from lockstep.protocol.jobs import (
 )
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.stakes import BURN, Books
+from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -602,14 +603,18 @@ class Market:
             return False
         return block.time < c.claimed_at + self.params[c.job].challenge_seconds
 
-    def facts_of(self, claim: ClaimId, t: int) -> Facts:
-        """What is certain of transition t (1..T) of the claim."""
+    def facts_of(self, claim: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
+        """What is certain of transition t (1..T) of the claim.
+
+        `carried`, of t = 1: the three words of the Body that S_0's carry comes from; where that is zero, they are not
+        read.
+        """
         c = self.claims[claim]
         p, ro = self.params[c.job], self.rounds[c.job, c.round]
         # INVARIANT: a claim has transitions 1..T and no other.
         if not 0 < t <= c.transitions:
             raise revert("ProofInvalid")
-        zero = self._state_zero(claim, c, p, ro) if t == 1 else NO_STATE
+        zero = self._state_zero(claim, c, p, ro, carried) if t == 1 else NO_STATE
         last = p.encode_program if t == c.transitions else p.step_program
         program = ProgramRoot(p.merge_program if c.is_merge else last)
         return Facts(program, zero, TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, ro.seed, c.round, c.slot)
@@ -652,6 +657,20 @@ class Market:
             raise revert("NotSlotOwner", who)
         return account
 
+    def _carry_in(self, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:
+        """What a slot's S_0 holds as its carry."""
+        if c.round == 0:
+            return zero
+        before = self.rounds[c.job, c.round - 1]
+        _, earlier = self._claim_at(c.job, c.round - 1, before, c.slot)
+        # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
+        if before.phase == Phase.FAILED or not before.mask >> c.slot & 1 or earlier.worker != c.worker:
+            return zero
+        # INVARIANT: what is carried is what was claimed.
+        if keccak(b"".join(carried)) != earlier.digest:
+            raise revert("CommitmentMismatch")
+        return StateRoot(carried[2])
+
     def _require_signed(self, account: Address, digest: Digest, signature: bytes) -> None:
         """By the account itself, or by its delegate."""
         # INVARIANT: a receipt is signed by who gives it.
@@ -675,13 +694,14 @@ class Market:
             raise revert("WrongPhase", job, r)
         return self.params[job], self.rounds[job, r]
 
-    def _state_zero(self, claim: ClaimId, c: Claim, p: JobParams, ro: Round) -> StateRoot:
+    def _state_zero(self, claim: ClaimId, c: Claim, p: JobParams, ro: Round, carried: Sequence[bytes]) -> StateRoot:
         """S_0 of a claim."""
         if not self.live(claim):
             raise revert("ClaimClosed", claim)
         if c.is_merge:
             return ro.merge_in
-        return states.slot_zero(ro.base, p.zero_carry, c.round * p.inner_steps, p.shared_depth)
+        carry = self._carry_in(c, p.zero_carry, carried) if p.carry else p.zero_carry
+        return states.slot_zero(ro.base, carry, c.round * p.inner_steps, p.shared_depth)
 
     def _bond(self, p: JobParams) -> Wei:
         """What a challenger locks now."""

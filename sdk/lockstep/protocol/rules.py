@@ -451,6 +451,10 @@ class Shapes(Protocol):
     def slots(self) -> int:
         """Claims of a round."""
 
+    @property
+    def carry(self) -> int:
+        """1: `encode` puts out the carry quarter of its state beside the payload."""
+
 
 class Side(IntEnum):
     """One of the six layouts of a job's three Programs."""
@@ -491,7 +495,10 @@ def due(side: Side, k: int, p: Shapes) -> Due:
             return FREE
         return TensorHeader(I32, ()) if k == 3 * quarter else None
     if side == Side.ENCODE_OUT:
-        return FREE if k < width else None
+        if k < width:
+            return FREE
+        # INVARIANT: what one round puts out as its carry is laid out as the next one's.
+        return (Side.ENCODE_IN, 2 * quarter + k - width) if p.carry else None
     if k < quarter:
         return Side.STEP_IN, k
     if side == Side.MERGE_OUT:

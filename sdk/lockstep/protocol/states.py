@@ -11,10 +11,10 @@ _ONE = b"\x00\x00\x80\x3f"
 _F32, _I32 = 0, 1
 
 
-def slot_zero(base: StateRoot, zero_carry: StateRoot, steps_done: int, shared_depth: int) -> StateRoot:
-    """A slot's S_0: base as live and as anchor, zero carry, and the clock at the steps done before this round."""
+def slot_zero(base: StateRoot, carry: StateRoot, steps_done: int, shared_depth: int) -> StateRoot:
+    """A slot's S_0: base as live and as anchor, its carry, and the clock at the steps done before this round."""
     clock = merkle.lift(merkle.scalar_root(_I32, steps_done), 0, shared_depth)
-    return StateRoot(merkle.node(merkle.node(base, base), merkle.node(zero_carry, clock)))
+    return StateRoot(merkle.node(merkle.node(base, base), merkle.node(carry, clock)))
 
 
 def merge_in(

@@ -85,11 +85,14 @@ class Job(Protocol):
     def payload_depth(self) -> int: ...
     @property
     def slots(self) -> int: ...
+    @property
+    def carry(self) -> int: ...
 
 
 JOB_FIELDS = (
     "step_program", "encode_program", "merge_program", "dataset_root", "dataset_rows", "row_length", "genesis_shared",
     "genesis_outer", "zero_carry", "zero_payload", "shared_depth", "payload_depth", "slots",
+    "carry",
 )  # fmt: skip
 """Of the contract's struct Job, in its order."""
 

@@ -2,13 +2,15 @@
 
 What a claim commits to are the decoded tensors (`out` is their subtree root); these bytes only carry them. A payload
 travels as plain words, or as one signed byte per element and one scale per block of 256, wherever that loses nothing:
-`encode` of a strategy that quantises leaves tensors for which it does not.
+`encode` of a strategy that quantises leaves tensors for which it does not. A published carry travels with the payload,
+always as plain words: its next round starts from every bit of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dag_cbor
 import numpy as np
@@ -60,21 +62,33 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     return Checkpoint(**parts)
 
 
-def encode_payload(tensors: Sequence[Array], wire_format: str = F32_FORMAT) -> bytes:
+def encode_payload(tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()) -> bytes:
     """The tensors on the wire; `int8-block` falls back to `f32` where decoding would not give the same bits."""
     if wire_format not in FORMATS:
         raise PayloadInvalid(f"no wire format is called {wire_format!r}", f"one of {', '.join(FORMATS)}")
     if wire_format == INT8_FORMAT:
         coded = [_quantised(t) for t in tensors]
         if all(c is not None for c in coded):
-            return dag_cbor.encode({"format": INT8_FORMAT, "tensors": [list(c) for c in coded if c is not None]})
-    return dag_cbor.encode({"format": F32_FORMAT, "tensors": [_words(t).tobytes() for t in tensors]})
+            return _container(INT8_FORMAT, [list(c) for c in coded if c is not None], _bytes(carry))
+    return _container(F32_FORMAT, _bytes(tensors), _bytes(carry))
 
 
-def decode_payload(data: bytes, headers: Headers) -> tuple[Array, ...]:
-    """The tensors of a payload laid out as `headers` (None = EMPTY); PayloadInvalid unless it is exactly such."""
-    due = [h for h in headers if h is not None]
-    lengths = {f: wire_length(due, f) for f in FORMATS if f == F32_FORMAT or all(map(_quantisable, due))}
+def _container(wire_format: str, parts: list[Any], carry: list[bytes]) -> bytes:
+    fields: dict[str, Any] = {"format": wire_format, "tensors": parts}
+    return dag_cbor.encode(fields | {"carry": carry} if carry else fields)
+
+
+def _bytes(tensors: Sequence[Array]) -> list[bytes]:
+    return [_words(t).tobytes() for t in tensors]
+
+
+def decode_payload(data: bytes, headers: Headers, carry: Headers = ()) -> tuple[Array, ...]:
+    """The tensors of a payload laid out as `headers` (None = EMPTY), then those of its carry.
+
+    PayloadInvalid unless it is exactly such.
+    """
+    due, carried = [h for h in headers if h is not None], [h for h in carry if h is not None]
+    lengths = {f: wire_length(due, f, carried) for f in FORMATS if f == F32_FORMAT or all(map(_quantisable, due))}
     # INVARIANT: a payload has the length that its layout and format imply; nothing longer is parsed.
     if len(data) not in lengths.values():
         raise PayloadInvalid(
@@ -83,25 +97,29 @@ def decode_payload(data: bytes, headers: Headers) -> tuple[Array, ...]:
         )
     try:
         fields = dag_cbor.decode(data)
-        if not isinstance(fields, dict) or set(fields) != {"format", "tensors"}:
-            raise ValueError("not a map of format and tensors")
-        wire_format, parts = fields["format"], _listed(fields["tensors"])
+        names = {"format", "tensors", "carry"} if carried else {"format", "tensors"}
+        if not isinstance(fields, dict) or set(fields) != names:
+            raise ValueError(f"not a map of {', '.join(sorted(names))}")
+        wire_format, parts, more = fields["format"], _listed(fields["tensors"]), _listed(fields.get("carry", []))
         if not isinstance(wire_format, str) or wire_format not in lengths or len(parts) != len(due):
             raise ValueError(f"{len(parts)} tensors of format {wire_format!r}")
         read = _read_int8 if wire_format == INT8_FORMAT else _read_words
-        return tuple(read(part, header) for part, header in zip(parts, due, strict=True))
+        return (
+            *(read(part, header) for part, header in zip(parts, due, strict=True)),
+            *(_read_words(part, header) for part, header in zip(more, carried, strict=True)),
+        )
     except (CBORDecodingError, ValueError, TypeError) as error:
         raise PayloadInvalid(f"a payload does not parse: {error}", "it counts as absent") from error
 
 
-def wire_length(headers: Headers, wire_format: str) -> int:
+def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
     """Bytes of every payload of this layout in this format."""
     due = [h for h in headers if h is not None]
     if wire_format == INT8_FORMAT:
-        parts: list[object] = [[bytes(h.elements), bytes(4 * (h.elements // BLOCK))] for h in due]
+        parts: list[Any] = [[bytes(h.elements), bytes(4 * (h.elements // BLOCK))] for h in due]
     else:
         parts = [bytes(4 * h.elements) for h in due]
-    return len(dag_cbor.encode({"format": wire_format, "tensors": parts}))  # type: ignore[dict-item]
+    return len(_container(wire_format, parts, [bytes(4 * h.elements) for h in carry if h is not None]))
 
 
 def _quantisable(header: TensorHeader) -> bool:

@@ -128,6 +128,7 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     check_params(exact, unbond)
     assert exact.challenge_seconds == exact.reveal_seconds + exact.attest_seconds + 3 * exact.audit_seconds
     contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
+    check_params(replace(good, carry=1, shared_depth=1, payload_depth=1), unbond)
     bad: list[tuple[str, JobParams]] = [
         ("profile", replace(good, profile=2)),
         ("profile", replace(good, opset=0)),
@@ -165,7 +166,9 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("witnesses", replace(exact, audit_seconds=Seconds(4))),
         ("witnesses", replace(exact, challenge_seconds=Seconds(exact.challenge_seconds - 1))),
         ("answers", replace(good, answer_seconds=Seconds(0))),
-        ("carry", replace(good, carry=1)),
+        ("carry", replace(good, carry=1, shared_depth=1, payload_depth=0)),
+        ("carry", replace(good, carry=1, shared_depth=1, payload_depth=2)),
+        ("carry", replace(good, carry=2, shared_depth=1, payload_depth=1)),
     ]
     for group, params in bad:
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:

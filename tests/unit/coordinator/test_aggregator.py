@@ -58,7 +58,7 @@ def trained(job: Job, slot: int) -> Tensors:
 
 
 def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
-    return Payload(store.put(payload_bytes(payload)), job.payload_root(payload))
+    return Payload(store.put(payload_bytes(job, payload)), *job.payload_roots(payload))
 
 
 def frozen(job: Job, refs: list[Payload | None]) -> Round:

@@ -229,6 +229,7 @@ class Params:
     shared_depth: int = 1
     payload_depth: int = 0
     slots: int = 3
+    carry: int = 0
     row_length: int = 5
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from lockstep.protocol.jobs import (
 from lockstep.protocol.rounds import Beyond, Block, Market
 from lockstep.protocol.stakes import BURN, Books, Keeper
 from lockstep.protocol.statement import keccak
-from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from tests import histories
 from tests.histories import BlockHashes
 
@@ -79,7 +79,7 @@ class Scene:
         return self.market.rounds[self.job, r].merge_claim
 
     def opened(self, claim: ClaimId) -> Reveal:
-        out, out2 = keccak(claim + b"out"), merkle.EMPTY[2]
+        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.carry else merkle.EMPTY[2]
         leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(3)] + [merkle.leaf(merkle.node(out, out2))]
         levels = merkle.levels(leaves)
         return Reveal(Body(levels[-1][0], out, out2), keccak(claim), tuple(merkle.proof(levels, 3)), "t", "p")
@@ -380,6 +380,107 @@ def test_state_zero_of_a_slot_is_the_base_twice_and_the_clock_at_the_rounds_star
     facts = scene.market.facts_of(scene.claim(0, 1), 1)
     assert facts.state_zero == expected
     assert states.slot_zero(base, PARAMS.zero_carry, 3, 3) == expected
+
+
+# -- what a slot carries
+
+
+CARRYING = replace(PARAMS, carry=1, payload_depth=3)
+
+
+@pytest.fixture
+def carrying() -> Scene:
+    """A job whose slots carry."""
+    return Scene(CARRYING)
+
+
+def starts_from(scene: Scene, slot: int, r: int, carry: bytes, words: Sequence[bytes] = ()) -> bool:
+    base = scene.market.rounds[scene.job, r].base
+    return scene.market.facts_of(scene.claim(slot, r), 1, words).state_zero == states.slot_zero(
+        base, StateRoot(carry), 3 * r, 3
+    )
+
+
+def test_a_slot_starts_from_what_its_owner_put_out_in_the_round_before(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.to_revealed(1)
+    assert starts_from(carrying, 1, 0, ROOT), "the first round from zero"
+    for slot in range(3):
+        earlier = carrying.opened(carrying.claim(slot, 0)).body
+        assert starts_from(carrying, slot, 1, earlier.out2, earlier.words)
+
+
+def test_a_carry_is_shown_by_the_words_that_were_claimed(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.to_revealed(1)
+    words = carrying.opened(carrying.claim(1, 0)).body.words
+    others = carrying.opened(carrying.claim(2, 0)).body.words
+    for wrong in ((), words[:2], (*words, ROOT), others, (words[0], words[1], ROOT)):
+        carrying.refused("CommitmentMismatch", carrying.market.facts_of, carrying.claim(1, 1), 1, wrong)
+
+
+def test_without_a_carry_every_round_starts_from_zero_whatever_is_shown(scene: Scene) -> None:
+    scene.to_lead(0)
+    scene.to_revealed(1)
+    assert starts_from(scene, 1, 1, PARAMS.zero_carry, scene.opened(scene.claim(1, 0)).body.words)
+
+
+def test_a_slot_that_was_not_accepted_starts_from_zero(carrying: Scene) -> None:
+    carrying.to_frozen(0, mask=0b101)
+    carrying.merge(0)
+    carrying.to_revealed(1)
+    assert starts_from(carrying, 1, 1, ROOT, carrying.opened(carrying.claim(1, 0)).body.words)
+    kept = carrying.opened(carrying.claim(2, 0)).body
+    assert starts_from(carrying, 2, 1, kept.out2, kept.words)
+
+
+def test_another_owner_starts_from_zero(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.market.start_round(carrying.block, carrying.job, 1)
+    carrying.join(1, (LIAR, HONEST, LAZY))
+    carrying.seal(1)
+    for slot, worker in enumerate((LIAR, HONEST, LAZY)):
+        claim = carrying.claim(slot, 1)
+        opened = carrying.opened(claim)
+        carrying.market.commit(carrying.block, worker, carrying.job, 1, slot, claims.commitment(claim, worker, opened))
+    for slot, worker in enumerate((LIAR, HONEST, LAZY)):
+        opened = carrying.opened(carrying.claim(slot, 1))
+        carrying.market.reveal(carrying.block, worker, carrying.job, 1, slot, opened)
+    assert starts_from(carrying, 0, 1, ROOT)
+    assert starts_from(carrying, 1, 1, ROOT)
+    kept = carrying.opened(carrying.claim(2, 0)).body
+    assert starts_from(carrying, 2, 1, kept.out2, kept.words), "who stayed goes on"
+
+
+def test_after_a_failed_round_slots_start_from_zero(carrying: Scene) -> None:
+    carrying.to_frozen(0)
+    carrying.later(100 * 4)
+    carrying.market.finalize(carrying.block, carrying.job, 0)
+    assert carrying.market.rounds[carrying.job, 0].phase == Phase.FAILED
+    assert carrying.market.rounds[carrying.job, 0].mask == 7, "accepted, but nobody merged"
+    carrying.to_revealed(1)
+    assert starts_from(carrying, 1, 1, ROOT)
+
+
+def test_a_later_conviction_does_not_change_what_is_carried(carrying: Scene) -> None:
+    carrying.to_lead(0)
+    carrying.to_revealed(1)
+    earlier = carrying.opened(carrying.claim(1, 0)).body
+    carrying.convict(carrying.claim(1, 0))
+    assert starts_from(carrying, 1, 1, earlier.out2, earlier.words), "its payload stays in the model, too"
+
+
+def test_a_rewind_starts_from_what_stands(carrying: Scene) -> None:
+    wrong = carrying.to_lead(0)
+    carrying.to_revealed(1)
+    voided = carrying.claim(1, 1)
+    earlier = carrying.opened(carrying.claim(1, 0)).body
+    carrying.convict(wrong)
+    carrying.refused("ClaimClosed", carrying.market.facts_of, voided, 1, earlier.words)
+    carrying.merge(0, carrying.market.merger_of(carrying.block, carrying.job, 0), b"right")
+    carrying.to_revealed(1)
+    assert carrying.claim(1, 1) != voided
+    assert starts_from(carrying, 1, 1, earlier.out2, earlier.words), "slots of the merged round stand"
 
 
 def test_too_few_accepted_claims_fail_the_round(scene: Scene) -> None:

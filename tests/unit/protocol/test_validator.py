@@ -56,6 +56,15 @@ def test_sound_jobs_hold_under_all_evidence() -> None:
     assert [e for e in evidence if validator.check(job.job, e)] == []
 
 
+def test_a_job_with_a_carry_holds_under_all_evidence() -> None:
+    job = invalid.carrying()
+    assert validator.find(job) is None
+    assert not _refuses(job)
+    swapped = replace(job, job=replace(job.job, carry=0))
+    assert validator.find(swapped) is not None, "without a carry its place is EMPTY"
+    assert _refuses(swapped)
+
+
 def test_what_the_parties_refuse_is_what_can_be_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs with a few bytes changed: refused before joining if and only if something convicts them."""
     # An op that nobody reads is work for nobody, but can be defended: parties refuse it, no contract does.
@@ -88,11 +97,13 @@ def _refuses(job: Held) -> bool:
     return False
 
 
-def test_the_toy_job_cannot_be_voided() -> None:
-    programs = toyjob.schedule()
+@pytest.mark.parametrize("carry", [0, 1])
+def test_the_toy_job_cannot_be_voided(carry: int) -> None:
+    programs = toyjob.schedule(carry=bool(carry))
     parts = (Parts.of(programs.step), Parts.of(programs.encode), Parts.of(programs.merge))
     roots = dict(zip(("step_program", "encode_program", "merge_program"), (p.root for p in parts), strict=True))
     job = replace(invalid.sound().job, row_length=toyjob.TERMS, slots=toyjob.SLOTS, **roots)
+    job = replace(job, payload_depth=carry, carry=carry)
     assert validator.find(Held(job, parts)) is None
 
 

@@ -109,7 +109,7 @@ def test_description_builds_the_same_model_and_is_plain_json(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_job_of_a_model_could_be_defended(name: str) -> None:
     class Params:
-        shared_depth, payload_depth, slots = 1, 0, 2
+        shared_depth, payload_depth, slots, carry = 1, 0, 2, 0
         row_length = small(name)[1]
 
     _, job = job_of(name)

@@ -1,0 +1,110 @@
+"""Moments that survive a round, on Anvil: workers as processes, one away for a round, one killed in its steps."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lockstep.audits import PublicData, audit
+from lockstep.ledger import ClaimRecord
+from lockstep.protocol.jobs import JobStatus, Phase
+from lockstep.protocol.types import MERGE_SLOT, Seconds
+from tests.e2e.test_worker import Market, Process, arguments, homes_of, ledger_of, up, wait
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+ROUNDS, STEPS = 4, 300
+SHORT = {
+    "attest_seconds": Seconds(2), "merge_seconds": Seconds(4), "challenge_seconds": Seconds(10),
+    "join_seconds": Seconds(6), "train_seconds": Seconds(20), "reveal_seconds": Seconds(10), "max_lead": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    market = Market.build(tmp_path)
+    yield market
+    market.close()
+
+
+def test_moments_are_carried_and_who_was_away_starts_from_zero(market: Market) -> None:
+    homes = homes_of(market, "w0", "w1", "w2", "verifier")
+    workers = [up(market, home, "--once") for home in homes[:3]]
+    job = market.submit(STEPS, carry=1, rounds=ROUNDS, **SHORT)
+    verifier = verifying(market, homes[3])
+
+    def phase(r: int) -> Phase:
+        return market.contracts.market.phase(job.id, r)
+
+    def kill(i: int) -> None:
+        workers[i].popen.send_signal(signal.SIGKILL)
+        workers[i].popen.wait()
+
+    # One at a time: round 1 starts when round 0 is final. Whoever leaves before has no part in it.
+    wait(lambda: phase(0) == Phase.LEAD, 120, "merge of round 0")
+    kill(1)
+    wait(lambda: phase(1) == Phase.LEAD, 120, "merge of round 1")
+    workers[1] = up(market, homes[1], "--once")
+    # In round 2 another one is killed in the middle of steps that began from its carry.
+    wait(lambda: phase(2) == Phase.TRAINING, 120, "round 2")
+    wait(lambda: bool(list(homes[2].glob("work/*/progress"))), 60, "progress of w2", every=0.01)
+    kill(2)
+    assert not [e for e in workers[2].named("trained") if e["round"] == 2], "killed in the middle of its round"
+    workers[2] = up(market, homes[2], "--once")
+    assert [w.popen.wait(150) for w in workers] == [0, 0, 0]
+    resumed = [e["resumed_from"] for e in workers[2].named("trained") if e["round"] == 2]
+    assert resumed[0] > 0, "it went on where it was killed"
+
+    assert market.contracts.market.job(job.id).status == JobStatus.DONE
+    claims = revealed(market, job)
+    masks = [ledger_of(market).jobs[job.id].rounds[r].mask for r in range(ROUNDS)]
+    away = {slot for slot in range(3) if not masks[1] >> slot & 1}
+    assert len(away) == 1, "one slot was not accepted in round 1"
+    assert [bin(mask).count("1") for mask in masks] == [3, 2, 3, 3]
+
+    ledger, public = ledger_of(market).jobs[job.id], PublicData(job, market.store)
+    for record in claims:
+        run = public.run_of(ledger, ledger.rounds[record.round], record)
+        assert audit(run, record, market.store).matches, f"round {record.round}, slot {record.slot}"
+        fresh = record.round == 0 or (record.round == 2 and record.slot in away)
+        assert (run.carried is None) == fresh, f"round {record.round}, slot {record.slot}"
+        moments = run.start[4:6]
+        assert all(np.any(m) for m in moments) != fresh, "zeros, or what was carried"
+    for record in claims:
+        told = wait_for_audit(verifier, record)
+        assert told["verdict"] == "match", "an honest verifier finds nothing"
+    last = max(claims, key=lambda c: (c.round, c.slot))
+    replay = market.start("replay", ["replay", last.id.hex(), *where(market)])
+    assert replay.popen.wait(60) == 0, replay.log.read_text()
+    assert replay.out.read_text().startswith("MATCH")
+
+
+def revealed(market: Market, job: Any) -> list[ClaimRecord]:
+    rounds = ledger_of(market).jobs[job.id].rounds.values()
+    found = [c for r in rounds for c in r.claims.values()]
+    assert all(c.slot != MERGE_SLOT for c in found)
+    return found
+
+
+def where(market: Market) -> list[str]:
+    deployment = str(market.folder / "deployment.json")
+    return ["--rpc", market.devnet.url, "--storage", market.store.url, "--deployment", deployment]
+
+
+def verifying(market: Market, home: Path) -> Process:
+    process = market.start("verifier", ["verifier", *arguments(market, home)[1:]])
+    process.wait_for("ready")
+    return process
+
+
+def wait_for_audit(verifier: Process, record: ClaimRecord) -> dict[str, Any]:
+    def seen() -> list[dict[str, Any]]:
+        return [e for e in verifier.named("audited") if e["claim"] == record.id.hex()]
+
+    wait(lambda: bool(seen()), 60, f"audit of round {record.round}, slot {record.slot}")
+    return seen()[0]
