@@ -42,6 +42,7 @@ rows = 8
 [strategy]                 # lockstep.training.strategies.diloco.Spec
 inner_steps = 20
 payload = "int8-block"     # or "f32"
+carry = false              # true: moments go on from round to round; payloads grow by two words a parameter
 """
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]

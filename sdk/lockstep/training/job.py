@@ -2,12 +2,17 @@
 
 State layouts are those of docs/protocol.md section 3 with shared depth 1 and payload depth 0:
 
-    slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload, -]
+    slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload] [-]
     merge   [parameters, -, momentum, -] lifted, [payloads ...], [mask] lifted -> [parameters, -, momentum, -]
+
+and where moments are carried, with both depths 2, since the moments' age is carried with them:
+
+    slot    [parameters, ...] [anchor, ...] [m, v, age, -] [counter, ...]      encode -> [payload, ...] [m, v, age, -]
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +39,8 @@ from lockstep.training.strategies import diloco
 
 SHARED_DEPTH = 1
 PAYLOAD_DEPTH = 0
+CARRIED_DEPTH = 2
+"""Of both, where a slot's moments are carried."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +86,48 @@ def build_programs(
         )
     layout = layout_of(model)
     flat, scalar = torch.zeros(layout.size), torch.zeros((), dtype=torch.int32)
-    table = spec.inner.table(rounds * spec.inner_steps, spec.inner_steps)
+    steps = rounds * spec.inner_steps
+    table, rates, ages = spec.inner.table(steps, spec.inner_steps), spec.inner.rates(steps), spec.inner.ages(steps)
+    shared_depth, payload_depth = depths_of(spec)
+    quarter, width = 1 << shared_depth, 1 << payload_depth
 
-    def step(live: Tensor, _1: None, anchor: Tensor, _2: None, m: Tensor, v: Tensor, counter: Tensor, _3: None) -> list:
+    def quarters(*parts: Sequence[Tensor]) -> list[Tensor | None]:
+        return [entry for part in parts for entry in _padded(quarter, *part)]
+
+    def step(*state: Tensor) -> list[Tensor | None]:
+        live, anchor, counter = state[0], state[quarter], state[3 * quarter]
+        m, v, *age = state[2 * quarter : 2 * quarter + (3 if spec.carry else 2)]
         grad = mean_gradient(model, loss, layout, live, batch)
-        live, m, v = spec.inner.update(table, counter, live, m, v, grad)
-        return [live, None, anchor, None, m, v, counter + 1, None]
+        if spec.carry:
+            live, m, v = spec.inner.update_aged(rates, ages, counter, age[0], live, m, v, grad)
+        else:
+            live, m, v = spec.inner.update(table, counter, live, m, v, grad)
+        return quarters([live], [anchor], [m, v, *(a + 1 for a in age)], [counter + 1])
 
-    def encode(live: Tensor, _1: None, anchor: Tensor, *_rest: Tensor | None) -> list:
-        return [diloco.encode(spec, anchor, live), None]
+    def encode(*state: Tensor) -> list[Tensor | None]:
+        carry = state[2 * quarter : 3 * quarter] if spec.carry else ()
+        return [*_padded(width, diloco.encode(spec, state[quarter], state[0])), *_padded(width, *carry)]
 
-    half = 1 << (ceil_log2(slots) + PAYLOAD_DEPTH)
+    half = width << ceil_log2(slots)
 
-    def merge(*state: Tensor) -> list:
-        payloads, mask = state[2 * half : 2 * half + slots], state[3 * half]
-        base, momentum = diloco.merge(spec, state[0], state[2], payloads, mask)
-        return [base, None, momentum, None]
+    def merge(*state: Tensor) -> list[Tensor | None]:
+        payloads, mask = state[2 * half : 2 * half + slots * width : width], state[3 * half]
+        base, momentum = diloco.merge(spec, state[0], state[quarter], payloads, mask)
+        return quarters([base], [momentum])
 
-    shared = [flat, None, flat, None] + [None] * (2 * half - 4)
-    received = [flat] * slots + [None] * (half - slots) + [torch.zeros(slots)]
-    slot_state = [flat, None, flat, None, flat, flat, scalar, None]
-    return Programs(trace(step, *slot_state), trace(encode, *slot_state), trace(merge, *shared, *received), layout)
+    start = quarters([flat], [flat], [flat, flat, scalar] if spec.carry else [flat, flat], [scalar])
+    shared = _padded(2 * half, *quarters([flat], [flat]))
+    received = [*_padded(half, *_padded(width, flat) * slots), *_padded(half, torch.zeros(slots))]
+    return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
+
+
+def depths_of(spec: diloco.Spec) -> tuple[int, int]:
+    """(shared, payload) depth of a job's states."""
+    return (CARRIED_DEPTH, CARRIED_DEPTH) if spec.carry else (SHARED_DEPTH, PAYLOAD_DEPTH)
+
+
+def _padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
+    return [*tensors, *[None] * (width - len(tensors))]
 
 
 def mean_gradient(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
@@ -153,6 +181,7 @@ def training_job(
         raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
     built = build_programs(model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots)
     flat = initial_parameters(model, seed)
+    shared_depth, payload_depth = depths_of(spec)
     return TrainingJob(
         programs=Schedule(built.step, built.encode, built.merge),
         dataset=dataset,
@@ -164,8 +193,9 @@ def training_job(
         rounds=rounds,
         slots=slots,
         min_slots=min_slots,
-        shared_depth=SHARED_DEPTH,
-        payload_depth=PAYLOAD_DEPTH,
+        shared_depth=shared_depth,
+        payload_depth=payload_depth,
+        carry=spec.carry,
         aggregator=aggregator,
         terms=terms,
     )

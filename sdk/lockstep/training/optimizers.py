@@ -16,7 +16,8 @@ from lockstep.protocol.errors import UsageError
 class AdamW:
     """AdamW (Loshchilov and Hutter 2019, algorithm 2) with clipping by the global norm, warm-up and cosine decay.
 
-    Moments restart at zero every `restart` steps, and the bias correction with them.
+    Moments restart at zero every `restart` steps, and the bias correction with them; or they are carried, and with them
+    their age: the steps since they were zero, `step` of torch's own AdamW.
     """
 
     learning_rate: float = 3e-3
@@ -61,11 +62,37 @@ class AdamW:
             )
         return torch.tensor(rows, dtype=torch.float32)
 
+    def rates(self, steps: int) -> Tensor:
+        """f32 [steps, 1]: the learning rate of step c, whatever the moments' age."""
+        return torch.tensor([[self.rate(step, steps)] for step in range(steps)], dtype=torch.float32)
+
+    def ages(self, steps: int) -> Tensor:
+        """f32 [steps, 3]: what moments of age a scale the learning rate, the step and sqrt(v) by."""
+        rows = []
+        for since in range(1, steps + 1):
+            warm = min(1.0, since / (self.restart_warmup + 1))
+            rows.append([warm, 1 / (1 - self.beta1**since), 1 / math.sqrt(1 - self.beta2**since)])
+        return torch.tensor(rows, dtype=torch.float32)
+
     def update(
         self, table: Tensor, counter: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(p', m', v') of flat f32 [P]; `counter` i32 () is the step's number in the whole job."""
         decay, move, root = F.embedding(counter, table).unbind(0)
+        return self._moved(decay, move, root, p, m, v, grad)
+
+    def update_aged(
+        self, rates: Tensor, ages: Tensor, counter: Tensor, age: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`update` with moments of `age` i32 (): the steps that they have seen."""
+        (rate,) = F.embedding(counter, rates).unbind(0)
+        warm, first, root = F.embedding(age, ages).unbind(0)
+        rate = rate * warm
+        return self._moved(1 - rate * self.weight_decay, rate * first, root, p, m, v, grad)
+
+    def _moved(
+        self, decay: Tensor, move: Tensor, root: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         norm = torch.sqrt((grad * grad).sum())
         clipped = grad * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
         m = self.beta1 * m + (1 - self.beta1) * clipped

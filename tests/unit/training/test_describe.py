@@ -41,6 +41,16 @@ def test_description_becomes_a_job(folder: Path) -> None:
     assert job.strategy["inner"]["learning_rate"] == 0.01
 
 
+def test_a_carry_is_a_word_of_the_strategy_and_makes_both_trees_deep_enough(folder: Path) -> None:
+    job = job_of(described(strategy={"inner_steps": 4, "carry": True}), folder)
+    assert (job.carry, job.shared_depth, job.payload_depth) == (True, 2, 2)
+    assert job.strategy["carry"] is True
+    plain = job_of(described(strategy={"inner_steps": 4}), folder)
+    assert (plain.carry, plain.shared_depth, plain.payload_depth) == (False, 1, 0)
+    with pytest.raises(UsageError, match="carry"):
+        job_of(described(strategy={"carry": "published"}), folder)
+
+
 @pytest.mark.parametrize(("kind", "row"), [("llama", 17), ("encoder", 16)])
 def test_other_models_of_text_are_described_by_their_kind(folder: Path, kind: str, row: int) -> None:
     job = job_of(described(model={**MODEL, "kind": kind}), folder)

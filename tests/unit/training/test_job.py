@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.reference import drawn_row
+from lockstep.numerics.validate import check_schedule
+from lockstep.protocol import validator
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.validator import Held, Parts
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import decode_payload, encode_payload, wire_length
 from lockstep.training.baseline import flat_parameters, load_parameters
@@ -17,6 +22,7 @@ from lockstep.training.models import GPT, GPTConfig, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
+from tests import invalid
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
 ROW = CONFIG.context + 1
@@ -37,7 +43,8 @@ GPT_USED = sum(p.numel() for p in GPT(CONFIG).parameters())
 
 
 def built(**changes):
-    spec = diloco.Spec(inner=INNER, inner_steps=H, payload=changes.pop("payload", "f32"))
+    fields = {name: changes.pop(name) for name in ("payload", "carry") if name in changes}
+    spec = diloco.Spec(inner=INNER, inner_steps=H, **fields)
     settings = {"batch": Batch(rows=3, row_length=ROW), "rounds": 3, "slots": 3, **changes}
     return build_programs(GPT(CONFIG), next_token_loss, spec, **settings)
 
@@ -82,6 +89,107 @@ def test_steps_equal_torch_s_adamw_in_float64(batch: Batch) -> None:
     assert moved.max() > 1e-3, "the steps move the weights"
     np.testing.assert_allclose(state[0][:GPT_USED], due[:GPT_USED], rtol=0, atol=2e-3 * moved.max())
     assert np.median(np.abs(state[0] - due)) < 1e-7, "binary32 alone separates most of them"
+
+
+# -- moments that are carried
+
+
+def carried_round(program, base: np.ndarray, round_: int, carry: list) -> list:
+    """The state after the H steps of a round that starts from `carry` = (m, v, age)."""
+    empty = [None, None, None]
+    state = [base, *empty, base, *empty, *carry, None, np.array(round_ * H, np.int32), *empty]
+    executable = compile(program)
+    for t in range(1, H + 1):
+        state = list(executable.run(state, Context(SEED, round_, SLOT, t), DATA))
+    return state
+
+
+def no_carry(flat: np.ndarray) -> list:
+    return [np.zeros_like(flat), np.zeros_like(flat), np.array(0, np.int32)]
+
+
+def eager_rounds(bases: list[np.ndarray]) -> np.ndarray:
+    """A round from each base in turn by torch's own AdamW in float64, its state kept from round to round."""
+    model = load_parameters(GPT(CONFIG), bases[0]).double()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(INNER.beta1, INNER.beta2), eps=INNER.epsilon, weight_decay=INNER.weight_decay
+    )
+    for round_, base in enumerate(bases):
+        load_parameters(model, base)
+        for t in range(1, H + 1):
+            rate = INNER.rate(round_ * H + t - 1, 3 * H) * min(1.0, (round_ * H + t) / (INNER.restart_warmup + 1))
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            drawn = [drawn_row(SEED, (round_, SLOT, t), j, len(DATA)) for j in range(3)]
+            optimizer.zero_grad()
+            next_token_loss(model, torch.from_numpy(DATA[drawn].astype(np.int64))).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), INNER.clip)
+            optimizer.step()
+    return flat_parameters(model)
+
+
+def test_carried_moments_train_as_torch_s_own_that_are_kept() -> None:
+    programs, flat = built(carry=True), start()
+    bases, carry = [flat, 0.97 * flat, 0.95 * flat], no_carry(flat)
+    for round_, base in enumerate(bases):
+        state = carried_round(programs.step, base, round_, carry)
+        payload = compile(programs.encode).run(state, Context(SEED, round_, SLOT, H + 1), DATA)
+        assert payload[0].tobytes() == (base - state[0]).tobytes()
+        carry = list(payload[4:7])
+        assert [x.tobytes() for x in carry] == [x.tobytes() for x in state[8:11]], "published as they are"
+        assert int(carry[2]) == (round_ + 1) * H, "steps that the moments have seen"
+    due = eager_rounds(bases)
+    moved = np.abs(due - bases[-1])
+    assert moved.max() > 1e-3, "the steps move the weights"
+    np.testing.assert_allclose(state[0][:GPT_USED], due[:GPT_USED], rtol=0, atol=2e-3 * moved.max())
+    forgotten = carried_round(programs.step, bases[-1], 2, no_carry(flat))[0]
+    assert np.abs(forgotten - due).max() > 0.05 * moved.max(), "and not as those that restart"
+
+
+def test_a_carry_of_zero_restarts_moments_and_warm_up_wherever_the_clock_stands() -> None:
+    flat = start()
+    state = carried_round(built(carry=True).step, flat, ROUND, no_carry(flat))
+    due = eager(flat, 3)
+    np.testing.assert_allclose(state[0][:GPT_USED], due[:GPT_USED], rtol=0, atol=2e-3 * np.abs(due - flat).max())
+    assert int(state[10]) == H, "age"
+    assert int(state[12]) == ROUND * H + H, "clock"
+
+
+def test_the_merge_of_a_job_with_a_carry_is_that_without() -> None:
+    rng = np.random.default_rng(5)
+    base, momentum, *payloads = (rng.standard_normal(start().size).astype(np.float32) for _ in range(5))
+    plain = merge(built().merge, 3, base, momentum, payloads, [1, 0, 1])
+    half, empty = 16, [None, None, None]
+    state = [base, *empty, momentum, *empty] + [None] * (2 * half - 8)
+    state += [x for p in payloads for x in (p, *empty)] + [None] * (half - 12)
+    state += [np.array([1, 0, 1], np.float32), *[None] * (half - 1)]
+    carrying = compile(built(carry=True).merge).run(state, Context(SEED, ROUND, 0xFFFFFFFF, 1))
+    assert (carrying[0].tobytes(), carrying[4].tobytes()) == (plain[0].tobytes(), plain[2].tobytes())
+
+
+def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
+    programs = built(carry=True)
+    parts = tuple(Parts.of(p) for p in (programs.step, programs.encode, programs.merge))
+    names = ("step_program", "encode_program", "merge_program")
+    roots = {name: part.root for name, part in zip(names, parts, strict=True)}
+    shape = {"shared_depth": 2, "payload_depth": 2, "carry": 1, "slots": 3, "row_length": ROW}
+    params = replace(invalid.sound().job, **roots, **shape)
+    check_schedule(programs.step, programs.encode, programs.merge, params)
+    assert validator.find(Held(params, parts)) is None
+
+
+def test_a_payload_with_its_carry_travels_short_and_comes_back() -> None:
+    programs, flat = built(payload="int8-block", carry=True), start()
+    state = carried_round(programs.step, flat, 0, no_carry(flat))
+    out = compile(programs.encode).run(state, Context(SEED, 0, SLOT, H + 1), DATA)
+    layout = programs.encode.output_layout
+    data = encode_payload(out[:1], "int8-block", out[4:7])
+    assert len(data) == wire_length(layout[:4], "int8-block", layout[4:]) < (1 / 3.5 + 2) * out[0].nbytes + 100
+    back = decode_payload(data, layout[:4], layout[4:])
+    assert [x.tobytes() for x in back] == [x.tobytes() for x in (out[0], *out[4:7])]
+
+
+# -- the rest of the state
 
 
 def test_anchor_stays_counter_counts_and_padding_stays_zero() -> None:

@@ -34,6 +34,9 @@ class Spec:
     """"f32" or "int8-block"."""
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
+    carry: bool = False
+    """Whether a slot's moments go on in its owner's next round: then they travel with the payload, three times its
+    words. Without it they restart at zero in every round."""
 
     def __post_init__(self) -> None:
         if self.payload not in FORMATS:
