@@ -19,7 +19,7 @@ from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
-from lockstep.demands import Answers
+from lockstep.demands import Answers, Asks
 from lockstep.disputes import Due, HeldClaim, Seat, Side, Table
 from lockstep.invalidity import Undefendable, load
 from lockstep.jobs import Job
@@ -32,6 +32,7 @@ from lockstep.protocol.errors import (
     LockstepError,
     Mismatch,
     NotFoundError,
+    RowMissing,
     TryLater,
     Unreachable,
 )
@@ -83,7 +84,9 @@ class Service:
         """`witness`: look where it is drawn, for the fee. `volunteer`: look at every claim."""
         self._party = party
         self._memory = memory
-        self._witnessing = Witnessing(party, memory, self._suspect, self._stake, self._tell) if witness else None
+        self._witnessing = (
+            Witnessing(party, memory, self._suspect, self._stake, self._ask_row, self._tell) if witness else None
+        )
         self._volunteers = volunteer
         self._suspects: set[ClaimId] = set()
         """Claims that a duty led to; who is a witness alone replays no others to their end."""
@@ -103,6 +106,7 @@ class Service:
         self._conceded: set[GameId] = set()
         self._told: set[GameId] = set()
         self._voided: set[JobId] = set()
+        self._asks = Asks(party.contracts)
         self._answers = Answers(party.contracts, party.store, party.address)
         self._equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, memory)
         self._now = Seconds(0)
@@ -268,6 +272,8 @@ class Service:
 
     def _could_not(self, record: ClaimRecord, error: LockstepError, now: Seconds) -> None:
         """A claim that could not be replayed: again a little later, as long as its window is open."""
+        if isinstance(error, RowMissing):
+            self._ask_row(record.job, error)
         level = log.info if isinstance(error, UNAVAILABLE) else log.error
         level("a claim cannot be replayed yet", claim=record.id.hex(), why=error.message, hint=error.hint)
         self._rest[record.id] = Seconds(now + decide.RETRY_SECONDS)
@@ -293,14 +299,26 @@ class Service:
         market = self._party.contracts.market
         if record.is_merge or market.phase(record.job, record.round) != Phase.ATTESTING:
             return
-        key = f"demand/{record.id.hex()}"
-        try:
-            self._stake(market.bond_of(record.job), key)
-        except (ChainError, FundsError, TryLater) as error:
-            log.warning("a payload is not demanded", claim=record.id.hex(), why=error.message)
+        found = self._asks.payload(record.job, record.round, record.slot, record.id)
+        told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
+        self._ask(record.job, found, told)
+
+    def _ask_row(self, job: JobId, missing: RowMissing) -> None:
+        """Demand a row of the dataset that cannot be had, when that pays: nobody can judge the job without it."""
+        self._ask(
+            job, self._asks.row(job, self._params[job], missing, self._now), {"job": job.hex(), "row": missing.row}
+        )
+
+    def _ask(self, job: JobId, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:
+        if found is None:
             return
-        demand = self._party.contracts.demands.unavailable(record.job, record.round, record.slot)
-        self._attempt(key, demand, "demanded", claim=record.id.hex(), round=record.round, slot=record.slot)
+        key, demand = found
+        try:
+            self._stake(self._party.contracts.market.bond_of(job), key)
+        except (ChainError, FundsError, TryLater) as error:
+            log.warning("data are not demanded", key=key, why=error.message)
+            return
+        self._attempt(key, demand, "demanded", **told)
 
     def _answer(self, now: Seconds) -> None:
         """Post rows that somebody demands, and end own demands that nobody answered."""

@@ -25,7 +25,7 @@ from lockstep.jobs import load
 from lockstep.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.party import Head, Party
 from lockstep.protocol import claims, merkle, witnesses
-from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater, Unreachable
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, RowMissing, TryLater, Unreachable
 from lockstep.protocol.jobs import Body, JobParams, Phase
 from lockstep.protocol.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.types import AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
@@ -115,13 +115,15 @@ class Witnessing:
 
     def __init__(
         self, party: Party, memory: Memory, suspect: Callable[[ClaimRecord], None], stake: Callable[[Wei, str], None],
-        tell: Callable[..., None],
+        ask_row: Callable[[JobId, RowMissing], None], tell: Callable[..., None],
     ) -> None:  # fmt: skip
-        """`suspect` has a claim replayed to its end and challenged; `stake` deposits what is missing of an amount."""
+        """`suspect` has a claim replayed to its end and challenged; `stake` deposits what is missing of an amount;
+        `ask_row` demands a row of a dataset that cannot be had."""
         self._party = party
         self._memory = memory
         self._suspect = suspect
         self._stake = stake
+        self._ask_row = ask_row
         self._tell = tell
         self._bench: Bench[Look, Any] = Bench()
         self._public: dict[JobId, PublicData] = {}
@@ -268,6 +270,9 @@ class Witnessing:
         except Cancelled:
             return
         except LockstepError as error:
+            if isinstance(error, RowMissing) and look.audit in ledger.audits:
+                # Who is drawn and cannot look is fined: the demand protects.
+                self._ask_row(ledger.audits[look.audit].state.job, error)
             log.warning("a duty cannot be looked into yet", why=error.message, hint=error.hint)
             self._rest[look.audit, look.i] = Seconds(self._now + RETRY_SECONDS)
             return

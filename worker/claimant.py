@@ -19,6 +19,7 @@ import structlog
 from lockstep import jobs, merging
 from lockstep.audits import PublicData
 from lockstep.cli.output import event
+from lockstep.demands import Asks, to_demand
 from lockstep.guard.memory import Place as Signed
 from lockstep.guard.memory import Promise
 from lockstep.jobs import ClaimRun
@@ -59,6 +60,7 @@ class Claimant:
         self._reports: dict[ClaimId, dict[int, Report]] = {}
         """By our own claim: what the payloads of its round are."""
         self._reported: set[ClaimId] = set()
+        self._asks = Asks(parts.contracts)
         self.liar = Liar(parts.home)
         self.defence = Defence(parts)
 
@@ -185,10 +187,22 @@ class Claimant:
         if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
             self._retry_at[claim] = Seconds(now + 1)
             return
+        self._demand(taken, r, reports, now)
         given = self._parts.contracts.sign_receipts(
             self._parts.party.account, taken.ledger.id, r.number, r.state.attempt, mask_of(reports), [act.slot]
         )
         self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, given), act)
+
+    def _demand(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> None:
+        """Demand one payload that the others would merge and we cannot have: before our receipt, which may end it."""
+        others = {s: report for s, report in reports.items() if s not in r.slots_of(self._parts.address)}
+        slot, vault = to_demand(others, r.state), self._parts.contracts.vault
+        if slot is None or vault.free(self._parts.address) < self._market.bond_of(taken.ledger.id):
+            return
+        claim = claim_of(taken, r, slot)
+        found = self._asks.payload(taken.ledger.id, r.number, slot, claim)
+        if found is not None and self._sender.submit(*found):
+            event("demanded", time=now, claim=claim.hex(), round=r.number, slot=slot)
 
     def _judge(
         self, taken: Taken, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]

@@ -17,11 +17,19 @@ import structlog
 
 from lockstep import invalidity
 from lockstep.cli.output import event
-from lockstep.demands import Answers
+from lockstep.demands import Answers, Asks
 from lockstep.invalidity import Undefendable
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import JobLedger, Ledger
-from lockstep.protocol.errors import BlobMissing, DoctorError, FundsError, LockstepError, TryLater, Unreachable
+from lockstep.protocol.errors import (
+    BlobMissing,
+    DoctorError,
+    FundsError,
+    LockstepError,
+    RowMissing,
+    TryLater,
+    Unreachable,
+)
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, Phase
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from worker import decide
@@ -70,6 +78,7 @@ class Worker:
         self._draining = threading.Event()
         self._leaving = threading.Event()
         self._sender = Sender(parts.outbox)
+        self._asks = Asks(parts.contracts)
         self._answers = Answers(parts.contracts, parts.store, self._me)
         self._claimant = Claimant(parts, self._sender, self._wake.set)
         self._taken: dict[JobId, Taken] = {}
@@ -210,6 +219,8 @@ class Worker:
             params, job = loaded.result()
         except (BlobMissing, Unreachable) as error:
             log.info("job not loaded yet", job=ledger.id.hex(), message=error.message)
+            if isinstance(error, RowMissing):
+                self._ask_row(ledger.id, error)
             self._retry_at[ledger.id] = Seconds(self._now + RETRY_SECONDS)
             return
         except DoctorError:
@@ -229,6 +240,12 @@ class Worker:
             event("lie", time=self._now, cheat=taken.cheat.name, expectation=taken.cheat.expectation.to_dict())
         self._stake(taken)
         self._taken[ledger.id] = taken
+
+    def _ask_row(self, job: JobId, missing: RowMissing) -> None:
+        """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
+        found = self._asks.row(job, self._market.params(job), missing, self._now)
+        if found is not None and self._free >= self._market.bond_of(job) and self._sender.submit(*found):
+            event("demanded", time=self._now, job=job.hex(), row=missing.row)
 
     def _stake(self, taken: Taken) -> None:
         """Deposit once a job what its rounds in flight can lock; FundsError if not even one claim is covered."""

@@ -1,11 +1,11 @@
-"""Demands for data: who holds it answers, who asked takes the bond back when nobody did.
+"""Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did.
 
 Workers answer for their own payloads, everybody for rows: what is posted earns 60 % of the asker's bond.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,14 +15,60 @@ from lockstep.jobs import Job
 from lockstep.ledger import DemandRecord, Ledger
 from lockstep.merging import fetch_payload
 from lockstep.protocol import availability
-from lockstep.protocol.errors import BlobMissing, Mismatch, Unreachable
-from lockstep.protocol.types import Address, JobId, Seconds
+from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
+from lockstep.protocol.jobs import JobParams, Round
+from lockstep.protocol.receipts import Report, accepts
+from lockstep.protocol.types import Address, ClaimId, JobId, Seconds
 from lockstep.protocol.validator import Parts
 
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 log = structlog.get_logger(__name__)
+
+
+PROVER_PERCENT = 30
+"""Of a void job's deposit, to who had it voided (JobMarket.finish)."""
+
+
+class Asks:
+    """What one account demands of a market's data, and when: once for one thing, where it pays or protects."""
+
+    def __init__(self, contracts: Contracts) -> None:
+        self._demands = contracts.demands
+        self._market = contracts.market
+        self._since: dict[JobId, Seconds] = {}
+        """When a row of a job was first seen to be missing."""
+
+    def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
+        """(key, transaction) of a demand for a row that the store does not hold; None while there is none to make.
+
+        It waits for answerSeconds first, since stores may be slow to tell each other; it pays if 30 % of the deposit
+        are more than the bond; one a job, and never for a row that somebody has demanded before.
+        """
+        since = self._since.setdefault(job, now)
+        if now < since + params.answer_seconds or params.deposit * PROVER_PERCENT // 100 <= self._market.bond_of(job):
+            return None
+        # INVARIANT: a row is demanded once: what was posted is public, and what was not has voided the job.
+        if self._demands.demand(availability.row_demand_id(job, missing.row)) is not None:
+            return None
+        return f"demand/row/{job.hex()}", self._demands.demand_row(job, missing.row)
+
+    def payload(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call] | None:
+        """The same for a payload, while its round is Attesting."""
+        if self._demands.asked(claim):
+            return None
+        return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot)
+
+
+def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
+    """The first slot whose payload is not there, though the receipts so far would let it into the merge.
+
+    Nobody who lacks it can go on from that merge: the demand protects. What the others refuse needs none.
+    """
+    lacking = sorted(slot for slot, report in reports.items() if report in (Report.MISSING, Report.REFUSED))
+    let_in = (s for s in lacking if accepts(stored.named, stored.spoke, stored.receipts, s))
+    return next(let_in, None)
 
 
 class Answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,11 @@ from lockstep.jobs import Job
 from lockstep.protocol.availability import Status, payload_demand_id, row_demand_id
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.storage.dataset import load_manifest
+from lockstep.storage.directory import DirectoryStore
 from tests import broken, toyjob
 
-from .market import NOWHERE, Market, Worker
+from .market import NOWHERE, Market, Worker, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -89,6 +92,54 @@ def test_verifier_demands_a_payload_that_is_lost_and_the_merge_goes_on_without_i
     market.requester.send(market.contracts.market.freeze(market.job_id, 0, bodies), "freeze")
     assert market.contracts.market.round(market.job_id, 0).mask == 0b110
     assert market.contracts.vault.lock_of(payload_demand_id(claims[0], 0)) is None, "the bond is back"
+
+
+def hide_dataset(market: Market) -> list[tuple[Path, bytes]]:
+    """Take the dataset's shards out of the store; what puts them back."""
+    manifest = load_manifest(market.store, market.job.spec.dataset)
+    assert isinstance(market.store, DirectoryStore)
+    files = [next(market.store.home.glob(f"blocks/*/{cid}")) for cid in manifest.shards]
+    kept = [(file, file.read_bytes()) for file in files]
+    for file in files:
+        file.unlink()
+    return kept
+
+
+def test_verifier_demands_a_row_that_it_cannot_have_and_voids_the_job_for_it(market: Market) -> None:
+    market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
+    hide_dataset(market)
+    verifier = market.verifier()
+    verifier.wait_for("audited", 120.0)
+    assert not market.ledger().demands, "stores may be slow: it waits first"
+    market.devnet.advance(Seconds(ANSWER + 1))
+    demanded = verifier.wait_for("demanded", 120.0)
+    assert (demanded["job"], demanded["row"]) == (market.job_id.hex(), 0)
+    market.devnet.advance(Seconds(ANSWER + 1))
+    verifier.wait_for("settled", 120.0)
+    job = market.contracts.market.job(market.job_id)
+    assert (job.status, job.prover) == (JobStatus.VOID, market.address("verifier"))
+    assert market.contracts.vault.lock_of(row_demand_id(market.job_id, 0)) is None, "the bond is back"
+    assert len(verifier.named("demanded")) == 1
+
+
+def test_a_row_that_is_posted_is_demanded_no_more(market: Market) -> None:
+    claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
+    kept = hide_dataset(market)
+    verifier = market.verifier()
+    verifier.wait_for("audited", 120.0)
+    market.devnet.advance(Seconds(ANSWER + 1))
+    verifier.wait_for("demanded", 120.0)
+    third = market.workers[2]
+    assert send_all(market, third, third.outbox) == ["answer"], "who holds the data posts the row"
+    market.devnet.advance(Seconds(60))
+    market.devnet.mine(8)
+    for file, data in kept:
+        file.write_bytes(data)
+    for claim in claims:
+        wait_for(verifier, "audited", claim=claim.hex(), verdict="match")
+    asked = [e for e in market.events() if e.name == "RowDemanded"]
+    assert len(asked) == 1, "once for one thing"
+    assert market.contracts.market.job(market.job_id).status == JobStatus.ACTIVE
 
 
 def test_command_voids_a_job_that_could_not_be_defended_and_no_other(market: Market) -> None:

@@ -12,6 +12,7 @@
     │   └── BudgetExceeded       budget_exceeded  the job costs more than its hard cap
     ├── NotFoundError        7   not_found        asked, answered, and it does not exist
     │   └── BlobMissing          blob_missing     a store was reached and does not hold the block
+    │       └── RowMissing       blob_missing     .. of the dataset, which has this row
     ├── GuardRefused         8   guard_refused    the commitment guard would sign two claims for one slot
     ├── Unreachable          9   unreachable      nobody answered: this says nothing about what they hold
     ├── Mismatch            10   mismatch         bytes or values differ from what was committed
@@ -120,6 +121,14 @@ class BlobMissing(NotFoundError):
     """A store was reached and does not hold the block."""
 
     code = "blob_missing"
+
+
+class RowMissing(BlobMissing):
+    """A store was reached and does not hold the dataset's block that has `row`."""
+
+    def __init__(self, error: BlobMissing, row: int) -> None:
+        super().__init__(f"row {row} of the dataset: {error.message}", error.hint)
+        self.row = row
 
 
 class GuardRefused(LockstepError):

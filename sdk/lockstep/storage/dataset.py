@@ -10,14 +10,15 @@ manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [lin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.protocol.errors import Mismatch, PayloadInvalid, UsageError
+from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.types import Cid, TensorRoot
 from lockstep.storage.cid import cid_from_bytes, cid_to_bytes
 from lockstep.storage.store import ContentStore
@@ -28,6 +29,7 @@ MAX_DATASET_BYTES = 1 << 30
 """Most memory that a manifest may make its reader use, counted as the i32 tensor."""
 
 _I32 = 1
+_Loaded = TypeVar("_Loaded")
 _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
 
 
@@ -168,9 +170,10 @@ def load_dataset(
     """The dataset whose manifest is at `cid`, complete and checked against its root.
 
     `root` is the job's `datasetRoot`; `max_bytes` bounds the i32 tensor. Mismatch if a root differs, PayloadInvalid if
-    the manifest or a shard is malformed or too large; BlobMissing, BlobCorrupt, Unreachable from the store.
+    the manifest or a shard is malformed or too large; RowMissing with the first row that is not there; BlobCorrupt,
+    Unreachable from the store.
     """
-    manifest = load_manifest(store, cid)
+    manifest = _holding(0, lambda: load_manifest(store, cid))
     # INVARIANT: a worker trains on the job's data or not at all.
     if root is not None and manifest.root != root:
         raise Mismatch(
@@ -184,7 +187,8 @@ def load_dataset(
     rows = np.empty((manifest.rows, manifest.row_tokens), dtype=np.int32)
     for shard, shard_cid in enumerate(manifest.shards):
         first, count = shard * manifest.shard_rows, manifest.rows_of(shard)
-        rows[first : first + count] = _load_shard(store, manifest, shard_cid, count)
+        load = partial(_load_shard, store, manifest, shard_cid, count)
+        rows[first : first + count] = _holding(first, load)
     try:
         dataset = Dataset(rows, manifest.vocabulary)
     except UsageError as error:
@@ -192,6 +196,13 @@ def load_dataset(
     if dataset.root != manifest.root:
         raise Mismatch(f"the shards of {cid} do not add up to its root {manifest.root.hex()}", "do not run the job")
     return dataset
+
+
+def _holding(row: int, load: Callable[[], _Loaded]) -> _Loaded:
+    try:
+        return load()
+    except BlobMissing as error:
+        raise RowMissing(error, row) from error
 
 
 def _load_shard(store: ContentStore, manifest: Manifest, cid: Cid, rows: int) -> NDArray[Any]:

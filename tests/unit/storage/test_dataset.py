@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.errors import BlobCorrupt, BlobMissing, Mismatch, PayloadInvalid, UsageError
+from lockstep.protocol.errors import BlobCorrupt, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.merkle import tensor_root
 from lockstep.storage import Dataset, load_dataset, load_manifest, store_dataset
 from lockstep.storage.directory import DirectoryStore
@@ -184,7 +184,7 @@ def test_damaged_and_missing_shards_are_told_apart(store: DirectoryStore) -> Non
     with pytest.raises(BlobCorrupt):
         load_dataset(store, cid)
     path.unlink()
-    with pytest.raises(BlobMissing):
+    with pytest.raises(RowMissing, match="row 0"):
         load_dataset(store, cid)
 
 

@@ -1,0 +1,103 @@
+"""What an account demands, and when: what it lacks, once, where that pays or protects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lockstep.demands import PROVER_PERCENT, Asks, to_demand
+from lockstep.protocol import receipts
+from lockstep.protocol.availability import row_demand_id
+from lockstep.protocol.errors import BlobMissing, RowMissing
+from lockstep.protocol.jobs import Round
+from lockstep.protocol.receipts import Report
+from lockstep.protocol.types import ClaimId, JobId, Seconds, Wei
+from tests.auditing import PARAMS
+
+JOB, CLAIM = JobId(b"j" * 32), ClaimId(b"c" * 32)
+MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 7)
+BOND = Wei(PARAMS.deposit * PROVER_PERCENT // 100 - 1)
+
+
+@dataclass
+class Chain:
+    """What `Asks` reads of it, and what it would send."""
+
+    bond: Wei = BOND
+    demanded: set[bytes] = field(default_factory=set)
+    payloads: int = 0
+
+    @property
+    def demands(self) -> Chain:
+        return self
+
+    market = demands
+
+    def bond_of(self, job: JobId) -> Wei:
+        return self.bond
+
+    def demand(self, key: bytes) -> object | None:
+        return key if key in self.demanded else None
+
+    def asked(self, claim: ClaimId) -> int:
+        return self.payloads
+
+    def demand_row(self, job: JobId, row: int) -> tuple[str, int]:
+        return "row", row
+
+    def unavailable(self, job: JobId, r: int, slot: int) -> tuple[str, int]:
+        return "payload", slot
+
+
+def test_a_row_is_demanded_after_a_while_if_that_pays_and_nobody_has() -> None:
+    chain = Chain()
+    asks = Asks(chain)  # type: ignore[arg-type]
+    patience = PARAMS.answer_seconds
+    assert asks.row(JOB, PARAMS, MISSING, Seconds(100)) is None, "stores may be slow"
+    assert asks.row(JOB, PARAMS, MISSING, Seconds(99 + patience)) is None
+    assert asks.row(JOB, PARAMS, MISSING, Seconds(100 + patience)) == (f"demand/row/{JOB.hex()}", ("row", 7))
+    chain.demanded.add(row_demand_id(JOB, 7))
+    assert asks.row(JOB, PARAMS, MISSING, Seconds(200 + patience)) is None, "once"
+
+
+@pytest.mark.parametrize(("over", "asked"), [(0, True), (1, False), (1_000, False)])
+def test_a_row_is_not_demanded_where_the_bond_is_not_less_than_the_prize(over: int, asked: bool) -> None:
+    asks = Asks(Chain(bond=Wei(BOND + over)))  # type: ignore[arg-type]
+    asks.row(JOB, PARAMS, MISSING, Seconds(0))
+    assert (asks.row(JOB, PARAMS, MISSING, PARAMS.answer_seconds) is not None) is asked
+
+
+def test_a_payload_is_demanded_once_by_whomever() -> None:
+    asks = Asks(Chain())  # type: ignore[arg-type]
+    assert asks.payload(JOB, 0, 2, CLAIM) == (f"demand/{CLAIM.hex()}", ("payload", 2))
+    assert Asks(Chain(payloads=1)).payload(JOB, 0, 2, CLAIM) is None  # type: ignore[arg-type]
+
+
+def after(*given: tuple[int, int]) -> Round:
+    """A round in which (speaker, mask) were given."""
+    named, spoke = (0, 0), 0
+    for who, mask in given:
+        named, spoke = receipts.add(named, mask, who), spoke | 1 << who
+    return replace(Round(), named=named, spoke=spoke, receipts=len(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "slot"),
+    [
+        ((), 1),
+        (((0, 0b111), (2, 0b111)), 1),
+        (((0, 0b101), (2, 0b101)), None),
+        (((0, 0b111), (2, 0b101)), None),
+        (((1, 0b111),), 1),
+    ],
+    ids=["nobody spoke", "all let it in", "all refuse it", "half refuse it", "its owner alone spoke"],
+)
+def test_a_payload_is_demanded_where_the_others_would_merge_it(
+    given: tuple[tuple[int, int], ...], slot: int | None
+) -> None:
+    reports = {0: Report.DECODED, 1: Report.MISSING, 2: Report.DECODED}
+    assert to_demand(reports, after(*given)) == slot
+    assert to_demand({**reports, 1: Report.REFUSED}, after(*given)) == slot
+    assert to_demand({**reports, 1: Report.UNREACHABLE}, after(*given)) is None, "nobody answered: nothing is known"
+    assert to_demand({**reports, 1: Report.DECODED}, after(*given)) is None
