@@ -49,7 +49,7 @@ contract Float32Test {
             if (signs) terms ^= random & SIGNS;
             all = bytes.concat(all, bytes32(terms));
             s = _slow(s, terms, WORDS);
-            require(_sum(0, all, 8 * (i + 1)) == s, "another sum");
+            if (i % 8 == 7) require(_sum(0, all, 8 * (i + 1)) == s, "another sum");
         }
     }
 
@@ -97,7 +97,7 @@ contract Float32Test {
     /// @dev Every distance of a sum from a product, with products at both ends of [2^46, 2^48).
     function test_every_distance_of_a_product() external pure {
         uint256[5] memory fractions = [uint256(0), 1, 0x400000, 0x3504f3, 0x7fffff];
-        for (uint256 e = 1; e < 255; e = e < 230 ? e + 3 : e + 1) {
+        for (uint256 e = 1; e < 255; e = e < 110 ? e + 20 : e < 170 ? e + 1 : e + 12) {
             for (uint256 i = 0; i < 25; i++) {
                 bytes memory x = bytes.concat(bytes4(uint32(127 << 23 | fractions[i / 5])), bytes28(0));
                 bytes memory y = bytes.concat(bytes4(uint32(140 << 23 | fractions[i % 5])), bytes28(0));
@@ -114,7 +114,7 @@ contract Float32Test {
             for (uint256 k = 0; k < _corners.length; k++) {
                 bytes memory x = bytes.concat(bytes32(_corners[i] << 224 | _corners[(i + k) % _corners.length] << 192));
                 bytes memory y = bytes.concat(bytes32(_corners[k] << 224 | _corners[(i + 3 * k) % _corners.length] << 192));
-                for (uint256 s = 0; s < _corners.length; s += 1 + (i + k) % 3) _compareDot(_corners[s], x, y, 2);
+                for (uint256 s = 0; s < _corners.length; s += 2 + (i + k) % 3) _compareDot(_corners[s], x, y, 2);
             }
         }
     }
