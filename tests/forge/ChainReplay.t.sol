@@ -14,6 +14,8 @@ contract ChainReplay {
     uint8 private constant CALL = 2;
     uint8 private constant ASK = 3;
 
+    /// @dev More than any chain gives a transaction; what never ends ends here.
+    uint256 private constant GAS = 1e9;
     address private constant LIBRARIAN = address(0x11B);
 
     /// @notice One thing that happened.
@@ -136,6 +138,6 @@ contract ChainReplay {
 
     function _call(Act memory act) private returns (bool, bytes memory) {
         CHEATS.prank(act.sender);
-        return act.to.call{value: act.value}(act.data);
+        return act.to.call{value: act.value, gas: GAS}(act.data);
     }
 }

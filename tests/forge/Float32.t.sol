@@ -119,6 +119,22 @@ contract Float32Test {
         }
     }
 
+    /// @dev Normal numbers never go the long way round, which would give the same bits: half as much again is too much.
+    function testFuzz_normal_numbers_go_the_short_way(uint256 luck) external view {
+        uint256[3] memory x;
+        for (uint256 i = 0; i < 3; i++) x[i] = _near(luck >> (32 * i), 0, 130, 6) | (luck >> (200 + i) & 1) << 31;
+        uint256[4] memory gas;
+        gas[0] = gasleft();
+        uint256 r = Float32.add(x[0], x[1]);
+        gas[1] = gasleft();
+        r ^= Float32.mul(x[0], x[1]);
+        gas[2] = gasleft();
+        r ^= Float32.fma(x[0], x[1], x[2]);
+        gas[3] = gasleft();
+        require(r >> 32 == 0, "a word");
+        require(gas[0] - gas[1] < 900 && gas[1] - gas[2] < 700 && gas[2] - gas[3] < 900, "the long way");
+    }
+
     function _factors(uint256 luck, uint256 side, uint256 exponent, uint256 apart, bool signs)
         private
         pure

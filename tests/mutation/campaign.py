@@ -211,8 +211,7 @@ class Project:
         return subprocess.run(
             [forge, "test", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE,
             env=os.environ | self._environment | environment | {
-                "HOME": str(self.folder / "out/home"),
-                "FOUNDRY_GAS_LIMIT": str(2**64 - 1), "FOUNDRY_CODE_SIZE_LIMIT": str(2**20),
+                "HOME": str(self.folder / "out/home"), "FOUNDRY_CODE_SIZE_LIMIT": str(2**20),
             },
         )  # fmt: skip
 
@@ -246,6 +245,7 @@ class Chains:
             run = self._project.test(
                 "--match-contract", "^ChainReplay$",
                 LOCKSTEP_RECORDINGS=str(self._recordings), LOCKSTEP_CODE=str(self._codes),
+                FOUNDRY_GAS_LIMIT=str(2**64 - 1),
             )  # fmt: skip
         finally:
             for name in codes:
@@ -368,7 +368,10 @@ def random_histories(sandbox: Sandbox, mutant: Mutant) -> bool:
     if not lines.exists():
         histories.write(lines, range(FIRST_HISTORY, FIRST_HISTORY + HISTORIES // 4), ACTS)
     with sandbox.mutated(mutant):
-        replayed = sandbox.project.test("--match-contract", "^RoundsReplay$", LOCKSTEP_HISTORIES="out/histories.jsonl")
+        replayed = sandbox.project.test(
+            "--match-contract", "^RoundsReplay$",
+            LOCKSTEP_HISTORIES="out/histories.jsonl", FOUNDRY_GAS_LIMIT=str(10**11),
+        )  # fmt: skip
     return replayed.returncode == 0
 
 
