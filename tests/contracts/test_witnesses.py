@@ -164,6 +164,16 @@ def test_one_enrolment_an_account_and_only_the_listed_retire(bench):
     assert job.witnesses.witness(job.id, accounts[7])["standing"] == LISTED
 
 
+def test_the_last_of_the_list_takes_the_place_of_who_retires(bench):
+    job = Audited(bench, enrolled=(5, 6, 7))
+    job.witnesses.retire(job.id, {"from": accounts[5]})
+    assert job.witnesses.accounts(job.id) == (accounts[7], accounts[6])
+    assert [job.witnesses.witness(job.id, accounts[k])["place"] for k in (7, 6)] == [0, 1]
+    job.witnesses.retire(job.id, {"from": accounts[7]})
+    assert job.witnesses.accounts(job.id) == (accounts[6],)
+    assert job.wealth(accounts[5]) == job.wealth(accounts[7]) == 10**5
+
+
 def test_the_list_stands_still_between_the_beacon_and_the_draw(bench):
     job = Audited(bench, enrolled=(6, 7))
     job.to_revealed()
@@ -320,6 +330,33 @@ def test_silence_costs_the_fee(bench):
         job.commit(audit)
     assert job.settle(audit) == FINED
     assert bench.vault.free(accounts[7]) == 10**5 - FEE, "the rest of its stake is free"
+
+
+def test_silence_costs_each_duty_its_fee(bench):
+    job, audit = drawn(bench, witnesses=2)
+    later(AUDIT_SECONDS)
+    assert [job.settle(audit, i) for i in range(2)] == [FINED, FINED]
+    assert bench.vault.free(accounts[7]) == 10**5 - 2 * FEE
+    assert bench.vault.credits(BURN) == 2 * FEE
+    assert job.witnesses.accounts(job.id) == ()
+
+
+def test_no_verdict_is_shown_while_others_may_commit(bench):
+    job, audit = drawn(bench, witnesses=2)
+    job.commit(audit)
+    with reverts("TooEarly", job.witnesses.audit(audit)["commitEnds"]):
+        job.speak(audit)
+    later(AUDIT_SECONDS)
+    job.speak(audit)
+
+
+def test_a_duty_of_a_void_job_earns_and_costs_nothing(bench):
+    job, audit = drawn(bench)
+    job.commit(audit)
+    bench.market.onInvalid(job.id, accounts[8], {"from": accounts[8]})
+    assert job.settle(audit) == VOID
+    assert job.wealth(accounts[7]) == 10**5
+    assert bench.market.job(job.id)["feesDue"] == 0
 
 
 def test_a_committed_verdict_that_is_not_revealed_costs_the_fee(bench):

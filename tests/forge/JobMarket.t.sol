@@ -210,6 +210,26 @@ contract MarketTest {
         _reverts(_account(3), abi.encodeCall(market.reveal, (job, 0, 0, opened)), notYours);
     }
 
+    function test_a_roster_closes_with_fewer_than_all_and_not_with_too_few() external {
+        _start(0);
+        for (uint32 s = 0; s < 2; s++) {
+            CHEATS.prank(_account(2 + s));
+            market.join(job, 0, s);
+        }
+        uint256 clean = CHEATS.snapshotState();
+        CHEATS.warp(market.round(job, 0).joinEnds);
+        market.seal(job, 0);
+        require(market.round(job, 0).seedBlock == block.number + 1, "two of three are enough: a block is named");
+        _seal(0);
+        require(market.phase(job, 0) == IJobMarket.Phase.Training && market.round(job, 0).joined == 2, "they train");
+        CHEATS.revertToState(clean);
+        CHEATS.prank(_account(3));
+        market.leave(job, 0, 1);
+        CHEATS.warp(market.round(job, 0).joinEnds);
+        market.seal(job, 0);
+        require(market.phase(job, 0) == IJobMarket.Phase.Failed && vault.free(_account(2)) == DEPOSIT, "one is not");
+    }
+
     function test_a_seed_is_the_hash_of_a_block_to_come() external {
         _start(0);
         _join(0);
@@ -400,7 +420,10 @@ contract MarketTest {
         IJobMarket.GameTerms memory given = market.onOpen(claim, body);
         require(given.defender == _account(2) && given.transitions == 2 && given.openGames == 0, "its terms");
         require(market.onOpen(claim, body).openGames == 1 && given.bond == terms.bond, "counted");
-        CHEATS.warp(block.timestamp + terms.challengeSeconds);
+        CHEATS.warp(block.timestamp + terms.challengeSeconds - 1);
+        require(market.windowOpen(claim), "to the last second");
+        CHEATS.warp(block.timestamp + 1);
+        require(!market.windowOpen(claim) && market.live(claim), "games that are open go on");
         call = abi.encodeCall(market.onOpen, (claim, body));
         _reverts(call, abi.encodeWithSelector(WindowClosed.selector, claim));
         _convict(claim);
