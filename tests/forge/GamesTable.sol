@@ -375,6 +375,9 @@ contract GamesTable {
             IDisputeGame.Game memory g = game.game(seats[i].id);
             bool closed = g.phase == IDisputeGame.Phase.Closed;
             if (closed) {
+                IDisputeGame.Game memory kept;
+                (kept.claim, kept.challenger, kept.phase, kept.verdict) = (g.claim, g.challenger, g.phase, g.verdict);
+                require(keccak256(abi.encode(kept)) == keccak256(abi.encode(g)), "a closed game keeps its verdict alone");
                 require(vault.lockOf(seats[i].id).amount == 0, "a bond is stuck");
                 require(
                     seats[i].actor != Actor.Honest || g.verdict != IDisputeGame.Verdict.Rejected || isTrue,
