@@ -12,6 +12,7 @@ import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {States} from "../../contracts/libraries/States.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
 
@@ -453,6 +454,42 @@ contract MarketTest {
         require(market.factsOf(merge, 1, nothing).stateZero == market.round(job, 0).mergeIn, "what is merged");
     }
 
+    /// @dev Slot 0 keeps its owner, slot 1 gets another, slot 2's payload was left out of the round before.
+    function test_a_slot_starts_from_its_owners_accepted_carry_or_from_zero() external {
+        (terms.carry, terms.zeroCarry) = (1, keccak256("zero carry"));
+        job = _create(terms, 1);
+        bytes32[] memory carried = new bytes32[](0);
+        _toAttesting(0);
+        bytes32 first = market.claimIdOf(job, 0, 0);
+        bytes32 from = States.slotZero(terms.genesisShared, terms.zeroCarry, 0, 0);
+        require(market.factsOf(first, 1, carried).stateZero == from, "nothing comes before the first round");
+        absent[market.claimIdOf(job, 0, 2)] = true;
+        market.onDemanded(job, 0, 2);
+        _fromAttestingToLead(0);
+        _start(1);
+        address[3] memory owners = [_account(2), _account(5), _account(4)];
+        for (uint32 s = 0; s < SLOTS; s++) {
+            CHEATS.prank(owners[s]);
+            market.join(job, 1, s);
+        }
+        _seal(1);
+        for (uint32 s = 0; s < SLOTS; s++) _commitBy(1, s, owners[s]);
+        for (uint32 s = 0; s < SLOTS; s++) _revealBy(1, s, owners[s]);
+        from = States.slotZero(keccak256("shared"), terms.zeroCarry, 1, 0);
+        for (uint32 s = 1; s < SLOTS; s++) {
+            require(market.factsOf(market.claimIdOf(job, 1, s), 1, carried).stateZero == from, "from zero");
+        }
+        IJobMarket.Body memory body = _opened(first).body;
+        carried = new bytes32[](3);
+        (carried[0], carried[1], carried[2]) = (body.traceRoot, body.out, body.out2);
+        bytes32 later = market.claimIdOf(job, 1, 0);
+        from = States.slotZero(keccak256("shared"), body.out2, 1, 0);
+        require(market.factsOf(later, 1, carried).stateZero == from, "from what its owner's last claim says");
+        carried[2] = ~carried[2];
+        bytes memory call = abi.encodeCall(market.factsOf, (later, 1, carried));
+        _reverts(call, abi.encodeWithSelector(CommitmentMismatch.selector));
+    }
+
     function testFuzz_verdicts_draws_and_demands_come_from_their_contracts_alone(address caller) external {
         if (caller == address(this)) return;
         _toAttesting(0);
@@ -594,15 +631,23 @@ contract MarketTest {
     }
 
     function _commit(uint32 r, uint32 s) private {
+        _commitBy(r, s, _account(2 + s));
+    }
+
+    function _commitBy(uint32 r, uint32 s, address owner) private {
         bytes32 claim = market.claimIdOf(job, r, s);
         IJobMarket.Reveal memory o = _opened(claim);
-        CHEATS.prank(_account(2 + s));
-        market.commit(job, r, s, keccak256(abi.encode(claim, _account(2 + s), o.body, o.nonce)));
+        CHEATS.prank(owner);
+        market.commit(job, r, s, keccak256(abi.encode(claim, owner, o.body, o.nonce)));
     }
 
     function _reveal(uint32 r, uint32 s) private {
+        _revealBy(r, s, _account(2 + s));
+    }
+
+    function _revealBy(uint32 r, uint32 s, address owner) private {
         IJobMarket.Reveal memory o = _opened(market.claimIdOf(job, r, s));
-        CHEATS.prank(_account(2 + s));
+        CHEATS.prank(owner);
         market.reveal(job, r, s, o);
     }
 
