@@ -9,17 +9,19 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.decide import JobView, RoundView, World
-from coordinator.models import Claim, Game, Job, Payload
+from coordinator.models import Claim, Event, Game, Job, Payload
 from coordinator.models import Round as RoundRow
 from lockstep.chain.contracts import Contracts
+from lockstep.ledger import DemandRecord
 from lockstep.merging import Payload as PayloadRef
 from lockstep.merging import RoundRecord
 from lockstep.party import Party
 from lockstep.protocol import rounds
 from lockstep.protocol.jobs import NO_CLAIM, Body, JobParams, Phase, Round
 from lockstep.protocol.receipts import Report
-from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seed, StateRoot, TraceRoot
+from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
 
+AVAILABILITY = "Availability"
 REPORTED = (Phase.REVEALING, Phase.ATTESTING)
 
 
@@ -128,6 +130,23 @@ def my_open_games(session: Session, job: str, me: Address) -> list[tuple[Game, C
         .order_by(Game.block, Game.id)
     )
     return [(game, claim) for game, claim in found]
+
+
+def row_demands(session: Session, job: str, now: Seconds) -> list[DemandRecord]:
+    """Demands for rows of the job that were not closed and can still be answered."""
+    asked = select(Event).where(Event.job == job, Event.contract == AVAILABILITY, Event.name == "RowDemanded")
+    rows = [e.args for e in session.scalars(asked) if now <= int(e.args["deadline"])]
+    if not rows:
+        return []
+    settled = select(Event).where(Event.contract == AVAILABILITY, Event.name == "Settled")
+    closed = {e.args["demand"] for e in session.scalars(settled)}
+    return [
+        DemandRecord(
+            Digest(unhex(a["demand"])), JobId(unhex(job)), None, a["row"], Address(a["asker"]), Seconds(a["deadline"])
+        )
+        for a in rows
+        if a["demand"] not in closed
+    ]
 
 
 def _round(

@@ -37,6 +37,7 @@ from coordinator.settings import CoordinatorSettings
 from lockstep import jobs
 from lockstep.chain.contracts import Call
 from lockstep.cli.output import event
+from lockstep.demands import Answers
 from lockstep.disputes import Seat, Side, Table
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, ProgramInvalid, TryLater
@@ -67,6 +68,7 @@ class Service:
         self._outbox = parts.party.outbox
         self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses)
         self._table = Table(self._contracts.game, parts.party.addresses.block)
+        self._answers = Answers(self._contracts, parts.party.store, parts.me)
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._aggregators: dict[JobId, Aggregator] = {}
@@ -144,13 +146,14 @@ class Service:
         if seen.job.status != JobStatus.DONE and not self._prepared(job, params):
             return False
         defended = self._defend(job, params, world)
+        answered = self._answer_rows(job, params, world)
         wanted = wanted_payloads(seen, world)
         if wanted and self._judge(job, params, seen, wanted):
             seen = self._read(job, params, world)
         actions = decide(seen, world)
         if seen.job.status == JobStatus.DONE and not actions:
             self._closed.add(reading.hex32(job))
-        return self._act(job, seen, actions, world) or defended
+        return self._act(job, seen, actions, world) or defended or answered
 
     def _read(self, job: JobId, params: JobParams, world: World) -> JobView:
         with self._parts.database.reading() as session:
@@ -266,6 +269,26 @@ class Service:
         aggregator = self._aggregator(job, seen.params)
         out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
         return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid)
+
+    def _answer_rows(self, job: JobId, params: JobParams, world: World) -> bool:
+        """Post the rows that somebody demands: the data are here, and an answer earns 60 % of the asker's bond."""
+        with self._parts.database.reading() as session:
+            asked = reading.row_demands(session, reading.hex32(job), world.now)
+        posted = 0
+        for demand in asked:
+            call = self._answers.row(demand, self._aggregator(job, params).job)
+            key = f"answer/{demand.id.hex()}"
+            if call is None or self._outbox.receipt(key) is not None:
+                continue
+            try:
+                self._send(call, key)
+            except (ChainError, FundsError, TryLater) as error:
+                # Another holder may have posted it in the same block.
+                log.info("not done", key=key, why=error.message)
+                continue
+            posted += 1
+            event("answered", time=world.now, demand=demand.id.hex())
+        return posted > 0
 
     def _defend(self, job: JobId, params: JobParams, world: World) -> bool:
         """Make the moves that are due in games about merges of ours; whether any was made."""

@@ -13,6 +13,7 @@ from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLed
 from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
+from lockstep.protocol.witnesses import Audit, AuditStatus
 
 RETRY_SECONDS = Seconds(5)
 """Of chain time: how long a claim rests whose data could not be had."""
@@ -79,11 +80,13 @@ def nonce_of(claim: ClaimId, me: Address, games: Iterable[GameRecord]) -> int | 
     return None if any(g.claim == claim and g.challenger == me for g in games) else 0
 
 
-def list_due(claim: ClaimRecord, params: JobParams) -> Seconds:
+def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seconds:
     """Until when a claim's owner may publish its list, where witnesses are drawn: they commit before it does.
 
-    JobRules leaves time for a game after it.
+    `audit` is its round's, if one is known. JobRules leaves time for a game after it.
     """
+    if audit is not None and audit.status == AuditStatus.DRAWN:
+        return Seconds(audit.commit_ends + params.audit_seconds)
     windows = params.reveal_seconds + params.attest_seconds + 2 * params.audit_seconds
     return Seconds(claim.claimed_at + windows)
 

@@ -39,6 +39,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.game import game_id
 from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, Wei
+from lockstep.protocol.witnesses import audit_id
 from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
 from verifier.decide import Outcome
@@ -310,7 +311,7 @@ class Service:
         )
 
     def _ask(self, job: JobId, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:
-        if found is None:
+        if found is None or self._party.outbox.receipt(found[0]) is not None:
             return
         key, demand = found
         try:
@@ -372,7 +373,8 @@ class Service:
             return wrong
         record = found[2]
         published = published_trace(self._party.store, record, params.transitions) if record.trace_cid else None
-        if published is None and now < decide.list_due(record, params):
+        audit = self._watcher.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
+        if published is None and now < decide.list_due(record, params, None if audit is None else audit.state):
             raise TryLater("the claim's list of roots may still be published", hint="it is looked for again")
         t = first_difference(published, wrong.audit.held.trace)
         return HeldAudit(record, replace(wrong.audit, published=published, t=t))

@@ -200,8 +200,8 @@ class Claimant:
         if slot is None or vault.free(self._parts.address) < self._market.bond_of(taken.ledger.id):
             return
         claim = claim_of(taken, r, slot)
-        found = self._asks.payload(taken.ledger.id, r.number, slot, claim)
-        if found is not None and self._sender.submit(*found):
+        key, demand = self._asks.payload(taken.ledger.id, r.number, slot, claim)
+        if not self._sender.known(key) and self._sender.submit(key, demand):
             event("demanded", time=now, claim=claim.hex(), round=r.number, slot=slot)
 
     def _judge(

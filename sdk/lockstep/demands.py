@@ -32,7 +32,7 @@ PROVER_PERCENT = 30
 
 
 class Asks:
-    """What one account demands of a market's data, and when: once for one thing, where it pays or protects."""
+    """What one account demands of a market's data, and when: it once for one thing, where that pays or protects."""
 
     def __init__(self, contracts: Contracts) -> None:
         self._demands = contracts.demands
@@ -54,10 +54,11 @@ class Asks:
             return None
         return f"demand/row/{job.hex()}", self._demands.demand_row(job, missing.row)
 
-    def payload(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call] | None:
-        """The same for a payload, while its round is Attesting."""
-        if self._demands.asked(claim):
-            return None
+    def payload(self, job: JobId, r: int, slot: int, claim: ClaimId) -> tuple[str, Call]:
+        """The same for a payload, while its round is Attesting; the key makes it one an account.
+
+        Whoever asked before changes nothing: an accomplice that is answered would shield what is hidden.
+        """
         return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot)
 
 
@@ -100,12 +101,13 @@ class Answers:
 
     def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job) -> Call | None:
         try:
-            return self._row(demand, job) if demand.claim is None else self._payload(ledger, demand, job)
+            return self.row(demand, job) if demand.claim is None else self._payload(ledger, demand, job)
         except (BlobMissing, Mismatch, Unreachable) as error:
             log.warning("a demand cannot be answered", demand=demand.id.hex(), why=error.message)
             return None
 
-    def _row(self, demand: DemandRecord, job: Job) -> Call | None:
+    def row(self, demand: DemandRecord, job: Job) -> Call | None:
+        """The transaction that posts what is left of a demanded row; None if nobody waits for it any more."""
         stored = self._demands.demand(demand.id)
         if stored is None or stored.status != availability.Status.OPEN:
             return None

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from lockstep.chain.events import Event, EventReader
+from lockstep.protocol.availability import Status, row_demand_id
 from lockstep.protocol.jobs import JobStatus, Phase
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import Address, Seconds
 
 from .byhand import Market, Process, merged_checkpoint, wait
 
@@ -64,6 +65,26 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
     assert len(children) == 2
     assert coordinator.stop() == 0
     assert [c for c in children if c.is_running()] == []
+
+
+def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market: Market) -> None:
+    job = market.submit(rounds=1, max_lead=1)
+    coordinator = market.coordinator()
+    coordinator.wait_for("ready")
+    demands, vault = market.contracts.demands, market.contracts.vault
+    asker = market.workers[0]
+    asker.send(demands.demand_row(job.id, 3), "row")
+    answered = coordinator.wait_for("answered")
+    demand = demands.demand(row_demand_id(job.id, 3))
+    assert answered["demand"] == row_demand_id(job.id, 3).hex()
+    assert demand is not None
+    assert demand.status == Status.ANSWERED
+    bond = market.contracts.market.bond_of(job.id)
+    assert vault.credits(Address(market.devnet.account("coordinator").address)) == bond * 60 // 100
+    market.devnet.mine(3)
+    asker.send(demands.demand_row(job.id, 4), "another row")
+    wait(lambda: len(coordinator.named("answered")) == 2, 30, "each row is answered once")
+    assert market.contracts.market.job(job.id).status == JobStatus.ACTIVE
 
 
 def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) -> None:

@@ -407,10 +407,6 @@ class Demands(Contract):
         remembered = head + 1 - stored.beacon <= BEACON_BLOCKS
         return keccak(demand + (bytes(self.w3.eth.get_block(stored.beacon)["hash"]) if remembered else bytes(32)))
 
-    def asked(self, claim: ClaimId) -> int:
-        """How many demands there were for the claim's payload."""
-        return int(self.read("asked", claim)[0])
-
     def missing(self, claim: ClaimId) -> bool:
         """Whether a demand for the claim's payload ended unanswered; reverts while one is open."""
         return bool(self.read("missing", claim))

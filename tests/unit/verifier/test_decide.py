@@ -22,6 +22,8 @@ from lockstep.protocol.types import (
     TraceRoot,
     Wei,
 )
+from lockstep.protocol.witnesses import Audit, AuditStatus
+from tests.auditing import PARAMS
 from verifier import decide
 from verifier.decide import Candidate
 
@@ -168,3 +170,13 @@ def test_windows_end_a_challenge_period_after_the_claim() -> None:
 def test_jobs_whose_windows_are_unknown_wait() -> None:
     known = ledger_of(RoundLedger(0, 0, ROOT, ROOT, claims={0: record(1)}, phase=Phase.JOINING))
     assert not list(decide.candidates(known, {}))
+
+
+def test_a_list_is_waited_for_while_its_owner_may_publish_it_and_no_game_is_too_late_for_that() -> None:
+    claimed = record(1, claimed_at=100)
+    latest = decide.list_due(claimed, PARAMS, None)
+    assert latest == 100 + PARAMS.reveal_seconds + PARAMS.attest_seconds + 2 * PARAMS.audit_seconds
+    assert latest < claimed.claimed_at + PARAMS.challenge_seconds, "JobRules leaves a game's time"
+    drawn = replace(Audit(), status=AuditStatus.DRAWN, commit_ends=Seconds(150))
+    assert decide.list_due(claimed, PARAMS, drawn) == 150 + PARAMS.audit_seconds
+    assert decide.list_due(claimed, PARAMS, replace(drawn, status=AuditStatus.SKIPPED)) == latest
