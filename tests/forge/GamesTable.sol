@@ -29,7 +29,7 @@ contract GamesTable {
     address public constant WORKER = address(0x1111);
     address public constant STRANGER = address(0x5555);
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
-    uint256 public constant SEATS = 9;
+    uint256 public constant SEATS = 10;
     /// @dev What the meter does not see: the call, its dispatch and answer, the write of what was spent; a game's first write is dear.
     uint256 private constant UNSEEN_GAS = 10_000;
     uint256 private constant FIRST_WRITE = 20_000;
