@@ -30,7 +30,7 @@ GARBAGE = Digest(b"\xee" * 32)
 
 LIES = (
     Lie(0, element=412, bits=64),
-    Lie(1, element=599, bits=1 << 31),
+    Lie(1, element=519, bits=1 << 31),
     Lie(2, element=300, bits=1 << 20),
     Lie(3, element=305, bits=1 << 20),
     Lie(4, element=640, bits=1 << 20),
