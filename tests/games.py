@@ -240,7 +240,7 @@ def _view(tag: Tag, index: int, *strides: int, offset: int = 0) -> View:
 
 S = scalar.Op
 N, LENGTH, ROWS = 520, 300, 7
-"""Parameters, row length, dataset rows: none a multiple of a leaf; after the first leaf of N words a leaf and a little are left."""
+"""Parameters, row length, dataset rows: none a multiple of a leaf; N is two leaves and eight words."""
 
 
 def _with_cumulative(ops: Sequence[Op]) -> tuple[Op, ...]:
