@@ -44,6 +44,31 @@ def test_rows_are_added_where_the_program_multiplies_a_one_hot_map(B: int, T: in
     assert unused(program, [indices, grad]) == ["hot", "transposed"]
 
 
+@pytest.mark.parametrize("readers", ["one", "two", "one, and the Program's output"])
+@pytest.mark.parametrize("what", ["normal", "strange"])
+def test_rows_that_a_map_computes_transposed_are_stored_as_its_operands_lie(what: str, readers: str) -> None:
+    """As where a normalisation follows an embedding; who reads the map beside the fold gets what is committed."""
+    T, V, D = 300, 40, 33
+    rng = np.random.default_rng(len(what) + len(readers))
+    b = ProgramBuilder([(I32, T), (F32, T * D), (F32, T)])
+    iota = b.iota((V,), 0).unsqueeze(1).expand(V, T)
+    indices = b.input(0).unsqueeze(0).expand(V, T)
+    hot = b.map((V, T), [iota, indices], lambda e, v, i: e.i2f(e.ieq(v, i)), dtype=F32, name="hot")
+    x, scale = b.input(1).reshape(T, D).permute(1, 0), b.input(2).unsqueeze(0).expand(D, T)
+    rows = b.map((D, T), [x, scale], lambda e, x, s: e.fmul(e.fadd(x, x), s), name="rows")
+    outputs = [b.dot(hot.unsqueeze(1), rows)]
+    if readers == "two":
+        outputs.append(b.max(rows))
+    if readers == "one, and the Program's output":
+        outputs.append(rows)
+    program = b.finish(outputs)
+    state = [rng.integers(-1, V + 1, T).astype(np.int32), (strange if what == "strange" else normal)(rng, T * D)]
+    state.append(normal(rng, T))
+    padded = state + [None] * (len(program.inputs) - len(state))
+    compare(program, padded)
+    assert unused(program, padded) == (["hot"] if readers == "one" else [])
+
+
 # --- column sums -------------------------------------------------------------------------------------------
 
 

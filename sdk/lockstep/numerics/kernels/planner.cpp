@@ -337,6 +337,38 @@ std::optional<View> in_order(const View& view, const Descriptor& reader, const D
     return read_through(view, extents, turned);
 }
 
+// The gradient of an embedding whose rows come from a map that also transposes them, as the committed form of the fold wants: the
+// map is stored as its operands lie, and its rows are added where they belong.
+void find_scatters(const Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
+    std::vector<int> readers(program.ops.size(), 0);
+    const auto count = [&](int op) { ++readers[static_cast<std::size_t>(op)]; };
+    for (const std::vector<View>& read : views)
+        for (const View& view : read)
+            if (view.tag == Tag::kOp) count(view.index);
+    for (const Alias& alias : program.outputs)
+        if (alias.kind == 1) count(alias.index);
+    for (std::size_t r = 0; r < views.size(); ++r) {
+        if (program.ops[r].kind != Kind::kFold || !std::holds_alternative<std::monostate>(schedule.fused[r])) continue;
+        for (std::size_t side = 0; side < views[r].size(); ++side) {
+            if (views[r][side].tag != Tag::kOp) continue;
+            const auto i = static_cast<std::size_t>(views[r][side].index);
+            const Descriptor& map = program.ops[i];
+            if (map.kind != Kind::kMap || is_copy(map) || readers[i] != 1) continue;
+            const auto order = reading_order(map);
+            const auto view = order ? in_order(views[r][side], program.ops[r], map, *order) : std::nullopt;
+            if (!view) continue;
+            std::vector<View> turned = views[r];
+            turned[side] = *view;
+            auto scatter = plan_scatter(program, program.ops[r], turned);
+            if (!scatter) continue;
+            views[r] = {scatter->index, scatter->table};
+            schedule.fused[r] = std::move(*scatter);
+            schedule.fused[i] = plan_map_step(permuted(map, *order));
+            break;
+        }
+    }
+}
+
 // Column sums: the committed form transposes what a map computes and folds its rows. Where a fold alone reads such a map, the map
 // is stored as its operands lie, and the fold walks down columns.
 void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Schedule& schedule) {
@@ -353,6 +385,11 @@ void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Sch
                 ++readers[static_cast<std::size_t>(view.index)];
                 reader[static_cast<std::size_t>(view.index)] = i;
             }
+    for (std::size_t i = 0; i < n; ++i) {
+        if (!std::holds_alternative<MapStep>(schedule.fused[i])) continue;  // a scatter reads it
+        program.ops[i] = permuted(program.ops[i], *reading_order(program.ops[i]));
+        views[i] = program.ops[i].views;
+    }
     for (std::size_t i = 0; i < n; ++i) {
         const std::size_t r = reader[i];
         if (schedule.kept[i] || readers[i] != 1 || !alone[i] || !alone[r] || program.ops[i].kind != Kind::kMap || is_copy(program.ops[i]) ||
@@ -544,6 +581,7 @@ Schedule make_schedule(const Program& program) {
         default: schedule.steps.emplace_back(PlainStep{});
         }
     }
+    find_scatters(program, views, schedule);
     choose_results(program, views, schedule);
     find_groups(program, views, schedule);
     Program laid_out = program;
