@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -422,3 +422,38 @@ def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage)
     assert outcome.finding is not None
     assert outcome.finding.chunk == 269
     stage.arena.devnet.revert(mark)
+
+
+LISTS: dict[type[moves.Move], str] = {
+    moves.Defend: "children", moves.Pick: "siblings", moves.RevealTensor: "children", moves.PostLeaf: "data",
+}  # fmt: skip
+"""What a move must bring as much of as the contract says."""
+
+
+def test_a_move_that_brings_one_too_few_is_told_both_numbers(stage: Stage) -> None:
+    case = CASES.index(Case(lie=Lie(2, element=300, bits=1 << 20)))
+    held, truth, twin = stage.held(case), stage.truth(case), stage.twin(case)
+    opening = games.open_at(twin.claim, held, 1, stage.nonce())
+    refused: set[type[moves.Move]] = set()
+
+    def spoiling(own: honest.MaterialisedClaim, *, worker: bool) -> Callable[..., moves.Move | None]:
+        points = games.defends(own) if worker else games.challenges(own)
+
+        def policy(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+            move = points(state, log)
+            if type(move) in LISTS:
+                field = LISTS[type(move)]
+                brought = getattr(move, field)
+                rule = rf"LengthWrong\({len(brought)}, {len(brought) - 1}\)"
+                fewer = replace(move, **{field: brought[:-1]})  # type: ignore[type-var, arg-type]
+                both_refuse(stage, twin, opening, fewer, rule, worker=worker)
+                refused.add(type(move))
+            return move
+
+        return policy
+
+    mark = stage.arena.devnet.snapshot()
+    outcome = stage.arena.play(opening, spoiling(held, worker=True), spoiling(truth, worker=False), twin)
+    stage.arena.devnet.revert(mark)
+    assert refused == set(LISTS)
+    assert outcome.verdict == Verdict.FRAUD
