@@ -9,7 +9,7 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 from lockstep.numerics import reference, scalar
 from lockstep.numerics.arbiter import ReferenceArbiter
@@ -87,7 +87,8 @@ class PlainStep:
 
     def _chunks(self, operands: reference.Operands, index: int, op: Op, element: int) -> list[int]:
         if (index, element) not in self._known:
-            self._known[index, element] = [reference.chunk(op, element, c, operands) for c in range(op.chunks)]
+            counts = all(view.tag == Tag.IOTA for view in op.views)
+            self._known[index, element] = _counted(op) if counts else _chunks_of(op, element, operands)
         words = list(self._known[index, element])
         if self.lie and (self.lie.op, self.lie.element) == (index, element) and self.lie.chunk is not None:
             return _with_visible_flip(op, words, self.lie.chunk, self.lie.bits)
@@ -145,6 +146,17 @@ class PlainStep:
         if described.chunks <= CHUNK:
             return words
         return _level(described, words) if group is None else words[CHUNK * group : CHUNK * (group + 1)]
+
+
+def _chunks_of(op: Op, element: int, operands: reference.Operands) -> list[int]:
+    return [reference.chunk(op, element, c, operands) for c in range(op.chunks)]
+
+
+@cache
+def _counted(op: Op) -> list[int]:
+    """Of a fold with one element that reads no tensor: the same in every step."""
+    assert op.header.elements == 1, "one list is kept for each op"
+    return _chunks_of(op, 0, reference.Operands(lambda *_: 0, Seed(bytes(32)), (0, 0, 0)))
 
 
 def _combined(op: Op, words: list[int]) -> int:

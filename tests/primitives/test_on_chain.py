@@ -41,7 +41,8 @@ def assert_equal(chain: Evm, reference: Reference, tasks: list[on_chain.Task], c
 def test_every_function_of_the_library_is_an_operation() -> None:
     others = {Op.I2F: "fromInt", Op.F2I: "toInt", Op.FCANON: "canonical"}
     names = {others.get(op, op.name[1:].lower()) for op in OPS}
-    assert names == set(re.findall(r"function (\w+)\([^)]*\) internal pure", FLOAT32.read_text()))
+    chains = {"sum", "dot"}  # of add and fma: tests/forge/Float32.t.sol holds them to those
+    assert names | chains == set(re.findall(r"function (\w+)\([^)]*\)\s+internal\s+pure", FLOAT32.read_text()))
 
 
 def test_a_format_has_every_word_once() -> None:

@@ -85,8 +85,12 @@ def test_reductions_give_the_reference_bits(data: Data, B: int, M: int, N: int, 
     compare(b.finish(outputs), [data(rng, B * M * K)], budget=3 * K)
 
 
+LEVEL = (65536, 65537)
+"""Where a second level of partials begins."""
+
+
 @DATA
-@pytest.mark.parametrize("K", [4095, 4096, 8700, 65536, 65537, 70001])
+@pytest.mark.parametrize("K", [4095, 4096, 8700, 70001, *(pytest.param(K, marks=pytest.mark.slow) for K in LEVEL)])
 def test_folds_of_many_chunks_give_the_reference_bits(data: Data, K: int) -> None:
     b = ProgramBuilder([(F32, K)])
     x = b.input(0)

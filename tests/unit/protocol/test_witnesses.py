@@ -525,7 +525,7 @@ def _check_season(season: Season, name: str) -> None:
 
 
 def test_in_random_seasons_honest_witnesses_lose_nothing_and_every_duty_ends() -> None:
-    outcomes = seasons(range(32, 52))
+    outcomes = seasons(range(32, 40))
     due = {("honest", Outcome.PAID), ("lazy", Outcome.FINED), ("cartel", Outcome.SLASHED)}
     assert due <= set(outcomes), outcomes
 
