@@ -12,6 +12,7 @@ import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {Prices} from "../../contracts/libraries/Prices.sol";
 import {States} from "../../contracts/libraries/States.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -137,6 +138,9 @@ contract MarketTest {
         _toLead(0);
         _start(1);
         _notStartable(2);
+        CHEATS.warp(block.timestamp + terms.challengeSeconds);
+        market.finalize(job, 0);
+        _notStartable(ROUNDS);
     }
 
     function _notStartable(uint32 r) private {
@@ -409,6 +413,29 @@ contract MarketTest {
     }
 
     // -- verdicts
+
+    /// @dev Bonds follow the median of the base fees at seals; gas is given back at what it costs in the block of the verdict.
+    function test_gas_is_priced_at_base_fees() external {
+        (terms.gasPrice, terms.slotStake, terms.mergeStake) = (1, 7e6, 7e6);
+        for (uint256 i = 0; i < 5; i++) {
+            CHEATS.prank(_account(i));
+            vault.deposit(8 * DEPOSIT);
+        }
+        job = _create(terms, 5);
+        uint256 atCap = 3 * Prices.DEFENDER_GAS;
+        require(market.bondOf(job) == terms.bond + atCap, "no seal was seen: as at the cap");
+        CHEATS.fee(terms.feeCap / 4);
+        _toAttesting(0);
+        // Fees are remembered in units of 8,192 wei, rounded up.
+        uint256 seen = (uint256(terms.feeCap) / 4 + 8_191) / 8_192 * 8_192;
+        require(market.bondOf(job) == terms.bond + (atCap * seen + terms.feeCap - 1) / terms.feeCap, "as at the seal");
+
+        CHEATS.fee(terms.feeCap / 10);
+        IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](1);
+        refunds[0] = IStakeVault.Refund(stranger, 1_234_567);
+        market.onConvicted(market.claimIdOf(job, 0, 0), 1, _one(stranger), refunds);
+        require(vault.credits(stranger) == uint256(7e6) * 30 / 100 + 123_457, "a tenth of the cap, rounded up");
+    }
 
     function test_only_a_standing_claim_is_challenged_as_it_was_made() external {
         _toAttesting(0);

@@ -205,6 +205,24 @@ contract VaultTest {
         }
     }
 
+    /// @dev 1,000 at stake: 300 to who won, gas out of the requester's 200 up to 100 of them, 500 burned at least.
+    function test_a_slash_gives_gas_back_in_order_up_to_a_tenth() external {
+        uint256[2][3] memory asked = [[uint256(40), 80], [uint256(40), 20], [uint256(100), 1]];
+        uint256[2][3] memory given = [[uint256(40), 60], [uint256(40), 20], [uint256(100), 0]];
+        for (uint256 i = 0; i < 3; i++) {
+            address[3] memory to = [address(uint160(0x10 + i)), address(uint160(0x20 + i)), address(uint160(0x30 + i))];
+            vault.deposit(1_000);
+            vault.lock(address(this), KEY, 1_000);
+            IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](2);
+            for (uint256 k = 0; k < 2; k++) refunds[k] = IStakeVault.Refund(to[k], asked[i][k]);
+            uint256 burned = vault.credits(vault.BURN());
+            vault.slash(KEY, _one(to[0]), refunds, to[2]);
+            require(vault.credits(to[0]) == 300 + given[i][0] && vault.credits(to[1]) == given[i][1], "prize and gas");
+            require(vault.credits(to[2]) == 200 - given[i][0] - given[i][1], "the requester's part");
+            require(vault.credits(vault.BURN()) - burned == 500, "half is burned");
+        }
+    }
+
     // -- tokens that are not what they seem
 
     function test_a_token_that_keeps_a_fee_is_refused() external {
