@@ -138,6 +138,8 @@ contract MarketTest {
         _toLead(0);
         _start(1);
         _notStartable(2);
+        _toLead(1);
+        _notStartable(2);
         CHEATS.warp(block.timestamp + terms.challengeSeconds);
         market.finalize(job, 0);
         _notStartable(ROUNDS);
