@@ -87,7 +87,7 @@ class PlainStep:
 
     def _chunks(self, operands: reference.Operands, index: int, op: Op, element: int) -> list[int]:
         if (index, element) not in self._known:
-            counts = all(view.tag == Tag.IOTA for view in op.views)
+            counts = op.header.elements == 1 and all(view.tag == Tag.IOTA for view in op.views)
             self._known[index, element] = _counted(op) if counts else _chunks_of(op, element, operands)
         words = list(self._known[index, element])
         if self.lie and (self.lie.op, self.lie.element) == (index, element) and self.lie.chunk is not None:
@@ -155,7 +155,6 @@ def _chunks_of(op: Op, element: int, operands: reference.Operands) -> list[int]:
 @cache
 def _counted(op: Op) -> list[int]:
     """Of a fold with one element that reads no tensor: the same in every step."""
-    assert op.header.elements == 1, "one list is kept for each op"
     return _chunks_of(op, 0, reference.Operands(lambda *_: 0, Seed(bytes(32)), (0, 0, 0)))
 
 
