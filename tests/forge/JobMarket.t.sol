@@ -295,12 +295,7 @@ contract MarketTest {
     // -- receipts
 
     function test_a_receipt_counts_once_and_for_who_may_speak() external {
-        _start(0);
-        _join(0);
-        _seal(0);
-        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
-        for (uint32 s = 0; s < 2; s++) _reveal(0, s);
-        CHEATS.warp(market.round(job, 0).revealEnds);
+        _toAttestingWithoutTheThird();
         uint32[4] memory nobody = [2, SLOTS, WITNESS - 1, WITNESS];
         for (uint256 i = 0; i < nobody.length; i++) {
             bytes memory expected = abi.encodeWithSelector(NotSlotOwner.selector, nobody[i]);
@@ -575,12 +570,7 @@ contract MarketTest {
     }
 
     function test_payloads_are_demanded_of_who_revealed() external {
-        _start(0);
-        _join(0);
-        _seal(0);
-        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
-        for (uint32 s = 0; s < 2; s++) _reveal(0, s);
-        CHEATS.warp(market.round(job, 0).revealEnds);
+        _toAttestingWithoutTheThird();
         _reverts(abi.encodeCall(market.onDemanded, (job, 0, 2)), abi.encodeWithSelector(NoSuchSlot.selector, 2));
         _reverts(abi.encodeCall(market.onDemanded, (job, 0, SLOTS)), abi.encodeWithSelector(NoSuchSlot.selector, SLOTS));
         market.onDemanded(job, 0, 1);
@@ -686,6 +676,16 @@ contract MarketTest {
         _seal(r);
         for (uint32 s = 0; s < SLOTS; s++) _commit(r, s);
         for (uint32 s = 0; s < SLOTS; s++) _reveal(r, s);
+    }
+
+    /// @dev Round 0, of which slot 2 has committed and not revealed.
+    function _toAttestingWithoutTheThird() private {
+        _start(0);
+        _join(0);
+        _seal(0);
+        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
+        for (uint32 s = 0; s < 2; s++) _reveal(0, s);
+        CHEATS.warp(market.round(job, 0).revealEnds);
     }
 
     function _toFrozen(uint32 r) private {
