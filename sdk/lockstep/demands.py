@@ -15,6 +15,7 @@ from lockstep.jobs import Job
 from lockstep.ledger import DemandRecord, Ledger
 from lockstep.merging import fetch_payload
 from lockstep.protocol import availability
+from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.jobs import JobParams, Round
 from lockstep.protocol.receipts import Report, accepts
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 log = structlog.get_logger(__name__)
-
-
-PROVER_PERCENT = 30
-"""Of a void job's deposit, to who had it voided (JobMarket.finish)."""
 
 
 class Asks:

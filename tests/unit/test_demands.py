@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lockstep.demands import PROVER_PERCENT, Asks, to_demand
+from lockstep.demands import Asks, to_demand
 from lockstep.protocol import receipts
 from lockstep.protocol.availability import row_demand_id
+from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.errors import BlobMissing, RowMissing
 from lockstep.protocol.jobs import Round
 from lockstep.protocol.receipts import Report

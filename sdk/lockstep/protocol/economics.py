@@ -37,6 +37,8 @@ MAX_FEE_CAP = ((1 << (_FEE_BITS - 1)) - 2) * FEE_UNIT
 
 BOND_PERCENT_DEFENDER = 60
 """Of a lost bond; the rest is burned."""
+PROVER_PERCENT = 30
+"""Of a void job's deposit, to who had it voided (JobMarket.finish); the rest is burned."""
 SLASH_PERCENT_WINNERS = 30
 SLASH_PERCENT_REQUESTER = 20
 """Of a slash, gas refunds included; the rest, at least half, is burned."""

@@ -332,7 +332,7 @@ class Market:
         j.refunded = Wei(j.refunded + refund)
         self.books.credit(j.requester, Wei(refund if voided else refund + left))
         if voided:
-            to_prover = left * 30 // 100
+            to_prover = left * economics.PROVER_PERCENT // 100
             self.books.credit(j.prover, Wei(to_prover))
             self.books.credit(BURN, Wei(left - to_prover))
 
