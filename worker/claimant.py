@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import SystemRandom
 from typing import TypeVar
@@ -29,8 +29,9 @@ from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
 from lockstep.protocol.jobs import Body, Reveal
 from lockstep.protocol.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
+from lockstep.storage.payload import Checkpoint
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
-from worker.decide import Act, RoundView
+from worker.decide import Act, Roots, RoundView
 from worker.defending import Defence
 from worker.lying import Liar
 from worker.parts import Parts, Taken
@@ -41,6 +42,14 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 2
 _R = TypeVar("_R")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A checkpoint that hashes to what the chain names."""
+
+    roots: Roots
+    checkpoint: Checkpoint
 
 
 class Claimant:
@@ -55,7 +64,12 @@ class Claimant:
         self._bench = ThreadPoolExecutor(1, "train")
         self._stop = threading.Event()
         self._work: dict[ClaimId, Future[Trained]] = {}
-        self._retry_at: dict[ClaimId, Seconds] = {}
+        self._bases: dict[JobId, Base] = {}
+        """What the next round of a job starts from, or the last one did."""
+        self._fetching: dict[JobId, Future[Base]] = {}
+        self._public: dict[JobId, PublicData] = {}
+        """The bench's: nothing else reads it."""
+        self._retry_at: dict[ClaimId | JobId, Seconds] = {}
         self._judging: dict[ClaimId, Future[dict[int, Report]]] = {}
         self._reports: dict[ClaimId, dict[int, Report]] = {}
         """By our own claim: what the payloads of its round are."""
@@ -75,6 +89,44 @@ class Claimant:
         self._stop.set()
         self._bench.shutdown(wait=True, cancel_futures=True)
         self.defence.close()
+
+    # -- what a round starts from
+
+    def base_held(self, taken: Taken) -> Roots | None:
+        """The checkpoint that is here."""
+        held = self._bases.get(taken.ledger.id)
+        return None if held is None else held.roots
+
+    def fetch(self, taken: Taken, number: int, roots: Roots, now: Seconds) -> None:
+        """Have what a round starts from fetched, or computed again from payloads, unless that is under way."""
+        job = taken.ledger.id
+        work = self._fetching.get(job)
+        if work is not None:
+            if not work.done():
+                return
+            del self._fetching[job]
+            error = work.exception()
+            if error is not None:
+                if not isinstance(error, LockstepError):
+                    raise error
+                self._retry_at[job] = Seconds(now + RETRY_SECONDS)
+                log.warning("a base is not there", round=number, code=error.code, message=error.message)
+                return
+        genesis = roots == (taken.params.genesis_shared, taken.params.genesis_outer)
+        # The view may be a block ahead of the events.
+        known = genesis or taken.ledger.merge_of(*roots, number) is not None
+        if known and self._retry_at.get(job, Seconds(0)) <= now:
+            records = taken.ledger.records_to(*roots, number, taken.params.slots)
+            self._fetching[job] = self.on_bench(partial(self._base, taken, records, roots))
+
+    def _base(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
+        """What is held, or what these records lead to. On the bench."""
+        held = self._bases.get(taken.ledger.id)
+        if held is None or held.roots != roots:
+            found = merging.base_checkpoint(taken.job, self._parts.store, records)
+            held = Base(roots, jobs.check_checkpoint(taken.job, found, *roots))
+            self._bases[taken.ledger.id] = held
+        return held
 
     # -- a slot's claim
 
@@ -97,9 +149,8 @@ class Claimant:
         cheat = self.liar.cheat_of(claim, taken.cheat)
 
         def work() -> Trained:
-            base = merging.base_checkpoint(taken.job, self._parts.store, records)
-            jobs.check_checkpoint(taken.job, base, *roots)
-            carried = PublicData(taken.job, self._parts.store).carried(ledger, round_, slot)
+            base = self._base(taken, records, roots).checkpoint
+            carried = self._public_of(taken).carried(ledger, round_, slot)
             honest = jobs.slot_run(taken.job, base, seed, number, slot, carried)
             run = cheat.run(honest) if cheat else honest
             # A liar's words are not those of the reference arithmetic; it knows.
@@ -238,8 +289,7 @@ class Claimant:
         base_cid = _base_cid(taken, records)
 
         def work() -> Trained:
-            base = merging.base_checkpoint(taken.job, self._parts.store, records)
-            jobs.check_checkpoint(taken.job, base, r.state.base, r.state.outer)
+            base = self._base(taken, records, (r.state.base, r.state.outer)).checkpoint
             payloads = merging.fetch_payloads(taken.job, self._parts.store, record.payloads)
             merged = merging.merge_round(taken.job, base, payloads, record.seed, r.number)
             # INVARIANT: what is merged is what the contract froze.
@@ -284,6 +334,9 @@ class Claimant:
         """The claim as computed; None while it is not, or if it could not be."""
         future = self._work.get(claim)
         return future.result() if future is not None and future.done() and not future.exception() else None
+
+    def _public_of(self, taken: Taken) -> PublicData:
+        return self._public.setdefault(taken.ledger.id, PublicData(taken.job, self._parts.store))
 
     def _busy(self, claim: ClaimId, now: Seconds) -> bool:
         """Whether a claim is being computed, or was, or waits to be tried again; raises what ends the worker."""

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
-from lockstep.protocol.types import Address, JobId, Seconds, Wei
+from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.witnesses import Audit, AuditStatus
+
+Roots = tuple[StateRoot, StateRoot]
+"""Of a checkpoint's shared and outer tensors."""
 
 
 class Do(StrEnum):
-    """One kind of act; the value is the contract's function, but for `train`."""
+    """One kind of act; the value is the contract's function, but for `fetch` and `train`."""
 
+    FETCH = "fetch"
     START = "startRound"
     JOIN = "join"
     LEAVE = "leave"
@@ -114,6 +118,8 @@ class Self:
     """Finish what was joined, join nothing more."""
     trained: frozenset[tuple[int, int]] = frozenset()
     """(round, slot) of the claims that are ready to be committed."""
+    base: Roots | None = None
+    """The checkpoint that it holds."""
 
 
 def acts(view: JobView, me: Self) -> list[Act]:
@@ -122,7 +128,8 @@ def acts(view: JobView, me: Self) -> list[Act]:
     if view.job.status == JobStatus.DONE:
         return [a for a in found if a.do == Do.RELEASE]
     if _startable(view) and not me.draining:
-        found.append(Act(Do.START, view.job.started))
+        # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
+        found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
     if _finished(view):
         found.append(Act(Do.FINISH))
     return found
@@ -135,7 +142,8 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
     acts at once.
     """
     found: list[Act] = []
-    if _startable(view) and not me.draining and me.free >= view.params.slot_stake:
+    able = me.free >= view.params.slot_stake and not me.draining
+    if able and _startable(view) and _holds(view, view.job.started, me):
         nobody = tuple(Claim(slot=s) for s in range(view.params.slots))
         slot = slot_to_join(view, RoundView(view.job.started, Round(), Phase.JOINING, nobody), me)
         found += [] if slot is None else [Act(Do.JOIN, view.job.started, slot)]
@@ -168,6 +176,18 @@ def rank(view: JobView, me: Self) -> int:
     """The worker's place in line: its slot in the latest round that it joined, else its place among all."""
     held = (r.slots_of(me.address) for r in reversed(view.rounds))
     return next((slots[0] for slots in held if slots), me.place % view.params.slots)
+
+
+def base_of(view: JobView, number: int) -> Roots:
+    """What a round starts from: one that is joined, or the next that can be started."""
+    r, before = view.round(number), view.round(number - 1)
+    if r is not None and r.phase != Phase.VOID:
+        return r.state.base, r.state.outer
+    if before is None:
+        return view.params.genesis_shared, view.params.genesis_outer
+    if before.phase == Phase.FAILED:
+        return before.state.base, before.state.outer
+    return before.state.next_shared, before.state.next_outer
 
 
 def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
@@ -225,7 +245,9 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
             return [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
         slot = None if own or me.free < view.params.slot_stake else slot_to_join(view, r, me)
-        return [] if slot is None else [Act(Do.JOIN, r.number, slot)]
+        if slot is None:
+            return []
+        return [Act(Do.JOIN, r.number, slot) if _holds(view, r.number, me) else Act(Do.FETCH, r.number)]
     if r.phase == Phase.SEALING:
         # A transaction sent now is executed in the next block at the earliest.
         return [Act(Do.SEAL, r.number)] if r.state.seed_block <= view.block else []
@@ -257,6 +279,10 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
 def _final(view: JobView, r: RoundView) -> bool:
     over = view.now >= r.state.merged_at + view.params.challenge_seconds
     return over and r.state.open_games == 0 and r.number == view.job.settled
+
+
+def _holds(view: JobView, number: int, me: Self) -> bool:
+    return me.base == base_of(view, number)
 
 
 def _startable(view: JobView) -> bool:

@@ -273,7 +273,8 @@ class Worker:
         if taken.ledger.done:
             self._leave(taken)
         place = self._ledger.place(self._me, frozenset({taken.params.aggregator}))
-        me = Self(self._me, self._free, place, self._draining.is_set(), self._claimant.ready(taken))
+        ready, base = self._claimant.ready(taken), self._claimant.base_held(taken)
+        me = Self(self._me, self._free, place, self._draining.is_set(), ready, base)
         possible = decide.acts(view, me)
         taken.since = decide.remember(possible, taken.since, self._now)
         aggregated = view.params.aggregator != ZERO_ADDRESS
@@ -288,7 +289,9 @@ class Worker:
         # A round that is not started yet, or is void and starts again, will be of the job's attempt.
         attempt = view.job.attempt if r is None or r.phase == Phase.VOID else r.state.attempt
         key = f"{job.hex()[:16]}/{act.round}/{attempt}/{act.do}"
-        if act.do == Do.START:
+        if act.do == Do.FETCH:
+            self._claimant.fetch(taken, act.round, decide.base_of(view, act.round), self._now)
+        elif act.do == Do.START:
             submit(f"{key}/{view.job.attempt}", market.start_round(job, act.round), act)
         elif act.do == Do.JOIN:
             submit(f"{key}/{act.slot}", market.join(job, act.round, act.slot), act)

@@ -157,19 +157,27 @@ class JobLedger:
 
     def records_behind(self, r: RoundLedger, slots: int) -> list[RoundRecord]:
         """The rounds before `r` as they were when it started, up to the merge that its base came from."""
-        records = self.records(r.number, slots)
-        base = self.merge_behind(r)
-        if base is None:
+        return self.records_to(r.base, r.outer, r.number, slots)
+
+    def records_to(self, base: bytes, outer: bytes, before: int, slots: int) -> list[RoundRecord]:
+        """Every round up to the merge of these outputs, in order; every round before `before` if none made them."""
+        records = self.records(before, slots)
+        found = self.merge_of(base, outer, before)
+        if found is None:
             return records
-        merged, merge = base
+        merged, merge = found
         return [*records[: merged.number], merged.record(slots, merge)]
 
     def merge_behind(self, r: RoundLedger) -> tuple[RoundLedger, ClaimRecord] | None:
         """The merge that a round's base came from, convicted or not, with its round; None for the genesis."""
-        for number in reversed(range(r.number)):
+        return self.merge_of(r.base, r.outer, r.number)
+
+    def merge_of(self, base: bytes, outer: bytes, before: int) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The latest merge of these outputs in a round before `before`, convicted or not, with its round."""
+        for number in reversed(range(before)):
             for earlier in self.all_rounds():
                 for merge in earlier.merges:
-                    if earlier.number == number and (merge.out, merge.out2) == (r.base, r.outer):
+                    if earlier.number == number and (merge.out, merge.out2) == (base, outer):
                         return earlier, merge
         return None
 

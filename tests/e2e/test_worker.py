@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from lockstep.jobs import Job, slot_run, trace_root
 from lockstep.ledger import Ledger, Watcher
 from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, moves
-from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
 from tests import toyjob
+from worker.claimant import RETRY_SECONDS
 
 PASSWORD = "correct horse"
 WALLET = Wei(1_000 * 10**18)
@@ -348,3 +350,38 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
     assert data["address"] == market.devnet.account("w0").address
     assert len(data["node_key"]) == 64, "the node key is registered"
     assert os.stat(home / "node.key").st_mode & 0o077 == 0
+
+
+def test_who_cannot_have_the_base_starts_and_joins_nothing_and_loses_nothing(market: Market) -> None:
+    homes = homes_of(market, "w0", "w1", "w2")
+    job = market.submit(rounds=2, max_lead=1, **WITHOUT_AGGREGATOR)
+    public = set(blocks(market))
+    workers = [up(market, home, "--once") for home in homes]
+    chain, lost = market.contracts.market, market.folder / "lost"
+    wait(lambda: chain.phase(job.id, 0) == Phase.LEAD, 120, "merge of round 0")
+    lost.mkdir()
+    taken = [block for block in blocks(market) if block not in public]
+    for block in taken:
+        block.rename(lost / block.name)
+    for worker in workers:
+        wait(partial(said, worker, "a base is not there"), 60, "look for the base in vain")
+    until = market.now() + 3 * RETRY_SECONDS
+    wait(lambda: market.now() > until, 60, "time")
+    assert chain.phase(job.id, 0) == Phase.FINAL, "what needs no base goes on"
+    assert chain.job(job.id).started == 1, "nobody starts what it cannot train"
+    for block in taken:
+        (lost / block.name).rename(block)
+    assert [w.popen.wait(150) for w in workers] == [0, 0, 0]
+    books = chain.job(job.id)
+    assert books.status == JobStatus.DONE
+    assert books.paid == 2 * job.params.round_pay, "everybody is paid for both rounds"
+    assert not events_of(market, "Slashed"), "nobody was fined"
+
+
+def said(process: Process, words: str) -> bool:
+    return words in process.log.read_text()
+
+
+def blocks(market: Market) -> list[Path]:
+    """Files of the store."""
+    return [path for path in (market.folder / "blocks").rglob("*") if path.is_file()]

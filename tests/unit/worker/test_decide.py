@@ -18,6 +18,7 @@ from worker.decide import (
     Self,
     acts,
     ahead,
+    base_of,
     due,
     owes,
     rank,
@@ -41,24 +42,19 @@ def claim(worker: Address, status: ClaimStatus, slot: int) -> Claim:
     return Claim(worker=worker, status=status, slot=slot)
 
 
+GENESIS = (PARAMS.genesis_shared, PARAMS.genesis_outer)
+OTHER_BASE = (StateRoot(b"\1" * 32), StateRoot(b"\2" * 32))
 FREE = [claim(ZERO_ADDRESS, ClaimStatus.NONE, s) for s in range(3)]
 
 rounds = st.builds(
-    lambda phase, seed_block, merged_at, games, turns, merger, claims: (
-        phase,
-        seed_block,
-        merged_at,
-        games,
-        turns,
-        merger,
-        claims,
-    ),
+    lambda *drawn: drawn,
     st.sampled_from([p for p in Phase if p != Phase.NONE]),
     st.integers(0, 200),
     st.integers(0, 2000),
     st.integers(0, 2),
     st.booleans(),
     st.sampled_from([ME, OTHER, ZERO_ADDRESS]),
+    st.sampled_from([GENESIS, OTHER_BASE]),
     st.lists(
         st.tuples(st.sampled_from([ME, OTHER, THIRD]), st.sampled_from(list(ClaimStatus))), min_size=3, max_size=3
     ),
@@ -71,13 +67,21 @@ def views(draw: st.DrawFn) -> JobView:
     built = tuple(
         RoundView(
             n,
-            Round(seed_block=seed_block, merged_at=Seconds(merged_at), open_games=games),
+            Round(
+                seed_block=seed_block,
+                merged_at=Seconds(merged_at),
+                open_games=games,
+                base=base[0],
+                outer=base[1],
+                next_shared=OTHER_BASE[0],
+                next_outer=OTHER_BASE[1],
+            ),
             phase,
             tuple(claim(w if s else ZERO_ADDRESS, s, i) for i, (w, s) in enumerate(claims)),
             merger,
             turns,
         )
-        for n, (phase, seed_block, merged_at, games, turns, merger, claims) in enumerate(drawn)
+        for n, (phase, seed_block, merged_at, games, turns, merger, base, claims) in enumerate(drawn)
     )
     job = Job(
         OTHER,
@@ -91,7 +95,7 @@ def views(draw: st.DrawFn) -> JobView:
 
 selves = st.builds(
     Self, st.just(ME), st.integers(0, 300).map(Wei), st.integers(0, 5), st.booleans(),
-    st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 2))),
+    st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 2))), st.sampled_from([None, GENESIS, OTHER_BASE]),
 )  # fmt: skip
 
 
@@ -129,6 +133,7 @@ def test_joins_are_single_free_covered_and_never_while_draining(view: JobView, m
         assert not r.slots_of(ME), "one slot a round"
         assert me.free >= PARAMS.slot_stake, "the stake covers it"
         assert not me.draining, "a draining worker joins nothing"
+        assert me.base == (r.state.base, r.state.outer), "what it cannot train it does not join"
     assert len({a.round for a in joins}) == len(joins)
 
 
@@ -139,6 +144,7 @@ def test_a_round_is_started_in_order_and_within_the_lead(view: JobView, me: Self
             assert act.round == view.job.started < PARAMS.rounds
             assert view.job.started - view.job.settled < PARAMS.max_lead
             assert view.job.status == JobStatus.ACTIVE
+            assert me.base == base_of(view, act.round), "who starts a round holds its base"
         if act.do == Do.FINISH:
             assert view.job.started == view.job.settled, "nothing is in flight"
 
@@ -161,6 +167,7 @@ def test_what_is_tried_ahead_is_only_a_join_of_the_next_round_or_the_reveal_of_a
         if act.do == Do.JOIN:
             assert act.round == view.job.started
             assert not me.draining
+            assert me.base == base_of(view, act.round)
             continue
         assert act.do == Do.REVEAL
         r = view.round(act.round)
@@ -180,6 +187,25 @@ def test_a_worker_that_owes_a_reveal_is_never_idle_in_training_or_revealing(view
             if r.phase == Phase.REVEALING and status == ClaimStatus.COMMITTED:
                 assert owes(view, ME)
                 assert Act(Do.REVEAL, r.number, slot) in acts(view, me)
+
+
+@given(views(), selves)
+def test_what_is_fetched_is_what_a_join_or_a_start_waits_for(view: JobView, me: Self) -> None:
+    for act in acts(view, me):
+        if act.do == Do.FETCH:
+            holder = replace(me, base=base_of(view, act.round))
+            then = {a.do for a in acts(view, holder) if a.round == act.round}
+            assert then & {Do.START, Do.JOIN}, "a base is fetched for a round that it could begin or join"
+            assert Do.FETCH not in then, "once"
+
+
+def test_a_round_starts_from_the_merge_before_it_or_from_what_a_failed_one_did() -> None:
+    started = Round(base=GENESIS[0], outer=GENESIS[1], next_shared=OTHER_BASE[0], next_outer=OTHER_BASE[1])
+    assert base_of(_view(), 0) == GENESIS
+    for phase, base in ((Phase.LEAD, OTHER_BASE), (Phase.FINAL, OTHER_BASE), (Phase.FAILED, GENESIS)):
+        assert base_of(_view(RoundView(0, started, phase, tuple(FREE))), 1) == base
+    rewound = (RoundView(0, started, Phase.LEAD, tuple(FREE)), RoundView(1, started, Phase.VOID, tuple(FREE)))
+    assert base_of(_view(*rewound), 1) == OTHER_BASE, "a void round starts again from the merge that stands"
 
 
 def test_remembering_forgets_what_is_no_longer_possible() -> None:

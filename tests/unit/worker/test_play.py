@@ -20,7 +20,7 @@ from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId,
 from tests.histories import BlockHashes
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide
-from worker.decide import Act, Do, JobView, RoundView, Self
+from worker.decide import Act, Do, JobView, Roots, RoundView, Self
 
 REQUESTER, AGGREGATOR, CHALLENGER = (Address(f"0x{i:040x}") for i in range(1, 4))
 ROOT = keccak(b"any root")
@@ -50,6 +50,7 @@ class Player:
     awake: float
     """The chance that it looks at a block."""
     since: dict[Act, Seconds] = field(default_factory=dict)
+    base: Roots | None = None
     refused: int = 0
 
 
@@ -97,11 +98,15 @@ class Play:
     def _look(self, player: Player) -> None:
         view = self.view()
         committable = frozenset((r.number, s) for r in view.rounds for s in r.slots_of(player.address))
-        me = Self(player.address, Wei(self.market.books.free[player.address]), player.place, False, committable)
+        free = Wei(self.market.books.free[player.address])
+        me = Self(player.address, free, player.place, False, committable, player.base)
         possible = decide.acts(view, me)
         player.since = decide.remember(possible, player.since, self.block.time)
         due = decide.due(possible, player.since, self.block.time, decide.rank(view, me))
         for act in [*due, *decide.ahead(view, me, frozenset())]:
+            if act.do == Do.FETCH:
+                player.base = decide.base_of(view, act.round)
+                continue
             try:
                 self._do(player.address, act)
                 self.acts += 1
