@@ -9,6 +9,7 @@ so this may be killed at any line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import islice
@@ -17,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from lockstep import merging
+from lockstep import merging, pace
 from lockstep.audits import Audit as Replay
 from lockstep.audits import PublicData, published_trace
 from lockstep.chain.contracts import Call
@@ -25,7 +26,15 @@ from lockstep.jobs import load
 from lockstep.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.party import Head, Party
 from lockstep.protocol import claims, merkle, witnesses
-from lockstep.protocol.errors import ChainError, FundsError, LockstepError, RowMissing, TryLater, Unreachable
+from lockstep.protocol.errors import (
+    ChainError,
+    FundsError,
+    LockstepError,
+    RowMissing,
+    TooSlow,
+    TryLater,
+    Unreachable,
+)
 from lockstep.protocol.jobs import Body, JobParams, Phase
 from lockstep.protocol.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.types import AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
@@ -38,6 +47,8 @@ LINKS = 4096
 
 RETRY_SECONDS = Seconds(3)
 """Of chain time: how long a duty rests whose data could not be had, or whose transaction is not due."""
+
+NEVER = Seconds(1 << 62)
 
 COURTESY_SECONDS = Seconds(30)
 """Of chain time: how long duties of others are left to others."""
@@ -110,6 +121,13 @@ class Look:
     i: int | None
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What the bench works on: how fast this machine runs a job."""
+
+    job: JobId
+
+
 class Witnessing:
     """One witness, in every job that draws some."""
 
@@ -125,7 +143,9 @@ class Witnessing:
         self._stake = stake
         self._ask_row = ask_row
         self._tell = tell
-        self._bench: Bench[Look, Any] = Bench()
+        self._bench: Bench[Look | Trial, Any] = Bench()
+        self._fit: set[JobId] = set()
+        """Jobs whose duties this machine can do in time."""
         self._public: dict[JobId, PublicData] = {}
         self._params: Mapping[JobId, JobParams] = {}
         self._replayed: dict[ClaimId, Replay] = {}
@@ -175,13 +195,35 @@ class Witnessing:
             return
         # INVARIANT: one enrolment a job: who was taken off the list has failed a duty, and a person should look why.
         if (job.id, me) not in ledger.heads and self._ready(("enrol", job.id)):
-            self._enrol(job.id)
+            if job.id in self._fit:
+                self._enrol(job.id)
+            elif self._bench.subject is None:
+                self._bench.begin(Trial(job.id), lambda go_on: self._try(job.id))
         for r in to_draw(ledger, job, head.number):
             if self._party.contracts.market.phase(job.id, r) == Phase.ATTESTING:
                 attempt = job.rounds[r].attempt
                 opened = witnesses.audit_id(job.id, r, attempt) in ledger.audits
                 key = f"witness/draw/{job.id.hex()}/{r}/{attempt}/{head.number if opened else 'open'}"
                 self._submit(contract.draw(job.id, r), key)
+
+    def _try(self, job: JobId) -> None:
+        """Raises TooSlow if this machine is. On the bench."""
+        # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
+        pace.require_witness(self._params[job], pace.measure(self._public_of(job).job))
+
+    def _tried(self, job: JobId, tried: Future[None]) -> None:
+        try:
+            tried.result()
+        except Cancelled:
+            return
+        except TooSlow as error:
+            self._rest["enrol", job] = NEVER
+            self._tell("refused", job=job.hex(), code=error.code, message=error.message)
+        except LockstepError as error:
+            log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)
+            self._rest["enrol", job] = Seconds(self._now + RETRY_SECONDS)
+        else:
+            self._fit.add(job)
 
     def _enrol(self, job: JobId) -> None:
         self._rest["enrol", job] = Seconds(self._now + RETRY_SECONDS)
@@ -265,6 +307,9 @@ class Witnessing:
         if work is None:
             return
         look = work.subject
+        if isinstance(look, Trial):
+            self._tried(look.job, work.future)
+            return
         try:
             found = work.future.result()
         except Cancelled:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from lockstep import invalidity
+from lockstep import invalidity, pace
 from lockstep.cli.output import event
 from lockstep.demands import Answers, Asks
 from lockstep.invalidity import Undefendable
@@ -27,6 +27,7 @@ from lockstep.protocol.errors import (
     FundsError,
     LockstepError,
     RowMissing,
+    TooSlow,
     TryLater,
     Unreachable,
 )
@@ -212,6 +213,8 @@ class Worker:
         job = invalidity.load(job_id, params, self.parts.store, self.parts.party.settings.threads)
         for program in (job.programs.step, job.programs.encode):
             job.executable(program)
+        # INVARIANT: a worker joins only jobs whose windows its machine can keep.
+        pace.require_claimant(params, pace.measure(job))
         return params, job
 
     def _take(self, ledger: JobLedger, loaded: Future[tuple[JobParams, Job]]) -> None:
@@ -223,9 +226,9 @@ class Worker:
                 self._ask_row(ledger.id, error)
             self._retry_at[ledger.id] = Seconds(self._now + RETRY_SECONDS)
             return
-        except DoctorError:
-            raise
         except LockstepError as error:
+            if isinstance(error, DoctorError) and not isinstance(error, TooSlow):
+                raise
             # INVARIANT: a worker joins only jobs whose every part it has checked.
             self._refused.add(ledger.id)
             event("refused", time=self._now, job=ledger.id.hex(), code=error.code, message=error.message)

@@ -385,3 +385,20 @@ def said(process: Process, words: str) -> bool:
 def blocks(market: Market) -> list[Path]:
     """Files of the store."""
     return [path for path in (market.folder / "blocks").rglob("*") if path.is_file()]
+
+
+def test_a_machine_refuses_what_it_cannot_keep_up_with_and_stakes_nothing_on_it(market: Market) -> None:
+    worker, witness = homes_of(market, "w0", "witness")
+    short = {"train_seconds": Seconds(2), "audit_seconds": Seconds(2), "challenge_seconds": Seconds(60)}
+    fees = {"witnesses": 1, "witness_fee": Wei(10**17), "witness_stake": Wei(2 * 10**18)}
+    job = market.submit(steps=200_000, rounds=1, max_lead=1, **short, **fees)
+    running = [up(market, worker)]
+    command = ["verifier", *arguments(market, witness)[1:], "--witness"]
+    running.append(market.start("witness", command))
+    for process in running:
+        refused = process.wait_for("refused", 60)
+        assert (refused["job"], refused["code"]) == (job.id.hex(), "too_slow")
+    assert "train_seconds" in running[0].named("refused")[0]["message"]
+    assert "audit_seconds" in running[1].named("refused")[0]["message"]
+    assert not events_of(market, "Deposited", "Joined", "Enrolled"), "nothing is staked on it"
+    assert [process.stop() for process in running] == [0, 0]

@@ -5,6 +5,7 @@
     │   ├── ProgramInvalid       program_invalid  a Program breaks a rule of the validator
     │   └── LoweringError        lowering         a model uses an operation that cannot become a Program
     ├── DoctorError          3   doctor           this machine or its set-up is not fit to run
+    │   └── TooSlow              too_slow         .. a job: it cannot keep the job's windows
     ├── KeyStoreError        4   key              a key is missing, locked or its password is wrong
     │   └── AuthError            auth             a request is unsigned, expired or replayed
     ├── ChainError           5   chain            a transaction reverted or the chain is not the one expected
@@ -75,6 +76,12 @@ class DoctorError(LockstepError):
 
     code = "doctor"
     exit_code = 3
+
+
+class TooSlow(DoctorError):
+    """This machine cannot keep a job's windows; it may keep those of others."""
+
+    code = "too_slow"
 
 
 class KeyStoreError(LockstepError):
