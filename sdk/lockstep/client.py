@@ -40,6 +40,7 @@ from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint
 from lockstep.storage.store import write_atomically
+from lockstep.training.metrics import EvaluationSpec, Metrics, read_metrics
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -228,9 +229,19 @@ class JobHandle:
         }
         return checkpoint, source
 
+    def metrics(self) -> Metrics:
+        """What an evaluation has found by its latest merged round that stands, checked against the chain.
+
+        Raises TryLater before the first merge, UsageError if the job trains.
+        """
+        spec = EvaluationSpec.of(self.parts.spec.strategy)
+        checkpoint, _ = self.checkpoint()
+        return read_metrics(checkpoint.outer, self.parts.programs.step, spec)
+
     def download(self, out: str | Path) -> Path:
         """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path.
 
+        Of an evaluation it is the model that was evaluated.
         Raises TryLater before the first merge, UsageError if `out` cannot be written.
         """
         from lockstep.training.export import save_model

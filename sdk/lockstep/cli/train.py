@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +45,11 @@ rows = 8
 inner_steps = 20
 payload = "int8-block"     # or "f32"
 carry = false              # true: moments go on from round to round; payloads grow by two words a parameter
+
+# [evaluation]             # in place of [model] and [strategy]: the loss of a model that you have
+# model = "pulled"         # a folder that `lockstep train pull` wrote
+# batches = 32             # of each slot in a round
+# documents = "held out"   # those that training on these texts has not seen; or "all"
 """
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
@@ -156,6 +163,25 @@ def pull(
     """Write the latest merged model: model.safetensors, config.json, provenance.json."""
     path = _handle(job, rpc, storage, deployment, home, password_file).download(out)
     emit({"model_path": str(path)}, as_json, text=str(path))
+
+
+@app.command("metrics")
+def metrics(
+    job: JobArgument,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """What an evaluation has found: mean loss, and of how many rows."""
+    found = _handle(job, rpc, storage, deployment, home, password_file).metrics()
+    more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
+    text = f"loss {found.loss:.8g}{more} ({found.batches} batches, {found.rows} rows)"
+    # JSON has no word for what is no number: "nan", "inf".
+    data = {k: v if v is None or math.isfinite(v) else str(v) for k, v in asdict(found).items()}
+    emit(data, as_json, text=text)
 
 
 @app.command("cancel")

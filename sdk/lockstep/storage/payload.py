@@ -34,7 +34,8 @@ Headers = Sequence[TensorHeader | None]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a merge leaves: the shared tensors (parameters) and the outer optimizer's (momentum), flat float32."""
+    """What a merge leaves: the shared tensors (parameters) and the outer ones (an outer optimizer's momentum, an
+    evaluation's metrics), flat float32."""
 
     shared: tuple[NDArray[np.float32], ...] = field(repr=False)
     outer: tuple[NDArray[np.float32], ...] = field(repr=False)

@@ -91,11 +91,15 @@ def split_documents(documents: Sequence[Document], *, train_bytes: int, held_out
 
 def byte_corpus(texts: Texts, *, row_tokens: int) -> Corpus:
     """Tokenise both sides as bytes."""
+    return Corpus(
+        train=byte_dataset(texts.train, row_tokens=row_tokens),
+        held_out=byte_dataset(texts.held_out, row_tokens=row_tokens),
+    )
 
-    def dataset(text: bytes) -> Dataset:
-        return Dataset(rows_of_tokens(tokens_of_bytes(text), row_tokens), BYTE_VOCABULARY)
 
-    return Corpus(train=dataset(texts.train), held_out=dataset(texts.held_out))
+def byte_dataset(text: bytes, *, row_tokens: int) -> Dataset:
+    """Rows of a text's bytes."""
+    return Dataset(rows_of_tokens(tokens_of_bytes(text), row_tokens), BYTE_VOCABULARY)
 
 
 def read_documents(folder: Path, pattern: str = "*.txt") -> list[Document]:

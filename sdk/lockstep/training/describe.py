@@ -5,13 +5,14 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
 [batch]              rows, accumulation
 [strategy]           fields of diloco.Spec;  [strategy.inner] fields of AdamW
+[evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,15 +24,17 @@ from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.presets import PRESETS
 from lockstep.protocol.types import Address
+from lockstep.training.baseline import flat_parameters
 from lockstep.training.data import (
     BYTE_VOCABULARY,
     EXCERPT_BYTES,
     SEPARATOR,
     Texts,
-    byte_corpus,
+    byte_dataset,
     read_documents,
     split_documents,
 )
+from lockstep.training.evaluation import evaluation_job
 from lockstep.training.export import load_model
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
@@ -43,11 +46,30 @@ T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
+    "evaluation",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Those of the registry that learn from text."""
 HELD_OUT_FRACTION = 20
 """One document in so many is held out."""
+HELD_OUT, ALL = "held out", "all"
+"""`evaluation.documents`."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated, on which side of the texts."""
+
+    model: str = ""
+    """A folder that `save_model` wrote."""
+    batches: int = 32
+    """Of each slot in a round."""
+    documents: str = HELD_OUT
+    """Those that a job which trains on the same texts does not see, or all."""
+
+    def __post_init__(self) -> None:
+        if self.documents not in (HELD_OUT, ALL):
+            raise UsageError(f"evaluation.documents is {self.documents!r}", f'"{HELD_OUT}" or "{ALL}"')
 
 
 def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
@@ -57,34 +79,65 @@ def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
         raise UsageError(f"the description has unknown keys: {', '.join(sorted(unknown))}", f"known: {sorted(KEYS)}")
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
+    return _evaluation(described, folder) if "evaluation" in described else _training(described, folder)
+
+
+def _training(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     model = _model(described, folder)
-    config = _config(model)
-    batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
+    batch = _batch(described, model)
     strategy = dict(_table(described, "strategy"))
     strategy["inner"] = _value(AdamW, strategy.get("inner", {}), "strategy.inner")
     spec = _value(diloco.Spec, strategy, "strategy")
+    offered = _offer(described, rounds=6, steps=spec.inner_steps)
+    rows = byte_dataset(_texts(folder / str(described["texts"])).train, row_tokens=batch.row_length)
+    return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), **offered)
+
+
+def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
+    beside = sorted({"model", "adapters", "strategy", "seed"} & set(described))
+    given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
+    if beside or not given.model:
+        raise UsageError(
+            f"[evaluation] beside {', '.join(beside)}" if beside else "[evaluation] without a model",
+            'model = "a folder of an exported model", and nothing that trains',
+        )
+    model = load_model(folder / given.model)
+    batch = _batch(described, model)
+    offered = _offer(described, rounds=1, steps=given.batches)
+    texts = folder / str(described["texts"])
+    rows = byte_dataset(
+        _texts(texts).held_out if given.documents == HELD_OUT else _all(texts), row_tokens=batch.row_length
+    )
+    flat = flat_parameters(model)
+    return evaluation_job(model, rows, parameters=flat, batch=batch, batches=given.batches, **offered)
+
+
+def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str, Any]:
+    """Rounds, slots and terms of a job with `steps` steps a round; `rounds` unless the description says otherwise."""
+    terms = described.get("terms", "devnet")
+    if not isinstance(terms, str) or terms not in PRESETS:
+        raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(PRESETS)}")
+    slots = _integer(described, "slots", 3)
+    return {
+        "rounds": _integer(described, "rounds", rounds),
+        "slots": slots,
+        "min_slots": _integer(described, "min_slots", max(1, slots - 1)),
+        "aggregator": _address(described.get("aggregator") or ZERO_ADDRESS),
+        "terms": PRESETS[terms].audited(slots, steps),
+    }
+
+
+def _batch(described: Mapping[str, Any], model: nn.Module) -> Batch:
+    """[batch], its rows as long as the model's; the model's vocabulary holds every byte."""
+    config = _config(model)
+    batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
     due = BYTE_VOCABULARY + isinstance(config, EncoderConfig)
     if config.vocabulary < due:
         raise UsageError(
             f"a vocabulary of {config.vocabulary} for texts of bytes", f"model.vocabulary is {due} at least"
         )
-    terms = described.get("terms", "devnet")
-    if not isinstance(terms, str) or terms not in PRESETS:
-        raise UsageError(f"no terms are called {terms!r}", f"one of {', '.join(PRESETS)}")
-    slots = _integer(described, "slots", 3)
-    return training_job(
-        model,
-        spec,
-        byte_corpus(_texts(folder / str(described["texts"])), row_tokens=batch.row_length).train,
-        batch=batch,
-        rounds=_integer(described, "rounds", 6),
-        slots=slots,
-        min_slots=_integer(described, "min_slots", max(1, slots - 1)),
-        seed=_integer(described, "seed", 0),
-        aggregator=_address(described.get("aggregator") or ZERO_ADDRESS),
-        terms=PRESETS[terms].audited(slots, spec.inner_steps),
-    )
+    return batch
 
 
 def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
@@ -110,6 +163,10 @@ def _config(model: nn.Module) -> Any:
     if not hasattr(config, "row_length") or not hasattr(config, "vocabulary"):
         raise UsageError(f"{type(config).__name__} is of no model of text", f"one of {', '.join(TEXT_MODELS)}")
     return config
+
+
+def _all(folder: Path) -> bytes:
+    return b"".join(document.text + SEPARATOR for document in read_documents(folder))
 
 
 def _texts(folder: Path) -> Texts:

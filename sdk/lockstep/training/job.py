@@ -79,11 +79,7 @@ def build_programs(
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
     if rounds < 1 or slots < 2:
         raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one round and two slots")
-    if slots > MAX_SLOTS or rounds * spec.inner_steps > MAX_STEPS:
-        raise UsageError(
-            f"{rounds} rounds of {spec.inner_steps} steps in {slots} slots",
-            f"the market takes {MAX_SLOTS} slots, and {MAX_STEPS} steps a slot",
-        )
+    check_size(rounds, spec.inner_steps, slots)
     layout = layout_of(model)
     flat, scalar = torch.zeros(layout.size), torch.zeros((), dtype=torch.int32)
     steps = rounds * spec.inner_steps
@@ -121,6 +117,24 @@ def build_programs(
     return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
 
 
+def check_size(rounds: int, steps: int, slots: int) -> None:
+    """Raises UsageError for more than the market takes: `steps` are those of a round."""
+    if slots > MAX_SLOTS or rounds * steps > MAX_STEPS:
+        raise UsageError(
+            f"{rounds} rounds of {steps} steps in {slots} slots",
+            f"the market takes {MAX_SLOTS} slots, and {MAX_STEPS} steps a slot",
+        )
+
+
+def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) -> None:
+    """Raises UsageError unless enough slots can be accepted and the dataset's rows are the batch's."""
+    if not 1 <= min_slots <= slots:
+        raise UsageError(f"at least {min_slots} of {slots} slots", "min_slots lies between 1 and slots")
+    # INVARIANT: a step reads rows of exactly the dataset's length.
+    if dataset.row_tokens != batch.row_length:
+        raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
+
+
 def depths_of(spec: diloco.Spec) -> tuple[int, int]:
     """(shared, payload) depth of a job's states."""
     return (CARRIED_DEPTH, CARRIED_DEPTH) if spec.carry else (SHARED_DEPTH, PAYLOAD_DEPTH)
@@ -147,13 +161,18 @@ def mean_gradient(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, fla
 def gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, rows: Tensor) -> Tensor:
     """f32 [P]: the gradient of the loss by the flat parameters, by autograd; the rest of the model is constant."""
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(flat).items()}
-    state = {**leaves, **frozen_parameters(model), **dict(model.named_buffers())}
+    grads = torch.autograd.grad(loss_at(model, loss, leaves, rows), list(leaves.values()))
+    return layout.join(dict(zip(leaves, grads, strict=True)))
+
+
+def loss_at(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], rows: Tensor) -> Tensor:
+    """The loss of the model with these parameters, by name; the rest of the model is constant."""
+    state = {**parameters, **frozen_parameters(model), **dict(model.named_buffers())}
 
     def called(*inputs: Any, **named: Any) -> Any:
         return torch.func.functional_call(model, state, inputs, named)
 
-    grads = torch.autograd.grad(loss(called, rows), list(leaves.values()))
-    return layout.join(dict(zip(leaves, grads, strict=True)))
+    return loss(called, rows)
 
 
 def training_job(
@@ -174,11 +193,7 @@ def training_job(
 
     `loss` defaults to the model's own. Frozen parameters keep the values that they have.
     """
-    if not 1 <= min_slots <= slots:
-        raise UsageError(f"at least {min_slots} of {slots} slots", "min_slots lies between 1 and slots")
-    # INVARIANT: a step reads rows of exactly the dataset's length.
-    if dataset.row_tokens != batch.row_length:
-        raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
+    check_parties(dataset, batch, slots, min_slots)
     built = build_programs(model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots)
     flat = initial_parameters(model, seed)
     shared_depth, payload_depth = depths_of(spec)
@@ -187,7 +202,7 @@ def training_job(
         dataset=dataset,
         genesis=Checkpoint((flat,), (np.zeros_like(flat),)),
         model=describe(model),
-        parameters=(*built.layout.describe(), *_frozen(model, built.step)),
+        parameters=described_parameters(model, built),
         strategy=spec.to_dict(),
         inner_steps=spec.inner_steps,
         rounds=rounds,
@@ -201,14 +216,14 @@ def training_job(
     )
 
 
-def _frozen(model: nn.Module, step: Program) -> list[dict[str, Any]]:
-    """`describe_frozen`, every root that of a constant of the step."""
-    described, roots = describe_frozen(model), {const.root.hex() for const in step.consts}
+def described_parameters(model: nn.Module, built: Programs) -> tuple[dict[str, Any], ...]:
+    """`parameters` of a job's spec: what lies in the flat tensor, then what is frozen."""
+    frozen, roots = describe_frozen(model), {const.root.hex() for const in built.step.consts}
     # INVARIANT: whoever has a job's Programs and a checkpoint has its whole model.
-    for parameter in described:
+    for parameter in frozen:
         if parameter["root"] not in roots:
             raise UsageError(
                 f"the step does not read the frozen parameter {parameter['name']}",
                 "remove it, or train it",
             )
-    return described
+    return (*built.layout.describe(), *frozen)

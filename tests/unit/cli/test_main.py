@@ -21,7 +21,7 @@ from .conftest import Lockstep
 NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "key")
 COMMANDS = [
     ("demo",), ("replay",), ("key", "new"), ("key", "show"),
-    *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "pull", "cancel", "withdraw")),
+    *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "metrics", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     ("verifier", "void"),
     *((noun, "guard", verb) for noun in ("worker", "coordinator") for verb in ("export", "import")),

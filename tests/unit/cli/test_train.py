@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,12 @@ from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.keys import create_account
 from lockstep.cli.train import TEMPLATE
 from lockstep.protocol.types import Address
+from lockstep.training.metrics import Metrics
 
 from .conftest import Lockstep
 
 DEPLOYED = Addresses(31337, *(Address(f"0x{n:040x}") for n in range(1, 1 + len(CONTRACTS))))
+VERBS = [("status",), ("watch",), ("metrics",), ("cancel",), ("pull", "--out", "out")]
 NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens."""
 
@@ -62,14 +66,14 @@ def test_a_budget_that_is_none_is_2(lockstep: Lockstep, budget: str) -> None:
     assert budget in ended.error["message"]
 
 
-@pytest.mark.parametrize("verb", [("status",), ("watch",), ("cancel",), ("pull", "--out", "out")], ids=lambda v: v[0])
+@pytest.mark.parametrize("verb", VERBS, ids=lambda v: v[0])
 def test_a_job_id_that_is_none_is_2(lockstep: Lockstep, verb: tuple[str, ...]) -> None:
     ended = lockstep("train", *verb, "job 7", "--json")
     assert (ended.code, ended.error["code"]) == (2, "usage")
     assert "job 7" in ended.error["message"]
 
 
-@pytest.mark.parametrize("verb", [("status",), ("watch",), ("cancel",), ("pull", "--out", "out")], ids=lambda v: v[0])
+@pytest.mark.parametrize("verb", VERBS, ids=lambda v: v[0])
 def test_a_chain_that_does_not_answer_is_9(lockstep: Lockstep, party: list[str], verb: tuple[str, ...]) -> None:
     ended = lockstep("train", *verb, "ab" * 32, *party, "--json")
     assert (ended.code, ended.error["code"]) == (9, "unreachable")
@@ -84,6 +88,35 @@ def test_quote_and_run_ask_the_chain_before_they_trace(lockstep: Lockstep, party
     for command in (("quote",), ("run", "--budget", "1")):
         ended = lockstep("train", *command, "job.toml", *party, "--json")
         assert (ended.code, ended.error["code"]) == (9, "unreachable"), "not: there is no folder of texts"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A job whose last merge holds a loss."""
+
+    loss: float
+    perplexity: float | None
+
+    def metrics(self) -> Metrics:
+        """Of four batches of eight rows."""
+        return Metrics(self.loss, 4, 32, self.perplexity)
+
+
+@pytest.mark.parametrize(
+    ("found", "data", "text"),
+    [
+        (Found(2.5, 12.182494), {"loss": 2.5, "perplexity": 12.182494}, "loss 2.5, perplexity 12.1825"),
+        (Found(2.5, None), {"loss": 2.5, "perplexity": None}, "loss 2.5"),
+        (Found(math.inf, math.inf), {"loss": "inf", "perplexity": "inf"}, "loss inf, perplexity inf"),
+        (Found(math.nan, math.nan), {"loss": "nan", "perplexity": "nan"}, "loss nan, perplexity nan"),
+    ],
+)
+def test_metrics_are_printed_as_json_even_where_they_are_no_numbers(
+    lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch, found: Found, data: dict[str, object], text: str
+) -> None:
+    monkeypatch.setattr("lockstep.cli.train._handle", lambda *named: found)
+    assert lockstep("train", "metrics", "ab" * 32, "--json").data == {**data, "batches": 4, "rows": 32}
+    assert lockstep("train", "metrics", "ab" * 32).out == f"{text} (4 batches, 32 rows)\n"
 
 
 def test_a_deployment_that_is_missing_is_7_and_garbage_2(lockstep: Lockstep, party: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.training.describe import job_of
 from lockstep.training.export import save_model
+from lockstep.training.metrics import rows_of
 from lockstep.training.models import GPT, GPTConfig, describe
 from lockstep.training.parameters import initial_parameters, layout_of
 
@@ -67,6 +69,57 @@ def test_adapters_are_described_by_the_folder_of_their_base(folder: Path) -> Non
     job = job_of(given, folder)
     assert job.model == {"model": "lora", "base": describe(base), "rank": 2, "alpha": 16.0, "targets": ["up"]}
     assert job.genesis.shared[0].size == 512, "2 x 32 and 128 x 2, in whole leaves"
+
+
+def evaluated(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The description of an evaluation of a model in `folder`."""
+    model = GPT(GPTConfig(**MODEL))
+    save_model(folder / "pulled", initial_parameters(model, 3), layout_of(model).describe(), describe(model))
+    return {"texts": "texts", "evaluation": {"model": "pulled", "batches": 5, **changes}}
+
+
+def test_an_evaluation_is_described_by_the_folder_of_its_model(folder: Path) -> None:
+    job = job_of(evaluated(folder) | {"batch": {"rows": 2}}, folder)
+    assert (job.rounds, job.slots, job.min_slots, job.inner_steps) == (1, 3, 2, 5)
+    assert job.strategy == {"name": "evaluation", "next_token": True}
+    assert rows_of(job.programs.step) == 2
+    flat = initial_parameters(GPT(GPTConfig(**MODEL)), 3)
+    assert job.genesis.shared[0].tobytes() == flat.tobytes(), "what was exported, bit for bit"
+    assert job.model["width"] == MODEL["width"]
+
+
+def test_an_evaluation_reads_what_training_on_the_same_texts_does_not(folder: Path) -> None:
+    trained = job_of(described(), folder).dataset.rows
+    held_out = job_of(evaluated(folder), folder).dataset.rows
+    both = job_of(evaluated(folder, documents="all"), folder).dataset.rows
+    words = [{bytes(row.astype("u1")) for row in side} for side in (trained, held_out)]
+    assert 0 < len(held_out) < len(trained) < len(both)
+    names = [{int(n) for n in re.findall(rb"document (\d+):", b"".join(sorted(side)))} for side in words]
+    assert not names[0] & names[1]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "beside", "named"),
+    [
+        ({"model": ""}, {}, "without a model"),
+        ({"model": "nowhere"}, {}, "nowhere"),
+        ({"model": 7}, {}, "model"),
+        ({"batches": 0}, {}, "0 batches"),
+        ({"batches": "many"}, {}, "batches"),
+        ({"documents": "mine"}, {}, "documents"),
+        ({"colour": "red"}, {}, "colour"),
+        ({}, {"model": MODEL}, "beside model"),
+        ({}, {"seed": 1, "strategy": {}}, "beside seed, strategy"),
+        ({}, {"min_slots": 4}, "slots"),
+        ({}, {"terms": "moonnet"}, "moonnet"),
+    ],
+)
+def test_a_wrong_evaluation_names_what_is_wrong(
+    folder: Path, evaluation: dict[str, Any], beside: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(LockstepError, match=named) as caught:
+        job_of(evaluated(folder, **evaluation) | beside, folder)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

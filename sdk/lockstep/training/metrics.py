@@ -1,0 +1,86 @@
+"""What an evaluation's merge holds, and what it means. Needs no torch: whoever reads a result has perhaps none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.protocol.errors import PayloadInvalid, UsageError
+from lockstep.protocol.program import Kind, Program
+
+NAME = "evaluation"
+"""`strategy.name` of such a job's spec."""
+SUM, REST, BATCHES = range(3)
+"""Words of the metrics, f32 [3]: the sum of the batches' losses is sum + rest, what rounding took of the first."""
+MAX_BATCHES = 1 << 24
+"""A job's at most: as many can be counted in binary32."""
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """What neither the metrics' words nor the Programs say; hashed into the job."""
+
+    next_token: bool
+    """Whether the loss is the mean cross-entropy of each next token, in nats."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """`strategy` of a job's spec."""
+        return {"name": NAME, **asdict(self)}
+
+    @staticmethod
+    def of(strategy: Mapping[str, Any]) -> EvaluationSpec:
+        """The inverse; UsageError if the job is no evaluation."""
+        if strategy.get("name") != NAME:
+            raise UsageError(
+                f"the job's strategy is {strategy.get('name')!r}: it trains", "an evaluation alone has metrics"
+            )
+        return EvaluationSpec(strategy.get("next_token") is True)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What an evaluation has found by its last merged round."""
+
+    loss: float
+    """Mean over the batches, each a mean over its rows."""
+    batches: int
+    """Those of the accepted slots of all rounds."""
+    rows: int
+    """Those of the batches; a row that is drawn twice counts twice."""
+    perplexity: float | None
+    """exp(loss) where each next token is predicted."""
+
+
+def read_metrics(outer: Sequence[NDArray[np.float32]], step: Program, spec: EvaluationSpec) -> Metrics:
+    """The metrics of a merge's outer state, one f32 [3], with `step` before it; PayloadInvalid if it holds none."""
+    # INVARIANT: an evaluation's outer state is its metrics: a sum, what rounding took of it, a whole number of batches.
+    if [(x.dtype, x.shape) for x in outer] != [(np.float32, (3,))] or not _is_count(float(outer[0][BATCHES])):
+        raise PayloadInvalid("the job's outer state holds no metrics", "its Programs are no evaluation's")
+    words = outer[0]
+    batches, total = int(words[BATCHES]), float(words[SUM])
+    # Where the sum is infinite, or no number, there is no rest.
+    total += float(words[REST]) if math.isfinite(total) else 0.0
+    loss = total / batches if batches else math.nan
+    return Metrics(loss, batches, batches * rows_of(step), _exp(loss) if spec.next_token else None)
+
+
+def rows_of(step: Program) -> int:
+    """The rows of the dataset that one step draws."""
+    return sum(op.extents[0] for op in step.ops if op.kind == Kind.DRAW)
+
+
+def _is_count(x: float) -> bool:
+    return x.is_integer() and x >= 0
+
+
+def _exp(x: float) -> float:
+    """e^x, infinite above the largest float64."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
