@@ -13,6 +13,7 @@ chooses claims with `verifier.decide` and replays them with `lockstep.audits`; b
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,9 @@ from lockstep.chain.contracts import Call, Contracts, revert_data
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
+from lockstep.client import JobHandle, connect
 from lockstep.disputes import HeldClaim, Seat, Side, Table
-from lockstep.jobs import ClaimRun, Job
+from lockstep.jobs import ClaimRun, Job, TrainingJob
 from lockstep.ledger import ClaimRecord, Ledger, Watcher
 from lockstep.merging import fetch_payloads, finish, store_checkpoint
 from lockstep.protocol import game, honest, moves
@@ -160,6 +162,17 @@ class Court:
         self.params = toyjob.publish(self.store, **{**LONG, **changes})
         self.send(self.contracts.market.create(self.params, 0, self.params.escrow), "requester")
         self.job_id = list(self.ledger().jobs)[-1]
+
+    def hire(self, job: TrainingJob) -> JobHandle:
+        """Any job instead, by way of the SDK: quoted, stored, escrowed, loaded and checked as its parties do."""
+        net = connect(
+            rpc=self.devnet.url, storage=self.store.url, deployment=self.contracts.addresses,
+            account=self.accounts["requester"], home=tempfile.mkdtemp(dir=self.folder),
+        )  # fmt: skip
+        quote = net.quote(job)
+        handle = net.submit(quote, budget=quote.escrow)
+        self.params, self.job_id, self.job = quote.params, handle.id, handle.parts
+        return handle
 
     def stop(self) -> None:
         """End the chain."""
