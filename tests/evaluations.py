@@ -13,7 +13,7 @@ from lockstep.training.baseline import load_parameters
 from lockstep.training.evaluation import evaluation_job
 from lockstep.training.job import Batch
 from lockstep.training.models import GPT, GPTConfig
-from lockstep.training.parameters import initial_parameters
+from lockstep.training.parameters import initial_parameters, layout_of
 from tests.toyjob import TOY_TERMS
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32)
@@ -23,8 +23,9 @@ ROWS = np.random.default_rng(11).integers(0, CONFIG.vocabulary, (40, CONFIG.row_
 
 def parameters(seed: int = 1) -> np.ndarray:
     """Weights with life in every part."""
-    flat = initial_parameters(GPT(CONFIG), seed)
-    return flat + 0.05 * np.random.default_rng(seed).standard_normal(flat.size).astype(np.float32)
+    flat, used = initial_parameters(GPT(CONFIG), seed), layout_of(GPT(CONFIG)).used
+    flat[:used] += 0.05 * np.random.default_rng(seed).standard_normal(used).astype(np.float32)
+    return flat
 
 
 def model() -> GPT:

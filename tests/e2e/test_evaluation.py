@@ -1,0 +1,96 @@
+"""A checkpoint evaluated by workers that are processes: the loss on chain is the one that anybody computes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import lockstep
+from lockstep import jobs
+from lockstep.numerics.trace import tensor_root
+from lockstep.protocol.errors import TryLater
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import Seconds
+from lockstep.training.baseline import Sample, flat_parameters
+from lockstep.training.export import load_model
+from lockstep.training.models import next_token_loss
+from tests import evaluations
+from tests.toyjob import TOY_TERMS
+
+from .test_carry import verifying, wait_for_audit, where
+from .test_worker import Market, homes_of, ledger_of, up
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+ROUNDS, SLOTS = 2, 2
+SHORT = replace(
+    TOY_TERMS, join_seconds=Seconds(6), train_seconds=Seconds(30), attest_seconds=Seconds(2), merge_seconds=Seconds(4),
+    challenge_seconds=Seconds(10), max_lead=ROUNDS,
+)  # fmt: skip
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    market = Market.build(tmp_path)
+    yield market
+    market.close()
+
+
+def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path: Path) -> None:
+    *homes, watcher, asker = homes_of(market, "w0", "w1", "verifier", "requester")
+    net = lockstep.connect(
+        rpc=market.devnet.url, storage=market.store.url, deployment=market.folder / "deployment.json",
+        account=market.devnet.account("requester"), home=asker,
+    )  # fmt: skip
+    quote = net.quote(evaluations.job(rounds=ROUNDS, slots=SLOTS, min_slots=SLOTS, terms=SHORT))
+    assert quote.params.genesis_shared == tensor_root(evaluations.parameters()), "its base is the checkpoint"
+    handle = net.submit(quote, budget=quote.escrow)
+    with pytest.raises(TryLater):
+        handle.metrics()
+
+    verifier = verifying(market, watcher)
+    workers = [up(market, home, "--once") for home in homes]
+    assert [w.popen.wait(150) for w in workers] == [0, 0]
+    books = net.contracts.market.job(handle.id)
+    assert (books.status, books.paid) == (JobStatus.DONE, ROUNDS * quote.params.round_pay)
+
+    # What the chain names is what anybody computes again, to the last bit, and what eager PyTorch says of these rows.
+    rounds, payloads, eager = ledger_of(market).jobs[handle.id].rounds, [], []
+    for r in range(ROUNDS):
+        for slot in range(SLOTS):
+            *_, (_, final, _) = jobs.slot_run(handle.parts, quote.job.genesis, rounds[r].seed, r, slot).states()
+            payloads.append(final[0])
+            sample = Sample(evaluations.ROWS, evaluations.BATCH, rounds[r].seed, r, slot)
+            with torch.no_grad():
+                model = evaluations.model()
+                eager += [float(sample.value(model, next_token_loss, t + 1)) for t in range(evaluations.BATCHES)]
+    checkpoint, source = handle.checkpoint()
+    assert source["round"] == ROUNDS - 1
+    assert checkpoint.outer[0].tobytes() == evaluations.added(payloads).tobytes()
+    found = handle.metrics()
+    assert found.loss == pytest.approx(np.mean(eager), rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+    assert (found.batches, found.rows) == (len(eager), len(eager) * evaluations.BATCH.rows)
+
+    for claim in (c for r in rounds.values() for c in r.claims.values()):
+        assert wait_for_audit(verifier, claim)["verdict"] == "match"
+    assert verifier.stop() == 0
+
+    # The model that was evaluated comes back as it went in; the command says what the SDK says.
+    handle.download(tmp_path / "model")
+    assert flat_parameters(load_model(tmp_path / "model")).tobytes() == evaluations.parameters().tobytes()
+    key = ["--home", str(asker), "--password-file", str(asker / "password")]
+    for more in (["--json"], []):
+        told = market.start("metrics", ["train", "metrics", handle.id.hex(), *where(market), *key, *more])
+        assert told.popen.wait(60) == 0, told.log.read_text()
+        if more:
+            assert json.loads(told.out.read_text())["data"] == found.__dict__
+        else:
+            assert told.out.read_text().startswith(f"loss {found.loss:.8g}, perplexity")
