@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from lockstep import logs
 from tests.adversarial.cheat import Cheat, Row, run
 from tests.adversarial.court import Court
 
@@ -64,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", help="parts of cheats' names")
     options = parser.parse_args(arguments)
     done, failed = 0, []
+    # The table alone goes to stdout.
+    logs.configure(logging.WARNING)
     if not options.json:
         names = f"{'cheat':<40} {'form':<34} {'verdict':<9} {'declared':<36} {'found':<46}"
         print(f"{names} {'tx':>5} {'gas':>11} {'seconds':>7}")
