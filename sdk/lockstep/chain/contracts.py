@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockstep.chain import artifacts, reverts
+from lockstep.chain import artifacts, reverts, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.protocol.availability import BEACON_BLOCKS, Demand, Row, Shown, Status
 from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import (
+    ZERO_ADDRESS,
     Body,
     Claim,
     ClaimStatus,
@@ -203,6 +204,10 @@ class Vault(Contract):
     def may_act(self, account: Address, actor: Address) -> bool:
         """Whether `actor` may post game moves for `account`."""
         return bool(self.read("mayAct", account, actor))
+
+    def delegate_of(self, account: Address) -> Address:
+        """Who also moves and signs for the account; the zero address if nobody does."""
+        return Address(self.read("delegateOf", account))
 
     def deposit(self, amount: Wei) -> Call:
         """Stakes tokens that were approved for the vault."""
@@ -541,6 +546,13 @@ class Contracts:
         digest = receipt_hash(self.addresses.chain_id, self.market.address, job, r, attempt, mask)
         signature = bytes(account.unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
         return [Receipt(who, mask, signature) for who in speakers]
+
+    def signed_for(self, account: Address, digest: Digest, signature: bytes) -> bool:
+        """Whether the market takes a signature as the account's: its own, or its delegate's."""
+        if signatures.is_signed(self.market.w3, account, digest, signature):
+            return True
+        delegate = self.vault.delegate_of(account)
+        return delegate != ZERO_ADDRESS and signatures.is_signed(self.market.w3, delegate, digest, signature)
 
 
 def _named(contract: Contract, name: str) -> str | None:
