@@ -12,11 +12,11 @@ from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import Select, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from coordinator import announcements, metrics, problems
+from coordinator import announcements, metrics, problems, receipts
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import Context
 from coordinator.models import Announcement, Claim, Cursor, Game, Job, Node, Round, SignedClaim
@@ -30,6 +30,8 @@ from coordinator.schema import (
     JobOut,
     NodeOut,
     Page,
+    ReceiptAccepted,
+    ReceiptIn,
     RoundOut,
     Signed,
     SignedPage,
@@ -47,6 +49,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
 Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
 RowT = TypeVar("RowT")
+BodyT = TypeVar("BodyT", bound=BaseModel)
 
 public = APIRouter(prefix="/api/v1")
 service = APIRouter()
@@ -183,17 +186,20 @@ def status(context: Ctx) -> StatusOut:
 @public.post("/claims", status_code=202)
 def announce(context: Ctx, request: Small, response: Response) -> ClaimAccepted:
     """Announce a claim: its EIP-712 signature and where its material is, so that it is fetched early."""
-    try:
-        body = ClaimIn.model_validate_json(request.body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(
-            f"{'/'.join(str(x) for x in first['loc']) or 'body'}: {first['msg']}", hint="see ClaimIn in /openapi.json"
-        ) from error
+    body = _parsed(ClaimIn, request)
     claim_hex = announcements.accept(context, request, body)
     context.poke(body.claim.job)
     response.headers["Location"] = f"/api/v1/claims/{claim_hex}"
     return ClaimAccepted(id=claim_hex)
+
+
+@public.post("/receipts", status_code=202)
+def give_receipt(context: Ctx, request: Small) -> ReceiptAccepted:
+    """Hand over a receipt, to be sent with those of the round's other slot owners. The same again is fine."""
+    body = _parsed(ReceiptIn, request)
+    receipts.accept(context, request, body)
+    context.poke(body.job)
+    return ReceiptAccepted(**body.model_dump(exclude={"mask", "signature"}))
 
 
 @public.post("/blobs", status_code=201)
@@ -210,6 +216,17 @@ def get_blob(context: Ctx, cid: str) -> Response:
     data = context.store.get(cid, max_bytes=context.max_blob_bytes)
     headers = {"ETag": f'"{cid}"', "Cache-Control": "public, max-age=31536000, immutable"}
     return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+def _parsed(kind: type[BodyT], request: SignedRequest) -> BodyT:
+    try:
+        return kind.model_validate_json(request.body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{'/'.join(str(x) for x in first['loc']) or 'body'}: {first['msg']}",
+            hint=f"see {kind.__name__} in /openapi.json",
+        ) from error
 
 
 # -- service --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coordinator.db import Database
 from coordinator.nonces import Nonces
-from lockstep.protocol.types import Address
+from lockstep.protocol.types import Address, Digest
 from lockstep.storage import ContentStore
 
 
@@ -23,5 +23,7 @@ class Context:
     max_blob_bytes: int
     market: Address
     chain_id: int
+    signed_for: Callable[[Address, Digest, bytes], bool]
+    """Whether the market takes a signature over a digest as an account's; may ask the chain."""
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""

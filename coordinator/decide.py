@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lockstep.protocol.jobs import Job, JobParams, JobStatus, Phase, Round
-from lockstep.protocol.receipts import FINAL_REPORTS, Report
+from lockstep.protocol.receipts import FINAL_REPORTS, Report, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
 
 PATIENCE_SECONDS = Seconds(3)
@@ -29,6 +29,8 @@ class RoundView:
     stored: Round
     reports: tuple[tuple[int, Report], ...] = ()
     """(slot, report) of every revealed claim, in slot order."""
+    receipts: frozenset[int] = frozenset()
+    """Slots whose owners have handed over their receipts."""
     merger: Address | None = None
     """Who may merge now."""
     turns_over: bool = False
@@ -92,6 +94,13 @@ class Seal:
 
 
 @dataclass(frozen=True)
+class Attest:
+    """Send the receipts that slot owners have handed over."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class Freeze:
     """Fix the accepted claims and what is merged."""
 
@@ -129,7 +138,7 @@ class Withdraw:
     """Pay this account's credits out."""
 
 
-Action = Deposit | StartRound | Seal | Freeze | Merge | Finalize | Release | Finish | Withdraw
+Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Finalize | Release | Finish | Withdraw
 
 
 def decide(seen: JobView, world: World) -> tuple[Action, ...]:
@@ -160,6 +169,17 @@ def wanted_payloads(seen: JobView, world: World) -> tuple[tuple[int, int], ...]:
         for slot, report in view.reports
         if report not in FINAL_REPORTS
     )
+
+
+def receipts_due(view: RoundView, params: JobParams, now: Seconds) -> frozenset[int]:
+    """Slots whose receipts leave now: all of them with the last one, or those that are here after a while.
+
+    The while is over before any owner sends its own, which would cost what sending them together saves.
+    """
+    silent = frozenset(slot for slot, _ in view.reports if not view.stored.spoke >> slot & 1)
+    complete = len(view.reports) == view.stored.revealed and silent <= view.receipts
+    late = batch_due(view.stored.attest_ends, params.attest_seconds, now)
+    return silent & view.receipts if complete or late else frozenset()
 
 
 def stake_due(seen: JobView, world: World) -> Wei:
@@ -213,6 +233,9 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
             closed = stored.seed_block == 0 and world.now >= stored.join_ends + PATIENCE_SECONDS
             if drawn or closed:
                 yield Seal(view.number)
+        case Phase.ATTESTING:
+            if receipts_due(view, params, world.now):
+                yield Attest(view.number)
         case Phase.FREEZING:
             yield Freeze(view.number)
         case Phase.MERGING:

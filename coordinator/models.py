@@ -200,6 +200,22 @@ class SignedClaim(Base):
     __table_args__ = (UniqueConstraint("claim", "digest"),)
 
 
+class Receipt(Base):
+    """A receipt that a slot's owner has handed over, to be sent with the others': gone when the round is frozen."""
+
+    __tablename__ = "receipts"
+    job: Mapped[str] = mapped_column(Hex32, primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    who: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """The slot whose owner speaks."""
+    account: Mapped[str] = mapped_column(Account)
+    mask: Mapped[str] = mapped_column(Mask)
+    """The slots whose payloads are there."""
+    signature: Mapped[str] = mapped_column(Text)
+    time: Mapped[int]
+
+
 class Payload(Base):
     """What the aggregator found when it fetched a revealed payload."""
 

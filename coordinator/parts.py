@@ -47,6 +47,7 @@ class Parts:
             max_blob_bytes=self.settings.max_blob_bytes,
             market=self.party.addresses.market,
             chain_id=self.party.addresses.chain_id,
+            signed_for=self.party.contracts.signed_for,
             poke=poke,
         )
 

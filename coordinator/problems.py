@@ -45,6 +45,7 @@ CODES: dict[str, HTTPStatus] = {
     "auth.replayed": HTTPStatus.CONFLICT,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "claims_full": HTTPStatus.CONFLICT,
+    "receipt_given": HTTPStatus.CONFLICT,
 }
 """Codes with a status of their own."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from coordinator import receipts
 from coordinator.decide import JobView, RoundView, World
 from coordinator.models import Claim, Event, Game, Job, Payload
 from coordinator.models import Round as RoundRow
@@ -162,8 +163,10 @@ def _round(
     stored = market.round(job_id, number)
     phase = market.phase(job_id, number)
     reports: tuple[tuple[int, Report], ...] = ()
+    held: frozenset[int] = frozenset()
     if phase in REPORTED:
         reports = _reports(session, revealed(session, hex32(job_id), number, stored.attempt))
+        held = receipts.speakers(session, hex32(job_id), number, stored.attempt)
     mine = False
     if phase in (Phase.LEAD, Phase.VOID) and stored.merge_claim != NO_CLAIM:
         lock = contracts.vault.lock_of(stored.merge_claim)
@@ -174,6 +177,7 @@ def _round(
         phase=phase,
         stored=stored,
         reports=reports,
+        receipts=held,
         merger=market.merger_of(job_id, number) if merging else None,
         turns_over=merging and rounds.turn(params, stored, world.now) > stored.accepted,
         mine=mine,

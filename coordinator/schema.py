@@ -10,6 +10,7 @@ Bytes32 = Annotated[str, StringConstraints(pattern="^0x[0-9a-f]{64}$")]
 Account = Annotated[str, StringConstraints(pattern="^0x[0-9a-fA-F]{40}$")]
 CidText = Annotated[str, StringConstraints(pattern="^[a-z2-7]+$", min_length=8, max_length=128)]
 U32 = Annotated[int, Field(ge=0, lt=1 << 32)]
+Mask = Annotated[str, StringConstraints(pattern="^(0|[1-9][0-9]{0,77})$")]
 Row = TypeVar("Row")
 
 
@@ -165,6 +166,29 @@ class ClaimAccepted(BaseModel):
     """Where the announced claim is to be read."""
 
     id: str
+
+
+class ReceiptIn(BaseModel):
+    """A receipt as `attest` takes it: EIP-712 `Receipt` of docs/protocol.md section 4, by an owner or its delegate."""
+
+    model_config = ConfigDict(extra="forbid")
+    job: Bytes32
+    round: U32
+    attempt: U32
+    who: U32
+    """The slot whose owner speaks."""
+    mask: Mask
+    """Decimal; bit s: slot s's payload was fetched and decoded."""
+    signature: Annotated[str, StringConstraints(pattern="^0x([0-9a-fA-F]{2})+$", max_length=2 + 2 * 4096)]
+
+
+class ReceiptAccepted(BaseModel):
+    """Whose receipt is kept."""
+
+    job: str
+    round: int
+    attempt: int
+    who: int
 
 
 class BlobOut(BaseModel):

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 
-from coordinator import cheats, leases, reading
+from coordinator import cheats, leases, reading, receipts
 from coordinator.aggregator import Aggregator
 from coordinator.decide import (
     Action,
+    Attest,
     Deposit,
     Finalize,
     Finish,
@@ -22,11 +23,13 @@ from coordinator.decide import (
     JobView,
     Merge,
     Release,
+    RoundView,
     Seal,
     StartRound,
     Withdraw,
     World,
     decide,
+    receipts_due,
     wanted_payloads,
 )
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
@@ -74,7 +77,7 @@ class Service:
         self._aggregators: dict[JobId, Aggregator] = {}
         self._refused: set[JobId] = set()
         self._closed: set[str] = set()
-        self._idle: dict[str, int] = {}
+        self._idle: dict[str, tuple[int, int]] = {}
         self._indexed = 0
         self._cheat = cheats.named(os.environ, parts.party.addresses.chain_id)
 
@@ -99,16 +102,18 @@ class Service:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
 
     def look(self, job: str) -> None:
-        """Do what is due for one job, until nothing is; a block in which nothing was is not looked at again."""
+        """Do what is due for one job, until nothing is.
+
+        A block in which nothing was is not looked at again, unless a receipt has come since.
+        """
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
-            block = self._party.head().number
-            if not taken or self._idle.get(job) == block:
+            if not taken or self._idle.get(job) == (self._party.head().number, self._held(job)):
                 return
             for _ in range(LOOKS):
-                block = self._party.head().number
+                block, held = self._party.head().number, self._held(job)
                 if not self._once(JobId(reading.unhex(job))):
                     # An index that lags may have hidden something that is due.
-                    self._idle[job] = min(block, self._indexed)
+                    self._idle[job] = min(block, self._indexed), held
                     return
                 self._step()
 
@@ -129,6 +134,9 @@ class Service:
             final = [
                 c for e in done.events if e.name == "RoundFinal" for c in reading.merges_of(session, e.job, e.args)
             ]
+        if done.events and done.behind <= 0:
+            with self._parts.database.session() as session:
+                receipts.forget(session)
         for told in done.events:
             if told.contract == MARKET and told.name in TOLD and told.job in own:
                 self._tell(told)
@@ -147,13 +155,13 @@ class Service:
             return False
         defended = self._defend(job, params, world)
         answered = self._answer_rows(job, params, world)
-        wanted = wanted_payloads(seen, world)
-        if wanted and self._judge(job, params, seen, wanted):
-            seen = self._read(job, params, world)
         actions = decide(seen, world)
         if seen.job.status == JobStatus.DONE and not actions:
             self._closed.add(reading.hex32(job))
-        return self._act(job, seen, actions, world) or defended or answered
+        acted = self._act(job, seen, actions, world)
+        # A store that is slow to say that it holds nothing keeps no transaction.
+        self._judge(job, params, seen, wanted_payloads(seen, world))
+        return acted or defended or answered
 
     def _read(self, job: JobId, params: JobParams, world: World) -> JobView:
         with self._parts.database.reading() as session:
@@ -193,8 +201,10 @@ class Service:
             self._aggregators[job] = Aggregator(loaded, self._party.store, self._parts.guard, archive, cheat)
         return self._aggregators[job]
 
-    def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Iterable[tuple[int, int]]) -> bool:
-        """Fetch payloads and write down what they are; whether any was judged."""
+    def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Sequence[tuple[int, int]]) -> None:
+        """Fetch payloads and write down what they are."""
+        if not wanted:
+            return
         aggregator = self._aggregator(job, params)
         with self._parts.database.reading() as session:
             claims = {
@@ -211,7 +221,6 @@ class Service:
         with self._parts.database.session() as session:
             for row in found:
                 session.merge(row)
-        return bool(found)
 
     # -- act
 
@@ -243,6 +252,10 @@ class Service:
                 view = seen.round(r)
                 drawing = view is not None and view.stored.seed_block > 0
                 return f"{name}/{r}/{'draw' if drawing else 'close'}", market.seal(job, r)
+            case Attest(r):
+                view = seen.round(r)
+                assert view is not None, "receipts are decided on a round in view"
+                return f"{name}/{r}", self._attest(job, view, receipts_due(view, seen.params, world.now))
             case Freeze(r):
                 view = seen.round(r)
                 assert view is not None, "a freeze is decided on a round in view"
@@ -259,6 +272,18 @@ class Service:
                 return name, market.finish(job)
             case Withdraw():
                 return f"{name}/{world.block}", vault.withdraw()
+
+    def _attest(self, job: JobId, view: RoundView, slots: Collection[int]) -> Call:
+        """All these slots' receipts in one transaction; one that the contract refuses by now keeps no other."""
+        with self._parts.database.reading() as session:
+            given = receipts.held(session, reading.hex32(job), view.number, view.stored.attempt, slots)
+        whole = self._contracts.market.attest(job, view.number, given)
+        if self._allowed(whole):
+            return whole
+        alone = [r for r in given if self._allowed(self._contracts.market.attest(job, view.number, [r]))]
+        if not alone:
+            raise TryLater("the chain takes none of these receipts now", hint="others may have sent them already")
+        return self._contracts.market.attest(job, view.number, alone)
 
     def _merge(self, job: JobId, seen: JobView, r: int) -> tuple[str, Call]:
         view = seen.round(r)
@@ -313,7 +338,19 @@ class Service:
             event("defending", time=world.now, game=reading.hex32(game), move=type(move).__name__)
         return move is not None
 
+    def _held(self, job: str) -> int:
+        with self._parts.database.reading() as session:
+            return receipts.count(session, job)
+
     # -- send
+
+    def _allowed(self, call: Call) -> bool:
+        """Whether the chain would do it now."""
+        try:
+            self._outbox.simulate(call)
+        except (ChainError, FundsError):
+            return False
+        return True
 
     def _submit(self, call: Call, key: str) -> None:
         # Mined, and yet due again: it reverted, or its block is gone.

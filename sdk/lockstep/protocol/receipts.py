@@ -51,6 +51,16 @@ def last_chance(attest_ends: int, attest_seconds: int, now: int) -> bool:
     return now >= attest_ends - max(2, attest_seconds // 4)
 
 
+def batch_due(attest_ends: int, attest_seconds: int, now: int) -> bool:
+    """Whether who collects receipts hands in what it has, complete or not: a quarter of the window is over."""
+    return now >= attest_ends - attest_seconds + attest_seconds // 4
+
+
+def own_way(attest_ends: int, attest_seconds: int, now: int) -> bool:
+    """Whether to hand in one's receipt oneself, whoever else has it: half of the window is left, or two seconds."""
+    return now >= attest_ends - max(2, attest_seconds // 2)
+
+
 def mask_of(reports: Mapping[int, Report]) -> int:
     """What an honest receipt names: the slots whose payload was fetched and decoded, and no other."""
     return sum(1 << slot for slot, report in reports.items() if report is Report.DECODED)

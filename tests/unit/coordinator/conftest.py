@@ -19,6 +19,7 @@ from coordinator.db import Database
 from coordinator.models import Claim, Cursor, Game, Job, Node, Round
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
+from lockstep.chain.signatures import recovered
 from lockstep.identity import NodeKey
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import open_store
@@ -28,6 +29,8 @@ MARKET = Address("0x" + "11" * 20)
 CHAIN_ID = 31337
 JOB = "0x" + "ab" * 32
 WORKER: LocalAccount = Account.from_key(bytes([3]) * 32)
+DELEGATE: LocalAccount = Account.from_key(bytes([4]) * 32)
+"""Signs for everybody, as the chain would say of an account's delegate."""
 NODE = NodeKey(bytes([7]) * 32)
 
 
@@ -49,7 +52,7 @@ def job_row(number: int = 0) -> Job:
     """A job in block 10 + number."""
     return Job(
         id=JOB if number == 0 else f"0x{number:064x}", requester="0x" + "22" * 20, spec_digest="0x" + "33" * 32,
-        params={"slot_price": "1" + "0" * 30, "aggregator": "0x" + "44" * 20}, aggregator="0x" + "44" * 20,
+        params={"slot_price": "1" + "0" * 30, "slots": 3, "aggregator": "0x" + "44" * 20}, aggregator="0x" + "44" * 20,
         state="active", attempt=0, block=10 + number, time=NOW - 100, paid="1" + "0" * 30, refunded="0",
     )  # fmt: skip
 
@@ -73,6 +76,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
     nonces = Nonces(tmp_path / "nonces.sqlite")
     context = Context(
         database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20, market=MARKET, chain_id=CHAIN_ID,
+        signed_for=lambda account, digest, signature: recovered(digest, signature) in (account, DELEGATE.address),
         poke=poked.append,
     )  # fmt: skip
     with database.session() as session:

@@ -190,5 +190,6 @@ def test_openapi_names_every_path(api: Api) -> None:
     paths = api.client.get("/openapi.json").json()["paths"]
     for path in ("/jobs", "/jobs/{job}", "/jobs/{job}/rounds", "/claims/{claim}", "/games", "/nodes", "/status"):
         assert "get" in paths["/api/v1" + path]
-    assert {"post"} <= paths["/api/v1/claims"].keys()
+    for path in ("/claims", "/receipts"):
+        assert "post" in paths["/api/v1" + path]
     assert {"/healthz", "/readyz", "/metrics"} <= paths.keys()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.decide import (
     Action,
+    Attest,
     Deposit,
     Finalize,
     Freeze,
@@ -22,15 +23,16 @@ from coordinator.decide import (
     Withdraw,
     World,
     decide,
+    receipts_due,
     stake_due,
     wanted_payloads,
 )
-from lockstep.protocol import rounds
-from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Round
+from lockstep.protocol import claims, rounds
+from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Seconds, Wei
-from tests.histories import AGGREGATOR, WORKERS, GamingPlayer, random_params
+from tests.histories import AGGREGATOR, CHAIN_ID, KEYS, MARKET, WORKERS, GamingPlayer, random_params
 
 RICH = Wei(10**9)
 SEEN = tuple(Report)
@@ -40,6 +42,8 @@ class CoordinatedPlayer(GamingPlayer):
     """A market at random whose aggregator does what `decide` says."""
 
     decided: int = 0
+    batches: int = 0
+    """Of receipts."""
 
     def look(self) -> tuple[JobView, World]:
         """What chain and storage would tell the coordinator now."""
@@ -81,10 +85,22 @@ class CoordinatedPlayer(GamingPlayer):
             tuple(
                 (s, SEEN[keccak(self._claim(r, s))[0] % 3]) for s in range(self.params.slots) if self._revealed(r, s)
             ),
+            self._given(r),
             self.market.merger_of(self.block, self.job, r) if merging else None,
             merging and rounds.turn(self.params, stored, self.block.time) > stored.accepted,
             lock is not None and lock.account == AGGREGATOR,
         )
+
+    def _given(self, r: int) -> frozenset[int]:
+        """In every other round all owners hand their receipts over at once, in the others half of them do, or none."""
+        said = {s: keccak(b"given" + self._claim(r, s))[0] % 2 for s in range(self.params.slots)}
+        return frozenset(s for s, will in said.items() if self._revealed(r, s) and (will or r % 2 == 0))
+
+    def _signed(self, r: int, who: int) -> Receipt:
+        """By its owner, for every slot."""
+        mask, claim = (1 << self.params.slots) - 1, self.market.claims[self._claim(r, who)]
+        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, mask)
+        return Receipt(who, mask, bytes(KEYS[claim.worker].unsafe_sign_hash(digest).signature))
 
     def _stored(self, r: int) -> Round:
         return self.market.rounds.get((self.job, r), Round())
@@ -102,6 +118,10 @@ class CoordinatedPlayer(GamingPlayer):
                 return self.act(AGGREGATOR, "withdraw")
             case Merge(r):
                 return self.act(AGGREGATOR, "merge", self.job, r, keccak(b"%d" % r), keccak(b"outer"))
+            case Attest(r):
+                self.batches += 1
+                slots = receipts_due(self._view(r), self.params, self.block.time)
+                return self.act(AGGREGATOR, "attest", self.job, r, [self._signed(r, s) for s in sorted(slots)])
             case Freeze(r):
                 return self.act(AGGREGATOR, "freeze", self.job, r, self.bodies(r))
         return self.act(AGGREGATOR, name, self.job, *([action.round] if hasattr(action, "round") else []))
@@ -148,6 +168,7 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
     assert books.escrow == books.paid + books.refunded
     player.obey()
     assert player.market.books.credits[AGGREGATOR] == 0, "what was earned is withdrawn"
+    assert player.batches > 0, "receipts were sent"
 
 
 # -- rules, one by one -----------------------------------------------------------------------------------------------
@@ -173,6 +194,49 @@ def test_only_undecided_payloads_of_open_rounds_are_fetched() -> None:
     assert wanted_payloads(job(view), WORLD) == ((0, 1), (0, 2))
     assert wanted_payloads(job(replace(view, phase=Phase.FREEZING)), WORLD) == ()
     assert wanted_payloads(job(view, barred=True), WORLD) == (), "a barred aggregator attests nothing"
+
+
+@pytest.mark.parametrize(
+    ("given", "spoke", "now", "due"),
+    [
+        ({0, 1, 2}, 0b000, 1_000, {0, 1, 2}),
+        ({0, 1}, 0b000, 1_000, set()),
+        ({0, 1}, 0b000, 1_004, set()),
+        ({0, 1}, 0b000, 1_005, {0, 1}),
+        ({0, 1}, 0b100, 1_000, {0, 1}),
+        ({0, 1, 2}, 0b001, 1_000, {1, 2}),
+        ({1}, 0b011, 1_005, set()),
+        ({0, 1, 2}, 0b111, 1_000, set()),
+        (set(), 0b000, 1_015, set()),
+        ({0, 1, 2, 3}, 0b000, 1_000, {0, 1, 2}),
+    ],
+    ids=[
+        "with the last one at once", "one is missing", "a little longer", "a quarter is over", "one sent its own",
+        "what was spoken is not sent again", "nothing new", "all have spoken", "nothing is here", "nobody unrevealed",
+    ],
+)  # fmt: skip
+def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
+    given: set[int], spoke: int, now: int, due: set[int]
+) -> None:
+    params = replace(PARAMS, attest_seconds=Seconds(20))
+    view = attesting([Report.DECODED, Report.REFUSED, Report.UNKNOWN], ends=1_020)
+    view = replace(view, receipts=frozenset(given), stored=replace(view.stored, spoke=spoke))
+    assert receipts_due(view, params, Seconds(now)) == due
+    actions = decide(job(view, params=params), replace(WORLD, now=Seconds(now)))
+    assert (Attest(0) in actions) == bool(due)
+    assert Attest(0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), WORLD)
+
+
+def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
+    params = replace(PARAMS, attest_seconds=Seconds(20))
+    view = replace(attesting([Report.DECODED] * 2, ends=1_020, revealed=3), receipts=frozenset({0, 1}))
+    assert receipts_due(view, params, Seconds(1_000)) == set()
+    assert receipts_due(view, params, Seconds(1_005)) == {0, 1}
+
+
+def test_a_barred_aggregator_still_sends_receipts() -> None:
+    view = replace(attesting([Report.DECODED], ends=1_020), receipts=frozenset({0}))
+    assert Attest(0) in decide(job(view, barred=True), WORLD)
 
 
 def test_stake_covers_every_round_that_may_be_ahead() -> None:

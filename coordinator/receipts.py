@@ -1,0 +1,111 @@
+"""Receipts that slot owners have handed over: checked when they come, kept until the round is frozen, sent together.
+
+One transaction for all of them costs a slot two thirds of what its own would. Nothing hangs on it: an owner whose
+receipt is not on chain when half of the window has passed sends it itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import Select, delete, exists, func, select
+from sqlalchemy.orm import Session
+
+from coordinator.auth import SignedRequest
+from coordinator.context import Context
+from coordinator.models import Claim, Cursor, Job, Round
+from coordinator.models import Receipt as Row
+from coordinator.projections import claim_id_hex
+from coordinator.schema import ReceiptIn
+from lockstep.protocol.claims import receipt_hash
+from lockstep.protocol.errors import Mismatch, NotFoundError
+from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.types import Address, JobId
+
+OPEN_ROUNDS = ("joining", "training", "attested")
+"""States of a round that is not frozen."""
+OPEN_CLAIMS = ("joined", "committed", "revealed")
+"""States of a claim whose owner may speak, or may as soon as the index has seen its reveal."""
+
+
+def accept(context: Context, request: SignedRequest, given: ReceiptIn) -> None:
+    """Check and keep a receipt; the same again changes nothing. Raises Mismatch or NotFoundError."""
+    with context.database.reading() as session:
+        account = _speaker(context, session, request, given)
+    _require_signed(context, account, given)
+    with context.database.session() as session:
+        # INVARIANT: what was taken is not exchanged: one receipt a speaker.
+        row = session.get(Row, (given.job, given.round, given.attempt, given.who))
+        if row is not None and row.mask != given.mask:
+            raise Mismatch(
+                f"speaker {given.who} has given another receipt, for mask {row.mask}",
+                hint="the first one counts; send this one yourself if it must be tried",
+                code="receipt_given",
+            )
+        if row is None:
+            now = session.get_one(Cursor, 1).time
+            session.add(Row(**given.model_dump(), account=account, time=now))
+
+
+def held(session: Session, job: str, number: int, attempt: int, speakers: Collection[int]) -> list[Receipt]:
+    """The receipts of these speakers that are here, in order."""
+    rows = session.scalars(_of_round(job, number, attempt).where(Row.who.in_(speakers)).order_by(Row.who))
+    return [Receipt(row.who, int(row.mask), bytes.fromhex(row.signature[2:])) for row in rows]
+
+
+def speakers(session: Session, job: str, number: int, attempt: int) -> frozenset[int]:
+    """Whose receipts for a round are here."""
+    return frozenset(row.who for row in session.scalars(_of_round(job, number, attempt)))
+
+
+def count(session: Session, job: str) -> int:
+    """How many receipts for a job are here."""
+    return session.scalar(select(func.count()).where(Row.job == job)) or 0
+
+
+def forget(session: Session) -> None:
+    """Drop the receipts for rounds that are frozen, begun anew or over."""
+    waiting = (
+        exists()
+        .where(Round.job == Row.job, Round.number == Row.round, Round.attempt == Row.attempt)
+        .where(Round.state.in_(OPEN_ROUNDS))
+        .where(Job.id == Row.job, Job.state.in_(("active", "cancelled")))
+    )
+    session.execute(delete(Row).where(~waiting))
+
+
+def _of_round(job: str, number: int, attempt: int) -> Select[Row]:
+    return select(Row).where(Row.job == job, Row.round == number, Row.attempt == attempt)
+
+
+def _speaker(context: Context, session: Session, request: SignedRequest, given: ReceiptIn) -> Address:
+    """The account that speaks as `who`, which must be the request's."""
+    job = session.get(Job, given.job)
+    if job is None:
+        raise NotFoundError(f"no job {given.job}", hint="the index follows the chain by a block or two")
+    if job.aggregator.lower() != context.aggregator.lower():
+        raise Mismatch(f"the job's aggregator is {job.aggregator}", hint="give receipts to that one's coordinator")
+    row = session.get(Round, (given.job, given.round))
+    if row is None or row.attempt != given.attempt:
+        hint = "/api/v1/jobs/{id}/rounds has the present ones"
+        raise NotFoundError(f"no round {given.round} of attempt {given.attempt}", hint=hint)
+    claim = session.get(Claim, claim_id_hex(given.job, given.round, given.attempt, given.who))
+    # INVARIANT: a receipt is handed over by the owner of its slot, through the node that this account registered.
+    if claim is None or claim.worker.lower() != request.account.lower():
+        raise Mismatch(f"slot {given.who} is not {request.account}'s", hint="name the slot that you hold")
+    if claim.state not in OPEN_CLAIMS:
+        raise Mismatch(f"the claim is {claim.state}: no receipt is taken for its round", hint="the round has gone on")
+    if int(given.mask) >> int(job.params["slots"]):
+        raise Mismatch(f"mask {given.mask} names slots beyond {job.params['slots']}", hint="bit s stands for slot s")
+    return Address(claim.worker)
+
+
+def _require_signed(context: Context, account: Address, given: ReceiptIn) -> None:
+    job = JobId(bytes.fromhex(given.job[2:]))
+    digest = receipt_hash(context.chain_id, context.market, job, given.round, given.attempt, int(given.mask))
+    # INVARIANT: what the contract would refuse is refused here, where it spoils nobody's batch.
+    if not context.signed_for(account, digest, bytes.fromhex(given.signature[2:])):
+        raise Mismatch(
+            f"the receipt is signed by neither {account} nor its delegate",
+            hint="sign EIP-712 Receipt for this round, attempt, chain and market",
+        )
