@@ -1,17 +1,18 @@
-"""Announcing claims to a coordinator: signed, in a thread of its own, never in the way of the claim itself."""
+"""Telling a coordinator: claims, and receipts for it to send. Signed, in a thread of its own, never in the way."""
 
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import structlog
 
 from lockstep.protocol.claims import typed_data
-from lockstep.protocol.jobs import Body, Claim
-from lockstep.protocol.types import Address, ClaimId, Seconds, StateRoot, TraceRoot
+from lockstep.protocol.jobs import Body, Claim, Receipt
+from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, StateRoot, TraceRoot
 from worker.progress import Material
 
 if TYPE_CHECKING:
@@ -22,11 +23,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 5.0
-PATH = "/api/v1/claims"
+CLAIMS, RECEIPTS = "/api/v1/claims", "/api/v1/receipts"
+
+
+class Answer(Enum):
+    """What a coordinator said to a receipt."""
+
+    TAKEN = "taken"
+    LATER = "later"
+    """It can not say yet: its index may be behind."""
+    REFUSED = "refused"
+    """It will not have it, or nobody answered."""
 
 
 class Announcer:
-    """Tells one coordinator about claims; without a URL it tells nobody."""
+    """Tells one coordinator about claims and hands it receipts; without a URL it tells nobody."""
 
     def __init__(self, url: str, account: LocalAccount, node: NodeKey, chain_id: int, market: Address) -> None:
         self._url = url.rstrip("/")
@@ -42,10 +53,19 @@ class Announcer:
         if not self._url or (material.claim, material.trace_root) in self._told:
             return
         self._told.add((material.claim, material.trace_root))
-        body = json.dumps(self.body(material, base, transitions)).encode()
-        target = urlsplit(self._url).path.rstrip("/") + PATH
-        headers = self._node.sign_request("POST", target, body, now=now)
-        self._thread.submit(self._send, body, headers)
+        self._post(CLAIMS, self.body(material, base, transitions), now)
+
+    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[Answer]:
+        """Hand a receipt over, to be sent with others'; returns at once. The same again is no harm."""
+        if not self._url:
+            nobody: Future[Answer] = Future()
+            nobody.set_result(Answer.REFUSED)
+            return nobody
+        fields = {
+            "job": "0x" + job.hex(), "round": r, "attempt": attempt, "who": receipt.who, "mask": str(receipt.mask),
+            "signature": "0x" + receipt.signature.hex(),
+        }  # fmt: skip
+        return self._post(RECEIPTS, fields, now)
 
     def body(self, material: Material, base: StateRoot, transitions: int) -> dict[str, object]:
         """The request: the claim's fields, the staking key's EIP-712 signature over them, and the CIDs."""
@@ -69,18 +89,25 @@ class Announcer:
         """Let what is under way end, within its timeout."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _send(self, body: bytes, headers: dict[str, str]) -> None:
+    def _post(self, path: str, fields: dict[str, object], now: Seconds) -> Future[Answer]:
+        body = json.dumps(fields).encode()
+        headers = self._node.sign_request("POST", urlsplit(self._url).path.rstrip("/") + path, body, now=now)
+        return self._thread.submit(self._send, path, body, headers)
+
+    def _send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         import httpx2
 
         try:
             answer = httpx2.post(
-                self._url + PATH,
+                self._url + path,
                 content=body,
                 headers={**headers, "content-type": "application/json"},
                 timeout=TIMEOUT_SECONDS,
             )
-        except httpx2.HTTPError as error:
-            log.info("coordinator not told", error=str(error))
-            return
-        if answer.status_code >= 400:
-            log.info("coordinator refused the claim", status=answer.status_code, body=answer.text[:300])
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            log.info("coordinator not told", path=path, error=str(error))
+            return Answer.REFUSED
+        if answer.is_success:
+            return Answer.TAKEN
+        log.info("coordinator refused", path=path, status=answer.status_code, body=answer.text[:300])
+        return Answer.LATER if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else Answer.REFUSED

@@ -26,13 +26,14 @@ from lockstep.jobs import ClaimRun
 from lockstep.merging import RoundRecord
 from lockstep.protocol import claims
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
-from lockstep.protocol.jobs import Body, Reveal
+from lockstep.protocol.jobs import Body, Receipt, Reveal
 from lockstep.protocol.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
 from lockstep.storage.payload import Checkpoint
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
 from worker.decide import Act, Roots, RoundView
 from worker.defending import Defence
+from worker.handing import Handover
 from worker.lying import Liar
 from worker.parts import Parts, Taken
 from worker.progress import Material, WorkFolder
@@ -73,6 +74,9 @@ class Claimant:
         self._judging: dict[ClaimId, Future[dict[int, Report]]] = {}
         self._reports: dict[ClaimId, dict[int, Report]] = {}
         """By our own claim: what the payloads of its round are."""
+        self._receipts: dict[ClaimId, Receipt] = {}
+        """By our own claim: what we say, which does not change once it is signed."""
+        self._handover = Handover(parts.announcer)
         self._reported: set[ClaimId] = set()
         self._asks = Asks(parts.contracts)
         self.liar = Liar(parts.home)
@@ -219,41 +223,54 @@ class Claimant:
     # -- what the others' payloads are
 
     def attest(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
-        """Fetch and decode what was revealed, then say which slots' payloads are there.
+        """Fetch and decode what was revealed, then say which slots' payloads are there: through the coordinator if it
+        sends that in time."""
+        assert taken.view is not None, "acts follow from a view"
+        claim = claim_of(taken, r, act.slot)
+        receipt = self._receipts.get(claim) or self._receipt(taken, r, act.slot, claim, now)
+        if receipt is None or self._handover.rests(taken.view, r, receipt):
+            return
+        self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [receipt]), act)
+
+    def _receipt(self, taken: Taken, r: RoundView, slot: int, claim: ClaimId, now: Seconds) -> Receipt | None:
+        """What a slot's owner says of the round, signed; None while it is not known.
 
         What is missing may yet come: it is looked for again until a quarter of the window is left.
         """
-        claim = claim_of(taken, r, act.slot)
         work = self._judging.get(claim)
         if work is None:
             payloads = taken.ledger.rounds[r.number].payloads
             known = self._reports.get(claim, {})
             self._judging[claim] = self.on_bench(partial(self._judge, taken, payloads, known))
-            return
+            return None
         if not work.done() or self._retry_at.get(claim, Seconds(0)) > now:
-            return
+            return None
         reports = self._reports[claim] = work.result()
         del self._judging[claim]
         last = last_chance(r.state.attest_ends, taken.params.attest_seconds, now)
         if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
             self._retry_at[claim] = Seconds(now + 1)
-            return
-        self._demand(taken, r, reports, now)
-        given = self._parts.contracts.sign_receipts(
-            self._parts.party.account, taken.ledger.id, r.number, r.state.attempt, mask_of(reports), [act.slot]
+            return None
+        if self._demanded(taken, r, reports, now):
+            # Receipts may end the phase: ours follows the demand, in this account's own order.
+            self._handover.keep(claim)
+        (self._receipts[claim],) = self._parts.contracts.sign_receipts(
+            self._parts.party.account, taken.ledger.id, r.number, r.state.attempt, mask_of(reports), [slot]
         )
-        self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, given), act)
+        return self._receipts[claim]
 
-    def _demand(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> None:
-        """Demand one payload that the others would merge and we cannot have: before our receipt, which may end it."""
+    def _demanded(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> bool:
+        """Whether we demand a payload, which is one that the others would merge and we cannot have."""
         others = {s: report for s, report in reports.items() if s not in r.slots_of(self._parts.address)}
         slot, vault = to_demand(others, r.state), self._parts.contracts.vault
         if slot is None or vault.free(self._parts.address) < self._market.bond_of(taken.ledger.id):
-            return
+            return False
         claim = claim_of(taken, r, slot)
         key, demand = self._asks.payload(taken.ledger.id, r.number, slot, claim)
-        if not self._sender.known(key) and self._sender.submit(key, demand):
+        known = self._sender.known(key)
+        if not known and self._sender.submit(key, demand):
             event("demanded", time=now, claim=claim.hex(), round=r.number, slot=slot)
+        return known or self._sender.known(key)
 
     def _judge(
         self, taken: Taken, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]

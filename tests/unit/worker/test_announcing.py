@@ -12,10 +12,10 @@ from eth_account.messages import encode_typed_data
 from lockstep.identity import NodeKey, verify_request
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import typed_data
-from lockstep.protocol.jobs import Body, Claim
+from lockstep.protocol.jobs import Body, Claim, Receipt
 from lockstep.protocol.requests import RequestSignature
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
-from worker.announcing import PATH, Announcer
+from worker.announcing import CLAIMS, RECEIPTS, Announcer, Answer
 from worker.progress import Material
 
 STAKING = Account.from_key(b"\x11" * 32)
@@ -27,6 +27,7 @@ MATERIAL = Material(
     (StateRoot(b"1" * 32), StateRoot(merkle.node(OUT, OUT2))), OUT, OUT2, Cid("bafytrace"), Cid("bafypayload"),
 )  # fmt: skip
 BASE = StateRoot(b"b" * 32)
+RECEIPT = Receipt(2, 1 << 63 | 5, b"w" * 65)
 
 
 class Coordinator(HTTPServer):
@@ -71,7 +72,7 @@ def test_a_claim_is_announced_once_signed_by_node_and_staking_key(coordinator: C
     teller.close()
     assert len(coordinator.got) == 1, "once"
     path, headers, sent = coordinator.got[0]
-    assert path == PATH
+    assert path == CLAIMS
     signature = RequestSignature.parse({k.lower(): v for k, v in headers.items()})
     verify_request(signature, "POST", path, sent)
     assert signature.key == NODE.public
@@ -101,4 +102,38 @@ def test_a_coordinator_that_refuses_or_is_gone_is_no_failure(coordinator: Coordi
 def test_without_a_url_nobody_is_told() -> None:
     teller = announcer("")
     teller.announce(MATERIAL, BASE, 2, Seconds(1000))
+    assert teller.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is Answer.REFUSED
     teller.close()
+
+
+def test_a_receipt_is_handed_over_as_attest_takes_it_signed_by_the_node(coordinator: Coordinator) -> None:
+    giver = announcer(f"http://127.0.0.1:{coordinator.server_port}/behind/a/path")
+    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is Answer.TAKEN
+    giver.close()
+    ((path, headers, sent),) = coordinator.got
+    assert path == "/behind/a/path" + RECEIPTS
+    signature = RequestSignature.parse({k.lower(): v for k, v in headers.items()})
+    verify_request(signature, "POST", path, sent)
+    assert signature.key == NODE.public
+    assert json.loads(sent) == {
+        "job": "0x" + MATERIAL.job.hex(), "round": 3, "attempt": 1, "who": 2, "mask": str(1 << 63 | 5),
+        "signature": "0x" + "77" * 65,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [(202, Answer.TAKEN), (503, Answer.LATER), (401, Answer.REFUSED), (409, Answer.REFUSED), (500, Answer.REFUSED)],
+)
+def test_what_became_of_a_receipt_is_told(coordinator: Coordinator, status: int, answer: Answer) -> None:
+    coordinator.status = status
+    giver = announcer(f"http://127.0.0.1:{coordinator.server_port}")
+    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is answer
+    giver.close()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://not a host"])
+def test_a_coordinator_that_is_gone_takes_no_receipt(url: str) -> None:
+    giver = announcer(url)
+    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is Answer.REFUSED
+    giver.close()

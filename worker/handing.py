@@ -1,0 +1,56 @@
+"""Handing receipts over to a job's coordinator, which sends all of a round's in one transaction.
+
+What came of it the chain says: a coordinator that refuses, is silent or keeps them costs the round half a window.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.jobs import ZERO_ADDRESS, Receipt
+from lockstep.protocol.receipts import own_way
+from lockstep.protocol.types import ClaimId, JobId, Seconds
+from worker.announcing import Answer
+from worker.decide import JobView, RoundView
+
+RETRY_SECONDS = 1
+
+
+class Taker(Protocol):
+    """Who may be given a receipt: `announcing.Announcer`."""
+
+    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[Answer]:
+        """Returns at once."""
+
+
+class Handover:
+    """One worker's receipts on their way to its coordinator."""
+
+    def __init__(self, taker: Taker) -> None:
+        self._taker = taker
+        self._given: dict[ClaimId, Future[Answer]] = {}
+        self._again_at: dict[ClaimId, Seconds] = {}
+        self._kept: set[ClaimId] = set()
+
+    def keep(self, claim: ClaimId) -> None:
+        """Give this claim's receipt to nobody."""
+        self._kept.add(claim)
+
+    def rests(self, view: JobView, r: RoundView, receipt: Receipt) -> bool:
+        """Whether a receipt that is not on chain rests with the coordinator, which is given it if it may have it."""
+        params, now = view.params, view.now
+        claim = claim_id(view.id, r.number, r.state.attempt, receipt.who)
+        # INVARIANT: what is not on chain by half of the window is sent by who gave it, whoever else has it.
+        if own_way(r.state.attest_ends, params.attest_seconds, now):
+            return False
+        if params.aggregator == ZERO_ADDRESS or claim in self._kept:
+            return False
+        if claim not in self._given and self._again_at.get(claim, now) <= now:
+            self._given[claim] = self._taker.give(view.id, r.number, r.state.attempt, receipt, now)
+        given = self._given.get(claim)
+        if given is not None and given.done() and given.result() is Answer.LATER:
+            del self._given[claim]
+            self._again_at[claim] = Seconds(now + RETRY_SECONDS)
+        return given is None or not given.done() or given.result() is not Answer.REFUSED
