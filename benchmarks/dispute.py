@@ -32,6 +32,7 @@ from lockstep.numerics import reference
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Contents, StepTrace, tensor_root
 from lockstep.protocol import merkle, moves
+from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.openings import Levels, Tensor
 from lockstep.protocol.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
@@ -370,6 +371,8 @@ MODELS = {
     "gpt-0.8m": Shape(layers=4, width=128, context=64, rows=8),
     "gpt-10m": Shape(layers=6, width=384, context=64, rows=4),
 }
+BATCHES = (3, 16)
+"""Slots of a round whose receipts are sent one by one, and together."""
 ROUND = ("startRound", "join", "seal", "commit", "reveal", "attest", "freeze", "merge", "finalize")
 """The market's verbs in a round."""
 
@@ -399,6 +402,41 @@ def settle(arena: Arena) -> dict[str, Any]:
     return {
         "commit": max(spent["commit"]), "reveal": max(spent["reveal"]), "slots": SLOTS,
         "settled_round_per_slot": round(a_slot),
+    }  # fmt: skip
+
+
+def receipts() -> list[dict[str, Any]]:
+    """Gas of the receipts for a round: a transaction each, and one with all of them."""
+    terms = terms_of(job_of(MODELS["gpt-0.1m"]))
+    with tempfile.TemporaryDirectory() as folder:
+        arena = Arena.start(Path(folder))
+        try:
+            return [_receipts(arena, terms, slots) for slots in BATCHES]
+        finally:
+            arena.stop()
+
+
+def _receipts(arena: Arena, terms: Terms, slots: int) -> dict[str, Any]:
+    """`ratio` is what the one transaction costs of the many."""
+    out, out2 = StateRoot(merkle.EMPTY[0]), StateRoot(merkle.EMPTY[1])
+    # A reveal says that the last root is of the outputs; what was trained nobody asks here.
+    roots = [out] * terms.inner_steps + [StateRoot(merkle.node(out, out2))]
+    arena.claims(terms, slots, lambda seed, slot: roots, lambda slot: (out, out2))
+    job, market = arena.last_job(), arena.contracts.market
+    attempt, everything = market.round(job, 0).attempt, (1 << slots) - 1
+    given = arena.contracts.sign_receipts(arena.worker, job, 0, attempt, everything, range(slots))
+
+    def gas(batches: Sequence[Sequence[Receipt]]) -> int:
+        mark, before = arena.devnet.snapshot(), len(arena.spent)
+        for batch in batches:
+            arena.send(market.attest(job, 0, batch), arena.worker)
+        arena.devnet.revert(mark)
+        return sum(one.gas for one in arena.spent[before:])
+
+    each, together = gas([[one] for one in given]), gas([given])
+    return {
+        "slots": slots, "one_by_one": each, "together": together, "saved_per_slot": (each - together) // slots,
+        "ratio": round(together / each, 3),
     }  # fmt: skip
 
 
@@ -435,7 +473,7 @@ def measure(names: Sequence[str], *, quiet: bool) -> dict[str, Any]:
         results.append(result(name, games_[0].parameters, games_))
         rows += games_
     return {
-        "hardfork": HARDFORK, "results": results, "claims": claims, "arithmetic": arithmetic(),
+        "hardfork": HARDFORK, "results": results, "claims": claims, "receipts": receipts(), "arithmetic": arithmetic(),
         "games": [asdict(row) for row in rows],
     }  # fmt: skip
 
@@ -464,7 +502,7 @@ def main() -> None:
     if given.json:
         print(json.dumps({"ok": not over, "data": data}))
     else:
-        for key in ("results", "claims", "arithmetic"):
+        for key in ("results", "claims", "receipts", "arithmetic"):
             print(f"{key}: {json.dumps(data[key])}")
     if over:
         sys.exit(f"beyond a limit, or not convicted where the flip is: {', '.join(over)}")

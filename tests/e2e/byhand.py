@@ -35,7 +35,7 @@ from lockstep.merging import (
 )
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import claim_id, commitment, job_id
-from lockstep.protocol.jobs import Body, Phase, Reveal
+from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore, open_store
 from tests import toyjob
@@ -112,10 +112,7 @@ class Market:
         addresses.save(folder / "deployment.json")
         market = Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
         names = ["coordinator", "requester", "verifier", *(f"worker{i}" for i in range(workers))]
-        deployer = Outbox(folder / "deployer.sqlite", devnet.w3, devnet.account("deployer"))
-        mints = [(name, market.contracts.token.mint(Address(devnet.account(name).address), WALLET)) for name in names]
-        deployer.send_all(mints)
-        deployer.close()
+        market.fund(*names)
         market.workers = [Worker(market, name, slot) for slot, name in enumerate(names[3:])]
         return market
 
@@ -190,7 +187,20 @@ class Market:
         """Wait until the round stands in one of `phases`."""
         wait(lambda: self.phase(job, r) in phases, seconds, f"round {r} in {phases}, is {self.phase(job, r)!r}")
 
+    def fund(self, *names: str) -> None:
+        """Tokens for parties of the test's own."""
+        outbox = Outbox(self.folder / "deployer.sqlite", self.devnet.w3, self.devnet.account("deployer"))
+        token = self.contracts.token
+        outbox.send_all([(f"mint/{n}", token.mint(Address(self.devnet.account(n).address), WALLET)) for n in names])
+        outbox.close()
+
     def play_round(self, job: Job, r: int, base: jobs.Checkpoint) -> None:
+        """All workers join, train, commit, reveal and say what they have; whoever is to seal seals."""
+        self.claim_round(job, r, base)
+        for worker in self.workers:
+            worker.attest(job, r)
+
+    def claim_round(self, job: Job, r: int, base: jobs.Checkpoint) -> None:
         """All workers join, train, commit and reveal; whoever is to seal seals."""
         if self.contracts.market.job(job.id).started <= r:
             with contextlib.suppress(Exception):
@@ -205,8 +215,6 @@ class Market:
         for worker in self.workers:
             worker.reveal(job, r)
         self.wait_phase(job, r, Phase.ATTESTING)
-        for worker in self.workers:
-            worker.attest(job, r)
 
     def merge_by_turn(self, job: Job, r: int) -> None:
         """The slot owner whose turn it is merges the round, from the workers' own payloads."""
@@ -277,12 +285,18 @@ class Worker:
         opened, claim = self.claims[r]
         self.send(self.market.contracts.market.reveal(job.id, r, self.slot, opened), f"reveal/{claim.hex()}")
 
-    def attest(self, job: Job, r: int) -> None:
-        """Say that every payload is there."""
+    def receipt(self, job: Job, r: int, signer: LocalAccount | None = None) -> Receipt:
+        """That every payload is there, signed."""
         contracts = self.market.contracts
         mask, stored = (1 << job.params.slots) - 1, contracts.market.round(job.id, r)
-        given = contracts.sign_receipts(self.account, job.id, r, stored.attempt, mask, [self.slot])
-        self.send(contracts.market.attest(job.id, r, given), f"attest/{job.id.hex()}/{r}/{stored.attempt}")
+        signed = contracts.sign_receipts(signer or self.account, job.id, r, stored.attempt, mask, [self.slot])
+        return signed[0]
+
+    def attest(self, job: Job, r: int) -> None:
+        """Say that every payload is there."""
+        call = self.market.contracts.market.attest(job.id, r, [self.receipt(job, r)])
+        attempt = self.market.contracts.market.round(job.id, r).attempt
+        self.send(call, f"attest/{job.id.hex()}/{r}/{attempt}")
 
 
 def merged_checkpoint(market: Market, job: Job, merged: Mapping[str, Any]) -> jobs.Checkpoint:
