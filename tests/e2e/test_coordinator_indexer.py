@@ -158,5 +158,5 @@ def test_an_index_of_another_market_is_refused(database: Database, market: Marke
 
 
 def test_every_table_of_the_chain_is_compared_here(database: Database) -> None:
-    others = {"cursor", "announcements", "payloads", "leases", "alembic_version"}
+    others = {"cursor", "announcements", "signed_claims", "receipts", "payloads", "leases", "alembic_version"}
     assert set(inspect(database.engine).get_table_names()) == set(FROM_CHAIN) | others
