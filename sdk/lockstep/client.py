@@ -31,7 +31,7 @@ from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.job_rules import check_params
-from lockstep.protocol.jobs import JobParams, JobStatus
+from lockstep.protocol.jobs import JobParams, JobStatus, Phase
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
@@ -213,7 +213,12 @@ class JobHandle:
             if not batch.events:
                 break
             batch = reader.poll(batch.cursor)
-        standing = [e for (r, claim), e in merged.items() if market.claim_id_of(self.id, r) == claim]
+        # A merge that stands in a round that is void, on a convicted one, stands for nothing.
+        standing = [
+            e
+            for (r, claim), e in merged.items()
+            if market.claim_id_of(self.id, r) == claim and market.phase(self.id, r) in (Phase.LEAD, Phase.FINAL)
+        ]
         if not standing:
             raise TryLater("no round of the job is merged yet", hint="watch it, then download")
         last = max(standing, key=lambda e: e.args["round"])

@@ -31,7 +31,7 @@ from lockstep.chain.contracts import Call, Contracts, revert_data
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
-from lockstep.client import JobHandle, connect
+from lockstep.client import JobHandle, Network, connect
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job, TrainingJob
 from lockstep.ledger import ClaimRecord, Ledger, Watcher
@@ -163,12 +163,16 @@ class Court:
         self.send(self.contracts.market.create(self.params, 0, self.params.escrow), "requester")
         self.job_id = list(self.ledger().jobs)[-1]
 
-    def hire(self, job: TrainingJob) -> JobHandle:
-        """Any job instead, by way of the SDK: quoted, stored, escrowed, loaded and checked as its parties do."""
-        net = connect(
+    def network(self) -> Network:
+        """The SDK as the requester uses it, from a home that has sent nothing yet."""
+        return connect(
             rpc=self.devnet.url, storage=self.store.url, deployment=self.contracts.addresses,
             account=self.accounts["requester"], home=tempfile.mkdtemp(dir=self.folder),
         )  # fmt: skip
+
+    def hire(self, job: TrainingJob) -> JobHandle:
+        """Any job instead, by way of the SDK: quoted, stored, escrowed, loaded and checked as its parties do."""
+        net = self.network()
         quote = net.quote(job)
         handle = net.submit(quote, budget=quote.escrow)
         self.params, self.job_id, self.job = quote.params, handle.id, handle.parts

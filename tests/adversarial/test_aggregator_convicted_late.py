@@ -3,6 +3,7 @@
 import pytest
 
 from coordinator.cheats import cheat_of
+from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import Phase
 from lockstep.settings import DEVNET_CHAIN_ID
 from tests.adversarial.cheat import Cheat, Ended, ended, run
@@ -19,11 +20,16 @@ def play(court: Court) -> Ended:
     court.merge(r=1)
     court.seal(2)
     court.claim(r=2)
+    handle = court.network().job(court.job_id)
+    assert handle.checkpoint()[1]["round"] == 1
     assert set(court.audits()) == {wrong}, "what stands on a wrong merge is right, as far as it goes"
     (game,) = court.audit_and_play()
     assert court.convicted(wrong)
     assert [court.phase(r) for r in (1, 2)] == [Phase.VOID, Phase.VOID]
+    with pytest.raises(TryLater):
+        handle.checkpoint()
     court.merge()
+    assert handle.checkpoint()[1]["round"] == 0, "what stands on a convicted merge is nobody's model"
     for r in (1, 2):
         court.send(court.contracts.market.release(court.job_id, r), "requester")
         court.seal(r)
