@@ -111,7 +111,7 @@ def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
     net = network(market, "trainer")
     quote = net.quote(small())
     handle = net.submit(quote, budget=quote.escrow, nonce=7)
-    spent = WALLET - quote.escrow
+    spent = WALLET - quote.escrow - quote.deposit
     assert net.contracts.token.balance_of(market.address("trainer")) == spent
 
     again = net.submit(quote, budget=quote.escrow, nonce=7)
@@ -197,15 +197,17 @@ def by_command(market: Market, job: JobId, merge: str, model: Path, folder: Path
 def test_cancel_gives_the_escrow_back(market: Market) -> None:
     net = network(market, "waverer")
     handle = net.submit(quote := net.quote(small()), budget=quote.escrow)
-    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.escrow
+    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.escrow - quote.deposit
     handle.cancel()
     status = handle.status()
     assert (status["status"], status["paid"], status["refunded"]) == ("cancelled", "0", str(quote.escrow))
-    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET, "to the last wei"
+    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.deposit, "to the last wei"
     handle.cancel()
     assert handle.status() == status, "a second time changes nothing"
     assert net.withdraw() == 0, "and nothing is owed"
     market.requester.send(net.contracts.market.finish(handle.id), "finish cancelled")
+    assert net.withdraw() == quote.deposit, "which is owed when the job is over"
+    assert net.contracts.token.balance_of(market.address("waverer")) == WALLET
     assert [e.name for e in handle.watch()] == ["JobCreated", "JobCancelled", "JobDone"]
 
 
