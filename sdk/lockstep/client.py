@@ -25,7 +25,8 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.jobs import Job, Schedule, TrainingJob, load, subtree_root
-from lockstep.merging import load_checkpoint
+from lockstep.ledger import Watcher
+from lockstep.merging import load_checkpoint, merged_again
 from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
@@ -237,11 +238,21 @@ class JobHandle:
     def metrics(self) -> Metrics:
         """What an evaluation has found by its latest merged round that stands, checked against the chain.
 
-        Raises TryLater before the first merge, UsageError if the job trains.
+        A slot that was convicted after it was merged is left out: the rounds' payloads are then merged again without
+        it. Raises TryLater before the first merge, UsageError if the job trains.
         """
-        spec = EvaluationSpec.of(self.parts.spec.strategy)
-        checkpoint, _ = self.checkpoint()
-        return read_metrics(checkpoint.outer, self.parts.programs.step, spec)
+        job = self.parts
+        spec = EvaluationSpec.of(job.spec.strategy)
+        checkpoint, source = self.checkpoint()
+        watcher = Watcher(EventReader(self.net.w3, self.net.contracts.addresses))
+        watcher.poll()
+        rounds = watcher.ledger.jobs[self.id].rounds
+        merged = [rounds[r] for r in sorted(rounds) if r <= source["round"] and rounds[r].merge is not None]
+        convicted = sum(len(r.merged_and_convicted) for r in merged)
+        # INVARIANT: a loss that a proof has shown to be false is in no mean.
+        if convicted:
+            checkpoint = merged_again(job, self.net.store, [r.record_of_honest(job.params.slots) for r in merged])
+        return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
     def download(self, out: str | Path) -> Path:
         """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path.

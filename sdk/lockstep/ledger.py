@@ -119,6 +119,17 @@ class RoundLedger:
         payloads = self.payloads
         return tuple(payloads.get(s) if self.mask >> s & 1 else None for s in range(slots))
 
+    @property
+    def merged_and_convicted(self) -> frozenset[int]:
+        """Slots that the merge takes though they were convicted afterwards."""
+        return frozenset(s for s, c in self.claims.items() if c.convicted and self.mask >> s & 1)
+
+    def record_of_honest(self, slots: int) -> RoundRecord:
+        """As it would have been merged, had nobody lied: no convicted slot among its payloads, and no checkpoint."""
+        left_out = self.merged_and_convicted
+        payloads = tuple(None if s in left_out else p for s, p in enumerate(self.accepted(slots)))
+        return RoundRecord(self.number, self.seed, payloads, None, Digest(bytes(32)), Digest(bytes(32)))
+
     def record(self, slots: int, merge: ClaimRecord | None = None) -> RoundRecord:
         """As the rounds after it start from it: by the merge that stands, or by `merge`."""
         m = merge or self.merge

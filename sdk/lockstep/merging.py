@@ -138,6 +138,17 @@ def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], 
     return finish(merge_run(job, base, payloads, seed, round_))
 
 
+def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
+    """What these rounds' payloads give, one merge after the other from the genesis, whatever was merged on chain.
+
+    Raises what `fetch_payload` raises.
+    """
+    checkpoint = job.genesis
+    for r in records:
+        checkpoint = merge_round(job, checkpoint, fetch_payloads(job, store, r.payloads), r.seed, r.number).checkpoint
+    return checkpoint
+
+
 def finish(run: ClaimRun) -> Merged:
     """Run a merge to its end."""
     final = run.advance(1, run.start)

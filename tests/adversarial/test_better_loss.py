@@ -14,6 +14,7 @@ from lockstep.client import JobHandle
 from lockstep.jobs import ClaimRun
 from lockstep.protocol.presets import Terms
 from lockstep.protocol.program import Kind, Program
+from lockstep.training.metrics import EvaluationSpec, read_metrics
 from tests import evaluations
 from tests.adversarial.cheat import Cheat, Ended, convict, ended, run
 from tests.adversarial.court import LONG, Court, Where
@@ -114,16 +115,41 @@ def better_model(court: Court) -> Ended:
     return reported(court, handle, convict(court, liar, declared))
 
 
+def found_out_later(court: Court) -> Ended:
+    """Slot 0's half is merged before anybody looks: the merge stands, and whoever reads the loss merges without it."""
+    handle = hired(court)
+    lie, where = LIES["half of it in the payload"]
+    honest = court.run(0)
+    runs = [lying(honest, lie), court.run(1), court.run(2)]
+    claims = court.claim({0: runs[0]})
+    court.merge()
+    assert handle.metrics().batches == 3 * evaluations.BATCHES, "nobody knows better yet"
+    (game,) = court.audit_and_play()
+    assert court.convicted(claims[0])
+    court.settle()
+    court.balance({"worker-0": court.params.slot_stake})
+    checkpoint, _ = handle.checkpoint()
+    payloads = [payload_of_run(each) for each in runs]
+    assert checkpoint.outer[0].tobytes() == evaluations.added(payloads).tobytes(), "the chain's own, with the lie"
+    found, due = handle.metrics(), evaluations.added(payloads[1:])
+    assert found == read_metrics([due], court.job.programs.step, EvaluationSpec(next_token=True), left_out=1)
+    return ended(court, game, where(honest))
+
+
+def payload_of_run(claimed: ClaimRun) -> np.ndarray:
+    """What a slot puts out."""
+    *_, (_, final, _) = claimed.states()
+    assert final[0] is not None
+    return final[0]
+
+
 def reported(court: Court, handle: JobHandle, end: Ended) -> Ended:
     """The end; what the job reports is the sum of the honest slots, to the last bit."""
-    payloads = []
-    for slot in (1, 2):
-        *_, (_, final, _) = court.run(slot).states()
-        payloads.append(final[0])
+    payloads = [payload_of_run(court.run(slot)) for slot in (1, 2)]
     checkpoint, _ = handle.checkpoint()
     assert checkpoint.outer[0].tobytes() == evaluations.added(payloads).tobytes()
     found = handle.metrics()
-    assert found.batches == 2 * evaluations.BATCHES, "the liar's are not among them"
+    assert (found.batches, found.left_out) == (2 * evaluations.BATCHES, 0), "the liar's were not merged"
     return end
 
 
@@ -148,7 +174,10 @@ def lying_merger(court: Court) -> Ended:
 
 CHEAT = Cheat(
     "better loss in an evaluation", "fraud",
-    {**{name: lie_of(name) for name in LIES}, "of better parameters": better_model, "in the merge": lying_merger},
+    {
+        **{name: lie_of(name) for name in LIES}, "of better parameters": better_model,
+        "found out after the merge": found_out_later, "in the merge": lying_merger,
+    },
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from lockstep import jobs
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import JobId, Seconds
 from lockstep.training.baseline import Sample, flat_parameters
-from lockstep.training.export import load_model
-from lockstep.training.models import next_token_loss
+from lockstep.training.export import load_model, save_model
+from lockstep.training.models import GPT, GPTConfig, describe, next_token_loss
+from lockstep.training.parameters import initial_parameters, layout_of
 from tests import evaluations
 from tests.toyjob import TOY_TERMS
 
@@ -94,3 +96,42 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
             assert json.loads(told.out.read_text())["data"] == found.__dict__
         else:
             assert told.out.read_text().startswith(f"loss {found.loss:.8g}, perplexity")
+
+
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 8
+DESCRIBED = """
+texts = "texts"
+batch = { rows = 2 }
+slots = 2
+evaluation = { model = "pulled", batches = 3, documents = "all" }
+"""
+
+
+def test_an_evaluation_is_described_quoted_and_opened_by_command(market: Market, tmp_path: Path) -> None:
+    trains = market.submit().id
+    (asker,) = homes_of(market, "requester")
+    options = [*where(market), "--home", str(asker), "--password-file", str(asker / "password"), "--json"]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/tale.txt").write_text(TEXT)
+    (tmp_path / "eval.toml").write_text(DESCRIBED)
+    model = GPT(GPTConfig(context=16, layers=1, heads=2, width=32))
+    flat = initial_parameters(model, 0)
+    save_model(tmp_path / "pulled", flat, layout_of(model).describe(), describe(model))
+
+    def told(code: int, *command: str) -> Any:
+        process = market.start(command[0], ["train", *command, *options])
+        assert process.popen.wait(60) == code, process.log.read_text()
+        envelope = json.loads(process.out.read_text())
+        return envelope["data" if code == 0 else "error"]
+
+    quoted = told(0, "quote", str(tmp_path / "eval.toml"))
+    assert (quoted["rounds"], quoted["slots"], quoted["inner_steps"]) == (1, 2, 3)
+    job = told(0, "run", str(tmp_path / "eval.toml"), "--budget", quoted["escrow"])["job"]
+    assert market.contracts.market.params(JobId(bytes.fromhex(job))).genesis_shared == tensor_root(flat)
+    for early in (("metrics", job), ("pull", job, "--out", str(tmp_path / "early"))):
+        assert told(75, *early)["code"] == "try_later"
+    assert not (tmp_path / "early").exists()
+
+    refused = told(2, "metrics", trains.hex())
+    assert (refused["code"], bool(refused["hint"])) == ("usage", True)
+    assert "trains" in refused["message"]

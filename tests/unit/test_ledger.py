@@ -138,6 +138,31 @@ def test_convicted_slot_is_marked_in_its_own_attempt() -> None:
     assert not round_.merges
 
 
+def test_slot_that_is_convicted_after_the_freeze_is_merged_and_can_be_left_out() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(10), root(11))
+    claims = [chain.reveal(0, 0, slot) for slot in range(SLOTS)]
+    chain.merge(0, 0, root(30), mask=0b11)
+    round_ = chain.ledger.jobs[JOB].rounds[0]
+    assert round_.merged_and_convicted == frozenset()
+    assert round_.record_of_honest(SLOTS).payloads == round_.accepted(SLOTS)
+    chain.convict(0, 1, claims[1], W1)
+    assert round_.merged_and_convicted == {1}
+    assert [p and p.cid for p in round_.accepted(SLOTS)] == ["payload-0", "payload-1"], "the merge stands"
+    honest = round_.record_of_honest(SLOTS)
+    assert [p and p.cid for p in honest.payloads] == ["payload-0", None]
+    assert (honest.number, honest.seed, honest.checkpoint) == (0, root(9), None)
+
+
+def test_slot_that_is_convicted_before_the_freeze_is_not_merged() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(10), root(11))
+    claims = [chain.reveal(0, 0, slot) for slot in range(SLOTS)]
+    chain.convict(0, 1, claims[1], W1)
+    chain.merge(0, 0, root(30), mask=0b01)
+    assert chain.ledger.jobs[JOB].rounds[0].merged_and_convicted == frozenset()
+
+
 def test_failed_round_leaves_no_checkpoint_and_the_next_one_goes_on_from_before_it() -> None:
     chain = Chain()
     chain.start(0, 0, root(10), root(11))

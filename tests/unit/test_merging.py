@@ -16,6 +16,7 @@ from lockstep.merging import (
     judge,
     load_checkpoint,
     merge_round,
+    merged_again,
     payload_bytes,
     store_checkpoint,
 )
@@ -115,6 +116,21 @@ def test_a_base_that_nobody_holds_and_payloads_do_not_give_is_refused(job: Job, 
     lost = replace(entry, checkpoint=cid_of(b"lost"), payloads=(replace(named, cid=cid_of(b"gone")), None, None))
     with pytest.raises(BlobMissing):
         base_checkpoint(job, store, [lost])
+
+
+def test_rounds_are_merged_again_from_the_genesis_whatever_was_merged(job: Job, store: ContentStore) -> None:
+    payloads = [trained(job, slot) for slot in range(3)]
+    kept = [stored(job, store, p) for p in payloads]
+    first = merge_round(job, job.genesis, [payloads[0], None, payloads[2]], toyjob.SEED, 0)
+    second = merge_round(job, first.checkpoint, [None, *payloads[1:]], toyjob.SEED, 1)
+    lied = merge_round(job, job.genesis, payloads, toyjob.SEED, 0)
+    records = [
+        replace(record(job, store, lied, [kept[0], None, kept[2]]), number=0),
+        replace(record(job, store, lied, [None, *kept[1:]]), number=1),
+    ]
+    again = merged_again(job, store, records)
+    assert job.checkpoint_roots(again) == (second.out, second.out2)
+    assert merged_again(job, store, []) is job.genesis
 
 
 def test_a_checkpoint_is_checked_against_the_chain(job: Job, store: ContentStore) -> None:

@@ -178,7 +178,8 @@ def metrics(
     """What an evaluation has found: mean loss, and of how many rows."""
     found = _handle(job, rpc, storage, deployment, home, password_file).metrics()
     more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
-    text = f"loss {found.loss:.8g}{more} ({found.batches} batches, {found.rows} rows)"
+    without = f", without {found.left_out} convicted" if found.left_out else ""
+    text = f"loss {found.loss:.8g}{more} ({found.batches} batches, {found.rows} rows{without})"
     # JSON has no word for what is no number: "nan", "inf".
     data = {k: v if v is None or math.isfinite(v) else str(v) for k, v in asdict(found).items()}
     emit(data, as_json, text=text)

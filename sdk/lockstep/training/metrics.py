@@ -54,9 +54,13 @@ class Metrics:
     """Those of the batches; a row that is drawn twice counts twice."""
     perplexity: float | None
     """exp(loss) where each next token is predicted."""
+    left_out: int
+    """Slots that were merged, and convicted later: nothing of theirs is in the numbers above."""
 
 
-def read_metrics(outer: Sequence[NDArray[np.float32]], step: Program, spec: EvaluationSpec) -> Metrics:
+def read_metrics(
+    outer: Sequence[NDArray[np.float32]], step: Program, spec: EvaluationSpec, left_out: int = 0
+) -> Metrics:
     """The metrics of a merge's outer state, one f32 [3], with `step` before it; PayloadInvalid if it holds none."""
     # INVARIANT: an evaluation's outer state is its metrics: a sum, what rounding took of it, a whole number of batches.
     if [(x.dtype, x.shape) for x in outer] != [(np.float32, (3,))] or not _is_count(float(outer[0][BATCHES])):
@@ -66,7 +70,7 @@ def read_metrics(outer: Sequence[NDArray[np.float32]], step: Program, spec: Eval
     # Where the sum is infinite, or no number, there is no rest.
     total += float(words[REST]) if math.isfinite(total) else 0.0
     loss = total / batches if batches else math.nan
-    return Metrics(loss, batches, batches * rows_of(step), _exp(loss) if spec.next_token else None)
+    return Metrics(loss, batches, batches * rows_of(step), _exp(loss) if spec.next_token else None, left_out)
 
 
 def rows_of(step: Program) -> int:

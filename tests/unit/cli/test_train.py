@@ -96,17 +96,18 @@ class Found:
 
     loss: float
     perplexity: float | None
+    left_out: int = 0
 
     def metrics(self) -> Metrics:
         """Of four batches of eight rows."""
-        return Metrics(self.loss, 4, 32, self.perplexity)
+        return Metrics(self.loss, 4, 32, self.perplexity, self.left_out)
 
 
 @pytest.mark.parametrize(
     ("found", "data", "text"),
     [
         (Found(2.5, 12.182494), {"loss": 2.5, "perplexity": 12.182494}, "loss 2.5, perplexity 12.1825"),
-        (Found(2.5, None), {"loss": 2.5, "perplexity": None}, "loss 2.5"),
+        (Found(2.5, None, 1), {"loss": 2.5, "perplexity": None}, "loss 2.5"),
         (Found(math.inf, math.inf), {"loss": "inf", "perplexity": "inf"}, "loss inf, perplexity inf"),
         (Found(math.nan, math.nan), {"loss": "nan", "perplexity": "nan"}, "loss nan, perplexity nan"),
     ],
@@ -115,8 +116,10 @@ def test_metrics_are_printed_as_json_even_where_they_are_no_numbers(
     lockstep: Lockstep, monkeypatch: pytest.MonkeyPatch, found: Found, data: dict[str, object], text: str
 ) -> None:
     monkeypatch.setattr("lockstep.cli.train._handle", lambda *named: found)
-    assert lockstep("train", "metrics", "ab" * 32, "--json").data == {**data, "batches": 4, "rows": 32}
-    assert lockstep("train", "metrics", "ab" * 32).out == f"{text} (4 batches, 32 rows)\n"
+    told = {**data, "batches": 4, "rows": 32, "left_out": found.left_out}
+    assert lockstep("train", "metrics", "ab" * 32, "--json").data == told
+    without = ", without 1 convicted" if found.left_out else ""
+    assert lockstep("train", "metrics", "ab" * 32).out == f"{text} (4 batches, 32 rows{without})\n"
 
 
 def test_a_deployment_that_is_missing_is_7_and_garbage_2(lockstep: Lockstep, party: list[str]) -> None:
