@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -285,16 +285,19 @@ class Worker:
         opened, claim = self.claims[r]
         self.send(self.market.contracts.market.reveal(job.id, r, self.slot, opened), f"reveal/{claim.hex()}")
 
-    def receipt(self, job: Job, r: int, signer: LocalAccount | None = None) -> Receipt:
-        """That every payload is there, signed."""
+    def receipt(
+        self, job: Job, r: int, signer: LocalAccount | None = None, slots: Collection[int] | None = None
+    ) -> Receipt:
+        """That the payloads of these slots are there, of all by default; signed."""
         contracts = self.market.contracts
-        mask, stored = (1 << job.params.slots) - 1, contracts.market.round(job.id, r)
-        signed = contracts.sign_receipts(signer or self.account, job.id, r, stored.attempt, mask, [self.slot])
+        mask = sum(1 << s for s in (range(job.params.slots) if slots is None else slots))
+        attempt = contracts.market.round(job.id, r).attempt
+        signed = contracts.sign_receipts(signer or self.account, job.id, r, attempt, mask, [self.slot])
         return signed[0]
 
-    def attest(self, job: Job, r: int) -> None:
-        """Say that every payload is there."""
-        call = self.market.contracts.market.attest(job.id, r, [self.receipt(job, r)])
+    def attest(self, job: Job, r: int, slots: Collection[int] | None = None) -> None:
+        """Say that the payloads of these slots are there, of all by default."""
+        call = self.market.contracts.market.attest(job.id, r, [self.receipt(job, r, slots=slots)])
         attempt = self.market.contracts.market.round(job.id, r).attempt
         self.send(call, f"attest/{job.id.hex()}/{r}/{attempt}")
 
