@@ -30,9 +30,10 @@ from lockstep.protocol.errors import (
     ChainError,
     FundsError,
     LockstepError,
+    ProgramInvalid,
     RowMissing,
-    TooSlow,
     TryLater,
+    Unfit,
     Unreachable,
 )
 from lockstep.protocol.jobs import Body, JobParams, Phase
@@ -47,6 +48,12 @@ LINKS = 4096
 
 RETRY_SECONDS = Seconds(3)
 """Of chain time: how long a duty rests whose data could not be had, or whose transaction is not due."""
+
+LOAD_SECONDS = Seconds(15)
+"""The same for a job that could not be loaded."""
+
+AGAIN_SECONDS = Seconds(300)
+"""The same for a job that this machine was too slow for."""
 
 NEVER = Seconds(1 << 62)
 
@@ -159,12 +166,13 @@ class Witnessing:
         """One look at the chain."""
         self._now, self._params = head.time, params
         self._take(ledger)
-        for job in ledger.jobs.values():
-            if job.id in params and params[job.id].witnesses and not job.done:
-                self._attend(ledger, job, head, draining)
+        # What is owed comes first: a job that is tried takes the bench.
         for audit in list(ledger.audits.values()):
             if audit.state.status == AuditStatus.DRAWN and audit.state.job in params:
                 self._audit(ledger, audit)
+        for job in ledger.jobs.values():
+            if job.id in params and params[job.id].witnesses and not job.done:
+                self._attend(ledger, job, head, draining)
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
         """A suspect claim was replayed to its end."""
@@ -197,7 +205,7 @@ class Witnessing:
         if (job.id, me) not in ledger.heads and self._ready(("enrol", job.id)):
             if job.id in self._fit:
                 self._enrol(job.id)
-            elif self._bench.subject is None:
+            elif self._bench.subject is None and self.at_rest(ledger):
                 self._bench.begin(Trial(job.id), lambda go_on: self._try(job.id))
         for r in to_draw(ledger, job, head.number):
             if self._party.contracts.market.phase(job.id, r) == Phase.ATTESTING:
@@ -207,21 +215,22 @@ class Witnessing:
                 self._submit(contract.draw(job.id, r), key)
 
     def _try(self, job: JobId) -> None:
-        """Raises TooSlow if this machine is. On the bench."""
+        """Raises Unfit if this machine is. On the bench."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
-        pace.require_witness(self._params[job], pace.measure(self._public_of(job).job))
+        pace.keep_up(self._public_of(job).job, pace.require_witness)
 
     def _tried(self, job: JobId, tried: Future[None]) -> None:
         try:
             tried.result()
         except Cancelled:
             return
-        except TooSlow as error:
-            self._rest["enrol", job] = NEVER
+        except (Unfit, ProgramInvalid) as error:
+            # A slow machine may have been busy; a Program stays what it is.
+            self._rest["enrol", job] = Seconds(self._now + AGAIN_SECONDS) if isinstance(error, Unfit) else NEVER
             self._tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
             log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)
-            self._rest["enrol", job] = Seconds(self._now + RETRY_SECONDS)
+            self._rest["enrol", job] = Seconds(self._now + LOAD_SECONDS)
         else:
             self._fit.add(job)
 

@@ -104,7 +104,7 @@ class Announcer:
                 headers={**headers, "content-type": "application/json"},
                 timeout=TIMEOUT_SECONDS,
             )
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             log.info("coordinator not told", path=path, error=str(error))
             return Answer.REFUSED
         if answer.is_success:

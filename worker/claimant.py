@@ -341,6 +341,8 @@ class Claimant:
 
     def forget(self, job: JobId) -> None:
         """Remove the material of a job that is done: nobody can challenge its claims any more."""
+        self._bases.pop(job, None)
+        self._public.pop(job, None)
         for material in self.defence.materials():
             if material.job == job:
                 WorkFolder(self._parts.home, material.claim).remove()

@@ -118,6 +118,8 @@ class Self:
     """Finish what was joined, join nothing more."""
     trained: frozenset[tuple[int, int]] = frozenset()
     """(round, slot) of the claims that are ready to be committed."""
+    fit: bool = True
+    """Whether its machine keeps up with the job: what was joined is finished, nothing more is begun."""
     base: Roots | None = None
     """The checkpoint that it holds."""
 
@@ -127,7 +129,7 @@ def acts(view: JobView, me: Self) -> list[Act]:
     found = [act for r in view.rounds for act in _round_acts(view, r, me)]
     if view.job.status == JobStatus.DONE:
         return [a for a in found if a.do == Do.RELEASE]
-    if _startable(view) and not me.draining:
+    if _startable(view) and me.fit and not me.draining:
         # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
         found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
     if _finished(view):
@@ -142,7 +144,7 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
     acts at once.
     """
     found: list[Act] = []
-    able = me.free >= view.params.slot_stake and not me.draining
+    able = me.free >= view.params.slot_stake and me.fit and not me.draining
     if able and _startable(view) and _holds(view, view.job.started, me):
         nobody = tuple(Claim(slot=s) for s in range(view.params.slots))
         slot = slot_to_join(view, RoundView(view.job.started, Round(), Phase.JOINING, nobody), me)
@@ -244,7 +246,8 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
         if me.draining:
             return [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
-        slot = None if own or me.free < view.params.slot_stake else slot_to_join(view, r, me)
+        able = me.fit and not own and me.free >= view.params.slot_stake
+        slot = slot_to_join(view, r, me) if able else None
         if slot is None:
             return []
         return [Act(Do.JOIN, r.number, slot) if _holds(view, r.number, me) else Act(Do.FETCH, r.number)]

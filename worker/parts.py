@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,12 @@ class Taken:
     ledger: JobLedger
     params: JobParams
     job: Job
+    trial: Future[None]
+    """Whether this machine keeps up with it."""
     cheat: Cheat | None = None
+    again_at: Seconds | None = None
+    """When it is tried again, if it did not."""
+    staked: bool = False
     since: dict[Act, Seconds] = field(default_factory=dict)
     """When each act was first seen to be possible."""
     view: JobView | None = None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -27,8 +27,8 @@ from lockstep.protocol.errors import (
     FundsError,
     LockstepError,
     RowMissing,
-    TooSlow,
     TryLater,
+    Unfit,
     Unreachable,
 )
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, Phase
@@ -51,9 +51,12 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 PERMIT_SECONDS = 3600
 RETRY_SECONDS = 2
+AGAIN_SECONDS = 300
+"""How long a job rests that this machine was too slow for."""
 PATIENCE_SECONDS = 60.0
 """How long (of this machine's time) an endpoint may be silent before the worker gives up."""
 
+_R = TypeVar("_R")
 CheatFor = Callable[[Job], Cheat]
 
 
@@ -82,6 +85,7 @@ class Worker:
         self._asks = Asks(parts.contracts)
         self._answers = Answers(parts.contracts, parts.store, self._me)
         self._claimant = Claimant(parts, self._sender, self._wake.set)
+        self._loader = ThreadPoolExecutor(1, "load")
         self._taken: dict[JobId, Taken] = {}
         self._loading: dict[JobId, Future[tuple[JobParams, Job]]] = {}
         self._retry_at: dict[JobId, Seconds] = {}
@@ -114,6 +118,7 @@ class Worker:
                 self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
         finally:
+            self._loader.shutdown(wait=False, cancel_futures=True)
             self._claimant.close()
             self.parts.announcer.close()
 
@@ -204,17 +209,21 @@ class Worker:
                 continue
             if job_id not in self._loading:
                 if self._retry_at.get(job_id, 0) <= self._now:
-                    self._loading[job_id] = self._claimant.on_bench(partial(self._load, job_id))
+                    self._loading[job_id] = self._beside(partial(self._load, job_id))
             elif self._loading[job_id].done():
                 self._take(ledger, self._loading.pop(job_id))
+
+    def _beside(self, work: Callable[[], _R]) -> Future[_R]:
+        """Do what a stranger's job asks for where it holds up no claim."""
+        future = self._loader.submit(work)
+        future.add_done_callback(lambda _: self._wake.set())
+        return future
 
     def _load(self, job_id: JobId) -> tuple[JobParams, Job]:
         params = self._market.params(job_id)
         job = invalidity.load(job_id, params, self.parts.store, self.parts.party.settings.threads)
         for program in (job.programs.step, job.programs.encode):
             job.executable(program)
-        # INVARIANT: a worker joins only jobs whose windows its machine can keep.
-        pace.require_claimant(params, pace.measure(job))
         return params, job
 
     def _take(self, ledger: JobLedger, loaded: Future[tuple[JobParams, Job]]) -> None:
@@ -226,9 +235,9 @@ class Worker:
                 self._ask_row(ledger.id, error)
             self._retry_at[ledger.id] = Seconds(self._now + RETRY_SECONDS)
             return
+        except DoctorError:
+            raise
         except LockstepError as error:
-            if isinstance(error, DoctorError) and not isinstance(error, TooSlow):
-                raise
             # INVARIANT: a worker joins only jobs whose every part it has checked.
             self._refused.add(ledger.id)
             event("refused", time=self._now, job=ledger.id.hex(), code=error.code, message=error.message)
@@ -237,12 +246,30 @@ class Worker:
                 if self._sender.submit(f"void/{ledger.id.hex()}", prove):
                     event("voided", time=self._now, job=ledger.id.hex(), rule=error.rule.name.lower())
             return
-        taken = Taken(ledger, params, job)
+        taken = Taken(ledger, params, job, self._try(job))
         if self._cheat_for is not None:
             taken.cheat = self._cheat_for(job)
             event("lie", time=self._now, cheat=taken.cheat.name, expectation=taken.cheat.expectation.to_dict())
-        self._stake(taken)
         self._taken[ledger.id] = taken
+
+    def _try(self, job: Job) -> Future[None]:
+        return self._beside(partial(pace.keep_up, job, pace.require_claimant))
+
+    def _fits(self, taken: Taken) -> bool:
+        """Whether this machine keeps up with a job; it is tried again a while after it did not."""
+        if not taken.trial.done():
+            return False
+        error = taken.trial.exception()
+        if error is None:
+            return True
+        if not isinstance(error, Unfit):
+            raise error
+        if taken.again_at is None:
+            taken.again_at = Seconds(self._now + AGAIN_SECONDS)
+            event("refused", time=self._now, job=taken.ledger.id.hex(), code=error.code, message=error.message)
+        elif taken.again_at <= self._now:
+            taken.again_at, taken.trial = None, self._try(taken.job)
+        return False
 
     def _ask_row(self, job: JobId, missing: RowMissing) -> None:
         """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
@@ -252,6 +279,7 @@ class Worker:
 
     def _stake(self, taken: Taken) -> None:
         """Deposit once a job what its rounds in flight can lock; FundsError if not even one claim is covered."""
+        taken.staked = True
         key = f"stake/{taken.ledger.id.hex()}"
         if self._sender.known(key):
             return
@@ -275,9 +303,15 @@ class Worker:
     def _act(self, taken: Taken, view: JobView) -> None:
         if taken.ledger.done:
             self._leave(taken)
+        # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
+        fit = self._fits(taken)
+        if fit and not taken.staked:
+            self._stake(taken)
         place = self._ledger.place(self._me, frozenset({taken.params.aggregator}))
-        ready, base = self._claimant.ready(taken), self._claimant.base_held(taken)
-        me = Self(self._me, self._free, place, self._draining.is_set(), ready, base)
+        me = Self(
+            self._me, self._free, place, self._draining.is_set(), self._claimant.ready(taken), fit,
+            self._claimant.base_held(taken),
+        )  # fmt: skip
         possible = decide.acts(view, me)
         taken.since = decide.remember(possible, taken.since, self._now)
         aggregated = view.params.aggregator != ZERO_ADDRESS

@@ -397,7 +397,7 @@ def test_a_machine_refuses_what_it_cannot_keep_up_with_and_stakes_nothing_on_it(
     running.append(market.start("witness", command))
     for process in running:
         refused = process.wait_for("refused", 60)
-        assert (refused["job"], refused["code"]) == (job.id.hex(), "too_slow")
+        assert (refused["job"], refused["code"]) == (job.id.hex(), "unfit")
     assert "train_seconds" in running[0].named("refused")[0]["message"]
     assert "audit_seconds" in running[1].named("refused")[0]["message"]
     assert not events_of(market, "Deposited", "Joined", "Enrolled"), "nothing is staked on it"

@@ -12,7 +12,6 @@ from lockstep.protocol.availability import BEACON_BLOCKS, Demand, Row, Shown, St
 from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import (
-    ZERO_ADDRESS,
     Body,
     Claim,
     ClaimStatus,
@@ -548,11 +547,10 @@ class Contracts:
         return [Receipt(who, mask, signature) for who in speakers]
 
     def signed_for(self, account: Address, digest: Digest, signature: bytes) -> bool:
-        """Whether the market takes a signature as the account's: its own, or its delegate's."""
-        if signatures.is_signed(self.market.w3, account, digest, signature):
-            return True
-        delegate = self.vault.delegate_of(account)
-        return delegate != ZERO_ADDRESS and signatures.is_signed(self.market.w3, delegate, digest, signature)
+        """Whether the account's key signed, or its delegate's: that stays so, which the word of a contract
+        (ERC-1271), whom the market believes too, need not."""
+        signer = signatures.recovered(digest, signature)
+        return signer is not None and signer in (account, self.vault.delegate_of(account))
 
 
 def _named(contract: Contract, name: str) -> str | None:

@@ -5,7 +5,7 @@
     │   ├── ProgramInvalid       program_invalid  a Program breaks a rule of the validator
     │   └── LoweringError        lowering         a model uses an operation that cannot become a Program
     ├── DoctorError          3   doctor           this machine or its set-up is not fit to run
-    │   └── TooSlow              too_slow         .. a job: it cannot keep the job's windows
+    │   └── Unfit                unfit            .. a job: too slow for its windows, too small for its tensors
     ├── KeyStoreError        4   key              a key is missing, locked or its password is wrong
     │   └── AuthError            auth             a request is unsigned, expired or replayed
     ├── ChainError           5   chain            a transaction reverted or the chain is not the one expected
@@ -78,10 +78,10 @@ class DoctorError(LockstepError):
     exit_code = 3
 
 
-class TooSlow(DoctorError):
-    """This machine cannot keep a job's windows; it may keep those of others."""
+class Unfit(DoctorError):
+    """This machine cannot keep a job's windows or hold its tensors; it may be fit for others."""
 
-    code = "too_slow"
+    code = "unfit"
 
 
 class KeyStoreError(LockstepError):

@@ -95,7 +95,8 @@ def views(draw: st.DrawFn) -> JobView:
 
 selves = st.builds(
     Self, st.just(ME), st.integers(0, 300).map(Wei), st.integers(0, 5), st.booleans(),
-    st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 2))), st.sampled_from([None, GENESIS, OTHER_BASE]),
+    st.frozensets(st.tuples(st.integers(0, 3), st.integers(0, 2))), st.booleans(),
+    st.sampled_from([None, GENESIS, OTHER_BASE]),
 )  # fmt: skip
 
 
@@ -134,6 +135,7 @@ def test_joins_are_single_free_covered_and_never_while_draining(view: JobView, m
         assert me.free >= PARAMS.slot_stake, "the stake covers it"
         assert not me.draining, "a draining worker joins nothing"
         assert me.base == (r.state.base, r.state.outer), "what it cannot train it does not join"
+        assert me.fit, "nor what it could not train in time"
     assert len({a.round for a in joins}) == len(joins)
 
 
@@ -145,6 +147,7 @@ def test_a_round_is_started_in_order_and_within_the_lead(view: JobView, me: Self
             assert view.job.started - view.job.settled < PARAMS.max_lead
             assert view.job.status == JobStatus.ACTIVE
             assert me.base == base_of(view, act.round), "who starts a round holds its base"
+            assert me.fit
         if act.do == Do.FINISH:
             assert view.job.started == view.job.settled, "nothing is in flight"
 
@@ -167,12 +170,20 @@ def test_what_is_tried_ahead_is_only_a_join_of_the_next_round_or_the_reveal_of_a
         if act.do == Do.JOIN:
             assert act.round == view.job.started
             assert not me.draining
+            assert me.fit
             assert me.base == base_of(view, act.round)
             continue
         assert act.do == Do.REVEAL
         r = view.round(act.round)
         assert r is not None
         assert (r.claims[act.slot].worker, r.claims[act.slot].status) == (ME, ClaimStatus.COMMITTED)
+
+
+@given(views(), selves)
+def test_a_machine_that_became_too_slow_finishes_what_it_joined(view: JobView, me: Self) -> None:
+    begun = {Do.START, Do.JOIN, Do.FETCH}
+    fit, unfit = (acts(view, replace(me, fit=fit)) for fit in (True, False))
+    assert unfit == [act for act in fit if act.do not in begun]
 
 
 @given(views(), selves)

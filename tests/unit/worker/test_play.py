@@ -100,7 +100,7 @@ class Play:
         view = self.view()
         committable = frozenset((r.number, s) for r in view.rounds for s in r.slots_of(player.address))
         free = Wei(self.market.books.free[player.address])
-        me = Self(player.address, free, player.place, False, committable, player.base)
+        me = Self(player.address, free, player.place, False, committable, base=player.base)
         possible = decide.acts(view, me)
         player.since = decide.remember(possible, player.since, self.block.time)
         due = decide.due(possible, player.since, self.block.time, decide.rank(view, me))
