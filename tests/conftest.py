@@ -13,10 +13,11 @@ os.environ.setdefault("LOCKSTEP_LISTEN_SECONDS", "0")
 # Compiled loops of tests' Programs: not among the user's own.
 os.environ.setdefault("LOCKSTEP_CACHE", str(Path(__file__).resolve().parent.parent / "out/loops"))
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from coverage import Coverage
 from hypothesis import settings
 from web3 import Web3
 
@@ -44,7 +45,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     and unit tests reach the same lines."""
     for item in items:
         if {"differential", "property"} & set(item.path.relative_to(ROOT / "tests").parts):
-            item.add_marker(pytest.mark.no_cover)
+            item.add_marker(pytest.mark.uncounted)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Stop every measurement of coverage for a test that is not counted. pytest-cov's own marker stops one of the two
+    that run in a process of xdist, and leaves fixtures counted."""
+    stopped: list[Coverage] = []
+    while item.get_closest_marker("uncounted") is not None and (running := Coverage.current()) is not None:
+        running.stop()
+        stopped.append(running)
+    try:
+        return (yield)
+    finally:
+        for coverage in reversed(stopped):
+            coverage.start()
 
 
 @pytest.fixture(scope="session")

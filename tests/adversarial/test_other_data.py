@@ -1,7 +1,11 @@
 """Other data: a step trains on rows that the seed did not draw."""
 
+from itertools import count
+
 import pytest
 
+from lockstep.jobs import ClaimRun
+from lockstep.protocol.types import StateRoot
 from lockstep.settings import DEVNET_CHAIN_ID
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
@@ -9,9 +13,19 @@ from worker.cheats import cheat_of
 
 
 def drawn(court: Court) -> Ended:
-    """Rows drawn with another counter."""
-    lie = cheat_of("other-data", court.job.programs, court.job.params, 0, DEVNET_CHAIN_ID)
-    return convict(court, lie.run(court.run(0)), Where(1, lie.expectation.op_index, rule="op"))
+    """Rows drawn with another counter, one that draws others: of forty, the same may come again."""
+    honest = court.run(0)
+    for seed in count():
+        lie = cheat_of("other-data", court.job.programs, court.job.params, seed, DEVNET_CHAIN_ID)
+        liar = lie.run(honest)
+        if first_root(liar) != first_root(honest):
+            return convict(court, liar, Where(1, lie.expectation.op_index, rule="op"))
+    raise AssertionError("there are always other rows")
+
+
+def first_root(run: ClaimRun) -> StateRoot:
+    """S_1."""
+    return run.root(1, run.advance(1, run.start))
 
 
 CHEAT = Cheat("other data", "fraud", {"rows drawn otherwise": drawn})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import questions, recordings
-from tests.mutation.campaign import REASONS, ROOT, TARGETS, WORK, Campaign, Chains, Sandbox, reasons
+from tests.mutation.campaign import REASONS, ROOT, TARGETS, WORK, Campaign, Chains, Sandbox, is_explained, reasons
 from tests.mutation.mutants import Mutant, of_source, shuffled
 
 SOURCE = """
@@ -88,6 +88,7 @@ def test_a_small_sample_of_the_arbiter_is_killed(tmp_path: Path) -> None:
     sandbox.check(["contracts/Arbiter.sol"])
     results = Campaign(tmp_path / "results.jsonl", [sandbox], "now").run("contracts/Arbiter.sol", 6, seed=1)
     assert len(results) == 6
-    assert [str(r.mutant) for r in results if r.outcome != "killed"] == []
+    assert [str(r.mutant) for r in results if not is_explained(r)] == []
+    assert sum(r.outcome == "killed" for r in results) >= 5
     again = Campaign(tmp_path / "results.jsonl", [], "later").run("contracts/Arbiter.sol", 6, seed=1)
     assert results == again, "nothing that was killed runs twice"

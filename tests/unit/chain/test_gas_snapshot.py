@@ -10,7 +10,7 @@ import pytest
 from tests import gas
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @pytest.mark.chain
 def test_the_committed_snapshot_is_what_receipts_say(tmp_path: Path) -> None:
     committed, found = json.loads(gas.SNAPSHOT.read_text()), gas.snapshot(tmp_path)

@@ -12,9 +12,9 @@ from lockstep.chain.devnet import Devnet, deploy, key_of
 from lockstep.chain.outbox import Outbox, Receipt
 from lockstep.protocol import claims, merkle
 from lockstep.protocol.job_rules import MAX_SLOTS
-from lockstep.protocol.jobs import Phase, Reveal
+from lockstep.protocol.jobs import Body, Phase, Reveal
 from lockstep.protocol.statement import keccak
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.types import Address, Seconds, StateRoot, TraceRoot, Wei
 from tests.histories import random_params
 
 pytestmark = [pytest.mark.chain, pytest.mark.slow]
@@ -53,8 +53,15 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
             outbox.send(market.commit(job, 0, s, commitment), "commit 0")
         for s, outbox in enumerate(workers):
             outbox.send(market.reveal(job, 0, s, opened[s]), "reveal 0")
-        requester.send(market.attest(job, 0, 2**MAX_SLOTS - 1), "attest 0")
-        used.append(requester.send(market.freeze(job, 0), "freeze 0"))
+        everybody = 2**MAX_SLOTS - 1
+        given = [
+            receipt
+            for s in range(MAX_SLOTS)
+            for receipt in contracts.sign_receipts(chain.account(f"worker {s}"), job, 0, 0, everybody, [s])
+        ]
+        attest = market.attest(job, 0, given)
+        assert requester.send(attest, "attest 0").gas_used < 0.9 * attest.gas, "as many receipts as there can be"
+        used.append(requester.send(market.freeze(job, 0, [opened[s].body for s in range(MAX_SLOTS)]), "freeze 0"))
         assert market.round(job, 0).accepted == MAX_SLOTS
         requester.send(market.merge(job, 0, keccak(b"out"), keccak(b"outer"), "cid"), "merge 0")
         chain.advance(Seconds(10_001))
@@ -67,7 +74,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
         chain.mine(2)
         requester.send(market.seal(job, 1), "seal 1")
         chain.advance(Seconds(10_001))
-        used.append(requester.send(market.freeze(job, 1), "freeze 1"))
+        used.append(requester.send(market.freeze(job, 1, []), "freeze 1"))
         assert market.phase(job, 1) == Phase.FAILED
         assert vault.credits("0x000000000000000000000000000000000000dEaD") == MAX_SLOTS * 10, "everybody was absent"
         requester.send(market.finish(job), "finish")
@@ -82,4 +89,5 @@ def _opened(claim: bytes) -> Reveal:
     """A made-up trace of two states."""
     out, out2, first = keccak(claim), keccak(claim + b"2"), merkle.leaf(keccak(claim + b"1"))
     levels = merkle.levels([first, merkle.leaf(merkle.node(out, out2))])
-    return Reveal(levels[-1][0], out, out2, keccak(claim + b"n"), tuple(merkle.proof(levels, 1)), "t", "p")
+    body = Body(TraceRoot(levels[-1][0]), StateRoot(out), StateRoot(out2))
+    return Reveal(body, keccak(claim + b"n"), tuple(merkle.proof(levels, 1)), "t", "p")

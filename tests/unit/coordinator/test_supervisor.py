@@ -47,6 +47,13 @@ def _children(pid: int, count: int) -> list[psutil.Process]:
     return children
 
 
+def _runs(child: psutil.Process) -> bool:
+    try:
+        return child.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_sigterm_leaves_no_child_and_exits_zero(parent: subprocess.Popen[str]) -> None:
     children = _children(parent.pid, 2)
     assert len(children) == 2
@@ -72,7 +79,7 @@ def test_a_dead_child_is_started_again(parent: subprocess.Popen[str]) -> None:
     os.kill(victim, signal.SIGKILL)
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        now = {c.pid for c in psutil.Process(parent.pid).children() if c.status() != psutil.STATUS_ZOMBIE}
+        now = {c.pid for c in psutil.Process(parent.pid).children() if _runs(c)}
         if len(now) == 2 and victim not in now:
             break
         time.sleep(0.1)

@@ -89,7 +89,7 @@ LEVEL = (65536, 65537)
 """Where a second level of partials begins."""
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @DATA
 @pytest.mark.parametrize("K", [4095, 4096, 8700, 70001, *(pytest.param(K, marks=pytest.mark.slow) for K in LEVEL)])
 def test_folds_of_many_chunks_give_the_reference_bits(data: Data, K: int) -> None:

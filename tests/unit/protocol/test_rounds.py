@@ -920,7 +920,7 @@ def test_money_is_conserved_in_random_histories(seed: int) -> None:
         assert job.escrow == job.paid + job.refunded + job.fees_due
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 def test_the_committed_histories_are_what_the_twin_plays(vectors: Path) -> None:
     lines = (vectors / "rounds.jsonl").read_text().splitlines()
     assert len(lines) == 12

@@ -524,7 +524,7 @@ def _check_season(season: Season, name: str) -> None:
         assert stage.wealth(liar) <= FUNDS + won[liar] * stage.params.witness_fee, name
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 def test_in_random_seasons_honest_witnesses_lose_nothing_and_every_duty_ends() -> None:
     outcomes = seasons(range(32, 40))
     due = {("honest", Outcome.PAID), ("lazy", Outcome.FINED), ("cartel", Outcome.SLASHED)}

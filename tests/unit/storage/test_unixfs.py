@@ -65,7 +65,7 @@ def read(blocks: Blocks, cid: Cid, max_bytes: int = 1 << 20) -> bytes:
     return b"".join(read_chunks(blocks, cid, max_bytes=max_bytes))
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @pytest.mark.parametrize(("size", "chunk", "links", "cid"), GOLDEN)
 def test_names_are_those_of_other_implementations(size: int, chunk: int, links: int, cid: str) -> None:
     *_, root = layout(chunks_of(pattern(size), chunk), links)
@@ -75,7 +75,7 @@ def test_names_are_those_of_other_implementations(size: int, chunk: int, links: 
         assert cid_of_file(io.BytesIO(pattern(size))) == cid, "read as a file"
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @given(size=st.integers(0, 400), chunk=st.integers(1, 40), links=st.integers(2, 5))
 def test_any_layout_reads_back(size: int, chunk: int, links: int) -> None:
     blocks = Blocks()

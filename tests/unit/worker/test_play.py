@@ -168,7 +168,7 @@ def play(seed: int, players: int, awake: float, aggregated: bool, merges: float,
     return Play(market, job, seats, random.Random(seed), merges, slots)
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @settings(max_examples=60)
 @given(
     st.integers(0, 1 << 32), st.integers(2, 4), st.sampled_from([0.3, 0.7, 1.0]), st.booleans(),
@@ -195,7 +195,7 @@ def test_every_job_ends_and_its_money_adds_up(
     assert sum(vault.free.values()) + sum(vault.credits.values()) == vault.tokens
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=10)
 def test_honest_awake_workers_are_paid_for_every_slot_of_every_round(seed: int) -> None:
