@@ -24,6 +24,6 @@ class Context:
     market: Address
     chain_id: int
     signed_for: Callable[[Address, Digest, bytes], bool]
-    """Whether the market takes a signature over a digest as an account's; may ask the chain."""
+    """Whether an account's key, or its delegate's, signed a digest; may ask the chain."""
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""

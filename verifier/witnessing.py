@@ -52,9 +52,6 @@ RETRY_SECONDS = Seconds(3)
 LOAD_SECONDS = Seconds(15)
 """The same for a job that could not be loaded."""
 
-AGAIN_SECONDS = Seconds(300)
-"""The same for a job that this machine was too slow for."""
-
 NEVER = Seconds(1 << 62)
 
 COURTESY_SECONDS = Seconds(30)
@@ -226,7 +223,7 @@ class Witnessing:
             return
         except (Unfit, ProgramInvalid) as error:
             # A slow machine may have been busy; a Program stays what it is.
-            self._rest["enrol", job] = Seconds(self._now + AGAIN_SECONDS) if isinstance(error, Unfit) else NEVER
+            self._rest["enrol", job] = Seconds(self._now + pace.AGAIN_SECONDS) if isinstance(error, Unfit) else NEVER
             self._tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
             log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)

@@ -51,8 +51,6 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 PERMIT_SECONDS = 3600
 RETRY_SECONDS = 2
-AGAIN_SECONDS = 300
-"""How long a job rests that this machine was too slow for."""
 PATIENCE_SECONDS = 60.0
 """How long (of this machine's time) an endpoint may be silent before the worker gives up."""
 
@@ -265,7 +263,7 @@ class Worker:
         if not isinstance(error, Unfit):
             raise error
         if taken.again_at is None:
-            taken.again_at = Seconds(self._now + AGAIN_SECONDS)
+            taken.again_at = Seconds(self._now + pace.AGAIN_SECONDS)
             event("refused", time=self._now, job=taken.ledger.id.hex(), code=error.code, message=error.message)
         elif taken.again_at <= self._now:
             taken.again_at, taken.trial = None, self._try(taken.job)

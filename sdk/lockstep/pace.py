@@ -11,11 +11,13 @@ from lockstep.jobs import Job, slot_run
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.program import Program
-from lockstep.protocol.types import Seed
+from lockstep.protocol.types import Seconds, Seed
 
 SHARE = 0.5
 """Of a window or a clock: the rest is for transactions, disks, and whatever else the machine does."""
 SAMPLES = 3
+AGAIN_SECONDS = Seconds(300)
+"""Of chain time: how long a job rests that this machine was too slow for."""
 WORD_BYTES = 4
 FASTEST = 4e11
 """Operations a second that no thread reaches: a job that is too slow even so is not tried."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import torch
@@ -30,9 +29,17 @@ from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
-from lockstep.tracing import draw, random_words, trace
-from lockstep.training.job import Batch, Programs, check_parties, check_size, described_parameters, loss_at
-from lockstep.training.losses import Loss, RandomLoss, bound
+from lockstep.tracing import trace
+from lockstep.training.job import (
+    Batch,
+    Programs,
+    check_parties,
+    check_size,
+    described_parameters,
+    loss_at,
+    mean_of_passes,
+)
+from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
 from lockstep.training.parameters import Layout, layout_of
@@ -95,13 +102,7 @@ def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
 
 def mean_loss(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
     """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend."""
-    total: Tensor | None = None
-    for passed in range(batch.accumulation):
-        rows = draw(passed * batch.rows, batch.rows, batch.row_length)
-        value = loss_at(model, bound(loss, partial(random_words, stream=passed)), layout.split(flat), rows)
-        total = value if total is None else total + value
-    assert total is not None
-    return total if batch.accumulation == 1 else total * (1 / batch.accumulation)
+    return mean_of_passes(loss, batch, lambda drawing, rows: loss_at(model, drawing, layout.split(flat), rows))
 
 
 @contextmanager

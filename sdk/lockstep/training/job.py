@@ -12,7 +12,7 @@ and where moments are carried, with both depths 2, since the moments' age is car
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -145,15 +145,20 @@ def _padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
 
 
 def mean_gradient(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
-    """f32 [P]: the gradient of the loss over the rows of one step, drawn in passes of `batch.rows`.
+    """f32 [P]: the gradient of the loss over the rows of one step."""
+    return mean_of_passes(loss, batch, lambda drawing, rows: gradient(model, drawing, layout, flat, rows))
+
+
+def mean_of_passes(loss: Loss | RandomLoss, batch: Batch, value: Callable[[Loss, Tensor], Tensor]) -> Tensor:
+    """The mean of `value` over the rows of one step, drawn in passes of `batch.rows`.
 
     What a loss draws in pass k comes from stream k.
     """
     total: Tensor | None = None
     for passed in range(batch.accumulation):
         rows = draw(passed * batch.rows, batch.rows, batch.row_length)
-        grad = gradient(model, bound(loss, partial(random_words, stream=passed)), layout, flat, rows)
-        total = grad if total is None else total + grad
+        found = value(bound(loss, partial(random_words, stream=passed)), rows)
+        total = found if total is None else total + found
     assert total is not None
     return total if batch.accumulation == 1 else total * (1 / batch.accumulation)
 
