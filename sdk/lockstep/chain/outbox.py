@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call, revert_data
+from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater
 
 if TYPE_CHECKING:
@@ -74,8 +75,11 @@ class Receipt:
 class Outbox:
     """The transactions of one account on one chain, in one SQLite file. Safe for threads of one process."""
 
-    def __init__(self, path: Path, w3: Web3, account: LocalAccount, max_fee_wei: int = 500_000_000_000) -> None:
-        """`max_fee_wei` bounds what is paid per gas: above it `TryLater` is raised instead of sending."""
+    def __init__(self, path: Path, w3: Web3, account: LocalAccount, max_fee_wei: int = MAX_FEE_CAP) -> None:
+        """`max_fee_wei` bounds what is paid per gas: above it `TryLater` is raised instead of sending.
+
+        The default is the highest fee that any job refunds, so that no defender stops below what it is paid back.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._w3 = w3
         self._account = account
@@ -227,9 +231,10 @@ class Outbox:
     def _fees(self) -> tuple[int, int]:
         """(tip, max fee) per gas: twice the base fee leaves room for six full blocks."""
         base = self._w3.eth.get_block("latest").get("baseFeePerGas", 0)
-        if base + TIP_WEI > self._cap:
+        # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
+        if base > self._cap:
             raise TryLater(f"the base fee is {base} wei per gas, the bound {self._cap}", "wait, or raise the bound")
-        return TIP_WEI, min(2 * base + TIP_WEI, self._cap)
+        return min(TIP_WEI, self._cap), min(2 * base + TIP_WEI, self._cap)
 
     def _sign(self, key: str, call: Call, nonce: int, tip: int, max_fee: int) -> dict[str, Any]:
         transaction: dict[str, Any] = {
@@ -317,17 +322,24 @@ class Outbox:
         return None
 
     def _send_again(self, key: str) -> None:
-        """Not mined for long: the same call with more fee, or with a new nonce if another transaction took this one."""
+        """Not mined for long: the same call with more fee, or with a new nonce if another transaction took this one.
+
+        Above the bound it waits as it is.
+        """
         row = self._row(key)
         assert row is not None
         call = Call(row["recipient"], row["data"], row["gas"], row["label"], int(row["value"]))
         taken = self._w3.eth.get_transaction_count(self._account.address, "latest") > row["nonce"]
         if taken and self._settle(key) is not None:
             return
+        try:
+            _, market_fee = self._fees()
+        except TryLater:
+            return
         nonce = self._next_nonce() if taken else row["nonce"]
         # Nodes take a replacement from 10 % more on.
         tip = min(row["tip"] * 5 // 4 + 1, self._cap)
-        max_fee = min(max(row["max_fee"] * 5 // 4 + 1, self._fees()[1]), self._cap)
+        max_fee = min(max(row["max_fee"] * 5 // 4 + 1, market_fee), self._cap)
         again = self._sign(key, call, nonce, tip, max_fee)
         # The old hash cannot be mined any more once its nonce is gone; until then either may be.
         again["hashes"] = json.dumps(json.loads(again["hashes"]) + ([] if taken else json.loads(row["hashes"])))

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from eth_account.signers.local import LocalAccount
+from web3.types import RPCEndpoint
 
 from lockstep.chain import outbox as outbox_module
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.outbox import Outbox
+from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.types import Wei
 from tests.unit.chain.conftest import OpenOutbox
@@ -169,6 +171,17 @@ def test_an_account_without_coin_is_told_so_and_its_nonce_stays_free(
             outbox.send(contracts.token.mint(poor.address, Wei(1)), "mint", check=check)
     devnet.account("poor")
     assert outbox.send(contracts.token.mint(poor.address, Wei(1)), "mint").succeeded
+
+
+def test_a_move_goes_out_at_every_fee_that_a_job_refunds(devnet: Devnet, open_outbox: OpenOutbox) -> None:
+    outbox = open_outbox(devnet.account("dear"))
+    for base, label in ((501 * 10**9, "beyond the old bound"), (MAX_FEE_CAP, "at the cap: the tip gives way")):
+        devnet.w3.provider.make_request(RPCEndpoint("anvil_setNextBlockBaseFeePerGas"), [hex(base)])
+        devnet.mine(1)
+        devnet.w3.provider.make_request(RPCEndpoint("anvil_setNextBlockBaseFeePerGas"), [hex(base)])
+        assert outbox.send(outbox_module.Call(STRANGER, b"", 21_000, "move", 1), label).gas_price >= base, label
+    devnet.w3.provider.make_request(RPCEndpoint("anvil_setNextBlockBaseFeePerGas"), [hex(10**9)])
+    devnet.mine(1)
 
 
 def test_a_fee_above_the_bound_is_not_paid(contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox) -> None:
