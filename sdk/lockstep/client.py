@@ -206,14 +206,12 @@ class JobHandle:
         market = self.net.contracts.market
         reader = EventReader(self.net.w3, self.net.contracts.addresses)
         merged = {}
-        batch = reader.poll(reader.start())
-        while True:
+        cursor = reader.start()
+        while (batch := reader.poll(cursor)).cursor != cursor:
+            cursor = batch.cursor
             for event in batch.events:
                 if event.name == "Merged" and event.args["job"] == self.id:
                     merged[event.args["round"], event.args["claim"]] = event
-            if not batch.events:
-                break
-            batch = reader.poll(batch.cursor)
         # A merge that stands in a round that is void, on a convicted one, stands for nothing.
         standing = [
             e

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import structlog
+
 from lockstep.merging import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import claim_id
@@ -35,6 +37,8 @@ from lockstep.protocol.witnesses import Audit, AuditStatus, Duty, DutyStatus
 if TYPE_CHECKING:
     from lockstep.chain.events import Event, EventReader
 
+log = structlog.get_logger(__name__)
+
 UNSEALED = Seed(bytes(32))
 
 
@@ -55,7 +59,7 @@ class ClaimRecord:
     trace_cid: Cid | None
     """Of S_1 ‖ .. ‖ S_T; empty as long as witnesses look; None for a merge, whose outputs say it."""
     payload_cid: Cid
-    """Of a merge: the checkpoint's."""
+    """Of a merge: the checkpoint's. Empty if the claimant wrote no CID there: content that nobody can fetch."""
     claimed_at: Seconds
     """When its challenge window began."""
     convicted: bool = False
@@ -475,6 +479,7 @@ class Watcher:
     def __init__(self, reader: EventReader) -> None:
         self._reader = reader
         self._cursor = reader.start()
+        self._told: set[tuple[int, int]] = set()
         self.ledger = Ledger()
 
     def poll(self) -> list[Event]:
@@ -486,9 +491,22 @@ class Watcher:
                 self.ledger, self._cursor, fresh = Ledger(), self._reader.start(), []
                 continue
             for event in batch.events:
-                self.ledger.apply(event)
+                self._apply(event)
             fresh += batch.events
             if batch.cursor.next_block == self._cursor.next_block:
                 self._cursor = batch.cursor
                 return fresh
             self._cursor = batch.cursor
+
+    def _apply(self, event: Event) -> None:
+        """Take one event; one that does not follow from those before it is logged once and skipped."""
+        # INVARIANT: no event ends a process that reads the chain.
+        try:
+            self.ledger.apply(event)
+        except (LookupError, ValueError, TypeError, AttributeError) as failure:
+            if event.key not in self._told:
+                self._told.add(event.key)
+                log.error(
+                    "event skipped", contract=event.contract, event_name=event.name, block=event.block,
+                    index=event.index, why=f"{type(failure).__name__}: {failure}",
+                )  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstep.chain.events import Event
-from lockstep.ledger import Ledger
+from structlog.testing import capture_logs
+
+from lockstep.chain.events import NO_CID, Batch, Cursor, Event
+from lockstep.ledger import Ledger, Watcher
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import ClaimStatus, Phase
@@ -196,3 +198,42 @@ def test_nodes_take_turns_in_the_order_of_their_latest_registration() -> None:
     assert [chain.ledger.place(a, frozenset()) for a in (W1, ME, W0)] == [0, 1, 2]
     assert chain.ledger.place(W0, frozenset({ME})) == 1
     assert chain.ledger.place(Address("0x" + "f" * 40), frozenset()) == 3
+
+
+def test_an_event_that_does_not_follow_is_skipped_and_the_next_one_is_taken() -> None:
+    def said(name: str, block: int, contract: str = "JobMarket", **args: Any) -> Event:
+        return Event(contract, name, {"job": JOB, **args}, block, bytes(32), Seconds(1000), bytes(32), 0)
+
+    stray = [
+        said("Sealed", 1, round=0, seed=root(1)), said("Left", 2, round=7, slot=1), said("Merged", 3),
+        said("Resolved", 4, "DisputeGame", game=root(5), verdict=99),
+        said("VerdictCommitted", 5, "Witnesses", audit=root(6), i=9, commitment=root(7)),
+    ]  # fmt: skip
+    created = said("JobCreated", 6, requester=ME, spec_digest=root(1))
+
+    class Reader:
+        def start(self) -> Cursor:
+            return Cursor(1)
+
+        def poll(self, cursor: Cursor) -> Batch:
+            return Batch((*stray, created) if cursor.next_block == 1 else (), Cursor(7))
+
+    watcher = Watcher(Reader())  # type: ignore[arg-type]
+    with capture_logs() as told:
+        assert watcher.poll() == [*stray, created]
+    assert list(watcher.ledger.jobs) == [JOB]
+    assert [line["event_name"] for line in told] == [event.name for event in stray], "each is logged once"
+
+
+def test_a_claim_without_a_readable_cid_is_a_claim() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(1), root(2))
+    for slot in range(SLOTS):
+        chain.say("Committed", round=0, slot=slot, commitment=root(3))
+        chain.say(
+            "Revealed", round=0, slot=slot, claim=claim_id(JOB, 0, 0, slot), worker=(W0, W1)[slot], trace_root=root(4),
+            out=root(5), out2=root(6), trace_cid=NO_CID, payload_cid=NO_CID,
+        )  # fmt: skip
+    r = chain.ledger.jobs[JOB].rounds[0]
+    assert len(r.bodies) == SLOTS, "freeze takes its body"
+    assert [p.cid for p in r.payloads.values()] == [NO_CID, NO_CID]

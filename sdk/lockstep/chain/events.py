@@ -1,27 +1,53 @@
-"""Events: logs from a block cursor, decoded, once each, in order; a reorganised chain is noticed and rolled back."""
+"""Events: logs from a block cursor, decoded, once each, in order; a reorganised chain is noticed and rolled back.
+
+Strangers choose much of what a log holds. Decoding is total: a log that cannot be read raises `ChainError` from
+`decode_log`, and `EventReader` counts it, logs it once and goes on. A claim's event is never among those: of a CID that
+cannot be read it says `NO_CID`, and the claim exists without content that anybody could fetch.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.statement import keccak
-from lockstep.protocol.types import Address, Seconds
+from lockstep.protocol.types import Address, Cid, Seconds
 
 if TYPE_CHECKING:
     from web3 import Web3
 
+log = structlog.get_logger(__name__)
+
 CHUNK_BLOCKS = 2_000
-"""Blocks asked for in one request: nodes refuse or truncate more."""
+"""Blocks asked for in one request; a provider that refuses them is asked for half, down to one."""
+
+TOO_MUCH_STATUSES = frozenset({400, 413, 422, 500, 502, 504})
+"""HTTP statuses by which providers refuse a range of blocks that is too wide."""
 
 REMEMBERED_BLOCKS = 128
 """How deep a reorganisation is recognised exactly; a deeper one rolls back to the deployment."""
+
+NO_CID = Cid("")
+"""Names nothing: the claimant published no CID, or bytes that are none."""
+
+CID_CHARACTERS = 59
+"""A canonical CIDv1 over SHA-256 in base32: "b" and 36 bytes."""
+
+CID_HEADS = tuple(bytes([1, codec, 0x12, 0x20]) for codec in (0x55, 0x70, 0x71))
+"""Version 1, codec raw, dag-pb or dag-cbor, SHA-256, 32 bytes of digest: what storage keeps."""
+
+REMEMBERED_LOGS = 4_096
+"""How many unreadable logs a reader remembers, so that it logs each once."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +58,7 @@ class Event:
     """The contract's name: JobMarket, StakeVault, DisputeGame, ..."""
     name: str
     args: Mapping[str, Any]
-    """By the Solidity names in snake_case; bytes, int, str; structs as mappings."""
+    """By the Solidity names in snake_case; bytes, int, Cid; structs as mappings."""
     block: int
     block_hash: bytes
     time: Seconds
@@ -40,6 +66,8 @@ class Event:
     transaction: bytes
     index: int
     """Of the log in its block."""
+    unread: tuple[str, ...] = ()
+    """Arguments that should name content and do not; they are NO_CID."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -84,6 +112,8 @@ class Batch:
     """Continue from here."""
     rolled_back_to: int | None = None
     """Forget everything from blocks above this one before taking the events; None: nothing to forget."""
+    unreadable: int = 0
+    """Logs that were skipped, or of which a CID could not be read."""
 
 
 class EventReader:
@@ -103,29 +133,75 @@ class EventReader:
         }
         self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
                                 addresses.availability, addresses.witnesses]  # fmt: skip
+        self._halvings = 0
+        self._told: dict[tuple[bytes, int], None] = {}
+        self.unreadable = 0
+        """Logs so far that were skipped, or of which a CID could not be read."""
 
     def start(self) -> Cursor:
         """From the deployment's block."""
         return Cursor(self._start)
 
     def poll(self, cursor: Cursor) -> Batch:
-        """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new."""
+        """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new.
+
+        Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block.
+        """
         standing = self._standing(cursor)
         rolled_back_to = None if standing == cursor else standing.next_block - 1
         head = self._w3.eth.block_number - self._confirmations
-        last = min(head, standing.next_block + CHUNK_BLOCKS - 1)
-        if last < standing.next_block:
+        if head < standing.next_block:
             return Batch((), standing, rolled_back_to)
         while True:
+            last = min(head, standing.next_block + self._span - 1)
             before = self._hash(last)
-            logs = self._w3.eth.get_logs(
-                {"address": self._addresses, "fromBlock": standing.next_block, "toBlock": last}
-            )
+            logs = self._logs(standing.next_block, last)
             # The chain may be reorganised between the two requests: then the logs are of neither chain.
-            if before is not None and before == self._hash(last):
+            if logs is not None and before is not None and before == self._hash(last):
                 break
+        self._halvings = max(0, self._halvings - 1)
+        counted = self.unreadable
         recent = (*standing.recent, (last, before))[-REMEMBERED_BLOCKS:]
-        return Batch(tuple(self._decode(logs)), Cursor(last + 1, recent), rolled_back_to)
+        events = tuple(self._decode(logs))
+        return Batch(events, Cursor(last + 1, recent), rolled_back_to, self.unreadable - counted)
+
+    @property
+    def _span(self) -> int:
+        """Blocks to ask for in the next request."""
+        return max(1, CHUNK_BLOCKS >> self._halvings)
+
+    def _logs(self, first: int, last: int) -> list[Any] | None:
+        """The logs of these blocks; None if the provider refuses so many, and the next request must ask for fewer.
+
+        A provider that is silent instead costs a timeout a try: the caller comes back later, and asks for fewer.
+        """
+        from requests import HTTPError, Timeout
+        from web3.exceptions import Web3Exception
+
+        try:
+            return self._w3.eth.get_logs({"address": self._addresses, "fromBlock": first, "toBlock": last})
+        except Web3Exception as failure:
+            refusal: Exception = failure
+        except Unreachable as failure:
+            cause = failure.__cause__
+            if isinstance(cause, Timeout):
+                self._ask_for_less(first, last)
+                raise
+            status = getattr(cause.response, "status_code", 0) if isinstance(cause, HTTPError) else 0
+            if status not in TOO_MUCH_STATUSES:
+                raise
+            refusal = failure
+        if first == last:
+            raise Unreachable(
+                f"the provider refuses the logs of block {last}: {refusal}", "use another RPC provider, or a node"
+            ) from refusal
+        self._ask_for_less(first, last)
+        return None
+
+    def _ask_for_less(self, first: int, last: int) -> None:
+        """Halve the span below what these blocks were."""
+        while self._span > max(1, (last - first + 1) // 2):
+            self._halvings += 1
 
     def _standing(self, cursor: Cursor) -> Cursor:
         """The part of the cursor that is still on the chain."""
@@ -144,15 +220,49 @@ class EventReader:
         except BlockNotFound:
             return None
 
+    def _time(self, number: int) -> Seconds:
+        from web3.exceptions import BlockNotFound
+
+        try:
+            return Seconds(self._w3.eth.get_block(number)["timestamp"])
+        except BlockNotFound as failure:
+            raise Unreachable(
+                f"the provider has the logs of block {number} and not the block", "ask again"
+            ) from failure
+
     def _decode(self, logs: Iterable[Any]) -> Iterator[Event]:
         times: dict[int, Seconds] = {}
-        for log in sorted(logs, key=lambda entry: (entry["blockNumber"], entry["logIndex"])):
-            number = log["blockNumber"]
+        for entry in sorted(logs, key=lambda entry: (entry["blockNumber"], entry["logIndex"])):
+            contract = self._names.get(entry["address"].lower())
+            if contract is None:
+                continue
+            number = entry["blockNumber"]
             if number not in times:
-                times[number] = Seconds(self._w3.eth.get_block(number)["timestamp"])
-            event = decode_log(log, self._names[log["address"].lower()], times[number])
-            if event is not None:
-                yield event
+                times[number] = self._time(number)
+            # INVARIANT: no log ends the reader; what cannot be read is counted, logged once, skipped.
+            try:
+                event = decode_log(entry, contract, times[number])
+            except ChainError as failure:
+                self._count(entry, contract, failure.message)
+                continue
+            if event is None:
+                continue
+            if event.unread:
+                self._count(entry, contract, f"{event.name} has no CID in {', '.join(event.unread)}")
+            yield event
+
+    def _count(self, entry: Mapping[str, Any], contract: str, why: str) -> None:
+        """Count an unreadable log; log it unless it was logged before, as when a chain is read again."""
+        self.unreadable += 1
+        key = (bytes(entry["transactionHash"]), int(entry["logIndex"]))
+        if key in self._told:
+            return
+        self._told[key] = None
+        while len(self._told) > REMEMBERED_LOGS:
+            del self._told[next(iter(self._told))]
+        log.warning(
+            "unreadable log", contract=contract, why=why, block=entry["blockNumber"], transaction="0x" + key[0].hex()
+        )
 
 
 @cache
@@ -162,37 +272,87 @@ def _events(contract: str) -> dict[bytes, dict[str, Any]]:
     return {keccak(artifacts.signature(entry).encode()): entry for entry in entries}
 
 
-def decode_log(log: Mapping[str, Any], contract: str, time: Seconds) -> Event | None:
-    """The event that a log of `contract` carries; None if its ABI has no such event."""
-    from eth_abi.abi import decode
+def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event | None:
+    """The event that a log of `contract` carries; None if its ABI has no such event.
 
-    entry = _events(contract).get(bytes(log["topics"][0]))
-    if entry is None:
+    Raises `ChainError` if the log is not what the ABI says. An argument whose name ends in Cid becomes a `Cid`, NO_CID
+    if its bytes are no canonical one; other strings keep what is not UTF-8 as replacement characters.
+    """
+    topics = [bytes(topic) for topic in entry["topics"]]
+    abi = _events(contract).get(topics[0]) if topics else None
+    if abi is None:
         return None
-    indexed = [part for part in entry["inputs"] if part["indexed"]]
-    plain = [part for part in entry["inputs"] if not part["indexed"]]
-    decoded = decode([artifacts.abi_type(part) for part in plain], bytes(log["data"]))
-    values = {part["name"]: value for part, value in zip(plain, decoded, strict=True)}
-    for part, topic in zip(indexed, log["topics"][1:], strict=True):
-        values[part["name"]] = decode([part["type"]], bytes(topic))[0]
+    # eth_abi raises its own errors, ValueError, OverflowError and more: none of them may pass.
+    try:
+        values = _values(abi, topics[1:], bytes(entry["data"]))
+        args = {artifacts.snake(part["name"]): _value(part, values[part["name"]]) for part in abi["inputs"]}
+    except Exception as failure:
+        raise ChainError(
+            f"a log is not the {contract}.{abi['name']} that its topic says: {type(failure).__name__}: {failure}",
+            "check that the addresses file is of this chain",
+            code="chain.log",
+        ) from failure
     return Event(
         contract=contract,
-        name=entry["name"],
-        args={artifacts.snake(part["name"]): _value(part, values[part["name"]]) for part in entry["inputs"]},
-        block=log["blockNumber"],
-        block_hash=bytes(log["blockHash"]),
+        name=abi["name"],
+        args=args,
+        block=entry["blockNumber"],
+        block_hash=bytes(entry["blockHash"]),
         time=time,
-        transaction=bytes(log["transactionHash"]),
-        index=log["logIndex"],
+        transaction=bytes(entry["transactionHash"]),
+        index=entry["logIndex"],
+        unread=tuple(
+            artifacts.snake(part["name"])
+            for part in abi["inputs"]
+            if _is_cid(part) and values[part["name"]] and args[artifacts.snake(part["name"])] == NO_CID
+        ),
     )
 
 
+def read_cid(raw: bytes) -> Cid:
+    """The CID that a log's bytes spell; NO_CID unless they are the canonical text of one that storage keeps."""
+    # INVARIANT: a CID that leaves this module is one that every store understands, or empty.
+    if len(raw) != CID_CHARACTERS or raw[:1] != b"b" or raw != raw.lower():
+        return NO_CID
+    digits = raw[1:].upper()
+    try:
+        binary = base64.b32decode(digits + b"=" * (-len(digits) % 8))
+    except (binascii.Error, ValueError):
+        return NO_CID
+    # Base 32 leaves two bits over: only zeros are canonical.
+    if not binary.startswith(CID_HEADS) or base64.b32encode(binary).rstrip(b"=") != digits:
+        return NO_CID
+    return Cid(raw.decode("ascii"))
+
+
+def _values(abi: Mapping[str, Any], topics: list[bytes], data: bytes) -> dict[str, Any]:
+    """The arguments by their Solidity names, strings as bytes."""
+    from eth_abi.abi import decode
+
+    indexed = [part for part in abi["inputs"] if part["indexed"]]
+    plain = [part for part in abi["inputs"] if not part["indexed"]]
+    # A string is ABI-encoded as bytes are; only its decoder is not total.
+    kinds = [artifacts.abi_type(part).replace("string", "bytes") for part in plain]
+    values = {part["name"]: value for part, value in zip(plain, decode(kinds, data), strict=True)}
+    for part, topic in zip(indexed, topics, strict=True):
+        values[part["name"]] = decode([part["type"]], topic)[0]
+    return values
+
+
+def _is_cid(part: Mapping[str, Any]) -> bool:
+    return part["type"] in ("string", "bytes") and part["name"].endswith("Cid")
+
+
 def _value(part: Mapping[str, Any], value: Any) -> Any:
-    """Addresses checksummed, structs as mappings by snake_case names."""
+    """Addresses checksummed, CIDs as text, structs as mappings by snake_case names."""
     if part["type"] == "address":
         from web3 import Web3
 
         return Address(Web3.to_checksum_address(value))
     if part["type"] == "tuple":
         return {artifacts.snake(p["name"]): _value(p, v) for p, v in zip(part["components"], value, strict=True)}
+    if _is_cid(part):
+        return read_cid(value)
+    if part["type"] == "string":
+        return value.decode("utf-8", "replace")
     return value
