@@ -74,16 +74,19 @@ class Indexer:
             # Another indexer took this step in the meantime: its rows are these.
             if not _unmoved(session, cursor):
                 return Indexed((), number, int(last["timestamp"]), int(head["number"]) - number)
-            _roll_back(session, batch)
+            unprojected = _roll_back(session, batch)
+            if unprojected is None:
+                unprojected = cursor.unprojected if cursor else 0
             for row in rows:
                 session.add(row)
                 session.flush()
-                apply(session, row)
+                unprojected += not apply(session, row)
             session.merge(
                 Cursor(
                     id=1, chain_id=self._addresses.chain_id, market=self._addresses.market, block=number,
                     hash="0x" + last["hash"].hex(), time=int(last["timestamp"]), head=int(head["number"]),
-                    reader=batch.cursor.dumps(), checked=int(time.time()),
+                    reader=batch.cursor.dumps(), checked=int(time.time()), unprojected=unprojected,
+                    unreadable=(cursor.unreadable if cursor else 0) + batch.unreadable,
                 )
             )  # fmt: skip
         return Indexed(tuple(rows), number, int(last["timestamp"]), int(head["number"]) - number)
@@ -154,6 +157,8 @@ def _json(component: dict[str, Any], value: Any) -> Any:
     kind: str = component["type"]
     if kind.endswith("[]"):
         return [_json({**component, "type": kind[:-2]}, item) for item in value]
+    if isinstance(value, str):
+        return value
     if kind == "tuple":
         return _struct(component["components"], value)
     if kind.startswith("bytes"):
@@ -168,10 +173,12 @@ def _unmoved(session: Session, before: Cursor | None) -> bool:
     return (now.reader if now else None) == (before.reader if before else None)
 
 
-def _roll_back(session: Session, batch: Batch) -> None:
+def _roll_back(session: Session, batch: Batch) -> int | None:
+    """Fold anew without what the chain has dropped; returns how many events were skipped, None: nothing to do."""
     if batch.rolled_back_to is None:
-        return
+        return None
     gone = session.scalar(select(func.count()).select_from(Event).where(Event.block > batch.rolled_back_to))
     session.execute(delete(Event).where(Event.block > batch.rolled_back_to))
-    rebuild(session)
+    skipped = rebuild(session)
     log.warning("the chain was reorganised", to_block=batch.rolled_back_to, events_gone=gone)
+    return skipped

@@ -46,6 +46,12 @@ class _Index(Collector):
             for name, what, value in (
                 ("indexed_block", "Last block whose events are in the index.", cursor.block if cursor else 0),
                 ("head_block", "The chain's head when it was last asked.", cursor.head if cursor else 0),
+                (
+                    "unreadable_logs",
+                    "Logs that were skipped, or of which a CID could not be read.",
+                    cursor.unreadable if cursor else 0,
+                ),
+                ("unprojected_events", "Events that fit no row.", cursor.unprojected if cursor else 0),
             ):
                 yield GaugeMetricFamily(f"lockstep_coordinator_{name}", what, value=value)
             for name, column in (

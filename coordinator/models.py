@@ -1,7 +1,8 @@
 """The index's tables: a cache of the chain's events, rebuilt from them at any time.
 
 `events` holds every log once, keyed by (block, log index); the tables under "Projections" are folds over it in that
-order. Roots, ids and addresses are 0x-hex, amounts decimal strings: an ERC-20's amounts exceed every SQL integer.
+order. Roots, ids and addresses are 0x-hex, amounts decimal strings: an ERC-20's amounts exceed every SQL integer, and
+sums of them have up to 80 digits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NAMING = {
 
 Hex32 = String(66)
 Account = String(42)
-Amount = String(40)
+Amount = String(80)
 Mask = String(80)
 
 
@@ -49,6 +50,10 @@ class Cursor(Base):
     """The event reader's own cursor: the next block, and hashes that tell whether the chain still has the last ones."""
     checked: Mapped[int]
     """Machine time (Unix seconds) when the chain last answered; for /readyz alone."""
+    unreadable: Mapped[int] = mapped_column(default=0)
+    """Logs that were skipped, or of which a CID could not be read."""
+    unprojected: Mapped[int] = mapped_column(default=0)
+    """Events that fit no row and were skipped."""
 
 
 class Event(Base):
@@ -75,8 +80,9 @@ class Node(Base):
 
     __tablename__ = "nodes"
     account: Mapped[str] = mapped_column(Account, primary_key=True)
-    key: Mapped[str] = mapped_column(Hex32, index=True)
+    key: Mapped[str] = mapped_column(Hex32)
     block: Mapped[int]
+    __table_args__ = (Index(None, "block", "account"),)
 
 
 class Job(Base):
@@ -97,6 +103,7 @@ class Job(Base):
     time: Mapped[int]
     paid: Mapped[str] = mapped_column(Amount, default="0")
     refunded: Mapped[str] = mapped_column(Amount, default="0")
+    __table_args__ = (Index(None, "block", "id"),)
 
 
 class Round(Base):
@@ -138,7 +145,7 @@ class Claim(Base):
     out2: Mapped[str | None] = mapped_column(Hex32)
     trace_cid: Mapped[str | None] = mapped_column(Text)
     payload_cid: Mapped[str | None] = mapped_column(Text)
-    """The payload's CID; of a merge, the checkpoint's."""
+    """The payload's CID; of a merge, the checkpoint's. Empty: it names no content that anybody could fetch."""
     paid: Mapped[str] = mapped_column(Amount, default="0")
     slashed: Mapped[str] = mapped_column(Amount, default="0")
     block: Mapped[int]
@@ -168,6 +175,7 @@ class Game(Base):
     block: Mapped[int]
     time: Mapped[int]
     closed: Mapped[int | None]
+    __table_args__ = (Index(None, "block", "id"), Index(None, "verdict", "block", "id"))
 
 
 # -- Not from the chain, and not needed to go on --------------------------------------------------------

@@ -2,6 +2,7 @@
 
 `apply` is called once per event in (block, log index) order, inside the transaction that stores the event. It reads
 nothing but the event and the rows of earlier ones, so `rebuild` after a reorganisation gives what a fresh index would.
+An event that fits no row changes nothing: its savepoint is rolled back, it is counted, logged and skipped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from sqlalchemy import delete, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from coordinator.models import Claim, Event, Game, Job, Node, Round
@@ -26,27 +29,45 @@ GAME_MOVES = (
     "PartialPicked",
 )  # fmt: skip
 
+LARGEST_INTEGER = (1 << 63) - 1
+"""SQL's; a number beyond it is shown as this one."""
+SPEAKERS = 256
+"""Bits of a word: nobody beyond them gives receipts."""
+
+log = structlog.get_logger(__name__)
+
 Projection = Callable[[Session, Event], None]
 _projections: dict[tuple[str, str], Projection] = {}
 
 
-def apply(session: Session, event: Event) -> None:
-    """Bring the projections from before `event` to after it; events without a projection change nothing."""
+def apply(session: Session, event: Event) -> bool:
+    """Bring the projections from before `event` to after it; False: it does not fit them and was skipped."""
     projection = _projections.get((event.contract, event.name))
-    if projection is not None:
-        projection(session, event)
-        session.flush()
+    if projection is None:
+        return True
+    # INVARIANT: the index stops at no event; only a database that fails stops it.
+    try:
+        with session.begin_nested():
+            projection(session, event)
+            session.flush()
+    except OperationalError:
+        raise
+    except Exception as failure:
+        log.error(
+            "event not projected", contract=event.contract, event_name=event.name, block=event.block,
+            index=event.log_index, why=f"{type(failure).__name__}: {failure}"[:300],
+        )  # fmt: skip
+        return False
+    return True
 
 
 def rebuild(session: Session) -> int:
-    """Fold anew over every stored event; returns their number."""
+    """Fold anew over every stored event; returns how many of them were skipped."""
     for table in PROJECTED:
         session.execute(delete(table))
     session.expire_all()
     events = session.scalars(select(Event).order_by(Event.block, Event.log_index)).all()
-    for event in events:
-        apply(session, event)
-    return len(events)
+    return sum(not apply(session, event) for event in events)
 
 
 def _on(contract: str, *names: str) -> Callable[[Projection], Projection]:
@@ -160,6 +181,8 @@ def _revealed(session: Session, event: Event) -> None:
 @_on(MARKET, "Attested")
 def _attested(session: Session, event: Event) -> None:
     row = _round_of(session, event)
+    if event.args["who"] >= SPEAKERS:
+        raise ValueError(f"speaker {event.args['who']} has no bit in a word")
     row.state, row.attested = "attested", str(int(row.attested or 0) | 1 << event.args["who"])
 
 
@@ -280,8 +303,8 @@ def _proved(session: Session, event: Event) -> None:
         return
     game = session.get_one(Game, event.args["game"])
     game.moves += 1
-    game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], found["position"]
-    game.element, game.chunk = found["element"], found["chunk"]
+    game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], _integer(found["position"])
+    game.element, game.chunk = _integer(found["element"]), _integer(found["chunk"])
     game.claimed_bits, game.contract_bits = found["claimed_bits"], found["contract_bits"]
 
 
@@ -319,6 +342,11 @@ def claim_id_hex(job: str, number: int, attempt: int, slot: int) -> str:
 
 def _bytes(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))
+
+
+def _integer(value: int | str) -> int:
+    """As SQL can hold it."""
+    return min(int(value), LARGEST_INTEGER)
 
 
 def _add(left: str, right: Any) -> str:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.models import Event, Game
-from coordinator.projections import apply
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.models import Claim, Cursor, Event, Game
+from coordinator.projections import LARGEST_INTEGER, _projections, apply, rebuild
+from lockstep.chain import artifacts
 
 from .conftest import JOB, NOW, WORKER, Api, claim_row
 
@@ -37,3 +41,74 @@ def test_a_witness_that_speaks_is_a_bit_beyond_the_integers_of_sql(api: Api) -> 
             apply(session, event("JobMarket", "Attested", args, number))
     attested = api.client.get(f"/api/v1/jobs/{JOB}/rounds").json()[0]["attested"]
     assert int(attested) == 1 << 1 | 1 << 64 | 1 << 127
+
+
+WIDEST = {"bytes32": "0x" + "ff" * 32, "address": "0x" + "ff" * 20, "bool": True, "bytes": "0x", "bytes32[]": []}
+
+
+def widest(part: dict[str, Any]) -> Any:
+    """The largest value of an argument, as the index spells it."""
+    kind: str = part["type"]
+    if kind == "tuple":
+        return {artifacts.snake(p["name"]): widest(p) for p in part["components"]}
+    if part["name"].endswith("Cid"):
+        return ""
+    if kind.startswith("uint"):
+        bits = int(kind[4:])
+        return str((1 << bits) - 1) if bits > 64 else (1 << bits) - 1
+    return WIDEST[kind]
+
+
+@pytest.mark.parametrize(("contract", "name"), sorted(_projections))
+def test_the_largest_value_of_every_argument_passes_the_index(api: Api, contract: str, name: str) -> None:
+    inputs = artifacts.load(contract).entries("event")[name]["inputs"]
+    args = {artifacts.snake(part["name"]): widest(part) for part in inputs}
+    own = {"job": JOB, "round": 0, "slot": 1, "claim": claim_row().id, "game": "0x" + "66" * 32, "key": claim_row().id}
+    with api.context.database.session() as session:
+        apply(session, event(contract, name, args))
+        apply(session, event(contract, name, args | {k: v for k, v in own.items() if k in args}, 1))
+    with api.context.database.reading() as session:
+        assert session.get(Claim, claim_row().id) is not None or name == "Left"
+
+
+def test_numbers_beyond_sql_are_shown_as_its_largest(api: Api) -> None:
+    most = (1 << 64) - 1
+    finding = {"wrong": 0, "program": root(0), "t": 0, "position": most, "element": most, "chunk": most,
+               "claimed_bits": root(1), "contract_bits": root(2)}  # fmt: skip
+    with api.context.database.session() as session:
+        args = {"game": "0x" + "66" * 32, "claim": claim_row().id, "finding": finding}
+        assert apply(session, event("DisputeGame", "Convicted", args))
+    with api.context.database.reading() as session:
+        assert session.get_one(Game, "0x" + "66" * 32).element == LARGEST_INTEGER
+
+
+def test_an_event_that_fits_no_row_is_skipped_with_all_that_it_did(api: Api) -> None:
+    stray = event("JobMarket", "Revealed", {"job": JOB, "round": 0, "claim": root(9)})
+    half = event(
+        "JobMarket", "Revealed",
+        {"job": JOB, "round": 99, "claim": claim_row().id, "trace_root": root(1), "out": root(2), "out2": root(3),
+         "trace_cid": "", "payload_cid": ""}, 1,
+    )  # fmt: skip
+    good = event("JobMarket", "Committed", {"job": JOB, "round": 0, "slot": 1, "commitment": root(4)}, 2)
+    with capture_logs() as said, api.context.database.session() as session:
+        assert [apply(session, e) for e in (stray, half, good)] == [False, False, True]
+    assert [line["event_name"] for line in said] == ["Revealed", "Revealed"]
+    with api.context.database.reading() as session:
+        claim = session.get_one(Claim, claim_row().id)
+        assert (claim.state, claim.commitment, claim.out) == ("committed", root(4), None), "no half of an event stays"
+
+
+def test_a_rebuild_says_how_many_events_fit_no_row(api: Api) -> None:
+    with api.context.database.session() as session:
+        session.add(event("JobMarket", "Sealed", {"job": JOB, "round": 0, "seed": root(1)}))
+        session.add(event("JobMarket", "Unheard", {}, 1))
+        assert rebuild(session) == 1
+
+
+def test_what_the_index_skipped_is_a_metric(api: Api) -> None:
+    with api.context.database.session() as session:
+        cursor = session.get_one(Cursor, 1)
+        cursor.unreadable, cursor.unprojected = 3, 2
+    text = api.client.get("/metrics").text
+    assert "lockstep_coordinator_unreadable_logs 3.0" in text
+    assert "lockstep_coordinator_unprojected_events 2.0" in text
