@@ -1,16 +1,20 @@
 """Signed requests: who may write, for how long, once.
 
-A FastAPI dependency: it reads the body (bounded), and yields it with the account that registered the signing key.
+A FastAPI dependency. It reads the headers first: the account's registered key, the time, the nonce, the length and the
+signature, which covers the body's digest. Only then does it read the body, within the account's share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
+from eth_utils.address import to_checksum_address
 from fastapi import Request
-from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from coordinator.context import Context
 from coordinator.models import Cursor, Node
@@ -20,6 +24,8 @@ from lockstep.protocol.requests import RequestSignature
 from lockstep.protocol.types import Address, Seconds
 
 SMALL_BODY_BYTES = 64 << 10
+BODY_SECONDS = 120.0
+"""How long a body may take to arrive, by this machine's clock."""
 
 
 @dataclass(frozen=True)
@@ -27,43 +33,48 @@ class SignedRequest:
     """A request that passed."""
 
     account: Address
-    """Who registered the key on chain."""
+    """Who speaks."""
     node: bytes
-    """The ed25519 key."""
+    """The ed25519 key that the account registered on chain."""
     body: bytes
 
 
-def signed(max_bytes: Callable[[Context], int]) -> Callable[[Request], Awaitable[SignedRequest]]:
+def signed(max_bytes: Callable[[Context], int]) -> Callable[[Request], AsyncIterator[SignedRequest]]:
     """A dependency that lets only signed, timely, unseen requests with a bounded body pass."""
 
-    async def dependency(request: Request) -> SignedRequest:
+    async def dependency(request: Request) -> AsyncIterator[SignedRequest]:
         context: Context = request.app.state.context
         signature = RequestSignature.parse(request.headers)
-        # A stranger's body is not even read.
-        account, now = await run_in_threadpool(_known, context, signature)
+        account, key, now = await run_in_threadpool(_known, context, signature)
         signature.check_time(now)
-        body = await _read(request, max_bytes(context))
-        verify_request(signature, request.method, _target(request), body)
-        await run_in_threadpool(context.nonces.use_nonce, signature.key, signature.nonce, signature.expires)
-        return SignedRequest(account, signature.key, body)
+        length = _length(request, max_bytes(context))
+        verify_request(signature, key, request.method, _target(request))
+        await run_in_threadpool(context.nonces.require_fresh, signature.account, signature.nonce)
+        # INVARIANT: no byte of a body is read for a stranger, nor beyond an account's share.
+        with context.quotas.share(signature.account, length):
+            body = await _read(request, length)
+            signature.check_body(sha256(body).digest())
+            await run_in_threadpool(context.nonces.use_nonce, signature.account, signature.nonce, signature.expires)
+            yield SignedRequest(account, key, body)
 
     return dependency
 
 
-def _known(context: Context, signature: RequestSignature) -> tuple[Address, Seconds]:
+def _known(context: Context, signature: RequestSignature) -> tuple[Address, bytes, Seconds]:
+    """The account as the index spells it, its key, and chain time."""
     with context.database.reading() as session:
         cursor = session.get(Cursor, 1)
-        account = session.scalar(select(Node.account).where(Node.key == "0x" + signature.key.hex()))
+        node = session.get(Node, to_checksum_address(signature.account))
     if cursor is None:
         raise TryLater("the index has not reached the chain yet", hint="ask again in a few seconds")
-    # INVARIANT: only a key that an account registered on chain may write.
-    if account is None:
+    # INVARIANT: an account speaks through the key that it registered last, and through no other.
+    if node is None:
         raise AuthError(
-            f"no account registered the node key {signature.key.hex()[:16]}",
+            f"{signature.account} registered no node key",
             hint="call registerNode(key) with the staking key, and wait for the index to see it",
             code="auth.unknown",
         )
-    return Address(account), context.nonces.latest(Seconds(cursor.time))
+    return Address(node.account), bytes.fromhex(node.key[2:]), context.nonces.latest(Seconds(cursor.time))
 
 
 def _target(request: Request) -> str:
@@ -72,19 +83,33 @@ def _target(request: Request) -> str:
     return (raw + (b"?" + query if query else b"")).decode("latin-1")
 
 
-async def _read(request: Request, limit: int) -> bytes:
+def _length(request: Request, limit: int) -> int:
+    """The declared length of the body. Raises UsageError `length_required` or `body_too_large`."""
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(limit)
+    if not (declared.isascii() and declared.isdecimal() and len(declared) <= 19):
+        raise UsageError("the request does not say how long its body is", "send Content-Length", code="length_required")
+    if int(declared) > limit:
+        raise UsageError(
+            f"the body has more than {limit} bytes",
+            hint="put large content into storage yourself",
+            code="body_too_large",
+        )
+    return int(declared)
+
+
+async def _read(request: Request, length: int) -> bytes:
+    """The body. Raises UsageError if it is longer than declared, cut off or too slow."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > length:
+                    raise UsageError("the body is longer than declared", "send what you declare", code="body_too_large")
+    except TimeoutError as error:
+        raise UsageError(
+            f"the body did not arrive within {BODY_SECONDS:.0f} s", "try again", code="body_timeout"
+        ) from error
+    except ClientDisconnect as error:
+        raise UsageError("the body is cut off", "try again") from error
     return bytes(body)
-
-
-def _too_large(limit: int) -> UsageError:
-    return UsageError(
-        f"the body has more than {limit} bytes", hint="put large content into storage yourself", code="body_too_large"
-    )

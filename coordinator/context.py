@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.db import Database
 from coordinator.nonces import Nonces
+from coordinator.quotas import Quotas
 from lockstep.protocol.types import Address, Digest
 from lockstep.storage import ContentStore
 
@@ -27,3 +28,4 @@ class Context:
     """Whether an account's key, or its delegate's, signed a digest; may ask the chain."""
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
+    quotas: Quotas = field(default_factory=Quotas)

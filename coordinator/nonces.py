@@ -1,7 +1,7 @@
 """What the chain does not know and a lost index must not forget: the nonces of signed requests.
 
 The index is a cache and may be deleted at any time; this file (`nonces.sqlite`) is not. A row is on disk before the
-request that it guards goes on.
+request that it guards acts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import threading
 from pathlib import Path
 
 from lockstep.protocol.errors import AuthError, DoctorError
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import Address, Seconds
 
 FILE_NAME = "nonces.sqlite"
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS nonces (
-    key BLOB, nonce BLOB, expires INTEGER NOT NULL, PRIMARY KEY (key, nonce)
+CREATE TABLE IF NOT EXISTS used (
+    account TEXT, nonce BLOB, expires INTEGER NOT NULL, PRIMARY KEY (account, nonce)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS floor (id INTEGER PRIMARY KEY CHECK (id = 0), time INTEGER NOT NULL);
 INSERT OR IGNORE INTO floor VALUES (0, 0);
@@ -44,23 +44,33 @@ class Nonces:
             (floor,) = self._db.execute("SELECT time FROM floor").fetchone()
         return Seconds(max(now, floor))
 
-    def use_nonce(self, key: bytes, nonce: bytes, expires: Seconds) -> None:
-        """Remember a nonce until its request expires; raises AuthError `auth.replayed` if it was seen."""
+    def require_fresh(self, account: Address, nonce: bytes) -> None:
+        """Raises AuthError `auth.replayed` if the account's nonce was used; remembers nothing."""
         with self._lock:
-            fresh = self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?, ?)", (key, nonce, expires)).rowcount
+            seen = self._db.execute("SELECT 1 FROM used WHERE account=? AND nonce=?", (account, nonce)).fetchone()
+        if seen is not None:
+            raise _replayed()
+
+    def use_nonce(self, account: Address, nonce: bytes, expires: Seconds) -> None:
+        """Remember a nonce until its request expires; raises AuthError `auth.replayed` if it was used."""
+        row = (account, nonce, expires)
+        with self._lock:
+            fresh = self._db.execute("INSERT OR IGNORE INTO used VALUES (?, ?, ?)", row).rowcount
         # INVARIANT: a request acts at most once.
         if not fresh:
-            raise AuthError(
-                "this request was made before", hint="use a fresh nonce for every request", code="auth.replayed"
-            )
+            raise _replayed()
 
     def forget(self, now: Seconds) -> int:
         """Drop nonces whose requests are refused as expired from now on; returns how many."""
         with self._lock:
             self._db.execute("UPDATE floor SET time = max(time, ?)", (now,))
-            return self._db.execute("DELETE FROM nonces WHERE expires < ?", (now,)).rowcount
+            return self._db.execute("DELETE FROM used WHERE expires < ?", (now,)).rowcount
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._db.close()
+
+
+def _replayed() -> AuthError:
+    return AuthError("this request was made before", hint="use a fresh nonce for every request", code="auth.replayed")

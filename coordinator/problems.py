@@ -43,8 +43,11 @@ STATUSES: tuple[tuple[type[LockstepError], HTTPStatus], ...] = (
 
 CODES: dict[str, HTTPStatus] = {
     "auth.replayed": HTTPStatus.CONFLICT,
+    "body_timeout": HTTPStatus.REQUEST_TIMEOUT,
     "body_too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "claims_full": HTTPStatus.CONFLICT,
+    "length_required": HTTPStatus.LENGTH_REQUIRED,
+    "quota": HTTPStatus.TOO_MANY_REQUESTS,
     "receipt_given": HTTPStatus.CONFLICT,
 }
 """Codes with a status of their own."""
@@ -58,7 +61,7 @@ def problem(status: int, code: str, detail: str, hint: str = "", **members: Any)
     headers = {}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Lockstep-Signature"
-    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY):
+    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY, HTTPStatus.TOO_MANY_REQUESTS):
         headers["Retry-After"] = str(RETRY_SECONDS)
     document = {
         "type": f"urn:lockstep:problem:{code}",

@@ -91,7 +91,8 @@ class Announcer:
 
     def _post(self, path: str, fields: dict[str, object], now: Seconds) -> Future[Answer]:
         body = json.dumps(fields).encode()
-        headers = self._node.sign_request("POST", urlsplit(self._url).path.rstrip("/") + path, body, now=now)
+        target = urlsplit(self._url).path.rstrip("/") + path
+        headers = self._node.sign_request(self._account.address, "POST", target, body, now=now)
         return self._thread.submit(self._send, path, body, headers)
 
     def _send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:

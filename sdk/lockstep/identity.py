@@ -7,15 +7,16 @@ The key is no money: it only proves that a request comes from the node that a st
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 
-from nacl.exceptions import BadSignatureError
+from nacl.exceptions import BadSignatureError, CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
 from lockstep.chain.keys import create_node_key, load_node_key
 from lockstep.protocol.errors import AuthError
 from lockstep.protocol.requests import LIFETIME, NONCE_BYTES, RequestSignature, request_digest
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import Address, Digest, Seconds
 
 
 class NodeKey:
@@ -35,13 +36,17 @@ class NodeKey:
         return self._signing.sign(message).signature
 
     def sign_request(
-        self, method: str, target: str, body: bytes, *, now: Seconds, nonce: bytes | None = None
+        self, account: str, method: str, target: str, body: bytes, *, now: Seconds, nonce: bytes | None = None
     ) -> dict[str, str]:
-        """The headers of a request that lives LIFETIME seconds of chain time from `now`; a fresh nonce by default."""
+        """The headers of a request by `account`, which must have registered this key.
+
+        It lives LIFETIME seconds of chain time from `now`; its nonce is fresh by default.
+        """
         nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
         expires = Seconds(now + LIFETIME)
-        signature = self.sign(request_digest(method, target, nonce, expires, body))
-        return RequestSignature(self.public, nonce, expires, signature).headers()
+        speaker, digest = Address(account.lower()), Digest(sha256(body).digest())
+        signature = self.sign(request_digest(method, target, speaker, nonce, expires, digest))
+        return RequestSignature(speaker, nonce, expires, digest, signature).headers()
 
     @staticmethod
     def create(path: Path, seed: bytes | None = None) -> NodeKey:
@@ -59,14 +64,18 @@ class NodeKey:
         return NodeKey.load(path) if path.exists() else NodeKey.create(path)
 
 
-def verify_request(signature: RequestSignature, method: str, target: str, body: bytes) -> None:
-    """Raises AuthError `auth.signature` unless the key signed exactly this request; time and nonce are the caller's."""
-    digest = request_digest(method, target, signature.nonce, signature.expires, body)
+def verify_request(signature: RequestSignature, key: bytes, method: str, target: str) -> None:
+    """Raises AuthError `auth.signature` unless `key`, the account's, signed exactly this request.
+
+    Time, nonce and the body itself are the caller's to check.
+    """
+    digest = request_digest(method, target, signature.account, signature.nonce, signature.expires, signature.body)
+    # A registered key is 32 bytes of anybody's choice: libsodium refuses some with other errors.
     try:
-        VerifyKey(signature.key).verify(digest, signature.signature)
-    except (BadSignatureError, ValueError) as error:
+        VerifyKey(key).verify(digest, signature.signature)
+    except (BadSignatureError, CryptoError, ValueError) as error:
         raise AuthError(
-            "the signature is not of this request by this key",
-            hint="sign method, path with query, nonce, expiry and body exactly as they are sent",
+            f"the signature is not of this request by the key that {signature.account} registered",
+            hint="sign method, path with query, account, nonce, expiry and body's digest exactly as they are sent",
             code="auth.signature",
         ) from error

@@ -448,7 +448,7 @@ def test_a_truncated_blob_is_10_in_the_folder_and_through_the_server(town: Town)
 
 def test_unsigned_expired_and_replayed_requests_are_401_401_and_409(town: Town) -> None:
     market, path, body = town.market, "/api/v1/blobs", b"four legs good"
-    node = market.workers[0].node
+    node, me = market.workers[0].node, market.workers[0].account.address
     known = f"0x{node.public.hex()}"
     wait(lambda: known in httpx2.get(town.url + "/api/v1/nodes").text, 30, "the node in the index")
 
@@ -460,12 +460,13 @@ def test_unsigned_expired_and_replayed_requests_are_401_401_and_409(town: Town) 
         assert answer.json()["hint"]
         return answer.status_code, answer.json()["code"]
 
-    def signed(age: int = 0, key: NodeKey = node) -> dict[str, str]:
-        return key.sign_request("POST", path, body, now=Seconds(market.now() - age))
+    def signed(age: int = 0, key: NodeKey = node, account: str = me) -> dict[str, str]:
+        return key.sign_request(account, "POST", path, body, now=Seconds(market.now() - age))
 
     assert posted({}, town.url) == (401, "auth.unsigned")
     assert posted(signed(age=LIFETIME + 30), town.url) == (401, "auth.expired")
-    assert posted(signed(key=NodeKey(bytes(32))), town.url) == (401, "auth.unknown")
+    assert posted(signed(key=NodeKey(bytes(32))), town.url) == (401, "auth.signature")
+    assert posted(signed(account="0x" + "11" * 20), town.url) == (401, "auth.unknown")
     assert not market.store.has(cid_of(body)), "what is refused is not stored"
     headers = signed()
     assert posted(headers, town.url) == (201, cid_of(body))

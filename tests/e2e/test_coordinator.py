@@ -54,11 +54,12 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
     assert httpx2.get(f"{url}/readyz").status_code == 200
 
     blob, path = b"four legs good", "/api/v1/blobs"
-    headers = market.workers[0].node.sign_request("POST", path, blob, now=market.now())
+    worker = market.workers[0]
+    headers = worker.node.sign_request(worker.account.address, "POST", path, blob, now=market.now())
     assert httpx2.post(url + path, content=blob).status_code == 401
     assert httpx2.post(url + path, content=blob, headers=headers).status_code == 201
     assert httpx2.post(url + path, content=blob, headers=headers).status_code == 409
-    stale = market.workers[0].node.sign_request("POST", path, blob, now=Seconds(market.now() - 600))
+    stale = worker.node.sign_request(worker.account.address, "POST", path, blob, now=Seconds(market.now() - 600))
     assert httpx2.post(url + path, content=blob, headers=stale).status_code == 401
 
     children = psutil.Process(coordinator.popen.pid).children(recursive=True)

@@ -105,7 +105,7 @@ def hand_over(url: str, worker: Worker, job: Job, r: int, signer: LocalAccount |
         "signature": "0x" + receipt.signature.hex(),
     }  # fmt: skip
     body = json.dumps(fields).encode()
-    headers = worker.node.sign_request("POST", RECEIPTS, body, now=worker.market.now())
+    headers = worker.node.sign_request(worker.account.address, "POST", RECEIPTS, body, now=worker.market.now())
     return httpx2.post(url + RECEIPTS, content=body, headers=headers).status_code
 
 

@@ -3,44 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockstep.identity import NodeKey, verify_request
 from lockstep.protocol.errors import AuthError, KeyStoreError
 from lockstep.protocol.requests import LIFETIME, RequestSignature
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import Address, Digest, Seconds
 
+ACCOUNT = "0x" + "Ab" * 20
 NODE = NodeKey(bytes([7]) * 32)
 NOW = Seconds(1_700_000_000)
 
 
 def test_a_signed_request_verifies_and_expires_in_chain_time() -> None:
-    signature = RequestSignature.parse(NODE.sign_request("POST", "/api/v1/claims", b"{}", now=NOW))
-    verify_request(signature, "POST", "/api/v1/claims", b"{}")
+    signature = RequestSignature.parse(NODE.sign_request(ACCOUNT, "POST", "/api/v1/claims", b"{}", now=NOW))
+    verify_request(signature, NODE.public, "POST", "/api/v1/claims")
+    signature.check_body(sha256(b"{}").digest())
     assert signature.expires == NOW + LIFETIME
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body"),
-    [("PUT", "/x", b"{}"), ("POST", "/x?y", b"{}"), ("POST", "/x", b"{} ")],
+    ("method", "target", "change"),
+    [
+        ("PUT", "/x", {}),
+        ("POST", "/x?y", {}),
+        ("POST", "/x", {"body": Digest(bytes(32))}),
+        ("POST", "/x", {"account": Address("0x" + "22" * 20)}),
+        ("POST", "/x", {"nonce": bytes(16)}),
+        ("POST", "/x", {"expires": Seconds(NOW + 1)}),
+    ],
 )
-def test_a_signature_is_of_one_request_alone(method: str, target: str, body: bytes) -> None:
-    signature = RequestSignature.parse(NODE.sign_request("POST", "/x", b"{}", now=NOW))
+def test_a_signature_is_of_one_request_alone(method: str, target: str, change: dict[str, Any]) -> None:
+    signature = RequestSignature.parse(NODE.sign_request(ACCOUNT, "POST", "/x", b"{}", now=NOW))
     with pytest.raises(AuthError) as refused:
-        verify_request(signature, method, target, body)
+        verify_request(replace(signature, **change), NODE.public, method, target)
     assert refused.value.code == "auth.signature"
 
 
-def test_another_nodes_key_does_not_verify() -> None:
-    signature = RequestSignature.parse(NODE.sign_request("POST", "/x", b"", now=NOW))
+@pytest.mark.parametrize("key", [NodeKey(bytes(32)).public, bytes(32), b"\xff" * 32, b"", bytes(31)])
+def test_another_nodes_key_does_not_verify(key: bytes) -> None:
+    signature = RequestSignature.parse(NODE.sign_request(ACCOUNT, "POST", "/x", b"", now=NOW))
     with pytest.raises(AuthError):
-        verify_request(replace(signature, key=NodeKey(bytes(32)).public), "POST", "/x", b"")
+        verify_request(signature, key, "POST", "/x")
 
 
 def test_nonces_are_fresh() -> None:
-    nonces = {NODE.sign_request("GET", "/", b"", now=NOW)["Lockstep-Nonce"] for _ in range(8)}
+    nonces = {NODE.sign_request(ACCOUNT, "GET", "/", b"", now=NOW)["Lockstep-Nonce"] for _ in range(8)}
     assert len(nonces) == 8
 
 

@@ -42,9 +42,11 @@ class Api:
     context: Context
     poked: list[str] = field(default_factory=list)
 
-    def signed(self, method: str, path: str, body: bytes = b"", node: NodeKey = NODE, **kw: Any) -> Any:
+    def signed(
+        self, method: str, path: str, body: bytes = b"", node: NodeKey = NODE, account: str = WORKER.address, **kw: Any
+    ) -> Any:
         """A request signed as a node signs it."""
-        headers = node.sign_request(method, path, body, now=kw.pop("now", NOW), nonce=kw.pop("nonce", None))
+        headers = node.sign_request(account, method, path, body, now=kw.pop("now", NOW), nonce=kw.pop("nonce", None))
         return self.client.request(method, path, content=body, headers=headers | kw.pop("headers", {}))
 
 

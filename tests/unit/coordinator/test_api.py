@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
+from eth_utils.address import to_checksum_address
+from sqlalchemy import delete
 
-from coordinator.models import Cursor
+from coordinator import quotas
+from coordinator.models import Cursor, Event, Node
+from coordinator.projections import apply
 from lockstep.identity import NodeKey
 from lockstep.protocol.requests import LIFETIME, MAX_LIFETIME
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import cid_of
 
 from .conftest import JOB, NODE, NOW, WORKER, Api, claim_row, job_row
+from .test_announcements import announcement
+
+ATTACKER = to_checksum_address("0x" + "de" * 20)
 
 BLOB = b"four legs good" * 100
 
@@ -28,9 +36,85 @@ def test_unsigned_is_401_with_a_challenge(api: Api) -> None:
     assert answer.json()["hint"]
 
 
-def test_an_unregistered_key_is_401(api: Api) -> None:
-    answer = api.signed("POST", "/api/v1/blobs", BLOB, node=NodeKey(bytes(32)))
+def test_an_account_without_a_key_is_401(api: Api) -> None:
+    answer = api.signed("POST", "/api/v1/blobs", BLOB, account=ATTACKER)
     assert (answer.status_code, answer.json()["code"]) == (401, "auth.unknown")
+
+
+def test_another_key_than_the_account_registered_is_401(api: Api) -> None:
+    answer = api.signed("POST", "/api/v1/blobs", BLOB, node=NodeKey(bytes(32)))
+    assert (answer.status_code, answer.json()["code"]) == (401, "auth.signature")
+
+
+@pytest.mark.parametrize("order", [(WORKER.address, ATTACKER), (ATTACKER, WORKER.address)])
+def test_who_registers_anothers_key_gains_nothing(api: Api, order: tuple[str, str]) -> None:
+    with api.context.database.session() as session:
+        session.execute(delete(Node))
+        for block, account in enumerate(order):
+            args = {"account": account, "key": "0x" + NODE.public.hex()}
+            registered = Event(
+                block=30 + block, log_index=0, block_hash="0x", tx="0x", time=NOW, contract="StakeVault",
+                name="NodeRegistered", args=args,
+            )  # fmt: skip
+            assert apply(session, registered)
+    answer = api.signed("POST", "/api/v1/claims", announcement())
+    assert answer.status_code == 202, "the victim's requests count as its own"
+    headers = NODE.sign_request(WORKER.address, "POST", "/api/v1/blobs", BLOB, now=NOW)
+    stolen = api.client.post("/api/v1/blobs", content=BLOB, headers=headers | {"Lockstep-Account": ATTACKER.lower()})
+    assert (stolen.status_code, stolen.json()["code"]) == (401, "auth.signature"), "nor as the attacker's"
+
+
+@pytest.mark.parametrize("key", [bytes(32), b"\xff" * 32, b"\1" + bytes(31)])
+def test_a_registered_key_that_is_no_key_is_401(api: Api, key: bytes) -> None:
+    with api.context.database.session() as session:
+        session.get_one(Node, WORKER.address).key = "0x" + key.hex()
+    assert api.signed("POST", "/api/v1/blobs", BLOB).status_code == 401
+
+
+class Body:
+    """A body in pieces, which counts those that were taken."""
+
+    def __init__(self, size: int) -> None:
+        self.left, self.taken = size, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self.left:
+            piece = bytes(min(self.left, 1 << 16))
+            self.left -= len(piece)
+            self.taken += len(piece)
+            yield piece
+
+
+def test_a_strangers_body_is_not_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr("coordinator.auth._read", lambda request, length: read.append(length))
+    size = api.context.max_blob_bytes
+    nonce = bytes([9]) * 16
+    old = NODE.sign_request(WORKER.address, "POST", "/api/v1/blobs", b"", now=Seconds(NOW - 900))
+    forged = NodeKey(bytes([9]) * 32).sign_request(WORKER.address, "POST", "/api/v1/blobs", b"", now=NOW)
+    unknown = NODE.sign_request(ATTACKER, "POST", "/api/v1/blobs", b"", now=NOW)
+    seen = NODE.sign_request(WORKER.address, "POST", "/api/v1/blobs", b"", now=NOW, nonce=nonce)
+    api.context.nonces.use_nonce(Address(WORKER.address.lower()), nonce, Seconds(NOW + 1))
+    for headers, status in (({}, 401), (old, 401), (forged, 401), (unknown, 401), (seen, 409)):
+        sent = {**headers, "Content-Length": str(size)}
+        assert api.client.post("/api/v1/blobs", content=Body(size), headers=sent).status_code == status
+    assert read == []
+
+
+def test_an_account_has_a_share(api: Api) -> None:
+    with ExitStack() as taken:
+        for _ in range(quotas.REQUESTS_IN_FLIGHT):
+            taken.enter_context(api.context.quotas.share(Address(WORKER.address.lower()), 1))
+        answer = api.signed("POST", "/api/v1/blobs", BLOB)
+        assert (answer.status_code, answer.json()["code"]) == (429, "quota")
+        assert answer.headers["retry-after"]
+    assert api.signed("POST", "/api/v1/blobs", BLOB).status_code == 201
+
+
+def test_bodies_of_all_accounts_have_a_bound(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "BYTES_IN_FLIGHT", len(BLOB) - 1)
+    answer = api.signed("POST", "/api/v1/blobs", BLOB)
+    assert (answer.status_code, answer.json()["code"]) == (503, "busy")
 
 
 @pytest.mark.parametrize("now", [NOW - LIFETIME - 1, NOW + MAX_LIFETIME])
@@ -55,18 +139,20 @@ def test_the_nonce_is_spent_though_the_request_fails(api: Api) -> None:
 
 
 def test_a_forged_request_spends_no_nonce(api: Api) -> None:
-    headers = NODE.sign_request("POST", "/api/v1/blobs", BLOB, now=NOW, nonce=bytes([2]) * 16)
+    headers = NODE.sign_request(WORKER.address, "POST", "/api/v1/blobs", BLOB, now=NOW, nonce=bytes([2]) * 16)
     forged = api.client.post("/api/v1/blobs", content=BLOB + b"!", headers=headers)
-    assert (forged.status_code, forged.json()["code"]) == (401, "auth.signature")
+    assert forged.status_code in (400, 401), "longer than declared, or another body"
+    other = api.client.post("/api/v1/blobs", content=b"!" * len(BLOB), headers=headers)
+    assert (other.status_code, other.json()["code"]) == (401, "auth.body")
     assert api.client.post("/api/v1/blobs", content=BLOB, headers=headers).status_code == 201
 
 
 def test_the_query_is_signed_too(api: Api) -> None:
-    headers = NODE.sign_request("POST", "/api/v1/blobs", BLOB, now=NOW)
+    headers = NODE.sign_request(WORKER.address, "POST", "/api/v1/blobs", BLOB, now=NOW)
     assert api.client.post("/api/v1/blobs?pin=1", content=BLOB, headers=headers).status_code == 401
 
 
-def test_a_body_beyond_its_limit_is_413_declared_or_not(api: Api) -> None:
+def test_a_body_beyond_its_limit_is_413_and_an_undeclared_one_411(api: Api) -> None:
     large = bytes(api.context.max_blob_bytes + 1)
     answer = api.signed("POST", "/api/v1/blobs", large)
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
@@ -75,8 +161,8 @@ def test_a_body_beyond_its_limit_is_413_declared_or_not(api: Api) -> None:
         yield large[:1000]
         yield large[1000:]
 
-    headers = NODE.sign_request("POST", "/api/v1/blobs", large, now=NOW)
-    assert api.client.post("/api/v1/blobs", content=pieces(), headers=headers).status_code == 413
+    headers = NODE.sign_request(WORKER.address, "POST", "/api/v1/blobs", large, now=NOW)
+    assert api.client.post("/api/v1/blobs", content=pieces(), headers=headers).status_code == 411
 
 
 def test_an_index_without_a_chain_takes_no_writes(api: Api) -> None:

@@ -117,7 +117,7 @@ def test_what_the_contract_would_refuse_is_refused(api: Api, body: bytes, status
 def test_anothers_receipt_is_refused_though_it_is_right(api: Api) -> None:
     with api.context.database.session() as session:
         session.add(Node(account=STRANGER.address, key="0x" + STRANGERS_NODE.public.hex(), block=6))
-    answer = api.signed("POST", PATH, receipt(), node=STRANGERS_NODE)
+    answer = api.signed("POST", PATH, receipt(), node=STRANGERS_NODE, account=STRANGER.address)
     assert answer.status_code == 422, answer.text
     assert STRANGER.address in answer.json()["detail"]
     assert held(api) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha256
 
 import pytest
@@ -9,25 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import AuthError
-from lockstep.protocol.requests import MAX_LIFETIME, RequestSignature, request_digest
-from lockstep.protocol.types import Seconds
+from lockstep.protocol.requests import HEADERS, MAX_LIFETIME, RequestSignature, request_digest
+from lockstep.protocol.types import Address, Digest, Seconds
 
-SIGNED = RequestSignature(bytes(range(32)), bytes(range(16)), Seconds(1_000), bytes(64))
+ACCOUNT, OTHER = Address("0x" + "a1" * 20), Address("0x" + "b2" * 20)
+BODY = Digest(sha256(b"body").digest())
+SIGNED = RequestSignature(ACCOUNT, bytes(range(16)), Seconds(1_000), BODY, bytes(64))
 
 
 def test_digest_is_the_documented_layout() -> None:
-    body = b'{"a":1}'
-    expected = sha256(
-        b"LSR1POST\x00/api/v1/blobs?pin=1\x00" + bytes(16) + (77).to_bytes(8, "big") + sha256(body).digest()
-    ).digest()
-    assert request_digest("post", "/api/v1/blobs?pin=1", bytes(16), 77, body) == expected
+    place = b"LSR2POST\x00/api/v1/blobs?pin=1\x00"
+    expected = sha256(place + b"\xa1" * 20 + bytes(16) + (77).to_bytes(8, "big") + BODY).digest()
+    assert request_digest("post", "/api/v1/blobs?pin=1", ACCOUNT, bytes(16), 77, BODY) == expected
 
 
-@given(st.integers(0, 4), st.binary(min_size=1, max_size=8))
+@given(st.integers(0, 5), st.binary(min_size=1, max_size=8))
 def test_every_part_changes_the_digest(part: int, other: bytes) -> None:
-    parts = ["POST", "/a", bytes(16), 5, b"body"]
+    parts = ["POST", "/a", ACCOUNT, bytes(16), 5, BODY]
     changed = list(parts)
-    changed[part] = ("PUT", "/b" + other.hex(), sha256(other).digest()[:16], 6, b"body" + other)[part]
+    hashed = sha256(other).digest()
+    changed[part] = ("PUT", "/b" + other.hex(), OTHER, hashed[:16], 6, hashed)[part]
     assert request_digest(*parts) != request_digest(*changed)  # type: ignore[arg-type]
 
 
@@ -50,8 +52,15 @@ def test_a_missing_header_is_unsigned(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("Lockstep-Key", "00" * 31),
-        ("Lockstep-Key", "AB" * 32),
+        ("Lockstep-Account", "0x" + "00" * 19),
+        ("Lockstep-Account", "0x" + "AB" * 20),
+        ("Lockstep-Account", "ab" * 20),
+        ("Lockstep-Account", "0x" + "\xff" * 40),
+        ("Content-Digest", "sha-256=::"),
+        ("Content-Digest", "sha-256=:" + "A" * 43 + ":"),
+        ("Content-Digest", "sha-256=:" + "A" * 42 + "B=:"),
+        ("Content-Digest", "sha-512=:" + "A" * 43 + "=:"),
+        ("Content-Digest", "\xff" * 60),
         ("Lockstep-Nonce", "zz" * 16),
         ("Lockstep-Nonce", "00 " * 16),
         ("Lockstep-Expires", "-1"),
@@ -65,6 +74,19 @@ def test_another_spelling_is_malformed(name: str, value: str) -> None:
     with pytest.raises(AuthError) as refused:
         RequestSignature.parse(SIGNED.headers() | {name: value})
     assert refused.value.code == "auth.malformed"
+
+
+def test_another_body_is_refused() -> None:
+    SIGNED.check_body(BODY)
+    with pytest.raises(AuthError) as refused:
+        SIGNED.check_body(sha256(b"another").digest())
+    assert refused.value.code == "auth.body"
+
+
+@given(st.dictionaries(st.sampled_from(HEADERS), st.text(max_size=70)))
+def test_headers_of_strangers_raise_the_error_tree_alone(changes: dict[str, str]) -> None:
+    with suppress(AuthError):
+        RequestSignature.parse(SIGNED.headers() | changes)
 
 
 def test_life_is_bounded_on_both_sides() -> None:

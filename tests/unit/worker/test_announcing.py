@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -74,8 +75,9 @@ def test_a_claim_is_announced_once_signed_by_node_and_staking_key(coordinator: C
     path, headers, sent = coordinator.got[0]
     assert path == CLAIMS
     signature = RequestSignature.parse({k.lower(): v for k, v in headers.items()})
-    verify_request(signature, "POST", path, sent)
-    assert signature.key == NODE.public
+    verify_request(signature, NODE.public, "POST", path)
+    signature.check_body(sha256(sent).digest())
+    assert signature.account == STAKING.address.lower()
     said = json.loads(sent)
     claim = Claim(
         job=MATERIAL.job, round=3, attempt=1, slot=2, transitions=2,
@@ -113,8 +115,9 @@ def test_a_receipt_is_handed_over_as_attest_takes_it_signed_by_the_node(coordina
     ((path, headers, sent),) = coordinator.got
     assert path == "/behind/a/path" + RECEIPTS
     signature = RequestSignature.parse({k.lower(): v for k, v in headers.items()})
-    verify_request(signature, "POST", path, sent)
-    assert signature.key == NODE.public
+    verify_request(signature, NODE.public, "POST", path)
+    signature.check_body(sha256(sent).digest())
+    assert signature.account == STAKING.address.lower()
     assert json.loads(sent) == {
         "job": "0x" + MATERIAL.job.hex(), "round": 3, "attempt": 1, "who": 2, "mask": str(1 << 63 | 5),
         "signature": "0x" + "77" * 65,
