@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +14,14 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import Select, exists, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from coordinator import announcements, metrics, problems, receipts
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import Context
 from coordinator.models import Announcement, Claim, Cursor, Game, Job, Node, Round, SignedClaim
+from coordinator.projections import LARGEST_INTEGER
 from coordinator.schema import (
     BlobOut,
     Bytes32,
@@ -46,8 +48,13 @@ JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
 """Of a slot's claim that two signatures may convict, now or once it is revealed."""
 
 Limit = Annotated[int, Query(ge=1, le=200)]
+Number = Annotated[int, Query(ge=0, le=LARGEST_INTEGER)]
+FewRounds = Annotated[int, Query(ge=1, le=100)]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
 Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
+CURSOR_CHARACTERS = 200
+"""Of a page's cursor, which holds a number and an id."""
+ID = re.compile("0x[0-9a-fA-F]{1,64}")
 RowT = TypeVar("RowT")
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -107,15 +114,19 @@ def job(context: Ctx, job: Bytes32) -> JobOut:
 
 
 @public.get("/jobs/{job}/rounds")
-def rounds(context: Ctx, job: Bytes32) -> list[RoundOut]:
-    """A job's rounds, first to last, with their claims."""
+def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None = None) -> Page[RoundOut]:
+    """A job's rounds, newest first, with their claims of every attempt."""
     with _found(context, Job, job) as (session, _):
-        claims = session.scalars(select(Claim).where(Claim.job == job).order_by(Claim.attempt, Claim.slot)).all()
-        found = session.scalars(select(Round).where(Round.job == job).order_by(Round.number)).all()
-        out = [RoundOut.model_validate({**_fields(row), "claims": []}) for row in found]
-        for row in out:
-            row.claims = [ClaimOut.model_validate(c) for c in claims if c.round == row.number]
-        return out
+        query = select(Round).where(Round.job == job)
+        found, following = _page(session, query, (Round.number, Round.job), limit, cursor)
+        items = {row.number: RoundOut.model_validate({**_fields(row), "claims": []}) for row in found}
+        # One range of the index on (job, round, slot).
+        within = Claim.round.between(min(items, default=0), max(items, default=-1))
+        claims = select(Claim).where(Claim.job == job, within).order_by(Claim.attempt, Claim.slot)
+        for row in session.scalars(claims):
+            if row.round in items:
+                items[row.round].claims.append(ClaimOut.model_validate(row))
+        return Page[RoundOut](items=list(items.values()), next=following)
 
 
 @public.get("/claims/{claim}")
@@ -130,13 +141,13 @@ def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
 
 
 @public.get("/signed")
-def signed_claims(context: Ctx, after: Annotated[int, Query(ge=0)] = 0, limit: Limit = 200) -> SignedPage:
+def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> SignedPage:
     """Every signed claim that was shown and can still be judged, in the order of arrival, from number `after` on.
 
     Numbers begin anew when the index is: a reader whose `after` is greater than `last` asks from 0.
     """
-    live = select(Claim.id).where(Claim.state.in_(JUDGED_STATES))
-    query = select(SignedClaim).where(SignedClaim.id > after, SignedClaim.claim.in_(live)).order_by(SignedClaim.id)
+    live = exists().where(Claim.id == SignedClaim.claim, Claim.state.in_(JUDGED_STATES))
+    query = select(SignedClaim).where(SignedClaim.id > after, live).order_by(SignedClaim.id)
     with context.database.reading() as session:
         rows = session.scalars(query.limit(limit)).all()
         newest = session.scalar(select(func.max(SignedClaim.id))) or 0
@@ -293,9 +304,11 @@ def _encode(key: list[Any]) -> str:
 
 def _decode(cursor: str) -> tuple[int, str]:
     try:
-        block, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return int(block), str(key)
-    except (ValueError, TypeError, binascii.Error) as error:
+        number, key = json.loads(base64.urlsafe_b64decode(cursor[:CURSOR_CHARACTERS] + "=" * (-len(cursor) % 4)))
+        if not (isinstance(number, int) and abs(number) <= LARGEST_INTEGER and ID.fullmatch(key)):
+            raise ValueError(cursor)
+        return number, key
+    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
         raise UsageError("that is no cursor of this API", hint="use `next` of the page before") from error
 
 

@@ -19,7 +19,7 @@ class _Out(BaseModel):
 
 
 class Page(BaseModel, Generic[Row]):
-    """A page of rows, newest first; `next` is the cursor of the following page, null at the end."""
+    """A page of rows, newest first; `next` is the cursor of the next page, null at the end."""
 
     items: list[Row]
     next: str | None = None

@@ -48,7 +48,7 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
 
     api = httpx2.get(f"{url}/api/v1/jobs/0x{job.id.hex()}").json()
     assert (api["state"], api["paid"]) == ("done", str(books.paid))
-    rounds = httpx2.get(f"{url}/api/v1/jobs/0x{job.id.hex()}/rounds").json()
+    rounds = httpx2.get(f"{url}/api/v1/jobs/0x{job.id.hex()}/rounds").json()["items"]
     assert [r["state"] for r in rounds] == ["final", "final"]
     assert {c["state"] for r in rounds for c in r["claims"]} == {"final"}
     assert httpx2.get(f"{url}/readyz").status_code == 200
@@ -119,7 +119,7 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) ->
         coordinator = market.coordinator()
     market.wait_phase(job, 0, Phase.LEAD)
     url = f"{coordinator.wait_for('ready')['url']}/api/v1/jobs/0x{job.id.hex()}/rounds"
-    wait(lambda: [r["state"] for r in httpx2.get(url).json()] == ["lead"], 20, "round indexed as lead")
+    wait(lambda: [r["state"] for r in httpx2.get(url).json()["items"]] == ["lead"], 20, "round indexed as lead")
 
     # Deleted once more, and indexed by command.
     assert coordinator.stop() == 0

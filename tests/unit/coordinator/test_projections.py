@@ -39,7 +39,7 @@ def test_a_witness_that_speaks_is_a_bit_beyond_the_integers_of_sql(api: Api) -> 
         for number, who in enumerate((1, 64, 127)):
             args = {"job": JOB, "round": 0, "who": who, "account": WORKER.address, "mask": "3"}
             apply(session, event("JobMarket", "Attested", args, number))
-    attested = api.client.get(f"/api/v1/jobs/{JOB}/rounds").json()[0]["attested"]
+    attested = api.client.get(f"/api/v1/jobs/{JOB}/rounds").json()["items"][0]["attested"]
     assert int(attested) == 1 << 1 | 1 << 64 | 1 << 127
 
 
