@@ -48,6 +48,8 @@ contract DisputeGame is IDisputeGame {
     /// Games in the order of their opening, by how many the market had seen before; those before `_firstLive` are closed.
     mapping(bytes32 claim => mapping(uint256 number => bytes32)) private _gamesOn;
     mapping(bytes32 claim => uint256) private _firstLive;
+    /// Games that an account defends, on whatever claims.
+    mapping(address defender => uint256) public defending;
 
     constructor(IJobMarket market_, IStakeVault vault_, IArbiter arbiter_) {
         market = market_;
@@ -79,7 +81,8 @@ contract DisputeGame is IDisputeGame {
         g.claim = claim;
         g.challenger = msg.sender;
         g.defender = terms.defender;
-        g.leftDefender = Clock.budget(terms.clockSeconds, terms.stepSeconds, terms.openGames);
+        // INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
+        g.leftDefender = Clock.budget(terms.clockSeconds, terms.stepSeconds, defending[terms.defender]++);
         g.leftChallenger = Clock.budget(terms.clockSeconds, 0, 0);
         emit Opened(id, claim, msg.sender, terms.defender, nonce, t);
 
@@ -442,6 +445,7 @@ contract DisputeGame is IDisputeGame {
         (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
         // A missed deadline proves no step wrong.
         (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
+        defending[defender] -= 1;
         _clear(g);
         (g.phase, g.verdict) = (Phase.Closed, verdict);
         address winner = verdict == Verdict.Rejected ? defender : verdict == Verdict.Void ? address(0) : challenger;

@@ -12,7 +12,6 @@ import {
     EscrowInsufficient,
     EscrowTooLow,
     JobExists,
-    JobUnfinished,
     ProofInvalid,
     Unauthorized,
     WindowClosed,
@@ -33,14 +32,14 @@ import {Terms} from "./libraries/Terms.sol";
 contract JobMarket is IJobMarket {
     using Rounds for Rounds.Book;
 
-    address private constant BURN = 0x000000000000000000000000000000000000dEaD;
-
     address public immutable token;
     IStakeVault public immutable vault;
     address public immutable game;
     address public immutable validator;
     IWitnesses public immutable witnesses;
     IAvailability public immutable availability;
+    uint256 public immutable inclusionSeconds;
+    uint256 public immutable censorSeconds;
 
     Rounds.Book private _book;
 
@@ -50,7 +49,9 @@ contract JobMarket is IJobMarket {
         address game_,
         address validator_,
         IWitnesses witnesses_,
-        IAvailability availability_
+        IAvailability availability_,
+        uint256 inclusionSeconds_,
+        uint256 censorSeconds_
     ) {
         token = token_;
         vault = vault_;
@@ -58,6 +59,8 @@ contract JobMarket is IJobMarket {
         validator = validator_;
         witnesses = witnesses_;
         availability = availability_;
+        inclusionSeconds = inclusionSeconds_;
+        censorSeconds = censorSeconds_;
     }
 
     // -- the requester
@@ -134,28 +137,7 @@ contract JobMarket is IJobMarket {
 
     /// @inheritdoc IJobMarket
     function finish(bytes32 jobId) external {
-        Job storage j = _book.jobs[jobId];
-        JobParams memory p = params(jobId);
-        bool voided = j.status == JobStatus.Void;
-        if (j.status != JobStatus.Active && j.status != JobStatus.Cancelled && !voided) revert WrongJobStatus(jobId);
-        bool startable = j.status == JobStatus.Active && j.started < p.rounds && j.failed <= p.maxFail;
-        if (startable || j.settled != j.started) revert JobUnfinished();
-        uint256 left = j.deposit;
-
-        j.status = JobStatus.Done;
-        j.deposit = 0;
-        // INVARIANT: escrow = paid + refunded + fees still due, exactly.
-        uint256 refund = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
-        // INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
-        j.refunded += uint128(refund);
-        vault.credit(j.requester, voided ? refund : refund + left);
-        if (voided) {
-            uint256 toProver = left * 30 / 100;
-            vault.credit(j.prover, toProver);
-            vault.credit(BURN, left - toProver);
-        }
-
-        emit JobDone(jobId, j.paid, j.refunded, voided ? 0 : left);
+        _book.finish(vault, jobId);
     }
 
     // -- workers, aggregator
@@ -189,6 +171,8 @@ contract JobMarket is IJobMarket {
         Round storage ro = _inTime(jobId, r, Phase.Revealing);
         (bytes32 claimId, Claim storage c) = _book.ownClaim(jobId, r, ro, slot);
         if (c.status != ClaimStatus.Committed) revert AlreadyDone();
+        Rounds.requireCid(opened.traceCid);
+        Rounds.requireCid(opened.payloadCid);
         // INVARIANT: what is revealed is what was committed, by this worker for this claim.
         if (c.digest != Ids.commitment(claimId, msg.sender, opened)) revert CommitmentMismatch();
         // INVARIANT: the outputs are those of the last state of the trace.
@@ -211,8 +195,15 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function merge(bytes32 jobId, uint32 r, bytes32 out, bytes32 out2, string calldata checkpointCid) external {
-        _book.merge(vault, jobId, r, out, out2, checkpointCid);
+    function merge(bytes32 jobId, uint32 r, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds)
+        external
+    {
+        _book.merge(vault, jobId, r, out, out2, checkpointCid, rounds);
+    }
+
+    /// @inheritdoc IJobMarket
+    function back(bytes32 jobId, uint32 r, uint16 rounds) external {
+        _book.back(vault, jobId, r, rounds);
     }
 
     // -- the game
@@ -230,12 +221,12 @@ contract JobMarket is IJobMarket {
         if (!windowOpen(claimId)) revert WindowClosed(claimId);
         // INVARIANT: what is challenged is what was claimed.
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
-        (uint32 before, uint32 number) = (c.openGames, c.games);
+        uint32 number = c.games;
 
-        (c.openGames, c.games) = (before + 1, number + 1);
+        (c.openGames, c.games) = (c.openGames + 1, number + 1);
         _book.rounds[c.job][c.round].openGames += 1;
 
-        return GameTerms(c.worker, c.transitions, before, number, p.clockSeconds, p.stepSeconds, _bond(p));
+        return GameTerms(c.worker, c.transitions, number, p.clockSeconds, p.stepSeconds, _bond(p));
     }
 
     /// @inheritdoc IJobMarket
@@ -254,6 +245,8 @@ contract JobMarket is IJobMarket {
 
         c.openGames -= 1;
         ro.openGames -= 1;
+        // A void round's stakes are given back together (`release`).
+        if (ro.phase == Phase.Void) _book.jobs[c.job].lingering -= 1;
         // A failed round kept this stake for its games alone.
         if (ro.phase == Phase.Failed && c.openGames == 0) Rounds.giveBack(vault, claimId, c, ClaimStatus.Void);
     }
@@ -354,6 +347,11 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
+    function rewound(bytes32 auditId) external view returns (bool) {
+        return _book.rewound[auditId];
+    }
+
+    /// @inheritdoc IJobMarket
     function convictedAt(bytes32 claimId) external view returns (uint32) {
         return _book.claims[claimId].convictedAt;
     }
@@ -361,7 +359,8 @@ contract JobMarket is IJobMarket {
     /// @inheritdoc IJobMarket
     function windowOpen(bytes32 claimId) public view returns (bool) {
         Claim storage c = _book.claims[claimId];
-        if (!live(claimId) || _book.rounds[c.job][c.round].phase == Phase.Failed) return false;
+        // A failed round, and a void one, keep the games that they have.
+        if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
         return block.timestamp < c.claimedAt + params(c.job).challengeSeconds;
     }
 
@@ -381,7 +380,7 @@ contract JobMarket is IJobMarket {
     // -- inside: jobs and rounds
 
     function _create(JobParams memory p, uint256 nonce, uint256 escrow) private returns (bytes32 jobId, uint256 pulled) {
-        JobRules.check(p, vault.unbondSeconds());
+        JobRules.check(p, vault.unbondSeconds(), inclusionSeconds, censorSeconds);
         uint256 pay = JobRules.roundPay(p);
         uint256 needed = p.rounds * pay;
         // INVARIANT: the escrow covers every slot, every merge and every witness of every round.
@@ -394,8 +393,9 @@ contract JobMarket is IJobMarket {
         j.requester = msg.sender;
         j.status = JobStatus.Active;
         j.escrow = uint128(escrow);
-        // INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid.
-        j.deposit = uint128(p.maxLead * pay);
+        // INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid, and one round's pay more, which
+        // its requester then loses.
+        j.deposit = uint128((uint256(p.maxLead) + 1) * pay);
         pulled = escrow + j.deposit;
 
         emit JobCreated(jobId, msg.sender, p.specDigest, escrow, j.deposit);

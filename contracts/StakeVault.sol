@@ -155,6 +155,22 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     /// @inheritdoc IStakeVault
+    function raise(bytes32 key, uint256 amount) external onlyMarket {
+        Lock storage held = _locks[key];
+        address account = held.account;
+        if (account == address(0)) revert NotLocked(key);
+        uint256 available = free[account];
+        if (amount > available) revert StakeTooLow(account, amount, available);
+        uint256 total = held.amount + amount;
+        if (total > type(uint88).max) revert AmountTooLarge(total);
+
+        free[account] = available - amount;
+        held.amount = uint88(total);
+
+        emit Locked(key, account, amount);
+    }
+
+    /// @inheritdoc IStakeVault
     function unlock(bytes32 key) external {
         Lock memory taken = _take(key);
 
@@ -179,22 +195,35 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     /// @inheritdoc IStakeVault
-    function slash(bytes32 key, address[] calldata winners, Refund[] calldata refunds, address requester)
+    function slash(bytes32 key, uint256 owed, address[] calldata winners, Refund[] calldata refunds, address requester)
         external
         onlyMarket
     {
         Lock memory taken = _take(key);
-        uint256 amount = taken.amount;
-        uint256 refunded = _refund(refunds, amount * 10 / 100);
-        uint256 toChallenger = _share(winners, amount * 30 / 100) + refunded;
-        uint256 toRequester = amount * 20 / 100 - refunded;
-        // INVARIANT: slashed = burned + to the challengers + to the requester; at least half is burned.
-        uint256 burned = amount - toChallenger - toRequester;
+        // INVARIANT: work that falls with a claim is paid before anybody shares its stake.
+        (uint256 toChallenger, uint256 toRequester) = _shares(taken.amount - owed, winners, refunds, requester);
+        _slashed(key, taken, owed, toChallenger, toRequester);
+    }
 
-        _credit(requester, toRequester);
+    function _slashed(bytes32 key, Lock memory taken, uint256 owed, uint256 toChallenger, uint256 toRequester) private {
+        // INVARIANT: slashed = owed to work + burned + to the challengers + to the requester; of the rest at least half is burned.
+        uint256 burned = taken.amount - owed - toChallenger - toRequester;
+
+        totalEscrow += owed;
         credits[BURN] += burned;
 
-        emit Slashed(key, taken.account, amount, burned, toChallenger, toRequester);
+        emit Slashed(key, taken.account, taken.amount, burned, toChallenger, toRequester, owed);
+    }
+
+    /// @dev 30 % to the winners, 20 % to the requester less the refunds, which are the challengers', too.
+    function _shares(uint256 rest, address[] calldata winners, Refund[] calldata refunds, address requester)
+        private
+        returns (uint256 toChallenger, uint256 toRequester)
+    {
+        uint256 refunded = _refund(refunds, rest * 10 / 100);
+        toChallenger = _share(winners, rest * 30 / 100) + refunded;
+        toRequester = rest * 20 / 100 - refunded;
+        _credit(requester, toRequester);
     }
 
     /// @dev 2 : 1 : 1, by how many there are.
@@ -230,7 +259,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         credits[BURN] += amount;
         free[taken.account] += taken.amount - amount;
 
-        emit Slashed(key, taken.account, amount, amount, 0, 0);
+        emit Slashed(key, taken.account, amount, amount, 0, 0, 0);
         emit Unlocked(key, taken.account, taken.amount - amount);
     }
 

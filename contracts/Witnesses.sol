@@ -19,6 +19,7 @@ import {
 } from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
+import {Rounds} from "./libraries/Rounds.sol";
 
 /// @title Witnesses
 /// @notice The verifier market: staked accounts, drawn after the reveals, replay a private prefix of a claim and say what they saw.
@@ -125,10 +126,11 @@ contract Witnesses is IWitnesses {
     // -- workers
 
     /// @inheritdoc IWitnesses
-    function publish(bytes32 jobId, uint32 r, uint32 slot, string calldata traceCid) external {
+    function publish(bytes32 jobId, uint32 r, uint32 slot, bytes calldata traceCid) external {
         uint32 attempt = market.round(jobId, r).attempt;
         bytes32 auditId = Draws.auditId(jobId, r, attempt);
         bytes32 claimId = Ids.claim(jobId, r, attempt, slot);
+        Rounds.requireCid(traceCid);
         IJobMarket.Claim memory c = market.claim(claimId);
         if (c.worker != msg.sender) revert NotSlotOwner(slot);
         // INVARIANT: no state root is public while a witness may still commit to one.
@@ -321,7 +323,13 @@ contract Witnesses is IWitnesses {
         if (_witnesses[a.job][d.account].standing == Standing.Slashed) return Outcome.Void;
         // INVARIANT: a stake is taken for a word that a proof has shown to be false, and for nothing else.
         if (agreed && convicted && convictedAt > 0 && convictedAt <= d.t) return Outcome.Slashed;
-        if (_isGone(a, claimId, convicted)) return Outcome.Void;
+        if (_isGone(a, claimId, convicted)) {
+            // A game that outlives the round may still show that the word was false.
+            if (agreed && market.live(claimId)) revert DutyOpen(claimId);
+            // INVARIANT: who looked at work that a convicted merge voided is paid as the work is.
+            bool paid = agreed && !convicted && market.rewound(Draws.auditId(a.job, a.round, a.attempt));
+            return paid ? Outcome.Paid : Outcome.Void;
+        }
         // INVARIANT: who was drawn and says nothing pays the fee.
         if (d.status == DutyStatus.Drawn && block.timestamp >= a.commitEnds) return Outcome.Fined;
         if (d.status == DutyStatus.Committed && block.timestamp >= a.revealEnds) return Outcome.Fined;
@@ -334,10 +342,12 @@ contract Witnesses is IWitnesses {
         return !convicted || convictedAt > d.t ? Outcome.Paid : Outcome.Void;
     }
 
+    /// @dev The claim is void, or its round is, or started again, or failed under a conviction.
     function _isGone(Audit storage a, bytes32 claimId, bool convicted) private view returns (bool) {
-        if (!convicted) return market.claim(claimId).status == IJobMarket.ClaimStatus.Void;
         IJobMarket.Round memory ro = market.round(a.job, a.round);
-        return ro.attempt != a.attempt || ro.phase == IJobMarket.Phase.Failed || ro.phase == IJobMarket.Phase.Void;
+        if (ro.attempt != a.attempt || ro.phase == IJobMarket.Phase.Void) return true;
+        if (convicted) return ro.phase == IJobMarket.Phase.Failed;
+        return market.claim(claimId).status == IJobMarket.ClaimStatus.Void;
     }
 
     /// @dev Burns up to `amount` of the stake, and takes the account off the list: who fails a duty is drawn no more.

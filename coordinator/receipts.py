@@ -102,7 +102,7 @@ def _speaker(context: Context, session: Session, request: SignedRequest, given: 
 
 def _require_signed(context: Context, account: Address, given: ReceiptIn) -> None:
     job = JobId(bytes.fromhex(given.job[2:]))
-    digest = receipt_hash(context.chain_id, context.market, job, given.round, given.attempt, int(given.mask))
+    digest = receipt_hash(context.chain_id, context.market, job, given.round, given.attempt, given.who, int(given.mask))
     # INVARIANT: what the contract would refuse is refused here, where it spoils nobody's batch.
     if not context.signed_for(account, digest, bytes.fromhex(given.signature[2:])):
         raise Mismatch(

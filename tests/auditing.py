@@ -153,7 +153,7 @@ class Stage:
         self.later(int(self.params.attest_seconds))
         self.freeze(r)
         out = keccak(b"next" + bytes([r]))
-        return self.market.merge(self.block, REQUESTER, self.job, r, StateRoot(out), StateRoot(out))
+        return self.market.merge(self.block, REQUESTER, self.job, r, StateRoot(out), StateRoot(out), 2)
 
     def freeze(self, r: int = 0) -> None:
         """With the bodies of whatever is revealed."""
@@ -194,7 +194,7 @@ class Stage:
         return self.audit(r)
 
     def audit(self, r: int = 0) -> AuditId:
-        return witnesses.audit_id(self.job, r, self.market.rounds[self.job, r].attempt)
+        return claims.audit_id(self.job, r, self.market.rounds[self.job, r].attempt)
 
     def duties(self, audit: AuditId) -> dict[int, Duty]:
         return {i: self.witnesses.duties[audit, i] for i in range(self.witnesses.audits[audit].duties)}
@@ -345,7 +345,7 @@ class Season:
             if stage.phase(r) == Phase.MERGING and d.random() < 0.7:
                 out = keccak(b"next" + bytes([r]) + d.randbytes(4))
                 yield lambda r=r, out=out: market.merge(
-                    stage.block, market.merger_of(stage.block, stage.job, r), stage.job, r, out, out
+                    stage.block, market.merger_of(stage.block, stage.job, r), stage.job, r, out, out, 2
                 )
             if stage.phase(r) in (Phase.LEAD, Phase.MERGING) and d.random() < 0.3:
                 yield lambda r=r: market.finalize(stage.block, stage.job, r)

@@ -138,8 +138,8 @@ class Player:
             error = broken.code.partition(".")[2]
         contract, to = ("StakeVault", VAULT) if function in _VAULT else ("JobMarket", MARKET)
         plain = [_plain(a) for a in args]
-        if function in ("merge",):
-            plain.append("checkpoint")
+        if function == "merge":
+            plain.insert(4, b"checkpoint")
         data = _contract(contract).encode_abi(function, args=plain)
         # Of what a view says instead of what is stored: nothing has changed.
         seen = function == "factsOf" and not error
@@ -182,7 +182,7 @@ class Player:
                 return m.on_convicted(block, *args)
             case "onRejected":
                 return m.on_rejected(*args)
-            case "join" | "leave" | "commit" | "reveal" | "merge":
+            case "join" | "leave" | "commit" | "reveal" | "merge" | "back":
                 return getattr(m, function)(block, sender, *args)
             case "factsOf":
                 facts = m.facts_of(*args)
@@ -313,10 +313,12 @@ class Player:
                 merger = m.merger_of(self.block, job, r)
                 roots = (keccak(b"out %d %d" % (r, len(self.acts))), keccak(b"out2"))
                 if merger != ZERO_ADDRESS:
-                    yield merger, "merge", job, r, *roots
+                    yield merger, "merge", job, r, *roots, d.choice((0, 1, p.max_lead - 1, p.max_lead - 1))
                 if merger == ZERO_ADDRESS or d.random() < 0.05:
                     yield anyone, "finalize", job, r
             case Phase.LEAD:
+                if r + ro.backed < self._started and d.random() < 0.5:
+                    yield m.claims[ro.merge_claim].worker, "back", job, r, 1
                 if self.block.time >= ro.merged_at + p.challenge_seconds or d.random() < 0.05:
                     yield anyone, "finalize", job, r
             case Phase.VOID:
@@ -361,7 +363,8 @@ class Player:
         yield d.choice((who, AVAILABILITY)), "onDemanded", job, r, s
         yield d.choice((who, VALIDATOR, AVAILABILITY)) if d.random() < 0.05 else who, "onInvalid", job, who
         yield who, "onWitnessed", job, who
-        yield who, "merge", job, r, keccak(b"a"), keccak(b"b")
+        yield who, "merge", job, r, keccak(b"a"), keccak(b"b"), d.randrange(3)
+        yield who, "back", job, r, d.randrange(3)
         yield d.choice((who, GAME)), "onOpen", claim, self._body(self._claim(0, 0))
         yield d.choice((who, GAME)), "onConvicted", claim, *self._award(CHALLENGER)
         yield who, "onRejected", claim
@@ -424,7 +427,7 @@ class Player:
         account = claim.worker if who < WITNESS else witness_of(self.job, r, who - WITNESS)
         if account not in KEYS or d.random() < 0.03:
             account = STRANGER
-        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, ro.attempt, mask)
+        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, ro.attempt, who, mask)
         return Receipt(who, mask, bytes(KEYS[account].unsafe_sign_hash(digest).signature))
 
 
@@ -447,7 +450,10 @@ def _plain(value: Any) -> Any:
     """As the ABI encoder takes it."""
     if isinstance(value, list):
         return [_plain(v) for v in value]
-    return astuple(value) if isinstance(value, JobParams | Reveal | Body | Receipt) else value
+    if isinstance(value, Reveal):
+        *said, trace_cid, payload_cid = astuple(value)
+        return *said, trace_cid.encode(), payload_cid.encode()
+    return astuple(value) if isinstance(value, JobParams | Body | Receipt) else value
 
 
 def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:

@@ -26,6 +26,7 @@ from lockstep.jobs import Job
 from lockstep.ledger import ClaimRecord, GameRecord, Watcher
 from lockstep.party import Head, Party
 from lockstep.protocol import honest
+from lockstep.protocol.claims import audit_id
 from lockstep.protocol.errors import (
     ChainError,
     FundsError,
@@ -39,7 +40,6 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.game import game_id
 from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, Wei
-from lockstep.protocol.witnesses import audit_id
 from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
 from verifier.decide import Outcome

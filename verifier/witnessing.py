@@ -97,7 +97,7 @@ def to_draw(ledger: Ledger, job: JobLedger, block: int) -> Iterator[int]:
     for r, round_ in job.rounds.items():
         if not round_.claims or round_.merge_in is not None or round_.phase in ENDED:
             continue
-        known = ledger.audits.get(witnesses.audit_id(job.id, r, round_.attempt))
+        known = ledger.audits.get(claims.audit_id(job.id, r, round_.attempt))
         # A transaction sent now is executed in the next block at the earliest.
         if known is None or (known.state.status == AuditStatus.DRAWING and block >= known.state.beacon_block):
             yield r
@@ -207,7 +207,7 @@ class Witnessing:
         for r in to_draw(ledger, job, head.number):
             if self._party.contracts.market.phase(job.id, r) == Phase.ATTESTING:
                 attempt = job.rounds[r].attempt
-                opened = witnesses.audit_id(job.id, r, attempt) in ledger.audits
+                opened = claims.audit_id(job.id, r, attempt) in ledger.audits
                 key = f"witness/draw/{job.id.hex()}/{r}/{attempt}/{head.number if opened else 'open'}"
                 self._submit(contract.draw(job.id, r), key)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.ledger import JobLedger
+from lockstep.protocol.claims import audit_id
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, Phase
 from lockstep.protocol.types import Seconds
-from lockstep.protocol.witnesses import audit_id
 from worker.decide import JobView, RoundView
 
 if TYPE_CHECKING:

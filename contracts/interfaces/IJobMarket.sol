@@ -71,7 +71,8 @@ interface IJobMarket {
     /// @param attempt Raised by every convicted merge; part of the ids of the claims made after it.
     /// @param deposit What a void job still has for those who worked on it, and for its prover.
     /// @param feesDue Fees of witnesses who were drawn and are neither paid nor out of time.
-    /// @param prover Who proved the job invalid.
+    /// @param prover Who proved the job invalid; 0 if nobody did.
+    /// @param lingering Games open on claims of rounds that a convicted merge voided.
     struct Job {
         address requester;
         JobStatus status;
@@ -85,6 +86,7 @@ interface IJobMarket {
         uint128 deposit;
         uint128 feesDue;
         address prover;
+        uint32 lingering;
     }
 
     /// @dev What every claim reads and writes is one word: phase to attestEnds.
@@ -94,6 +96,8 @@ interface IJobMarket {
     /// and of slots that were convicted.
     /// @param witnesses Drawn, once `drawn`.
     /// @param demands For payloads of this round, answered or not.
+    /// @param backed Later rounds whose pay the merge's stake covers.
+    /// @param due Void, and its work is still to be paid from the slash that voided it.
     /// @param named Receipts that name a slot, its owner's not counted: a byte a slot (libraries/Receipts.sol).
     /// @param nextShared, nextOuter Outputs of the standing merge.
     struct Round {
@@ -116,6 +120,8 @@ interface IJobMarket {
         uint16 witnesses;
         bool drawn;
         uint16 demands;
+        uint16 backed;
+        bool due;
         bytes32 seed;
         bytes32 base;
         bytes32 outer;
@@ -162,13 +168,13 @@ interface IJobMarket {
         Body body;
         bytes32 nonce;
         bytes32[] proofT;
-        string traceCid;
-        string payloadCid;
+        bytes traceCid;
+        bytes payloadCid;
     }
 
     /// @notice Bit s of `mask`: the speaker fetched and decoded slot s's payload.
     /// @param who s: the owner of slot s; 64 + i: the round's i-th drawn witness.
-    /// @param signature Of the typed data Receipt(job, round, attempt, mask), by the speaker or its delegate.
+    /// @param signature Of the typed data Receipt(job, round, attempt, who, mask), by the speaker or its delegate.
     struct Receipt {
         uint32 who;
         uint256 mask;
@@ -176,12 +182,10 @@ interface IJobMarket {
     }
 
     /// @notice What a game must know when it opens.
-    /// @param openGames Games open on the claim, this one not counted: the defender's clock is clockSeconds + stepSeconds x openGames.
     /// @param games Opened on the claim before this one.
     struct GameTerms {
         address defender;
         uint32 transitions;
-        uint32 openGames;
         uint32 games;
         uint32 clockSeconds;
         uint32 stepSeconds;
@@ -222,14 +226,16 @@ interface IJobMarket {
         bytes32 traceRoot,
         bytes32 out,
         bytes32 out2,
-        string traceCid,
-        string payloadCid
+        bytes traceCid,
+        bytes payloadCid
     );
     event Attested(bytes32 indexed job, uint32 indexed round, uint32 indexed who, address account, uint256 mask);
     event Frozen(bytes32 indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
     event Merged(
-        bytes32 indexed job, uint32 indexed round, bytes32 claim, address worker, bytes32 out, bytes32 out2, string checkpointCid
+        bytes32 indexed job, uint32 indexed round, bytes32 claim, address worker, bytes32 out, bytes32 out2, bytes checkpointCid
     );
+    /// @dev The standing merge's stake now covers the pay of `rounds` rounds after it.
+    event Backed(bytes32 indexed job, uint32 indexed round, uint16 rounds);
     event RoundFinal(bytes32 indexed job, uint32 indexed round);
     event RoundFailed(bytes32 indexed job, uint32 indexed round);
     event RoundVoid(bytes32 indexed job, uint32 indexed round, uint32 attempt);
@@ -240,7 +246,7 @@ interface IJobMarket {
     // -- the requester
 
     /// @notice Opens a job and pulls `escrow` >= rounds x (slots x slotPrice + mergePrice + witnesses x witnessFee) from the caller
-    /// into the vault, and with it a deposit of maxLead rounds' pay: a job that is proven invalid pays its workers from that.
+    /// into the vault, and with it a deposit of maxLead + 1 rounds' pay: a job that is proven invalid pays its workers from that.
     function create(JobParams memory params, uint256 nonce, uint256 escrow) external returns (bytes32 job);
     function createWithPermit(
         JobParams memory params, uint256 nonce, uint256 escrow, uint256 deadline, uint8 v, bytes32 r, bytes32 s
@@ -261,7 +267,8 @@ interface IJobMarket {
     function freeze(bytes32 job, uint32 round, Body[] calldata bodies) external;
     /// @notice Pays a round that nobody can overturn any more; or fails a round that everybody entitled has failed to merge.
     function finalize(bytes32 job, uint32 round) external;
-    /// @notice Gives back the stakes of a Void round. Of a void job: also pays the claims of the first unsettled round from the deposit.
+    /// @notice Gives back the stakes of a Void round once no game about it is open; pays its committed claims from the slash that
+    /// voided it. Of a void job: also ends the first unsettled round, whose committed claims the deposit pays.
     function release(bytes32 job, uint32 round) external;
     /// @notice Refunds what is left once no round is in flight and none can start.
     function finish(bytes32 job) external;
@@ -269,16 +276,23 @@ interface IJobMarket {
     // -- workers, aggregator
 
     function join(bytes32 job, uint32 round, uint32 slot) external;
+    /// @notice Gives a slot back in the first half of the join window.
     function leave(bytes32 job, uint32 round, uint32 slot) external;
     function commit(bytes32 job, uint32 round, uint32 slot, bytes32 commitment) external;
     function reveal(bytes32 job, uint32 round, uint32 slot, Reveal calldata opened) external;
-    function merge(bytes32 job, uint32 round, bytes32 out, bytes32 out2, string calldata checkpointCid) external;
+    /// @notice Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it.
+    function merge(
+        bytes32 job, uint32 round, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds
+    ) external;
+    /// @notice The merger of a round in Lead: locks the pay of `rounds` more later rounds.
+    function back(bytes32 job, uint32 round, uint16 rounds) external;
 
     // -- the game
 
     /// @notice Counts a game in. Reverts `WindowClosed` unless `windowOpen(claim)`.
     function onOpen(bytes32 claim, Body calldata body) external returns (GameTerms memory);
-    /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void. Reverts `ClaimClosed` unless `live(claim)`.
+    /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void, and their work is paid from the slash before
+    /// anybody shares it. Reverts `ClaimClosed` unless `live(claim)`.
     /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation).
     /// @param winners Who shares the prize, the one who convicted first.
     /// @param refunds Gas that challengers spent on games still open; here `amount` is gas.
@@ -299,6 +313,10 @@ interface IJobMarket {
 
     // -- views
 
+    /// @notice Seconds within which the chain takes a transaction that nobody censors, and for how long one may be held back: the clocks
+    /// of jobs are no shorter than a game needs on such a chain.
+    function inclusionSeconds() external view returns (uint256);
+    function censorSeconds() external view returns (uint256);
     function job(bytes32 job) external view returns (Job memory);
     function params(bytes32 job) external view returns (JobParams memory);
     function round(bytes32 job, uint32 round) external view returns (Round memory);
@@ -313,6 +331,8 @@ interface IJobMarket {
     /// @notice What a game on a claim of the job costs its challenger now.
     function bondOf(bytes32 job) external view returns (uint256);
     function barred(bytes32 job, address account) external view returns (bool);
+    /// @notice Whether a convicted merge voided the round of this audit: who agreed in it is paid.
+    function rewound(bytes32 audit) external view returns (bool);
     /// @notice The transition that convicted the claim; 0: not convicted, or without one.
     function convictedAt(bytes32 claim) external view returns (uint32);
 

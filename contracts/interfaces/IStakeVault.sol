@@ -30,10 +30,11 @@ interface IStakeVault {
     event Unbonded(address indexed account, uint256 amount);
     event Locked(bytes32 indexed key, address indexed account, uint256 amount);
     event Unlocked(bytes32 indexed key, address indexed account, uint256 amount);
-    /// @dev amount = burned + toChallenger + toRequester; toChallenger is what all challengers have together, refunds included. For a
-    ///      liveness slash the last two are zero.
+    /// @dev amount = burned + toChallenger + toRequester + owed; `owed` becomes escrow for work that fell with the claim; toChallenger is what all challengers have together, refunds included. For a
+    ///      liveness slash the last three are zero.
     event Slashed(
-        bytes32 indexed key, address indexed account, uint256 amount, uint256 burned, uint256 toChallenger, uint256 toRequester
+        bytes32 indexed key, address indexed account, uint256 amount, uint256 burned, uint256 toChallenger, uint256 toRequester,
+        uint256 owed
     );
     /// @dev amount = burned + toDefender.
     event BondTaken(bytes32 indexed key, address indexed account, uint256 amount, uint256 burned, uint256 toDefender);
@@ -65,13 +66,17 @@ interface IStakeVault {
 
     /// @notice Locks free stake of `account` under an unused `key`. Reverts `StakeTooLow` if free stake does not suffice.
     function lock(address account, bytes32 key, uint256 amount) external;
+    /// @notice The market: adds free stake of the lock's account to it.
+    function raise(bytes32 key, uint256 amount) external;
     /// @notice Gives a lock back to its account's free stake.
     function unlock(bytes32 key) external;
     /// @notice A lost challenge or demand. 60 % (rounded down) of the bond becomes the defender's credit, the rest is burned.
     function takeBond(bytes32 key, address defender) external;
-    /// @notice The market: a convicted claim. 30 % to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of
-    /// the stake pay `refunds`, in order; every part rounded down, the rest is burned.
-    function slash(bytes32 key, address[] calldata winners, Refund[] calldata refunds, address requester) external;
+    /// @notice The market: a convicted claim. `owed` of the stake becomes escrow, for work that fell with it. Of the rest, 30 % to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of
+    /// it pay `refunds`, in order; every part rounded down, the rest is burned.
+    function slash(
+        bytes32 key, uint256 owed, address[] calldata winners, Refund[] calldata refunds, address requester
+    ) external;
     /// @notice No reveal, or a broken duty. `amount` of the lock is burned, the rest is free again.
     function slashLiveness(bytes32 key, uint256 amount) external;
     /// @notice The market: pulls a job's escrow from its requester, who approved the vault.

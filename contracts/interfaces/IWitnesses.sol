@@ -82,7 +82,7 @@ interface IWitnesses {
     event VerdictCommitted(bytes32 indexed audit, uint16 i, bytes32 commitment);
     /// @dev Every duty is committed: the windows that follow begin now.
     event CommitsEnded(bytes32 indexed audit, uint64 commitEnds, uint64 revealEnds);
-    event TracePublished(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, bytes32 claim, string traceCid);
+    event TracePublished(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, bytes32 claim, bytes traceCid);
     event VerdictRevealed(bytes32 indexed audit, uint16 i, uint32 t, bytes32 state, bool agrees);
     event DutyClosed(bytes32 indexed audit, uint16 i, address indexed account, Outcome outcome, uint256 amount);
 
@@ -99,7 +99,7 @@ interface IWitnesses {
     // -- workers
 
     /// @notice Names the list of a claim's state roots, once no witness can copy from it.
-    function publish(bytes32 job, uint32 round, uint32 slot, string calldata traceCid) external;
+    function publish(bytes32 job, uint32 round, uint32 slot, bytes calldata traceCid) external;
 
     // -- anyone
 

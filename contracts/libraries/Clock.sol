@@ -10,9 +10,13 @@ error ClockRunning(uint256 deadline);
 /// @title Clock
 /// @notice Chess clocks: each side has a budget of seconds for all its moves together; only the mover's clock runs.
 library Clock {
-    /// @notice The defender's budget: T, and tau (one materialised step) for each game already open on its claim.
+    /// @dev What other games add to a clock at most: no game locks a stake for longer.
+    uint256 internal constant MAX_EXTRA = 30 days;
+
+    /// @notice The defender's budget: T, and tau (one materialised step) for each game already open on any of its claims.
     function budget(uint256 clockSeconds, uint256 stepSeconds, uint256 openGames) internal pure returns (uint32) {
-        uint256 total = clockSeconds + stepSeconds * openGames;
+        uint256 extra = stepSeconds * openGames;
+        uint256 total = clockSeconds + (extra < MAX_EXTRA ? extra : MAX_EXTRA);
         return total > type(uint32).max ? type(uint32).max : uint32(total);
     }
 

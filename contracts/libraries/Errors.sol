@@ -48,6 +48,10 @@ error WrongPhase(bytes32 job, uint32 round);
 error TooEarly(uint256 notBefore);
 /// The round cannot start: not the next one, or its predecessor is unmerged, or too far ahead of the last final round.
 error RoundNotStartable(uint32 round);
+/// The stake of round q's merge does not cover the pay of the round that is to start.
+error NotBacked(uint32 q);
+/// A content identifier is longer than any that the SDK writes.
+error CidTooLong(uint256 length);
 /// The job has no such slot.
 error NoSuchSlot(uint32 slot);
 /// Somebody holds the slot.

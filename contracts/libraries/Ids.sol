@@ -11,7 +11,7 @@ library Ids {
     uint32 internal constant MERGE = 0xffffffff;
     bytes32 private constant DOMAIN =
         keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
-    bytes32 private constant RECEIPT = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)");
+    bytes32 private constant RECEIPT = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
 
     function job(address requester, uint256 nonce, IJobMarket.JobParams memory params) internal view returns (bytes32) {
         return keccak256(abi.encode(block.chainid, address(this), requester, nonce, Terms.hash(params)));
@@ -35,9 +35,9 @@ library Ids {
     }
 
     /// @notice The digest that a receipt signs (EIP-712).
-    function receipt(bytes32 jobId, uint32 round, uint32 attempt, uint256 mask) internal view returns (bytes32) {
+    function receipt(bytes32 jobId, uint32 round, uint32 attempt, uint32 who, uint256 mask) internal view returns (bytes32) {
         // address(this): the market, in whose storage and at whose address Rounds runs.
-        return typed(address(this), keccak256(abi.encode(RECEIPT, jobId, round, attempt, mask)));
+        return typed(address(this), keccak256(abi.encode(RECEIPT, jobId, round, attempt, who, mask)));
     }
 
     /// @notice The digest that is signed of a struct, in the domain of `market` (EIP-712).

@@ -15,13 +15,21 @@ library JobRules {
     uint256 internal constant MAX_STEPS = 1 << 24;
     uint256 internal constant MAX_ROUNDS = 1 << 20;
     uint256 internal constant MIN_CLOCK = 60;
+    /// @dev Moves of one side in the longest game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, leaf, 2 of partials, and the first.
+    uint256 internal constant GAME_MOVES = 16;
+    /// @dev A clock holds this many materialised steps: games on one's own claim lock nobody's stake for long.
+    uint256 internal constant CLOCK_STEPS = 4;
+    /// @dev A merge's stake is at most this many slot's stakes: who can work can merge.
+    uint256 internal constant MERGE_SLOTS = 2;
     uint256 internal constant MAX_WINDOW = 30 days;
     /// @dev Speakers have bits: 64 slots, then the witnesses.
     uint256 internal constant MAX_WITNESSES = 64;
 
     /// @notice Reverts `JobInvalid` with the first group of parameters that is out of bounds.
     /// @dev The Python twin (rounds.check_params) names the parameter itself; the SDK asks it before it sends anything.
-    function check(IJobMarket.JobParams memory p, uint256 unbondSeconds) internal pure {
+    /// @param inclusion Seconds within which the chain takes a transaction.
+    /// @param censor Seconds for which one may be held back.
+    function check(IJobMarket.JobParams memory p, uint256 unbondSeconds, uint256 inclusion, uint256 censor) internal pure {
         _require(p.profile == 1 && p.opset == 1, "profile");
         _require(p.stepProgram != 0 && p.encodeProgram != 0 && p.mergeProgram != 0, "programs");
         _require(p.datasetRows > 0 && p.rowLength > 0, "dataset");
@@ -36,22 +44,27 @@ library JobRules {
             "depths"
         );
         _require(
-            _isWindow(p.joinSeconds) && _isWindow(p.trainSeconds) && _isWindow(p.revealSeconds)
-                && _isWindow(p.attestSeconds) && _isWindow(p.mergeSeconds) && _isWindow(p.challengeSeconds),
+            _isWindow(p.joinSeconds, inclusion) && _isWindow(p.trainSeconds, inclusion)
+                && _isWindow(p.revealSeconds, inclusion) && _isWindow(p.attestSeconds, inclusion)
+                && _isWindow(p.mergeSeconds, inclusion) && _isWindow(p.challengeSeconds, inclusion),
             "windows"
         );
-        // INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody.
+        // INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A clock covers every
+        // move of a game on this chain, and its steps are small against it.
         _require(
-            p.clockSeconds >= MIN_CLOCK && p.clockSeconds <= MAX_WINDOW && p.stepSeconds > 0 && p.stepSeconds <= MAX_WINDOW,
+            p.clockSeconds >= clockFloor(inclusion, censor) && p.clockSeconds <= MAX_WINDOW && p.stepSeconds > 0
+                && CLOCK_STEPS * uint256(p.stepSeconds) <= p.clockSeconds,
             "clocks"
         );
         // INVARIANT: unbonding takes longer than a challenge window and both clocks.
         _require(uint256(p.challengeSeconds) + 2 * uint256(p.clockSeconds) <= unbondSeconds, "unbonding");
         _require(p.feeCap > 0 && p.feeCap <= Prices.MAX_FEE_CAP, "gas");
-        // INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers every fine.
+        // INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers every fine; who
+        // can stake on a slot can stake on a merge.
         _require(
             p.slotStake > 0 && p.slotStake >= Prices.stakeFloor(p.slotPrice, p.gasPrice) && p.mergeStake > 0
-                && p.mergeStake >= Prices.stakeFloor(p.mergePrice, p.gasPrice),
+                && p.mergeStake >= Prices.stakeFloor(p.mergePrice, p.gasPrice)
+                && p.mergeStake <= MERGE_SLOTS * uint256(p.slotStake),
             "stakes"
         );
         // INVARIANT: a false challenge costs at least the step that answers it.
@@ -68,12 +81,12 @@ library JobRules {
             p.witnesses == 0
                 || (p.witnesses <= MAX_WITNESSES && p.witnessFee > 0
                     && p.witnessStake >= Prices.witnessFloor(p.witnessFee)
-                    && 2 * uint256(p.witnessStake) < p.slotStake && _isWindow(p.auditSeconds)
+                    && 2 * uint256(p.witnessStake) < p.slotStake && _isWindow(p.auditSeconds, inclusion)
                     && p.challengeSeconds
                         >= uint256(p.revealSeconds) + p.attestSeconds + 3 * uint256(p.auditSeconds)),
             "witnesses"
         );
-        _require(_isWindow(p.answerSeconds), "answers");
+        _require(_isWindow(p.answerSeconds, inclusion), "answers");
         // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         _require(p.carry == 0 || (p.carry == 1 && p.payloadDepth == p.sharedDepth), "carry");
     }
@@ -83,8 +96,15 @@ library JobRules {
         return uint256(p.slots) * p.slotPrice + p.mergePrice + uint256(p.witnesses) * p.witnessFee;
     }
 
-    function _isWindow(uint32 seconds_) private pure returns (bool) {
-        return seconds_ > 0 && seconds_ <= MAX_WINDOW;
+    /// @notice The shortest clock: each move of a game in its time, and one of them held back.
+    function clockFloor(uint256 inclusion, uint256 censor) internal pure returns (uint256) {
+        uint256 moves = GAME_MOVES * inclusion + censor;
+        return moves > MIN_CLOCK ? moves : MIN_CLOCK;
+    }
+
+    /// @dev Long enough for one transaction.
+    function _isWindow(uint32 seconds_, uint256 inclusion) private pure returns (bool) {
+        return seconds_ > 0 && seconds_ >= inclusion && seconds_ <= MAX_WINDOW;
     }
 
     function _require(bool holds, bytes32 parameter) private pure {

@@ -7,11 +7,14 @@ import {IStakeVault} from "../interfaces/IStakeVault.sol";
 import {IWitnesses} from "../interfaces/IWitnesses.sol";
 import {
     AlreadyDone,
+    CidTooLong,
     ClaimClosed,
     CommitmentMismatch,
     EscrowTooLow,
     GamesOpen,
+    JobUnfinished,
     NoSuchSlot,
+    NotBacked,
     NotSlotOwner,
     NotYourTurn,
     RoundNotStartable,
@@ -21,7 +24,9 @@ import {
     WrongJobStatus,
     WrongPhase
 } from "./Errors.sol";
+import {Draws} from "./Draws.sol";
 import {Ids} from "./Ids.sol";
+import {JobRules} from "./JobRules.sol";
 import {Merkle} from "./Merkle.sol";
 import {Prices} from "./Prices.sol";
 import {Receipts} from "./Receipts.sol";
@@ -36,6 +41,11 @@ library Rounds {
     uint32 private constant MERGE = Ids.MERGE;
     /// @dev EVM: blockhash knows this many blocks.
     uint256 private constant SEAL_BLOCKS = 256;
+    /// @dev Bytes of a CID: what a stranger stores in a log is bounded.
+    uint256 internal constant MAX_CID = 128;
+    /// @dev Of a void job's deposit, to who had it voided; the rest is burned.
+    uint256 private constant PROVER_PERCENT = 30;
+    address private constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     /// @notice Everything that the market stores.
     struct Book {
@@ -44,6 +54,8 @@ library Rounds {
         mapping(bytes32 jobId => mapping(uint32 r => IJobMarket.Round)) rounds;
         mapping(bytes32 claimId => IJobMarket.Claim) claims;
         mapping(bytes32 jobId => mapping(address account => bool)) barred;
+        /// Audits of rounds that a convicted merge voided: who agreed there is paid.
+        mapping(bytes32 auditId => bool) rewound;
         /// Base fees of the last seals (Prices.push).
         uint256 baseFees;
     }
@@ -59,6 +71,9 @@ library Rounds {
         if (r != j.started || r >= p.rounds || j.failed > p.maxFail || r - j.settled >= p.maxLead) {
             revert RoundNotStartable(r);
         }
+        // INVARIANT: what a game on voided work argues about stands still until the game is over.
+        if (j.lingering != 0) revert GamesOpen(j.lingering);
+        _requireBacked(b, jobId, j.settled, r);
         (bytes32 base, bytes32 outer) = _baseOf(b, jobId, p, r);
         if (ro.phase == IJobMarket.Phase.Void) _releaseAll(b, vault, jobId, r, ro);
 
@@ -104,7 +119,7 @@ library Rounds {
             // INVARIANT: the first receipt of each counts, and no other.
             if ((ro.spoke >> given.who) & 1 == 1) revert AlreadyDone();
             address account = _speaker(b, witnesses, jobId, r, p, ro, given.who);
-            _requireSigned(vault, account, Ids.receipt(jobId, r, ro.attempt, given.mask), given.signature);
+            _requireSigned(vault, account, Ids.receipt(jobId, r, ro.attempt, given.who, given.mask), given.signature);
 
             ro.spoke |= uint256(1) << given.who;
             ro.receipts += 1;
@@ -157,6 +172,7 @@ library Rounds {
         // INVARIANT: a void job's rounds are not settled but released.
         if (j.status == IJobMarket.JobStatus.Void) revert WrongJobStatus(jobId);
         if (ro.phase == IJobMarket.Phase.Merging && _turn(p, ro) > ro.accepted) {
+            if (j.lingering != 0) revert GamesOpen(j.lingering);
             return _fail(b, vault, jobId, r, ro);
         }
         // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
@@ -186,9 +202,11 @@ library Rounds {
     function release(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
-        bool voided = j.status == IJobMarket.JobStatus.Void;
+        bool voided = isVoided(j);
         // A failed round of a void job may still hold stakes for games that are void now.
         if (ro.phase == IJobMarket.Phase.Void || (voided && ro.phase == IJobMarket.Phase.Failed)) {
+            // INVARIANT: stakes under open games stay locked until the games are over.
+            if (!voided && ro.openGames != 0) revert GamesOpen(ro.openGames);
             return _releaseAll(b, vault, jobId, r, ro);
         }
         // INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
@@ -198,9 +216,36 @@ library Rounds {
 
         emit IJobMarket.RoundVoid(jobId, r, ro.attempt);
 
-        j.deposit -= uint128(_payAll(b, vault, jobId, r, ro));
+        // None of its claims could be defended.
+        j.deposit -= uint128(_endAll(b, vault, jobId, r, params(b, jobId), ro, true));
         j.settled = r + 1;
         _settle(b, jobId, j);
+    }
+
+    function finish(Book storage b, IStakeVault vault, bytes32 jobId) external {
+        IJobMarket.Job storage j = b.jobs[jobId];
+        IJobMarket.JobParams memory p = params(b, jobId);
+        bool voided = j.status == IJobMarket.JobStatus.Void;
+        bool active = j.status == IJobMarket.JobStatus.Active;
+        if (!active && j.status != IJobMarket.JobStatus.Cancelled && !voided) revert WrongJobStatus(jobId);
+        bool startable = active && j.started < p.rounds && j.failed <= p.maxFail;
+        if (startable || j.settled != j.started) revert JobUnfinished();
+        uint256 left = j.deposit;
+
+        j.status = IJobMarket.JobStatus.Done;
+        j.deposit = 0;
+        // INVARIANT: escrow = paid + refunded + fees still due, exactly.
+        uint256 refund = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
+        // INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
+        j.refunded += uint128(refund);
+        vault.credit(j.requester, voided ? refund : refund + left);
+        if (voided) {
+            uint256 toProver = left * PROVER_PERCENT / 100;
+            vault.credit(j.prover, toProver);
+            vault.credit(BURN, left - toProver);
+        }
+
+        emit IJobMarket.JobDone(jobId, j.paid, j.refunded, voided ? 0 : left);
     }
 
     // -- workers, aggregator
@@ -221,7 +266,10 @@ library Rounds {
     }
 
     function leave(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
-        (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) =
+            inPhase(b, jobId, r, IJobMarket.Phase.Joining);
+        // INVARIANT: a slot is given back while others have half of the window left to take it.
+        if (block.timestamp >= ro.joinEnds - p.joinSeconds / 2) revert WrongPhase(jobId, r);
         (bytes32 claimId,) = ownClaim(b, jobId, r, ro, slot);
 
         delete b.claims[claimId];
@@ -239,8 +287,10 @@ library Rounds {
         uint32 r,
         bytes32 out,
         bytes32 out2,
-        string calldata checkpointCid
+        bytes calldata checkpointCid,
+        uint16 rounds
     ) external {
+        requireCid(checkpointCid);
         IJobMarket.Job storage j = b.jobs[jobId];
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Merging);
         // INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
@@ -259,10 +309,25 @@ library Rounds {
         ro.mergeClaim = claimId;
         ro.nextShared = out;
         ro.nextOuter = out2;
+        ro.backed = rounds;
 
         emit IJobMarket.Merged(jobId, r, claimId, msg.sender, out, out2, checkpointCid);
 
-        vault.lock(msg.sender, claimId, p.mergeStake);
+        vault.lock(msg.sender, claimId, p.mergeStake + rounds * JobRules.roundPay(p));
+    }
+
+    function back(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint16 rounds) external {
+        (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Lead);
+        bytes32 claimId = ro.mergeClaim;
+        address merger = b.claims[claimId].worker;
+        // INVARIANT: who merged answers for its merge, and nobody else.
+        if (msg.sender != merger) revert NotYourTurn(merger);
+
+        ro.backed += rounds;
+
+        emit IJobMarket.Backed(jobId, r, ro.backed);
+
+        vault.raise(claimId, rounds * JobRules.roundPay(p));
     }
 
     // -- the game
@@ -283,19 +348,22 @@ library Rounds {
         c.status = IJobMarket.ClaimStatus.Convicted;
         c.convictedAt = t;
         ro.openGames -= c.openGames;
+        if (ro.phase == IJobMarket.Phase.Void) j.lingering -= c.openGames;
         c.openGames = 0;
 
         emit IJobMarket.Convicted(claimId, c.job, c.round, c.slot, c.worker, winners[0]);
 
-        if (c.slot == MERGE) _rewind(b, c, j, ro);
-        // Nobody waits for a receipt of the convicted.
-        else ro.spoke |= uint256(1) << c.slot;
         IJobMarket.JobParams memory p = params(b, c.job);
+        uint256 owed = 0;
+        // A merge of a void round has nothing standing on it any more.
+        if (c.slot == MERGE && ro.phase == IJobMarket.Phase.Lead) owed = _rewind(b, p, c, j, ro);
+        // Nobody waits for a receipt of the convicted.
+        else if (c.slot != MERGE) ro.spoke |= uint256(1) << c.slot;
         for (uint256 i = 0; i < refunds.length; i++) {
             // Gas is paid at what it costs now, capped.
             refunds[i].amount = Prices.gasCost(refunds[i].amount, p.gasPrice, p.feeCap, block.basefee);
         }
-        vault.slash(claimId, winners, refunds, j.requester);
+        vault.slash(claimId, owed, winners, refunds, j.requester);
     }
 
     // -- the witnesses, demands
@@ -356,7 +424,7 @@ library Rounds {
     function phase(Book storage b, bytes32 jobId, uint32 r) internal view returns (IJobMarket.Phase) {
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         // INVARIANT: in a void job nothing goes on: what was not final or failed is void.
-        if (b.jobs[jobId].status == IJobMarket.JobStatus.Void) {
+        if (isVoided(b.jobs[jobId])) {
             bool over = ro.phase >= IJobMarket.Phase.Final || ro.phase == IJobMarket.Phase.None;
             return over ? ro.phase : IJobMarket.Phase.Void;
         }
@@ -411,14 +479,20 @@ library Rounds {
         return judged && !isVoid(b, claimId, c) && b.rounds[c.job][c.round].phase != IJobMarket.Phase.Final;
     }
 
-    /// @dev A job is Void as a whole, and a round; a claim also is when its round was started or merged again.
+    /// @dev A job that was proven invalid stays so once it is Done.
+    function isVoided(IJobMarket.Job storage j) internal view returns (bool) {
+        return j.prover != address(0);
+    }
+
+    /// @dev A job is Void as a whole, and a round; a claim also is when its round was started or merged again. A claim of a void round
+    ///      stands as long as games are open on it.
     function isVoid(Book storage b, bytes32 claimId, IJobMarket.Claim storage c) internal view returns (bool) {
         IJobMarket.ClaimStatus status = c.status;
         if (status >= IJobMarket.ClaimStatus.Absent) return status == IJobMarket.ClaimStatus.Void;
         IJobMarket.Round storage ro = b.rounds[c.job][c.round];
         bool standing = c.slot == MERGE ? ro.mergeClaim == claimId : ro.attempt == c.attempt;
-        return
-            !standing || ro.phase == IJobMarket.Phase.Void || b.jobs[c.job].status == IJobMarket.JobStatus.Void;
+        bool voidRound = ro.phase == IJobMarket.Phase.Void && c.openGames == 0;
+        return !standing || voidRound || isVoided(b.jobs[c.job]);
     }
 
     // -- inside: rounds
@@ -576,16 +650,28 @@ library Rounds {
     }
 
     /// @dev A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
+    /// @return owed What the void rounds' work and witnesses are paid from the slash; `release` hands it out.
     function _rewind(
         Book storage b,
+        IJobMarket.JobParams memory p,
         IJobMarket.Claim storage c,
         IJobMarket.Job storage j,
         IJobMarket.Round storage ro
-    ) private {
+    ) private returns (uint256 owed) {
         (bytes32 jobId, uint32 r) = (c.job, c.round);
         for (uint32 k = r + 1; k < j.started; k++) {
             IJobMarket.Round storage later = b.rounds[jobId][k];
-            if (later.phase == IJobMarket.Phase.Failed) j.failed -= 1;
+            j.lingering += later.openGames;
+            if (later.phase == IJobMarket.Phase.Failed) {
+                j.failed -= 1;
+            } else {
+                uint256 fees = later.witnesses * uint256(p.witnessFee);
+                if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
+                // Duties are paid from the escrow: what they cost comes back to it.
+                j.escrow += uint128(fees);
+                owed += fees + _worth(p, later);
+                later.due = true;
+            }
             later.phase = IJobMarket.Phase.Void;
             emit IJobMarket.RoundVoid(jobId, k, later.attempt);
         }
@@ -597,6 +683,26 @@ library Rounds {
         ro.mergeClaim = 0;
         ro.turn += 1;
         ro.mergeOpens = uint64(block.timestamp);
+    }
+
+    /// @dev The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of its merge.
+    function _worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
+        uint256 claims = ro.mergeIn == 0 ? ro.committed : ro.revealed;
+        return claims * p.slotPrice + (ro.mergeClaim == 0 ? 0 : p.mergePrice);
+    }
+
+    /// @dev Reverts unless every merge that round r would stand on answers for it.
+    function _requireBacked(Book storage b, bytes32 jobId, uint32 settled, uint32 r) private view {
+        for (uint32 q = settled; q < r; q++) {
+            IJobMarket.Round storage below = b.rounds[jobId][q];
+            // INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
+            if (below.phase == IJobMarket.Phase.Lead && q + below.backed < r) revert NotBacked(q);
+        }
+    }
+
+    /// @dev INVARIANT: what a stranger writes into a log is bounded.
+    function requireCid(bytes calldata cid) internal pure {
+        if (cid.length > MAX_CID) revert CidTooLong(cid.length);
     }
 
     // -- inside: claims and stakes
@@ -659,33 +765,41 @@ library Rounds {
         vault.slashLiveness(claimId, fine);
     }
 
-    /// @dev Gives back every stake that a Void round still holds.
+    /// @dev Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay.
     function _releaseAll(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
-        uint16 slots = params(b, jobId).slots;
-        for (uint32 s = 0; s < slots; s++) {
-            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            if (_holdsStake(c.status)) giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
-        }
-        if (ro.mergeClaim == 0) return;
-        IJobMarket.Claim storage m = b.claims[ro.mergeClaim];
-        if (_holdsStake(m.status)) giveBack(vault, ro.mergeClaim, m, IJobMarket.ClaimStatus.Void);
+        IJobMarket.JobParams memory p = params(b, jobId);
+        bool due = ro.due;
+        ro.due = false;
+        uint256 paid = _endAll(b, vault, jobId, r, p, ro, due);
+        // INVARIANT: what a slash owes to work is paid to that work or burned.
+        if (due) vault.credit(BURN, _worth(p, ro) - paid);
     }
 
-    /// @dev A void job's round: every stake returns and every claim is paid, since none could be defended.
-    function _payAll(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro)
-        private
-        returns (uint256 paid)
-    {
-        IJobMarket.JobParams memory p = params(b, jobId);
+    /// @dev Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed.
+    function _endAll(
+        Book storage b,
+        IStakeVault vault,
+        bytes32 jobId,
+        uint32 r,
+        IJobMarket.JobParams memory p,
+        IJobMarket.Round storage ro,
+        bool pays
+    ) private returns (uint256 paid) {
         for (uint32 s = 0; s < p.slots; s++) {
             (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            if (!_holdsStake(c.status)) continue;
-            paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, p.slotPrice);
+            paid += _end(vault, claimId, c, pays ? p.slotPrice : 0);
         }
-        IJobMarket.Claim storage m = b.claims[ro.mergeClaim];
-        if (_holdsStake(m.status)) {
-            paid += _pay(vault, ro.mergeClaim, m, IJobMarket.ClaimStatus.Void, p.mergePrice);
+        if (ro.mergeClaim != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.mergePrice : 0);
+    }
+
+    function _end(IStakeVault vault, bytes32 claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
+        if (!_holdsStake(c.status)) return 0;
+        // INVARIANT: a seat is not work: only what was committed is paid without a verdict.
+        if (price != 0 && c.status >= IJobMarket.ClaimStatus.Committed) {
+            return _pay(vault, claimId, c, IJobMarket.ClaimStatus.Void, price);
         }
+        giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
+        return 0;
     }
 
     function _pay(

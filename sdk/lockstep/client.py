@@ -95,7 +95,7 @@ class Network:
         """
         spec = _spec(job)
         params = _params(job, spec)
-        check_params(params, self.contracts.vault.unbond_seconds())
+        check_params(params, self.contracts.vault.unbond_seconds(), self.contracts.market.chain_times())
         check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
         return Quote(job, spec, params)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol import witnesses
+from lockstep.protocol import claims
 from lockstep.protocol.types import AuditId, Cid, ClaimId, Seconds, StateRoot, Wei
 from lockstep.protocol.witnesses import Duty, DutyStatus, Outcome, Standing, Word
 from tests.adversarial.cheat import Cheat, Ended, run
@@ -35,7 +35,7 @@ def drawn(court: Court) -> tuple[AuditId, list[Duty]]:
     court.send(contract.draw(court.job_id, 0), "requester")
     court.devnet.mine(2)
     court.send(contract.draw(court.job_id, 0), "requester")
-    audit = witnesses.audit_id(court.job_id, 0, court.contracts.market.round(court.job_id, 0).attempt)
+    audit = claims.audit_id(court.job_id, 0, court.contracts.market.round(court.job_id, 0).attempt)
     return audit, [contract.duty(audit, i) for i in range(contract.audit(audit).duties)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.protocol import witnesses
+from lockstep.protocol import claims, witnesses
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Cid, ClaimId, Seconds, Wei
 from lockstep.protocol.witnesses import AuditStatus, DutyStatus, Outcome
@@ -37,7 +37,7 @@ def to_final(market: Market, r: int = 0) -> None:
 
 def audit_of(market: Market, r: int = 0) -> bytes:
     attempt = market.contracts.market.round(market.job_id, r).attempt
-    return witnesses.audit_id(market.job_id, r, attempt)
+    return claims.audit_id(market.job_id, r, attempt)
 
 
 def duties(market: Market) -> list[witnesses.Duty]:

@@ -19,7 +19,6 @@ contract ClaimDouble {
     uint32 private _round;
     uint32 private _slot;
     bool private _live = true;
-    uint32 public openGames;
     uint32 private _games;
     uint32 public convictedAt;
     uint256 public gasPrice;
@@ -45,7 +44,7 @@ contract ClaimDouble {
 
     function onOpen(bytes32, IJobMarket.Body calldata) external returns (IJobMarket.GameTerms memory t) {
         t = terms;
-        (t.openGames, t.games) = (openGames++, _games++);
+        t.games = _games++;
     }
 
     /// @dev Gas costs nothing here unless `gasPrice` says otherwise.
@@ -56,7 +55,7 @@ contract ClaimDouble {
             _asked.push(refunds[i]);
             refunds[i].amount *= gasPrice;
         }
-        vault.slash(claim_, winners, refunds, REQUESTER);
+        vault.slash(claim_, 0, winners, refunds, REQUESTER);
     }
 
     function setGasPrice(uint256 price) external {
@@ -68,7 +67,6 @@ contract ClaimDouble {
     }
 
     function onRejected(bytes32) external {
-        openGames--;
     }
 
     function claim(bytes32) external view returns (IJobMarket.Claim memory c) {

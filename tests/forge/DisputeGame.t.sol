@@ -184,7 +184,7 @@ contract DisputeGameTest {
         delete trace;
         for (uint32 t = 1; t <= T; t++) trace.push(Merkle.leaf(_root(t)));
         IJobMarket.GameTerms memory terms =
-            IJobMarket.GameTerms(WORKER, T, 0, 0, CLOCK, TAU, BOND);
+            IJobMarket.GameTerms(WORKER, T, 0, CLOCK, TAU, BOND);
         bytes32 head = sha256(abi.encodePacked(bytes1(0x00), header));
         bytes32 program = sha256(abi.encodePacked(bytes1(0x03), head, _opsRoot(), bytes32(0)));
         market.set(vault, terms, _root(0), program, program);

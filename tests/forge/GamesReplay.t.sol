@@ -94,7 +94,7 @@ contract GamesReplay {
     /// @dev The claim as the market would have it, everybody's deposit, the defender's stake and delegate.
     function _claim(History memory h, string memory line) private {
         IJobMarket.GameTerms memory terms = IJobMarket.GameTerms(
-            h.defender, uint32(_uint(line, ".transitions")), 0, 0, uint32(_uint(line, ".clock")), uint32(_uint(line, ".step")),
+            h.defender, uint32(_uint(line, ".transitions")), 0, uint32(_uint(line, ".clock")), uint32(_uint(line, ".step")),
             _uint(line, ".bond")
         );
         bytes32 zero = CHEATS.parseJsonBytes32(line, ".stateZero");

@@ -97,7 +97,7 @@ contract GamesTable {
         isTrue = Merkle.rootOf(Letters.trace(c)) == Merkle.rootOf(Letters.truth(c).trace());
         bytes32 program = Letters.programRoot();
         market.set(
-            vault, IJobMarket.GameTerms(WORKER, Letters.T, 0, 0, CLOCK, TAU, BOND), Letters.state(c, 0), program, program
+            vault, IJobMarket.GameTerms(WORKER, Letters.T, 0, CLOCK, TAU, BOND), Letters.state(c, 0), program, program
         );
         market.lock(CLAIM, WORKER, STAKE);
     }

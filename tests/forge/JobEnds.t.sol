@@ -16,7 +16,7 @@ contract JobEndsTest is MarketHandler {
     /// @dev Three slots, a merge, two witnesses.
     uint256 private constant ROUND_PAY = 3 * SLOT_PRICE + MERGE_PRICE + 2 * FEE;
     uint256 private constant PAID = 3 * SLOT_PRICE + MERGE_PRICE;
-    uint256 private constant DEPOSIT = 3 * ROUND_PAY;
+    uint256 private constant DEPOSIT = 4 * ROUND_PAY;
     address private constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     function setUp() external {

@@ -64,7 +64,7 @@ contract MarketTest {
         address at = address(uint160(uint256(keccak256(abi.encodePacked(bytes2(0xd694), address(this), uint8(3))))));
         vault = new StakeVault(IERC20(address(token)), at, address(this), address(this), address(this), 1 hours);
         market = new JobMarket(
-            address(token), vault, address(this), address(this), IWitnesses(address(this)), IAvailability(address(this))
+            address(token), vault, address(this), address(this), IWitnesses(address(this)), IAvailability(address(this)), 1, 0
         );
         for (uint256 i = 0; i < 8; i++) _fund(_account(i));
         (requester, aggregator, stranger) = (_account(0), _account(1), _account(7));
@@ -95,14 +95,14 @@ contract MarketTest {
         }
         uint256 held = vault.totalEscrow();
         bytes32 other = _create(terms, 1);
-        require(other != job && vault.totalEscrow() - held == needed + 2 * _pay(), "escrow, and pay of two rounds in flight");
+        require(other != job && vault.totalEscrow() - held == needed + 3 * _pay(), "escrow, pay of two rounds in flight, and one");
     }
 
     function test_one_permit_creates_a_job() external {
         uint256 key = 0xbee;
         address owner = CHEATS.addr(key);
         uint256 escrow = ROUNDS * _pay();
-        uint256 pulled = escrow + 2 * _pay();
+        uint256 pulled = escrow + 3 * _pay();
         token.mint(owner, pulled + 5);
         bytes32 kind = keccak256("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)");
         bytes32 permit = keccak256(abi.encode(kind, owner, vault, pulled, 0, block.timestamp));
@@ -186,7 +186,7 @@ contract MarketTest {
             abi.encodeCall(market.onDrawn, (job, 0, 1)),
             abi.encodeCall(market.onDemanded, (job, 0, 0)),
             abi.encodeCall(market.freeze, (job, 0, new IJobMarket.Body[](0))),
-            abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), ""))
+            abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), "", 0))
         ];
         uint8[10] memory phases = [1, 1, 2, 3, 4, 5, 5, 5, 6, 7];
         for (uint256 i = 0; i < acts.length; i++) {
@@ -347,7 +347,7 @@ contract MarketTest {
 
     function test_who_merges_is_whose_turn_it_is() external {
         _toFrozen(0);
-        bytes memory call = abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), ""));
+        bytes memory call = abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), "", 0));
         _reverts(stranger, call, abi.encodeWithSelector(NotYourTurn.selector, aggregator));
         bytes32 lie = _merge(0, aggregator);
         require(!market.barred(job, aggregator), "nobody is barred yet");
@@ -369,7 +369,7 @@ contract MarketTest {
         _merge(0, market.mergerOf(job, 0));
         _start(1);
         _toFrozen(1);
-        bytes memory call = abi.encodeCall(market.merge, (job, 1, bytes32(0), bytes32(0), ""));
+        bytes memory call = abi.encodeCall(market.merge, (job, 1, bytes32(0), bytes32(0), "", 0));
         uint256 passed = 0;
         for (uint256 turn = 0; turn < SLOTS; turn++) {
             address merger = market.mergerOf(job, 1);
@@ -443,8 +443,8 @@ contract MarketTest {
         _reverts(call, abi.encodeWithSelector(CommitmentMismatch.selector));
         body.out2 = ~body.out2;
         IJobMarket.GameTerms memory given = market.onOpen(claim, body);
-        require(given.defender == _account(2) && given.transitions == 2 && given.openGames == 0, "its terms");
-        require(market.onOpen(claim, body).openGames == 1 && given.bond == terms.bond, "counted");
+        require(given.defender == _account(2) && given.transitions == 2 && given.games == 0, "its terms");
+        require(market.onOpen(claim, body).games == 1 && given.bond == terms.bond, "counted");
         CHEATS.warp(block.timestamp + terms.challengeSeconds - 1);
         require(market.windowOpen(claim), "to the last second");
         CHEATS.warp(block.timestamp + 1);
@@ -562,11 +562,10 @@ contract MarketTest {
         _start(1);
         _toAttesting(1);
         uint256 fees = WITNESSES * terms.witnessFee;
-        uint256 workers = ROUNDS * (_pay() - fees);
-        bytes memory short = abi.encodeWithSelector(EscrowTooLow.selector, workers + fees, workers);
-        _reverts(abi.encodeCall(market.onDrawn, (job, 1, WITNESSES)), short);
-        market.onDrawn(job, 1, 0);
-        require(market.job(job).feesDue == 2 * fees, "nobody else");
+        market.onDrawn(job, 1, WITNESSES);
+        require(market.job(job).feesDue == 3 * fees, "two audits, and one again");
+        require(market.job(job).escrow == ROUNDS * _pay() + fees, "which the slash has paid");
+        require(market.rewound(keccak256(abi.encode(job, uint32(1), uint32(0)))), "who looked in vain is paid");
     }
 
     function test_payloads_are_demanded_of_who_revealed() external {
@@ -613,6 +612,8 @@ contract MarketTest {
     function test_a_void_job_pays_who_worked_and_then_its_prover() external {
         _start(0);
         _join(0);
+        _seal(0);
+        _commit(0, 1);
         market.onInvalid(job, stranger);
         bytes memory void = abi.encodeWithSelector(WrongJobStatus.selector, job);
         _reverts(abi.encodeCall(market.onInvalid, (job, stranger)), void);
@@ -624,7 +625,8 @@ contract MarketTest {
         uint256 deposit = market.job(job).deposit;
         market.release(job, 0);
         require(vault.credits(_account(3)) == terms.slotPrice && vault.free(_account(3)) == DEPOSIT, "stake and pay");
-        uint256 left = deposit - SLOTS * uint256(terms.slotPrice);
+        require(vault.credits(_account(2)) == 0 && vault.free(_account(2)) == DEPOSIT, "a seat is not work");
+        uint256 left = deposit - uint256(terms.slotPrice);
         market.finish(job);
         require(vault.credits(stranger) == left * 30 / 100, "30 % to the prover");
         require(vault.credits(vault.BURN()) == left - left * 30 / 100, "the rest is burned");
@@ -708,7 +710,7 @@ contract MarketTest {
 
     function _merge(uint32 r, address merger) private returns (bytes32) {
         CHEATS.prank(merger);
-        market.merge(job, r, keccak256("shared"), keccak256("outer"), "");
+        market.merge(job, r, keccak256("shared"), keccak256("outer"), "", 3);
         return market.claimIdOf(job, r, MERGE);
     }
 
@@ -728,8 +730,8 @@ contract MarketTest {
                 address(market)
             )
         );
-        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)");
-        bytes32 said = keccak256(abi.encode(kind, job, 0, 0, 7));
+        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
+        bytes32 said = keccak256(abi.encode(kind, job, 0, 0, who, 7));
         (uint8 v, bytes32 r, bytes32 s) = CHEATS.sign(key, keccak256(abi.encodePacked(hex"1901", domain, said)));
         IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
         given[0] = IJobMarket.Receipt(who, 7, abi.encodePacked(r, s, v));

@@ -42,7 +42,7 @@ contract MarketHandler {
         address marketAt = address(uint160(uint256(keccak256(abi.encodePacked(bytes2(0xd694), address(this), uint8(3))))));
         vault = new StakeVault(IERC20(address(token)), marketAt, address(this), address(this), address(this), 1 hours);
         market = new JobMarket(
-            address(token), vault, address(this), address(this), IWitnesses(address(this)), IAvailability(address(this))
+            address(token), vault, address(this), address(this), IWitnesses(address(this)), IAvailability(address(this)), 1, 0
         );
         for (uint256 i = 0; i < ACCOUNTS; i++) {
             token.mint(account(i), 1e9);
@@ -122,6 +122,22 @@ contract MarketHandler {
         CHEATS.roll(block.number + (blocks % 32 == 0 ? 257 : 2));
     }
 
+    function _back(uint32 r, uint16 rounds) private {
+        address merger = _owner(r, MERGE);
+        CHEATS.prank(merger);
+        market.back(job, r, rounds);
+    }
+
+    /// @notice What slashes owe to work of void rounds that nobody has released yet.
+    function owed() external view returns (uint256 sum) {
+        IJobMarket.JobParams memory p = _params();
+        for (uint32 r = 0; r < ROUNDS; r++) {
+            IJobMarket.Round memory ro = market.round(job, r);
+            if (!ro.due) continue;
+            sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * p.slotPrice + (ro.mergeClaim == 0 ? 0 : p.mergePrice);
+        }
+    }
+
     function _startRound() private {
         market.startRound(job, market.job(job).started);
     }
@@ -140,9 +156,11 @@ contract MarketHandler {
             market.freeze(job, r, _bodies(r));
         } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
             CHEATS.prank(market.mergerOf(job, r));
-            market.merge(job, r, out, out, "");
+            market.merge(job, r, out, out, "", uint16(uint256(out) % 3));
             _note(market.claimIdOf(job, r, MERGE));
         } else if (phase == IJobMarket.Phase.Lead && market.job(job).started < ROUNDS && uint256(out) % 4 != 0) {
+            uint16 lacking = uint16(market.job(job).started - r);
+            if (market.round(job, r).backed < lacking) _back(r, lacking - market.round(job, r).backed);
             _startRound();
         } else if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) {
             market.finalize(job, r);
@@ -166,12 +184,12 @@ contract MarketHandler {
             if ((who >> s) & 1 == 0 || (ro.spoke >> speaker) & 1 == 1 || by == address(0)) continue;
             uint256 mask = luck % 7 == 0 ? luck >> 8 : type(uint256).max;
             IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
-            given[0] = IJobMarket.Receipt(speaker, mask, _signed(by, _digest(r, ro.attempt, mask)));
+            given[0] = IJobMarket.Receipt(speaker, mask, _signed(by, _digest(r, ro.attempt, speaker, mask)));
             try market.attest(job, r, given) {} catch {}
         }
     }
 
-    function _digest(uint32 r, uint32 attempt, uint256 mask) internal view returns (bytes32) {
+    function _digest(uint32 r, uint32 attempt, uint32 who, uint256 mask) internal view returns (bytes32) {
         bytes32 domain = keccak256(
             abi.encode(
                 keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
@@ -181,8 +199,8 @@ contract MarketHandler {
                 address(market)
             )
         );
-        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)");
-        return keccak256(abi.encodePacked(hex"1901", domain, keccak256(abi.encode(kind, job, r, attempt, mask))));
+        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
+        return keccak256(abi.encodePacked(hex"1901", domain, keccak256(abi.encode(kind, job, r, attempt, who, mask))));
     }
 
     function _signed(address by, bytes32 digest) internal pure returns (bytes memory) {
@@ -254,11 +272,11 @@ contract MarketHandler {
             vault.unlock(bond);
         } else if (fraud) {
             uint256 stake = vault.lockOf(claim).amount;
-            uint256 before = _creditsOfAll();
+            uint256 before = _creditsOfAll() + vault.totalEscrow();
             market.onConvicted(claim, uint32(i), _winners(i, held.account), _refunds(i));
             vault.unlock(bond);
             slashed += stake;
-            slashedTo += _creditsOfAll() - before;
+            slashedTo += _creditsOfAll() + vault.totalEscrow() - before;
         } else {
             uint256 before = _creditsOfAll();
             market.onRejected(claim);

@@ -35,7 +35,7 @@ contract MarketInvariants {
 
     function invariant_escrow_is_held_paid_or_refunded() external view {
         IJobMarket.Job memory j = handler.market().job(handler.job());
-        uint256 held = handler.vault().totalEscrow();
+        uint256 held = handler.vault().totalEscrow() - handler.owed();
         require(j.escrow + j.deposit == held + j.paid + j.refunded, "escrow leaks");
         if (j.status == IJobMarket.JobStatus.Done) {
             require(j.deposit == 0 && held == j.feesDue, "escrow left behind");

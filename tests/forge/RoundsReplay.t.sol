@@ -60,7 +60,7 @@ contract RoundsReplay {
         token = new TestToken();
         vault = new StakeVault(IERC20(address(token)), _creation(0x03), GAME, WITNESSES, AVAILABILITY, UNBOND_SECONDS);
         market = new JobMarket(
-            address(token), vault, GAME, VALIDATOR, IWitnesses(WITNESSES), IAvailability(AVAILABILITY)
+            address(token), vault, GAME, VALIDATOR, IWitnesses(WITNESSES), IAvailability(AVAILABILITY), 1, 0
         );
         require(address(market) == _creation(0x03), "the market is elsewhere");
         Beyond beyond = new Beyond();

@@ -195,7 +195,7 @@ contract VaultTest {
             abi.encodeCall(vault.unlock, (KEY)),
             abi.encodeCall(vault.takeBond, (KEY, stranger)),
             abi.encodeCall(vault.slashLiveness, (KEY, 1)),
-            abi.encodeCall(vault.slash, (KEY, _one(stranger), new IStakeVault.Refund[](0), stranger)),
+            abi.encodeCall(vault.slash, (KEY, 0, _one(stranger), new IStakeVault.Refund[](0), stranger)),
             abi.encodeCall(vault.escrow, (address(this), 1)),
             abi.encodeCall(vault.escrowWithPermit, (address(this), 1, block.timestamp, 27, bytes32(0), bytes32(0))),
             abi.encodeCall(vault.credit, (stranger, 1))
@@ -216,7 +216,7 @@ contract VaultTest {
             IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](2);
             for (uint256 k = 0; k < 2; k++) refunds[k] = IStakeVault.Refund(to[k], asked[i][k]);
             uint256 burned = vault.credits(vault.BURN());
-            vault.slash(KEY, _one(to[0]), refunds, to[2]);
+            vault.slash(KEY, 0, _one(to[0]), refunds, to[2]);
             require(vault.credits(to[0]) == 300 + given[i][0] && vault.credits(to[1]) == given[i][1], "prize and gas");
             require(vault.credits(to[2]) == 200 - given[i][0] - given[i][1], "the requester's part");
             require(vault.credits(vault.BURN()) - burned == 500, "half is burned");
@@ -275,7 +275,7 @@ contract VaultTest {
     function _makeEverythingDue() private {
         vault.deposit(100);
         vault.lock(address(this), KEY, 10);
-        vault.slash(KEY, _one(address(this)), new IStakeVault.Refund[](0), address(this));
+        vault.slash(KEY, 0, _one(address(this)), new IStakeVault.Refund[](0), address(this));
         vault.requestUnbond(5);
         CHEATS.warp(block.timestamp + UNBOND_SECONDS);
     }

@@ -54,7 +54,7 @@ contract WitnessHandler {
         address[3] memory at = [_created(2), _created(3), _created(4)];
         vault = new StakeVault(IERC20(address(token)), at[1], address(this), at[2], address(this), 1 hours);
         market = new JobMarket(
-            address(token), vault, address(this), address(this), IWitnesses(at[2]), IAvailability(address(this))
+            address(token), vault, address(this), address(this), IWitnesses(at[2]), IAvailability(address(this)), 1, 0
         );
         witnesses = new Witnesses(market, vault);
         require(address(witnesses) == at[2] && address(market) == at[1] && address(vault) == at[0], "other addresses");
@@ -108,7 +108,7 @@ contract WitnessHandler {
             market.freeze(job, r, _bodies(r));
         } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
             CHEATS.prank(market.mergerOf(job, r));
-            market.merge(job, r, out, out, "");
+            market.merge(job, r, out, out, "", 2);
             _keys.push(market.claimIdOf(job, r, 0xffffffff));
         } else if (phase == IJobMarket.Phase.Lead && market.job(job).started < ROUNDS && uint256(out) % 4 != 0) {
             market.startRound(job, market.job(job).started);

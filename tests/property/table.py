@@ -88,14 +88,14 @@ class Table:
 
     def _settle(self, id_: GameId, closed: Record) -> None:
         games = {key: record.state for key, record in self.records.items()}
+        self.claim = replace(self.claim, open_games=self.claim.open_games - 1)
         if closed.state.verdict == Verdict.REJECTED:
             self.docket.skip_closed(games)
-            self.claim = replace(self.claim, open_games=self.claim.open_games - 1)
             self.books.take_bond(id_, self.claim.defender)
             return
         if closed.state.verdict != Verdict.VOID:
             award = self.docket.award(games, closed.challenger, 0)
-            self.books.slash(self.claim.id, award.winners, (), REQUESTER)
+            self.books.slash(self.claim.id, Wei(0), award.winners, (), REQUESTER)
             self.claim = replace(self.claim, live=False)
             self.convicted_by = id_
         self.books.unlock(id_, Keeper.GAME)

@@ -11,6 +11,7 @@ from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.protocol.availability import BEACON_BLOCKS, Demand, Row, Shown, Status
 from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import ChainError
+from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import (
     Body,
     Claim,
@@ -295,6 +296,14 @@ class Market(Contract):
         """Whether a game may be opened on the claim now."""
         return bool(self.read("windowOpen", claim))
 
+    def rewound(self, audit: AuditId) -> bool:
+        """Whether a convicted merge voided the round of this audit."""
+        return bool(self.read("rewound", audit))
+
+    def chain_times(self) -> ChainTimes:
+        """What this deployment promises of its chain."""
+        return ChainTimes(Seconds(self.read("inclusionSeconds")), Seconds(self.read("censorSeconds")))
+
     def bond_of(self, job: JobId) -> Wei:
         """What a game on a claim of the job costs its challenger now."""
         return Wei(self.read("bondOf", job))
@@ -356,7 +365,7 @@ class Market(Contract):
         return self.call("join", job, r, slot, gas=400_000)
 
     def leave(self, job: JobId, r: int, slot: int) -> Call:
-        """Gives a slot back while joining."""
+        """Gives a slot back in the first half of the join window."""
         return self.call("leave", job, r, slot, gas=200_000)
 
     def commit(self, job: JobId, r: int, slot: int, commitment: Digest) -> Call:
@@ -367,9 +376,13 @@ class Market(Contract):
         """Opens the commitment."""
         return self.call("reveal", job, r, slot, opened, gas=500_000)
 
-    def merge(self, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str) -> Call:
-        """Claims the merge; locks mergeStake."""
-        return self.call("merge", job, r, out, out2, checkpoint_cid)
+    def merge(self, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str, rounds: int = 0) -> Call:
+        """Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it."""
+        return self.call("merge", job, r, out, out2, checkpoint_cid.encode(), rounds)
+
+    def back(self, job: JobId, r: int, rounds: int) -> Call:
+        """Locks the pay of `rounds` more later rounds on the caller's merge."""
+        return self.call("back", job, r, rounds, gas=250_000)
 
 
 class Game(Contract):
@@ -377,6 +390,10 @@ class Game(Contract):
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "DisputeGame")
+
+    def defending(self, account: Address) -> int:
+        """Games that the account defends, on whatever claims."""
+        return int(self.read("defending", account))
 
 
 class Validator(Contract):
@@ -489,7 +506,7 @@ class Witnesses(Contract):
 
     def publish(self, job: JobId, r: int, slot: int, trace_cid: str) -> Call:
         """Names the list of a claim's state roots."""
-        return self.call("publish", job, r, slot, trace_cid, gas=250_000)
+        return self.call("publish", job, r, slot, trace_cid.encode(), gas=250_000)
 
     # -- anyone
 
@@ -542,9 +559,12 @@ class Contracts:
         self, account: LocalAccount, job: JobId, r: int, attempt: int, mask: int, speakers: Sequence[int]
     ) -> list[Receipt]:
         """One receipt that names the slots of `mask`, by each of the account's speakers in a round."""
-        digest = receipt_hash(self.addresses.chain_id, self.market.address, job, r, attempt, mask)
-        signature = bytes(account.unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
-        return [Receipt(who, mask, signature) for who in speakers]
+        chain_id, market = self.addresses.chain_id, self.market.address
+        digests = {who: receipt_hash(chain_id, market, job, r, attempt, who, mask) for who in speakers}
+        return [
+            Receipt(who, mask, bytes(account.unsafe_sign_hash(digest).signature))  # type: ignore[arg-type]
+            for who, digest in digests.items()
+        ]
 
     def signed_for(self, account: Address, digest: Digest, signature: bytes) -> bool:
         """Whether the account's key signed, or its delegate's: that stays so, which the word of a contract
@@ -571,6 +591,9 @@ def revert_data(failure: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     """A struct as the tuple that the encoder takes."""
+    if isinstance(value, Reveal):
+        *said, trace_cid, payload_cid = astuple(value)
+        return *said, trace_cid.encode(), payload_cid.encode()
     if hasattr(value, "__dataclass_fields__"):
         return astuple(value)
     return value

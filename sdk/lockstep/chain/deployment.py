@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.errors import ChainError, TryLater
+from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, Seconds
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
+DEVNET_TIMES = ChainTimes()
+"""Of a chain that mines every transaction at once."""
 _GAS = 6_000_000
 ORDER = ("token", "arbiter", "rounds", "vault", "market", "game", "validator", "availability", "witnesses")
 
@@ -32,9 +35,12 @@ def deploy(
     deployer: LocalAccount,
     token: Address | None = None,
     unbond_seconds: Seconds = UNBOND_SECONDS,
+    chain: ChainTimes = DEVNET_TIMES,
     timeout: float = 60.0,
 ) -> Addresses:
     """The deployment on the chain of `w3`; without `token`, with a test token that anybody may mint.
+
+    `chain` is what the deployment promises of that chain: jobs with clocks too short for it are refused.
 
     Raises `ChainError` if a creation reverts or lands elsewhere, `TryLater` if it is not mined in `timeout` seconds.
     """
@@ -53,7 +59,11 @@ def deploy(
         ),
         "market": (
             "JobMarket",
-            [at["token"], at["vault"], at["game"], at["validator"], at["witnesses"], at["availability"]],
+            [
+                *(at[name] for name in ("token", "vault", "game", "validator", "witnesses", "availability")),
+                chain.inclusion,
+                chain.censor,
+            ],
         ),
         "game": ("DisputeGame", [at["market"], at["vault"], at["arbiter"]]),
         "validator": ("Validator", [at["market"]]),

@@ -82,11 +82,12 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
     if held.digest != body_hash(body):
         raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)
+    defending = contracts.Game(market.w3, Address(market.read("game"))).defending(held.worker)
     first, last = market.facts_of(claim_id, 1, carried), market.facts_of(claim_id, held.transitions)
     return game.Claim(
         claim_id, held.worker, held.transitions, body, first.state_zero, first.program, last.program, first.seed,
         first.round, first.slot, first.dataset_root, first.dataset_rows, first.row_length, params.clock_seconds,
-        params.step_seconds, market.bond_of(held.job), held.open_games, market.live(claim_id), carried,
+        params.step_seconds, market.bond_of(held.job), defending, market.live(claim_id), carried,
     )  # fmt: skip
 
 

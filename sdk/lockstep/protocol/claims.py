@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
 from lockstep.protocol.statement import keccak
-from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot
+from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seed, StateRoot
 
 
 def spec_hash(params: JobParams) -> Digest:
@@ -71,12 +71,18 @@ def domain(chain_id: int, market: Address) -> dict[str, Any]:
     return {"name": "Lockstep", "version": "1", "chainId": chain_id, "verifyingContract": market}
 
 
-RECEIPT_TYPE = "Receipt(bytes32 job,uint32 round,uint32 attempt,uint256 mask)"
+def audit_id(job: JobId, r: int, attempt: int) -> AuditId:
+    """keccak(abi.encode(JobId, round, attempt))."""
+    return AuditId(keccak(job + word(r) + word(attempt)))
 
 
-def receipt_hash(chain_id: int, market: Address, job: JobId, r: int, attempt: int, mask: int) -> Digest:
+RECEIPT_TYPE = "Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)"
+
+
+def receipt_hash(chain_id: int, market: Address, job: JobId, r: int, attempt: int, who: int, mask: int) -> Digest:
     """The digest that a receipt signs."""
-    return _typed(chain_id, market, keccak(keccak(RECEIPT_TYPE.encode()) + job + word(r) + word(attempt) + word(mask)))
+    said = job + word(r) + word(attempt) + word(who) + word(mask)
+    return _typed(chain_id, market, keccak(keccak(RECEIPT_TYPE.encode()) + said))
 
 
 def typed_data(chain_id: int, market: Address, claim: Claim, body: Body, seed: Seed, base: StateRoot) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from lockstep.protocol.types import (
     Wei,
 )
 
+MAX_EXTRA = 30 * 86_400
+"""Seconds that other games add to a clock at most: no game locks a stake for longer."""
 LEVELS = 6
 """A move shows at most 2^6 nodes."""
 
@@ -106,7 +108,7 @@ class Claim:
     step: Seconds
     bond: Wei
     open_games: int = 0
-    """Games open on the claim, the new one not counted."""
+    """Games that the defender has open on all of its claims, the new one not counted."""
     live: bool = True
     """Whether a verdict on the claim still counts."""
     carried: moves.Proof = ()
@@ -191,8 +193,9 @@ def levels(rem: int) -> int:
 
 
 def budget(claim: Claim, *, defender: bool) -> Seconds:
-    """T, and for the defender tau (one materialised step) for each game already open on its claim."""
-    return Seconds(min(claim.clock + (claim.step * claim.open_games if defender else 0), 2**32 - 1))
+    """T, and for the defender tau (one materialised step) for each game already open on any of its claims."""
+    extra = min(claim.step * claim.open_games, MAX_EXTRA) if defender else 0
+    return Seconds(min(claim.clock + extra, 2**32 - 1))
 
 
 def play(game: Game | None, move: Move, sender: Address, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:

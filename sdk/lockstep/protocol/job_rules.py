@@ -5,9 +5,11 @@ Twin of contracts/libraries/JobRules.sol.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lockstep.protocol import economics
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.jobs import ZERO, JobParams
+from lockstep.protocol.jobs import NEVER, ZERO, JobParams
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Seconds, Wei
 
@@ -18,14 +20,38 @@ MAX_LEAD = 16
 MAX_DEPTH = 24
 MAX_STEPS = 1 << 24
 MIN_CLOCK = Seconds(60)
+ONE_SECOND = Seconds(1)
+GAME_MOVES = 16
+"""Moves of one side in the longest game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, leaf, 2 of partials, the
+first."""
+CLOCK_STEPS = 4
+"""A clock holds this many materialised steps: games on one's own claim lock nobody's stake for long."""
+MERGE_SLOTS = 2
+"""A merge's stake is at most this many slot's stakes: who can work can merge."""
 MAX_WINDOW = Seconds(30 * 86_400)
 MAX_LOCK = Wei((1 << 88) - 1)
 
 _WINDOWS = ("join", "train", "reveal", "attest", "merge", "challenge")
 
 
-def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
+@dataclass(frozen=True)
+class ChainTimes:
+    """What a deployment promises of its chain; jobs whose clocks are too short for it are refused."""
+
+    inclusion: Seconds = ONE_SECOND
+    """Within which the chain takes a transaction that nobody censors."""
+    censor: Seconds = NEVER
+    """For how long somebody may hold one back."""
+
+    @property
+    def clock_floor(self) -> Seconds:
+        """The shortest clock: each move of a game in its time, and one of them held back."""
+        return Seconds(max(MIN_CLOCK, GAME_MOVES * self.inclusion + self.censor))
+
+
+def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> None:
     """Raises the contract's JobInvalid, but names the parameter and its bounds. Twin of JobRules.check."""
+    least = max(1, chain.inclusion)
     slot_floor = economics.stake_floor(p.slot_price, p.gas_price)
     merge_floor = economics.stake_floor(p.merge_price, p.gas_price)
     bond_floor = economics.bond_floor(p.slot_price, max(1, p.inner_steps))
@@ -48,14 +74,24 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
             f"depths at most {MAX_DEPTH}, payload_depth + ceil(log2 slots) >= shared_depth",
         ),
         *(
-            ("windows", 0 < getattr(p, f"{name}_seconds") <= MAX_WINDOW, f"1 <= {name}_seconds <= {MAX_WINDOW}")
+            (
+                "windows",
+                least <= getattr(p, f"{name}_seconds") <= MAX_WINDOW,
+                f"{least} <= {name}_seconds <= {MAX_WINDOW}",
+            )
             for name in _WINDOWS
         ),
-        # INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody.
+        # INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A
+        # clock covers every move of a game on this chain, and its steps are small against it.
         (
             "clocks",
-            MIN_CLOCK <= p.clock_seconds <= MAX_WINDOW and 0 < p.step_seconds <= MAX_WINDOW,
-            f"{MIN_CLOCK} <= clock_seconds <= {MAX_WINDOW}, 1 <= step_seconds <= {MAX_WINDOW}",
+            chain.clock_floor <= p.clock_seconds <= MAX_WINDOW
+            and p.step_seconds > 0
+            and CLOCK_STEPS * p.step_seconds <= p.clock_seconds,
+            (
+                f"{chain.clock_floor} <= clock_seconds <= {MAX_WINDOW} on this chain, "
+                f"1 <= step_seconds <= clock_seconds / {CLOCK_STEPS}"
+            ),
         ),
         # INVARIANT: unbonding takes longer than a challenge window and both clocks.
         (
@@ -65,11 +101,14 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
         ),
         ("gas", 0 < p.fee_cap <= economics.MAX_FEE_CAP, f"1 <= fee_cap <= {economics.MAX_FEE_CAP}"),
         # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers
-        # every fine.
+        # every fine; who can stake on a slot can stake on a merge.
         (
             "stakes",
-            p.slot_stake >= max(1, slot_floor) and p.merge_stake >= max(1, merge_floor),
-            f"slot_stake >= {max(1, slot_floor)} and merge_stake >= {max(1, merge_floor)}: ten prices, four games' gas",
+            p.slot_stake >= max(1, slot_floor) and max(1, merge_floor) <= p.merge_stake <= MERGE_SLOTS * p.slot_stake,
+            (
+                f"slot_stake >= {max(1, slot_floor)} and merge_stake >= {max(1, merge_floor)}: ten prices, four games' "
+                f"gas; merge_stake <= {MERGE_SLOTS} x slot_stake"
+            ),
         ),
         # INVARIANT: a false challenge costs at least the step that answers it.
         ("bond", p.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
@@ -90,7 +129,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
                 and p.witness_fee > 0
                 and p.witness_stake >= economics.witness_floor(p.witness_fee)
                 and 2 * p.witness_stake < p.slot_stake
-                and 0 < p.audit_seconds <= MAX_WINDOW
+                and least <= p.audit_seconds <= MAX_WINDOW
                 and p.challenge_seconds >= p.reveal_seconds + p.attest_seconds + 3 * p.audit_seconds
             ),
             (
@@ -98,7 +137,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
                 "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + 3 x audit_seconds"
             ),
         ),
-        ("answers", 0 < p.answer_seconds <= MAX_WINDOW, f"1 <= answer_seconds <= {MAX_WINDOW}"),
+        ("answers", least <= p.answer_seconds <= MAX_WINDOW, f"{least} <= answer_seconds <= {MAX_WINDOW}"),
         # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         (
             "carry",

@@ -29,6 +29,8 @@ NO_STATE = StateRoot(bytes(32))
 NOTHING = Wei(0)
 NEVER = Seconds(0)
 ZERO_ADDRESS = Address("0x" + "00" * 20)
+MAX_CID = 128
+"""Bytes of a content identifier on chain."""
 
 
 class JobStatus(IntEnum):
@@ -117,7 +119,7 @@ class JobParams:
     clock_seconds: Seconds
     """T of each side's clock in a game."""
     step_seconds: Seconds
-    """tau: what every further open game on the claim adds to the defender's clock."""
+    """tau: what every further game that the defender has open, on whatever claims, adds to its clock."""
     slot_price: Wei
     """Also the fine for not revealing."""
     merge_price: Wei
@@ -166,8 +168,8 @@ class JobParams:
 
     @property
     def deposit(self) -> Wei:
-        """What the requester pays in beside the escrow: the pay of every round that can be in flight."""
-        return Wei(self.max_lead * self.round_pay)
+        """What the requester pays in beside the escrow: the pay of every round that can be in flight, and one more."""
+        return Wei((self.max_lead + 1) * self.round_pay)
 
     def encode(self) -> bytes:
         """abi.encode: one 32-byte word a field."""
@@ -205,7 +207,9 @@ class Job:
     fees_due: Wei = NOTHING
     """Fees of witnesses who were drawn and are neither paid nor out of time."""
     prover: Address = ZERO_ADDRESS
-    """Who proved the job invalid."""
+    """Who proved the job invalid; the zero address if nobody did."""
+    lingering: int = 0
+    """Games open on claims of rounds that a convicted merge voided."""
 
 
 @dataclass
@@ -235,6 +239,10 @@ class Round:
     drawn: bool = False
     demands: int = 0
     """For payloads of this round, answered or not."""
+    backed: int = 0
+    """Later rounds whose pay the merge's stake covers."""
+    due: bool = False
+    """VOID, and its work is still to be paid from the slash that voided it."""
     seed: Seed = NO_SEED
     base: StateRoot = NO_STATE
     outer: StateRoot = NO_STATE
@@ -303,6 +311,7 @@ class Reveal:
     proof_t: tuple[Digest, ...]
     """node(out, out2) is leaf T of the trace: siblings upward."""
     trace_cid: str
+    """At most MAX_CID bytes, as `payload_cid`."""
     payload_cid: str
 
 
@@ -323,8 +332,6 @@ class GameTerms:
 
     defender: Address
     transitions: int
-    open_games: int
-    """Open on the claim, this one not counted."""
     games: int
     """Opened on the claim before this one."""
     clock_seconds: Seconds

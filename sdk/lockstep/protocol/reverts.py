@@ -29,6 +29,8 @@ HINTS: dict[str, str] = {
     "WrongPhase": "the round is in another phase: look at it again before acting",
     "TooEarly": "wait until the chain's time or block has reached the one given",
     "RoundNotStartable": "the round before must be merged or failed first, and only so many rounds may be unsettled",
+    "NotBacked": "wait until the merger has locked the pay of the rounds on its merge, or that is final",
+    "CidTooLong": "write the content identifier in base32, at most 128 bytes",
     "NoSuchSlot": "choose a slot below the job's number of slots",
     "SlotTaken": "choose another slot",
     "NotSlotOwner": "another account joined this slot",

@@ -14,11 +14,13 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from lockstep.protocol import claims, economics, merkle, receipts, states
-from lockstep.protocol.job_rules import check_params
+from lockstep.protocol.job_rules import ChainTimes, check_params
 from lockstep.protocol.jobs import (
+    MAX_CID,
     NO_CLAIM,
     NO_SEED,
     NO_STATE,
+    NOTHING,
     ZERO_ADDRESS,
     Body,
     Claim,
@@ -39,6 +41,7 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
+    AuditId,
     ClaimId,
     Digest,
     JobId,
@@ -129,10 +132,18 @@ def _verb(act: Callable[Concatenate[Market, P], R]) -> Callable[Concatenate[Mark
 class Market:
     """All jobs of one market, and its vault's books."""
 
-    def __init__(self, chain_id: int, address: Address, unbond_seconds: Seconds, beyond: Beyond | None = None) -> None:
+    def __init__(
+        self,
+        chain_id: int,
+        address: Address,
+        unbond_seconds: Seconds,
+        beyond: Beyond | None = None,
+        chain: ChainTimes | None = None,
+    ) -> None:
         self.chain_id = chain_id
         self.address = address
         self.beyond = beyond or Beyond()
+        self.chain = chain or ChainTimes()
         self.books = Books(unbond_seconds)
         self.jobs: dict[JobId, Job] = {}
         self.params: dict[JobId, JobParams] = {}
@@ -140,6 +151,8 @@ class Market:
         self.claims: dict[ClaimId, Claim] = {}
         self.barred: set[tuple[JobId, Address]] = set()
         """Who was convicted of a merge of the job: it merges there no more."""
+        self.rewound: set[AuditId] = set()
+        """Audits of rounds that a convicted merge voided: who agreed there is paid."""
         self.base_fees = 0
         """Of the last seals (economics.push)."""
 
@@ -148,7 +161,7 @@ class Market:
     @_verb
     def create(self, sender: Address, p: JobParams, nonce: int, escrow: Wei) -> JobId:
         """Opens a job and takes its escrow and its deposit."""
-        check_params(p, self.books.unbond_seconds)
+        check_params(p, self.books.unbond_seconds, self.chain)
         # INVARIANT: the escrow covers every slot, every merge and every witness of every round.
         if not p.escrow <= escrow < 1 << 120:
             raise revert("EscrowInsufficient", p.escrow, escrow)
@@ -157,7 +170,8 @@ class Market:
             raise revert("JobExists", job)
 
         self.params[job] = p
-        # INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid.
+        # INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid, and one round's
+        # pay more, which its requester then loses.
         self.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=escrow, deposit=p.deposit)
         self.books.escrow(Wei(escrow + p.deposit))
         return job
@@ -188,6 +202,10 @@ class Market:
         # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled.
         if r != j.started or r >= p.rounds or j.failed > p.max_fail or r - j.settled >= p.max_lead:
             raise revert("RoundNotStartable", r)
+        # INVARIANT: what a game on voided work argues about stands still until the game is over.
+        if j.lingering:
+            raise revert("GamesOpen", j.lingering)
+        self._require_backed(job, j.settled, r)
         base, outer = self._base_of(job, p, r)
         if ro.phase == Phase.VOID:
             self._release_all(job, r, ro)
@@ -225,7 +243,7 @@ class Market:
             if ro.spoke >> receipt.who & 1:
                 raise revert("AlreadyDone")
             account = self._speaker(job, r, p, ro, receipt.who)
-            digest = claims.receipt_hash(self.chain_id, self.address, job, r, ro.attempt, receipt.mask)
+            digest = claims.receipt_hash(self.chain_id, self.address, job, r, ro.attempt, receipt.who, receipt.mask)
             self._require_signed(account, digest, receipt.signature)
 
             ro.spoke |= 1 << receipt.who
@@ -269,6 +287,8 @@ class Market:
         if j.status == JobStatus.VOID:
             raise revert("WrongJobStatus", job)
         if p is not None and ro.phase == Phase.MERGING and turn(p, ro, block.time) > ro.accepted:
+            if j.lingering:
+                raise revert("GamesOpen", j.lingering)
             return self._fail(job, r, ro)
         # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
         if p is None or ro.phase != Phase.LEAD or r != j.settled:
@@ -297,16 +317,20 @@ class Market:
     def release(self, job: JobId, r: int) -> None:
         """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
         j, ro = self._job(job), self._round(job, r)
-        voided = j.status == JobStatus.VOID
+        voided = _is_voided(j)
         # A failed round of a void job may still hold stakes for games that are void now.
         if ro.phase == Phase.VOID or (voided and ro.phase == Phase.FAILED):
+            # INVARIANT: stakes under open games stay locked until the games are over.
+            if not voided and ro.open_games:
+                raise revert("GamesOpen", ro.open_games)
             return self._release_all(job, r, ro)
         # INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
         if not voided or r != j.settled or r >= j.started:
             raise revert("WrongPhase", job, r)
 
         ro.phase = Phase.VOID
-        j.deposit = Wei(j.deposit - self._pay_all(job, r, ro))
+        # None of its claims could be defended.
+        j.deposit = Wei(j.deposit - self._end_all(job, r, ro, pays=True))
         j.settled = r + 1
         self._settle(job, j)
         return None
@@ -359,8 +383,11 @@ class Market:
 
     @_verb
     def leave(self, block: Block, sender: Address, job: JobId, r: int, slot: int) -> None:
-        """Gives a slot back while joining."""
-        _, ro = self._in_phase(block, job, r, Phase.JOINING)
+        """Gives a slot back in the first half of the join window."""
+        p, ro = self._in_phase(block, job, r, Phase.JOINING)
+        # INVARIANT: a slot is given back while others have half of the window left to take it.
+        if block.time >= ro.join_ends - p.join_seconds // 2:
+            raise revert("WrongPhase", job, r)
         claim, _ = self._own_claim(sender, job, r, ro, slot)
 
         del self.claims[claim]
@@ -390,6 +417,8 @@ class Market:
         claim, c = self._own_claim(sender, job, r, ro, slot)
         if c.status != ClaimStatus.COMMITTED:
             raise revert("AlreadyDone")
+        _require_cid(opened.trace_cid)
+        _require_cid(opened.payload_cid)
         # INVARIANT: what is revealed is what was committed, by this worker for this claim.
         if c.digest != claims.commitment(claim, sender, opened):
             raise revert("CommitmentMismatch")
@@ -409,8 +438,10 @@ class Market:
             self._set_windows(ro, p, ro.commit_ends, block.time - ro.commit_ends)
 
     @_verb
-    def merge(self, block: Block, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot) -> ClaimId:
-        """Claims the merge; locks its stake."""
+    def merge(
+        self, block: Block, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot, rounds: int = 0
+    ) -> ClaimId:
+        """Claims the merge; locks its stake, and the pay of `rounds` later rounds, which may start on it."""
         j = self._job(job)
         p, ro = self._in_phase(block, job, r, Phase.MERGING)
         # INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
@@ -428,9 +459,23 @@ class Market:
         ro.merged_at = block.time
         ro.merge_claim = claim
         ro.next_shared, ro.next_outer = out, out2
+        ro.backed = rounds
 
-        self.books.lock(sender, claim, p.merge_stake)
+        self.books.lock(sender, claim, Wei(p.merge_stake + rounds * p.round_pay))
         return claim
+
+    @_verb
+    def back(self, block: Block, sender: Address, job: JobId, r: int, rounds: int) -> None:
+        """The merger locks the pay of `rounds` more later rounds."""
+        p, ro = self._in_phase(block, job, r, Phase.LEAD)
+        merger = self.claims[ro.merge_claim].worker
+        # INVARIANT: who merged answers for its merge, and nobody else.
+        if sender != merger:
+            raise revert("NotYourTurn", merger)
+
+        ro.backed += rounds
+
+        self.books.increase(ro.merge_claim, Wei(rounds * p.round_pay))
 
     # -- the game
 
@@ -444,19 +489,19 @@ class Market:
         if c.digest != claims.body_hash(body):
             raise revert("CommitmentMismatch")
         p = self.params[c.job]
-        before, number = c.open_games, c.games
+        number = c.games
 
-        c.open_games, c.games = before + 1, number + 1
+        c.open_games, c.games = c.open_games + 1, number + 1
         self.rounds[c.job, c.round].open_games += 1
 
-        return GameTerms(c.worker, c.transitions, before, number, p.clock_seconds, p.step_seconds, self._bond(p))
+        return GameTerms(c.worker, c.transitions, number, p.clock_seconds, p.step_seconds, self._bond(p))
 
     @_verb
     def on_convicted(
         self, block: Block, claim: ClaimId, t: int, winners: Sequence[Address], refunds: Sequence[tuple[Address, int]]
     ) -> None:
         """The claim is wrong, at step `t` or (0) for want of an answer: slashes its stake; a merge's later rounds are
-        Void. `refunds` are gas."""
+        Void, and their work is paid from the slash before anybody shares it. `refunds` are gas."""
         if not self.live(claim):
             raise revert("ClaimClosed", claim)
         c = self.claims[claim]
@@ -465,17 +510,20 @@ class Market:
         c.status = ClaimStatus.CONVICTED
         c.convicted_at = t
         ro.open_games -= c.open_games
+        if ro.phase == Phase.VOID:
+            j.lingering -= c.open_games
         c.open_games = 0
 
-        if c.is_merge:
-            self._rewind(block, c, j, ro)
-        else:
+        p, owed = self.params[c.job], 0
+        if c.is_merge and ro.phase == Phase.LEAD:
+            # A merge of a void round has nothing standing on it any more.
+            owed = self._rewind(block, p, c, j, ro)
+        elif not c.is_merge:
             # Nobody waits for a receipt of the convicted.
             ro.spoke |= 1 << c.slot
-        p = self.params[c.job]
         # Gas is paid at what it costs now, capped.
         costs = [(account, economics.gas_cost(gas, p.gas_price, p.fee_cap, block.base_fee)) for account, gas in refunds]
-        self.books.slash(claim, winners, costs, j.requester)
+        self.books.slash(claim, Wei(owed), winners, costs, j.requester)
 
     @_verb
     def on_rejected(self, claim: ClaimId) -> None:
@@ -487,6 +535,9 @@ class Market:
 
         c.open_games -= 1
         ro.open_games -= 1
+        # A void round's stakes are given back together (`release`).
+        if ro.phase == Phase.VOID:
+            self.jobs[c.job].lingering -= 1
         # A failed round kept this stake for its games alone.
         if ro.phase == Phase.FAILED and c.open_games == 0:
             self._give_back(claim, c, ClaimStatus.VOID)
@@ -554,7 +605,7 @@ class Market:
         """The phase now: what is stored, and what time and completeness make of it."""
         ro, p = self._round(job, r), self.params.get(job)
         # INVARIANT: in a void job nothing goes on: what was not final or failed is void.
-        if self._job(job).status == JobStatus.VOID:
+        if _is_voided(self._job(job)):
             return ro.phase if ro.phase >= Phase.FINAL or ro.phase == Phase.NONE else Phase.VOID
         at = phase_of(ro, block.time)
         if p is None or at != Phase.ATTESTING:
@@ -599,7 +650,8 @@ class Market:
         if not self.live(claim):
             return False
         c = self.claims[claim]
-        if self.rounds[c.job, c.round].phase == Phase.FAILED:
+        # A failed round, and a void one, keep the games that they have.
+        if self.rounds[c.job, c.round].phase >= Phase.FAILED:
             return False
         return block.time < c.claimed_at + self.params[c.job].challenge_seconds
 
@@ -764,12 +816,25 @@ class Market:
         while j.settled < j.started and self._round(job, j.settled).phase in (Phase.FINAL, Phase.FAILED):
             j.settled += 1
 
-    def _rewind(self, block: Block, c: Claim, j: Job, ro: Round) -> None:
-        """A convicted merge: what was built on it is void without fault, and the round merges again."""
+    def _rewind(self, block: Block, p: JobParams, c: Claim, j: Job, ro: Round) -> int:
+        """A convicted merge: what was built on it is void without fault, and the round merges again.
+
+        Returns what the void rounds' work and witnesses are paid from the slash; `release` hands it out.
+        """
+        owed = 0
         for k in range(c.round + 1, j.started):
             later = self.rounds[c.job, k]
+            j.lingering += later.open_games
             if later.phase == Phase.FAILED:
                 j.failed -= 1
+            else:
+                fees = later.witnesses * p.witness_fee
+                if fees:
+                    self.rewound.add(claims.audit_id(c.job, k, later.attempt))
+                # Duties are paid from the escrow: what they cost comes back to it.
+                j.escrow = Wei(j.escrow + fees)
+                owed += fees + self._worth(p, later)
+                later.due = True
             later.phase = Phase.VOID
         # INVARIANT: no two claims share an id: what is claimed after a rewind carries a higher attempt.
         j.attempt += 1
@@ -779,6 +844,22 @@ class Market:
         ro.merge_claim = NO_CLAIM
         ro.turn += 1
         ro.merge_opens = block.time
+        return owed
+
+    @staticmethod
+    def _worth(p: JobParams, ro: Round) -> int:
+        """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and
+        of its merge."""
+        claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
+        return claimed * p.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge_price)
+
+    def _require_backed(self, job: JobId, settled: int, r: int) -> None:
+        """Raises unless every merge that round r would stand on answers for it."""
+        for q in range(settled, r):
+            below = self._round(job, q)
+            # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
+            if below.phase == Phase.LEAD and q + below.backed < r:
+                raise revert("NotBacked", q)
 
     # -- inside: claims and stakes
 
@@ -794,12 +875,14 @@ class Market:
         return claim, c
 
     def _is_void(self, claim: ClaimId, c: Claim) -> bool:
-        """A job is Void as a whole, and a round; a claim also is when its round was started or merged again."""
+        """A job is Void as a whole, and a round; a claim also is when its round was started or merged again. A claim of
+        a void round stands as long as games are open on it."""
         if c.status >= ClaimStatus.ABSENT:
             return c.status == ClaimStatus.VOID
         ro = self.rounds[c.job, c.round]
         standing = ro.merge_claim == claim if c.is_merge else ro.attempt == c.attempt
-        return not standing or ro.phase == Phase.VOID or self.jobs[c.job].status == JobStatus.VOID
+        void_round = ro.phase == Phase.VOID and not c.open_games
+        return not standing or void_round or _is_voided(self.jobs[c.job])
 
     def _absent(self, claim: ClaimId, c: Claim, fine: Wei) -> None:
         """No reveal: the slot's price of the stake is burned."""
@@ -813,26 +896,33 @@ class Market:
         self.books.unlock(claim)
 
     def _release_all(self, job: JobId, r: int, ro: Round) -> None:
-        """Gives back every stake that a Void round still holds."""
-        for s in range(self.params[job].slots):
-            claim, c = self._claim_at(job, r, ro, s)
-            if _holds_stake(c.status):
-                self._give_back(claim, c, ClaimStatus.VOID)
-        merge = self.claims.get(ro.merge_claim)
-        if merge is not None and _holds_stake(merge.status):
-            self._give_back(ro.merge_claim, merge, ClaimStatus.VOID)
+        """Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to
+        pay."""
+        due, ro.due = ro.due, False
+        paid = self._end_all(job, r, ro, pays=due)
+        # INVARIANT: what a slash owes to work is paid to that work or burned.
+        if due:
+            self.books.credit(BURN, Wei(self._worth(self.params[job], ro) - paid))
 
-    def _pay_all(self, job: JobId, r: int, ro: Round) -> int:
-        """A void job's round: every stake returns and every claim is paid, since none could be defended."""
+    def _end_all(self, job: JobId, r: int, ro: Round, *, pays: bool) -> int:
+        """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
         p, paid = self.params[job], 0
         for s in range(p.slots):
             claim, c = self._claim_at(job, r, ro, s)
-            if _holds_stake(c.status):
-                paid += self._pay(claim, c, ClaimStatus.VOID, p.slot_price)
+            paid += self._end(claim, c, p.slot_price if pays else NOTHING)
         merge = self.claims.get(ro.merge_claim)
-        if merge is not None and _holds_stake(merge.status):
-            paid += self._pay(ro.merge_claim, merge, ClaimStatus.VOID, p.merge_price)
+        if merge is not None:
+            paid += self._end(ro.merge_claim, merge, p.merge_price if pays else NOTHING)
         return paid
+
+    def _end(self, claim: ClaimId, c: Claim, price: Wei) -> Wei:
+        if not _holds_stake(c.status):
+            return NOTHING
+        # INVARIANT: a seat is not work: only what was committed is paid without a verdict.
+        if price and c.status >= ClaimStatus.COMMITTED:
+            return self._pay(claim, c, ClaimStatus.VOID, price)
+        self._give_back(claim, c, ClaimStatus.VOID)
+        return NOTHING
 
     def _pay(self, claim: ClaimId, c: Claim, status: ClaimStatus, amount: Wei) -> Wei:
         self._give_back(claim, c, status)
@@ -843,3 +933,14 @@ class Market:
 
 def _holds_stake(status: ClaimStatus) -> bool:
     return ClaimStatus.JOINED <= status <= ClaimStatus.EXCLUDED
+
+
+def _is_voided(j: Job) -> bool:
+    """A job that was proven invalid stays so once it is Done."""
+    return j.prover != ZERO_ADDRESS
+
+
+def _require_cid(cid: str) -> None:
+    # INVARIANT: what a stranger writes into a log is bounded.
+    if len(cid.encode()) > MAX_CID:
+        raise revert("CidTooLong", len(cid.encode()))

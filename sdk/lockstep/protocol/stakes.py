@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from lockstep.protocol.economics import split_slash
@@ -111,6 +111,18 @@ class Books:
         self.free[account] = available - amount
         self.locks[key] = Lock(account, amount, keeper)
 
+    def increase(self, key: bytes, amount: Wei) -> None:
+        """Adds free stake of the lock's account to it. Twin of `raise`, a word that Python keeps."""
+        held = self.locks.get(key)
+        if held is None:
+            raise revert("NotLocked", key)
+        available = self.free[held.account]
+        if amount > available:
+            raise revert("StakeTooLow", held.account, amount, available)
+
+        self.free[held.account] = available - amount
+        self.locks[key] = replace(held, amount=Wei(held.amount + amount))
+
     def unlock(self, key: bytes, keeper: Keeper = Keeper.MARKET) -> None:
         """Gives a lock back to its account's free stake."""
         taken = self._take(key, keeper)
@@ -129,13 +141,22 @@ class Books:
         self.credits[BURN] += taken.amount - to_defender
 
     def slash(
-        self, key: bytes, winners: Sequence[Address], refunds: Sequence[tuple[Address, Wei]], requester: Address
+        self,
+        key: bytes,
+        owed: Wei,
+        winners: Sequence[Address],
+        refunds: Sequence[tuple[Address, Wei]],
+        requester: Address,
     ) -> None:
-        """A convicted claim: 30 % to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of
-        the stake pay `refunds`, in order; every part rounded down, the rest is burned."""
+        """A convicted claim: `owed` becomes escrow, for work that fell with it. Of the rest, 30 % to one to three
+        winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % pay `refunds`, in order; every part rounded
+        down, what is left is burned."""
         taken = self._take(key, Keeper.MARKET)
-        # INVARIANT: slashed = burned + to the challengers + to the requester; at least half is burned.
-        parts = split_slash(taken.amount, len(winners), [amount for _, amount in refunds])
+        # INVARIANT: work that falls with a claim is paid before anybody shares its stake.
+        self.total_escrow += owed
+        # INVARIANT: slashed = owed to work + burned + to the challengers + to the requester; of the rest at least half
+        # is burned.
+        parts = split_slash(Wei(taken.amount - owed), len(winners), [amount for _, amount in refunds])
 
         for (account, _), amount in zip(refunds, parts.refunds, strict=True):
             self.credits[account] += amount

@@ -19,6 +19,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from lockstep.protocol import claims, merkle
+from lockstep.protocol.claims import audit_id
 from lockstep.protocol.jobs import (
     NEVER,
     NO_JOB,
@@ -142,11 +143,6 @@ class Word:
     body: Body
     proof: tuple[Digest, ...]
     """Agreeing: leaf(state) is at position t* - 1 of the trace. Differing: empty."""
-
-
-def audit_id(job: JobId, r: int, attempt: int) -> AuditId:
-    """keccak(abi.encode(JobId, round, attempt))."""
-    return AuditId(keccak(job + word(r) + word(attempt)))
 
 
 def stake_key(job: JobId, account: Address) -> bytes:
@@ -485,9 +481,14 @@ class Witnesses:
         if agreed and status == ClaimStatus.CONVICTED and 0 < convicted_at <= duty.t:
             return Outcome.SLASHED
         ro = self.market.rounds[a.job, a.round]
-        gone = ro.attempt != a.attempt or ro.phase in (Phase.FAILED, Phase.VOID)
-        if status == ClaimStatus.VOID or (gone and status == ClaimStatus.CONVICTED):
-            return Outcome.VOID
+        convicted = status == ClaimStatus.CONVICTED
+        if self._is_gone(a, ro, status):
+            # A game that outlives the round may still show that the word was false.
+            if agreed and self.market.live(claim):
+                raise revert("DutyOpen", claim)
+            # INVARIANT: who looked at work that a convicted merge voided is paid as the work is.
+            paid = agreed and not convicted and audit_id(a.job, a.round, a.attempt) in self.market.rewound
+            return Outcome.PAID if paid else Outcome.VOID
         # INVARIANT: who was drawn and says nothing pays the fee.
         if duty.status == DutyStatus.DRAWN and block.time >= a.commit_ends:
             return Outcome.FINED
@@ -498,9 +499,18 @@ class Witnesses:
             raise revert("DutyOpen", claim)
         # INVARIANT: who differs is paid if the claim is convicted, by whatever game, and pays the fee if it stands.
         if not agreed:
-            return Outcome.PAID if status == ClaimStatus.CONVICTED else Outcome.FINED
+            return Outcome.PAID if convicted else Outcome.FINED
         # INVARIANT: who agrees is paid unless the claim was convicted without a proof of where it is wrong.
-        return Outcome.PAID if status != ClaimStatus.CONVICTED or convicted_at > duty.t else Outcome.VOID
+        return Outcome.PAID if not convicted or convicted_at > duty.t else Outcome.VOID
+
+    @staticmethod
+    def _is_gone(a: Audit, ro: Round, status: ClaimStatus) -> bool:
+        """The claim is void, or its round is, or started again, or failed under a conviction."""
+        if ro.attempt != a.attempt or ro.phase == Phase.VOID:
+            return True
+        if status == ClaimStatus.CONVICTED:
+            return ro.phase == Phase.FAILED
+        return status == ClaimStatus.VOID
 
     def _take(self, job: JobId, account: Address, amount: Wei | None, standing: Standing) -> None:
         """Burns up to `amount` of the stake (None: all), and unlists: who fails a duty is drawn no more."""

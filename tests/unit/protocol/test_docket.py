@@ -84,7 +84,7 @@ def books(stake: int) -> Books:
 def test_at_least_half_is_burned_and_nothing_is_lost(stake: int, count: int, gas: int) -> None:
     held = books(stake)
     winners = [challenger(i) for i in range(count)]
-    held.slash(KEY, winners, [(winner, Wei(gas)) for winner in winners], REQUESTER)
+    held.slash(KEY, Wei(0), winners, [(winner, Wei(gas)) for winner in winners], REQUESTER)
     assert held.owed == held.tokens == stake
     assert 2 * held.credits[BURN] >= stake
     prize = stake * 30 // 100

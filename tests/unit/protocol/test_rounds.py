@@ -39,9 +39,13 @@ PARAMS = JobParams(
     shared_depth=3, payload_depth=2, inner_steps=3, rounds=3, slots=3, min_slots=2, max_lead=2, max_fail=1,
     join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(100), attest_seconds=Seconds(100),
     merge_seconds=Seconds(100), challenge_seconds=Seconds(100), clock_seconds=Seconds(100), step_seconds=Seconds(1),
-    slot_price=Wei(10), merge_price=Wei(6), slot_stake=Wei(101), merge_stake=Wei(203), bond=Wei(51),
+    slot_price=Wei(10), merge_price=Wei(6), slot_stake=Wei(101), merge_stake=Wei(202), bond=Wei(51),
     aggregator=Address(AGGREGATOR), answer_seconds=Seconds(50),
 )  # fmt: skip
+
+
+BACKED = PARAMS.merge_stake + 2 * PARAMS.round_pay
+"""What a merge locks that two rounds may start on."""
 
 
 def sign(account: Address, digest: bytes) -> bytes:
@@ -120,7 +124,7 @@ class Scene:
     def receipt(self, who: int, mask: int = 7, r: int = 0, by: Address | None = None) -> Receipt:
         ro = self.market.rounds[self.job, r]
         account = by or self.market.claims[self.claim(who, r)].worker
-        digest = claims.receipt_hash(1, self.market.address, self.job, r, ro.attempt, mask)
+        digest = claims.receipt_hash(1, self.market.address, self.job, r, ro.attempt, who, mask)
         return Receipt(who, mask, sign(account, digest))
 
     def attest(self, r: int = 0, mask: int = 7) -> None:
@@ -137,8 +141,8 @@ class Scene:
         ro = self.market.rounds[self.job, self.market.claims[claim].round]
         return Body(merkle.leaf(merkle.node(ro.next_shared, ro.next_outer)), ro.next_shared, ro.next_outer)
 
-    def merge(self, r: int = 0, merger: Address = AGGREGATOR, name: bytes = b"next") -> ClaimId:
-        return self.market.merge(self.block, merger, self.job, r, keccak(name), keccak(name + b"outer"))
+    def merge(self, r: int = 0, merger: Address = AGGREGATOR, name: bytes = b"next", rounds: int = 2) -> ClaimId:
+        return self.market.merge(self.block, merger, self.job, r, keccak(name), keccak(name + b"outer"), rounds)
 
     def to_lead(self, r: int = 0) -> ClaimId:
         self.to_frozen(r)
@@ -713,11 +717,16 @@ def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_th
     assert (scene.phase(0), scene.phase(1)) == (Phase.MERGING, Phase.VOID)
     assert scene.market.rounds[scene.job, 0].merge_in == merge_in
     assert scene.market.status(bad) == ClaimStatus.CONVICTED
-    assert scene.market.status(voided) == scene.market.status(voided_merge) == ClaimStatus.VOID
-    assert not scene.market.live(voided), "its games close with the bonds back"
+    assert scene.market.status(voided_merge) == scene.market.status(scene.claim(1, 1)) == ClaimStatus.VOID
+    assert scene.market.live(voided), "the game about it goes on"
     assert scene.market.live(scene.claim(0, 0)), "claims of the round itself stand"
+    scene.refused("WindowClosed", scene.market.on_open, scene.block, voided, scene.body(voided))
+    scene.refused("GamesOpen", scene.market.release, scene.job, 1)
+    scene.market.on_rejected(voided)
+    assert scene.market.status(voided) == ClaimStatus.VOID
+    assert not scene.market.live(voided)
     scene.market.release(scene.job, 1)
-    assert scene.free(AGGREGATOR) == 10_000 - 203, "one merge lost, the voided one returned"
+    assert scene.free(AGGREGATOR) == 10_000 - BACKED, "one merge lost, the voided one returned"
     assert scene.free(HONEST) == 10_000 - 101, "the stake of round 0 is still locked, that of round 1 is back"
 
     order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
@@ -729,6 +738,132 @@ def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_th
     assert scene.market.rounds[scene.job, 1].base == keccak(b"right")
     assert scene.claim(0, 1) != voided
     assert scene.market.status(voided) == ClaimStatus.VOID, "for good"
+
+
+def test_work_voided_by_a_convicted_merge_is_paid_from_the_slash_before_anybody_shares_it(scene: Scene) -> None:
+    bad = scene.to_lead(0)
+    scene.to_lead(1)
+    scene.convict(bad)
+    shared = PARAMS.merge_stake + 2 * PARAMS.round_pay - PARAMS.round_pay
+    assert scene.credits(CHALLENGER) == shared * 30 // 100, "of what work is not owed"
+    assert scene.credits(REQUESTER) == shared * 20 // 100
+    before = scene.credits(BURN)
+    scene.market.release(scene.job, 1)
+    assert [scene.credits(w) for w in WORKERS] == [PARAMS.slot_price] * 3
+    assert scene.credits(AGGREGATOR) == PARAMS.merge_price, "of the voided round, whose merge was right"
+    assert scene.credits(BURN) == before, "everything owed was paid"
+    assert scene.market.books.owed == scene.market.books.tokens
+
+
+def test_a_liar_in_voided_work_is_convicted_and_its_pay_burned(scene: Scene) -> None:
+    bad = scene.to_lead(0)
+    scene.to_revealed(1)
+    lie = scene.claim(1, 1)
+    scene.market.on_open(scene.block, lie, scene.body(lie))
+    scene.convict(bad)
+    scene.market.on_convicted(scene.block, lie, 0, (CHALLENGER,), ())
+    assert scene.market.status(lie) == ClaimStatus.CONVICTED, "voiding its base saves no liar"
+    burned, paid = scene.credits(BURN), scene.credits(LIAR)
+    scene.market.release(scene.job, 1)
+    assert scene.credits(LIAR) == paid
+    assert scene.credits(BURN) == burned + PARAMS.slot_price
+    assert scene.free(LIAR) == 10_000 - 2 * 101, "round 0's lock, and what it lost"
+
+
+def test_a_seat_in_a_voided_round_is_not_paid(scene: Scene) -> None:
+    bad = scene.to_lead(0)
+    scene.market.start_round(scene.block, scene.job, 1)
+    scene.join(1)
+    scene.seal(1)
+    scene.commit(1, [0])
+    scene.convict(bad)
+    scene.market.release(scene.job, 1)
+    assert [scene.credits(w) for w in WORKERS] == [PARAMS.slot_price, 0, 0]
+    assert [scene.free(w) for w in WORKERS] == [10_000 - 101] * 3
+
+
+def test_no_round_starts_on_a_merge_that_does_not_answer_for_it(scene: Scene) -> None:
+    scene.to_frozen(0)
+    scene.merge(0, rounds=0)
+    scene.refused("NotBacked", scene.market.start_round, scene.block, scene.job, 1)
+    scene.refused("NotYourTurn", scene.market.back, scene.block, HONEST, scene.job, 0, 1)
+    scene.market.back(scene.block, AGGREGATOR, scene.job, 0, 1)
+    assert scene.free(AGGREGATOR) == 10_000 - PARAMS.merge_stake - PARAMS.round_pay
+    scene.market.start_round(scene.block, scene.job, 1)
+
+
+def test_nothing_more_needs_a_merge_that_is_final(scene: Scene) -> None:
+    scene.to_frozen(0)
+    scene.merge(0, rounds=0)
+    scene.later(100)
+    scene.market.finalize(scene.block, scene.job, 0)
+    scene.refused("WrongPhase", scene.market.back, scene.block, AGGREGATOR, scene.job, 0, 1)
+    scene.market.start_round(scene.block, scene.job, 1)
+
+
+def test_rounds_start_again_once_no_game_about_voided_work_is_open(scene: Scene) -> None:
+    bad = scene.to_lead(0)
+    scene.to_revealed(1)
+    claim = scene.claim(0, 1)
+    scene.market.on_open(scene.block, claim, scene.body(claim))
+    scene.convict(bad)
+    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    scene.merge(0, WORKERS[order[0]])
+    scene.refused("GamesOpen", scene.market.start_round, scene.block, scene.job, 1)
+    scene.market.on_rejected(claim)
+    scene.market.start_round(scene.block, scene.job, 1)
+
+
+def test_a_void_job_stays_void_once_it_is_done(scene: Scene) -> None:
+    scene.to_revealed(0)
+    claim = scene.claim(0)
+    scene.market.on_open(scene.block, claim, scene.body(claim))
+    scene.market.on_invalid(scene.job, CHALLENGER)
+    scene.market.release(scene.job, 0)
+    scene.market.finish(scene.job)
+    assert not scene.market.live(claim)
+    assert scene.market.status(claim) == ClaimStatus.VOID
+    assert scene.phase(0) == Phase.VOID
+
+
+def test_leaving_ends_with_the_first_half_of_the_join_window(scene: Scene) -> None:
+    scene.market.start_round(scene.block, scene.job, 0)
+    scene.join(0, [HONEST, LIAR])
+    scene.later(49)
+    scene.market.leave(scene.block, HONEST, scene.job, 0, 0)
+    scene.later(1)
+    scene.refused("WrongPhase", scene.market.leave, scene.block, LIAR, scene.job, 0, 1)
+
+
+def test_a_void_job_pays_no_seat_and_its_requester_loses_a_rounds_pay(scene: Scene) -> None:
+    scene.market.start_round(scene.block, scene.job, 0)
+    scene.join(0)
+    scene.market.on_invalid(scene.job, CHALLENGER)
+    scene.market.release(scene.job, 0)
+    scene.market.finish(scene.job)
+    assert [scene.credits(w) for w in WORKERS] == [0, 0, 0]
+    assert scene.credits(REQUESTER) == scene.escrow
+    assert scene.credits(CHALLENGER) == PARAMS.deposit * 30 // 100
+    assert scene.credits(BURN) == PARAMS.deposit - PARAMS.deposit * 30 // 100
+
+
+def test_everybody_working_for_itself_still_loses_a_rounds_pay(scene: Scene) -> None:
+    """The deposit pays every round in flight: what is beyond them is never the requester's."""
+    for r in range(2):
+        scene.to_lead(r)
+    scene.market.on_invalid(scene.job, REQUESTER)
+    for r in range(2):
+        scene.market.release(scene.job, r)
+    scene.market.finish(scene.job)
+    left = PARAMS.round_pay
+    assert scene.credits(BURN) == left - left * 30 // 100
+
+
+def test_a_receipt_of_one_slot_is_none_of_another(scene: Scene) -> None:
+    """One account, two slots: who speaks is signed."""
+    scene.to_revealed(0)
+    said = scene.receipt(0)
+    scene.refused("SignatureInvalid", scene.market.attest, scene.block, scene.job, 0, [replace(said, who=1)])
 
 
 def test_a_convicted_merger_merges_no_more_in_this_job(scene: Scene) -> None:
@@ -760,7 +895,7 @@ def test_restarting_a_void_round_returns_stakes_that_nobody_released(scene: Scen
     order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.merge(0, WORKERS[order[0]])
     scene.market.start_round(scene.block, scene.job, 1)
-    assert scene.free(AGGREGATOR) == 10_000 - 203
+    assert scene.free(AGGREGATOR) == 10_000 - BACKED
     others = [w for w in WORKERS if w != WORKERS[order[0]]]
     assert {scene.free(w) for w in others} == {10_000 - 101}
     scene.refused("WrongPhase", scene.market.release, scene.job, 1)
@@ -790,8 +925,7 @@ def test_a_failed_round_keeps_the_stake_of_a_challenged_claim_until_its_game_is_
 def test_two_games_on_one_claim_end_with_the_first_conviction(scene: Scene) -> None:
     scene.to_lead()
     claim = scene.claim(1)
-    assert scene.market.on_open(scene.block, claim, scene.body(claim)).open_games == 0
-    assert scene.market.on_open(scene.block, claim, scene.body(claim)).open_games == 1, "more clock for the defender"
+    assert [scene.market.on_open(scene.block, claim, scene.body(claim)).games for _ in range(2)] == [0, 1]
     scene.market.on_convicted(scene.block, claim, 1, (CHALLENGER,), ())
     scene.refused("ClaimClosed", scene.market.on_convicted, scene.block, claim, 1, (CHALLENGER,), ())
     scene.refused("ClaimClosed", scene.market.on_rejected, claim)
@@ -883,7 +1017,7 @@ def test_a_lock_obeys_its_keeper_and_is_made_once() -> None:
     for broken, act in (
         ("AlreadyLocked", lambda: books.lock(HONEST, b"bond", Wei(5))),
         ("WrongKeeper", lambda: books.unlock(b"bond")),
-        ("WrongKeeper", lambda: books.slash(b"bond", (CHALLENGER,), (), REQUESTER)),
+        ("WrongKeeper", lambda: books.slash(b"bond", Wei(0), (CHALLENGER,), (), REQUESTER)),
         ("NotLocked", lambda: books.unlock(b"none")),
     ):
         with pytest.raises(LockstepError, match=broken):
@@ -897,7 +1031,7 @@ def test_a_slash_is_divided_exactly(stake: int) -> None:
     books = Books(Seconds(1))
     books.deposit(LIAR, Wei(stake))
     books.lock(LIAR, b"claim", Wei(stake))
-    books.slash(b"claim", (CHALLENGER,), (), REQUESTER)
+    books.slash(b"claim", Wei(0), (CHALLENGER,), (), REQUESTER)
     assert books.credits[BURN] + books.credits[CHALLENGER] + books.credits[REQUESTER] == stake
     assert books.credits[BURN] >= stake - stake // 2, "at least half is burned"
     assert books.owed == books.tokens
@@ -911,8 +1045,9 @@ def test_money_is_conserved_in_random_histories(seed: int) -> None:
     player = histories.history(seed, 80)
     market, job = player.market, player.market.jobs[player.job]
     assert market.books.owed == market.books.tokens, "the vault holds exactly what it owes"
-    held = market.books.total_escrow - job.deposit
-    assert held == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded"
+    owed = sum(market._worth(player.params, ro) for ro in market.rounds.values() if ro.due)
+    held = market.books.total_escrow - job.deposit - owed
+    assert held == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded, but for what slashes owe"
     held = {lock_key for lock_key, lock in market.books.locks.items() if lock.keeper == Keeper.MARKET}
     staked = {claim for claim, c in market.claims.items() if ClaimStatus.JOINED <= c.status <= ClaimStatus.EXCLUDED}
     assert held == staked, "every claim that can be slashed has its lock, and no other"

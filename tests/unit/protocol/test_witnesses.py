@@ -183,7 +183,7 @@ def test_a_round_that_starts_again_is_audited_anew() -> None:
     stage.enrol(LAZY)
     assert stage.witnesses.audits[before].status == AuditStatus.SKIPPED, "its round is void"
     merger, root = stage.market.merger_of(stage.block, stage.job, 0), StateRoot(keccak(b"right"))
-    stage.market.merge(stage.block, merger, stage.job, 0, root, root)
+    stage.market.merge(stage.block, merger, stage.job, 0, root, root, 1)
     stage.to_revealed(1)
     assert stage.draw(1) != before
     assert stage.witnesses.audits[stage.audit(1)].status == AuditStatus.DRAWN

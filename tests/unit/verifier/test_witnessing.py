@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.chain.events import Event
 from lockstep.ledger import AuditLedger, Ledger
-from lockstep.protocol import witnesses
+from lockstep.protocol import claims, witnesses
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
@@ -18,7 +18,7 @@ from verifier.memory import Memory, Verdict
 from verifier.witnessing import LINKS, Due, agrees, decided, due, to_draw
 
 JOB = JobId(b"\7" * 32)
-AUDIT = witnesses.audit_id(JOB, 0, 0)
+AUDIT = claims.audit_id(JOB, 0, 0)
 ME, WORKER = (Address("0x" + c * 40) for c in "ab")
 COMMIT_ENDS, REVEAL_ENDS = Seconds(100), Seconds(200)
 

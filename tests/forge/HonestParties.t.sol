@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import {GamesOpen, JobInvalid, NotBacked, WrongPhase} from "../../contracts/libraries/Errors.sol";
+import {CHEATS} from "./Cheats.sol";
+import {Deployed} from "./Deployed.sol";
+
+/// @title HonestPartiesTest
+/// @notice Nobody loses by what others send, time or withhold: the attacks of an audit, on everything as it is deployed.
+contract HonestPartiesTest is Deployed {
+    uint16 private constant SLOTS = 8;
+    uint256 private constant REQUESTER = 0;
+    uint256 private constant AGGREGATOR = 1;
+    uint256 private constant ACCOMPLICE = 2;
+    uint256 private constant CHALLENGER = 3;
+    uint256 private constant WORKERS = 10;
+    uint256 private constant DEPOSIT = 1_000e18;
+
+    function setUp() external {
+        _deploy(7 days);
+        for (uint256 i = 0; i < 4; i++) _fund(i, i == 0 ? 0 : DEPOSIT);
+        for (uint256 i = 0; i < SLOTS; i++) _fund(WORKERS + i, DEPOSIT);
+        terms = _mainnet(SLOTS);
+        terms.aggregator = acc(AGGREGATOR);
+    }
+
+    // -- a merger that convicts itself
+
+    function test_work_on_a_merge_that_convicts_itself_is_paid() external {
+        _create(REQUESTER, 0);
+        for (uint32 r = 0; r < 8; r++) _lead(r, WORKERS, AGGREGATOR);
+        uint256 stake = vault.lockOf(market.claimIdOf(job, 0, MERGE)).amount;
+        _equivocate(0);
+        for (uint32 r = 1; r < 8; r++) {
+            require(market.phase(job, r) == IJobMarket.Phase.Void, "void without fault");
+            market.release(job, r);
+        }
+        uint256 pay = SLOTS * uint256(terms.slotPrice);
+        require(_sum(WORKERS, SLOTS) == 7 * pay, "seven rounds of work are paid all the same");
+        require(vault.credits(acc(AGGREGATOR)) == 7 * uint256(terms.mergePrice), "and seven right merges");
+        uint256 owed = 7 * (pay + terms.mergePrice);
+        require(stake >= terms.mergeStake + owed, "by the merger");
+        require(2 * vault.credits(vault.BURN()) >= stake - owed && stake - owed >= terms.mergeStake, "half of the rest is burned");
+        for (uint256 i = 0; i < SLOTS; i++) {
+            require(vault.free(acc(WORKERS + i)) == DEPOSIT - terms.slotStake, "all but round 0's lock is free");
+        }
+    }
+
+    function test_a_liar_does_not_escape_by_voiding_its_base() external {
+        _create(REQUESTER, 0);
+        _lead(0, WORKERS, AGGREGATOR);
+        _joinSeal(1, WORKERS);
+        _commitReveal(1, WORKERS);
+        bytes32 lie = market.claimIdOf(job, 1, 0);
+        bytes32 id = _open(CHALLENGER, lie, 0);
+        CHEATS.warp(game.game(id).deadline);
+        _equivocate(0);
+        require(market.live(lie), "its game goes on");
+        (bool released, bytes memory reason) = address(market).call(abi.encodeCall(market.release, (job, 1)));
+        require(!released && keccak256(reason) == keccak256(abi.encodeWithSelector(GamesOpen.selector, 1)), "stakes stay");
+        CHEATS.warp(block.timestamp + 1);
+        game.resolve(id);
+        require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
+        market.release(job, 1);
+        require(vault.free(acc(WORKERS)) == DEPOSIT - 2 * uint256(terms.slotStake), "its stake is gone");
+        require(vault.credits(acc(WORKERS)) == 0, "and it is not paid");
+        require(vault.credits(acc(CHALLENGER)) >= terms.slotStake * 30 / 100, "who caught it is");
+        require(vault.credits(acc(WORKERS + 1)) == terms.slotPrice, "as is who was honest");
+    }
+
+    function test_no_round_starts_on_a_merge_that_does_not_cover_it() external {
+        _create(REQUESTER, 0);
+        backed = 1;
+        _lead(0, WORKERS, AGGREGATOR);
+        _lead(1, WORKERS, AGGREGATOR);
+        _refused(abi.encodeCall(market.startRound, (job, 2)), abi.encodeWithSelector(NotBacked.selector, 0));
+        CHEATS.prank(acc(AGGREGATOR));
+        market.back(job, 0, 1);
+        market.startRound(job, 2);
+    }
+
+    // -- stakes, clocks
+
+    function test_a_merge_costs_no_more_stake_than_who_works_can_have() external {
+        terms.mergeStake = 2 * terms.slotStake + 1;
+        _createRefused("stakes");
+        terms.mergeStake = 2 * terms.slotStake;
+        _create(REQUESTER, 0);
+    }
+
+    function test_clocks_that_no_honest_party_can_keep_are_refused() external {
+        terms.stepSeconds = 40;
+        terms.clockSeconds = 16 * 12 - 1;
+        _createRefused("clocks");
+        terms.clockSeconds = 16 * 12;
+        _create(REQUESTER, 0);
+        terms.stepSeconds = 49;
+        _createRefused("clocks");
+        (terms.stepSeconds, terms.joinSeconds) = (40, 11);
+        _createRefused("windows");
+    }
+
+    function test_games_with_oneself_lock_nobodys_stake_for_long() external {
+        terms.stepSeconds = terms.clockSeconds / 4;
+        _create(REQUESTER, 0);
+        _joinSeal(0, WORKERS);
+        _commitReveal(0, WORKERS);
+        bytes32 own = market.claimIdOf(job, 0, 0);
+        bytes32 id;
+        for (uint32 n = 0; n < 200; n++) id = _open(ACCOMPLICE, own, n);
+        require(game.game(id).leftDefender <= terms.clockSeconds + 30 days, "thirty days, and not years");
+        require(game.defending(acc(WORKERS)) == 200, "counted");
+    }
+
+    function test_games_on_all_of_an_owners_claims_lengthen_its_clock() external {
+        _create(REQUESTER, 0);
+        market.startRound(job, 0);
+        for (uint32 s = 0; s < SLOTS; s++) {
+            CHEATS.prank(acc(WORKERS));
+            market.join(job, 0, s);
+        }
+        CHEATS.roll(block.number + 2);
+        market.seal(job, 0);
+        for (uint32 s = 0; s < SLOTS; s++) {
+            bytes32 c = market.claimIdOf(job, 0, s);
+            IJobMarket.Reveal memory o = _opened(c);
+            CHEATS.prank(acc(WORKERS));
+            market.commit(job, 0, s, keccak256(abi.encode(c, acc(WORKERS), o.body, o.nonce)));
+        }
+        for (uint32 s = 0; s < SLOTS; s++) {
+            IJobMarket.Reveal memory o = _opened(market.claimIdOf(job, 0, s));
+            CHEATS.prank(acc(WORKERS));
+            market.reveal(job, 0, s, o);
+        }
+        bytes32 first;
+        for (uint32 s = 0; s < SLOTS; s++) {
+            bytes32 id = _open(ACCOMPLICE, market.claimIdOf(job, 0, s), 0);
+            if (s == 0) first = id;
+            require(game.game(id).leftDefender == terms.clockSeconds + s * terms.stepSeconds, "one more each");
+        }
+        CHEATS.warp(game.game(first).deadline + 1);
+        game.resolve(first);
+        require(game.defending(acc(WORKERS)) == SLOTS - 1, "a game that is over counts no more");
+    }
+
+    // -- seats
+
+    function test_a_squatter_cannot_empty_a_round_in_the_last_second() external {
+        terms.minSlots = 4;
+        _create(REQUESTER, 0);
+        market.startRound(job, 0);
+        for (uint32 s = 0; s < 6; s++) {
+            CHEATS.prank(acc(ACCOMPLICE));
+            market.join(job, 0, s);
+        }
+        CHEATS.warp(market.round(job, 0).joinEnds - terms.joinSeconds / 2);
+        CHEATS.prank(acc(ACCOMPLICE));
+        _refused(abi.encodeCall(market.leave, (job, 0, 0)), abi.encodeWithSelector(WrongPhase.selector, job, 0));
+    }
+
+    function test_a_requester_does_not_get_its_void_jobs_deposit_back() external {
+        (terms.datasetRows, terms.rowLength, terms.mergePrice) = (1 << 31, 2, 0);
+        _create(REQUESTER, 0);
+        uint256 deposit = market.job(job).deposit;
+        CHEATS.prank(acc(REQUESTER));
+        vault.deposit(DEPOSIT);
+        market.startRound(job, 0);
+        for (uint32 s = 0; s < SLOTS; s++) {
+            CHEATS.prank(acc(REQUESTER));
+            market.join(job, 0, s);
+        }
+        _void();
+        market.release(job, 0);
+        market.finish(job);
+        uint256 burned = vault.credits(vault.BURN());
+        require(burned == deposit - deposit * 30 / 100, "seats are not work");
+    }
+
+    // -- a void job
+
+    function test_a_void_job_that_is_done_has_no_live_claims() external {
+        (terms.rounds, terms.maxLead, terms.maxFail, terms.minSlots) = (1, 1, 0, SLOTS);
+        (terms.datasetRows, terms.rowLength) = (1 << 31, 2);
+        _create(REQUESTER, 0);
+        _joinSeal(0, WORKERS);
+        _commitReveal(0, WORKERS);
+        bytes32 honest = market.claimIdOf(job, 0, 0);
+        bytes32 id = _open(ACCOMPLICE, honest, 0);
+        _void();
+        market.release(job, 0);
+        market.finish(job);
+        require(!market.live(honest), "void for good");
+        CHEATS.warp(game.game(id).deadline + 1);
+        game.resolve(id);
+        require(game.game(id).verdict == IDisputeGame.Verdict.Void, "nobody is convicted");
+        require(vault.free(acc(WORKERS)) == DEPOSIT && vault.free(acc(ACCOMPLICE)) == DEPOSIT, "stake and bond are back");
+    }
+
+    // -- inside
+
+    function _open(uint256 who, bytes32 claim, uint32 nonce) private returns (bytes32) {
+        IDisputeGame.Step memory none;
+        IJobMarket.Body memory said = _opened(claim).body;
+        CHEATS.prank(acc(who));
+        return game.open(claim, said, nonce, 0, 0, new bytes32[](0), none);
+    }
+
+    /// @dev The aggregator signs two claims for its merge; an accomplice shows them.
+    function _equivocate(uint32 r) private {
+        (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) =
+            _pair(r, 0, KEY + AGGREGATOR);
+        CHEATS.prank(acc(ACCOMPLICE));
+        game.equivocate(w, a, b);
+    }
+
+    function _void() private {
+        IValidator.Evidence memory e;
+        e.subject = IValidator.Subject.Dataset;
+        validator.proveInvalid(job, e);
+    }
+
+    function _createRefused(bytes32 group) private {
+        uint256 pay = uint256(terms.slots) * terms.slotPrice + terms.mergePrice;
+        CHEATS.prank(acc(REQUESTER));
+        _refused(abi.encodeCall(market.create, (terms, 9, terms.rounds * pay)), abi.encodeWithSelector(JobInvalid.selector, group));
+    }
+
+    function _refused(bytes memory call, bytes memory reason) private {
+        (bool accepted, bytes memory given) = address(market).call(call);
+        require(!accepted && keccak256(given) == keccak256(reason), "refused for this reason");
+    }
+}
