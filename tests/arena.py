@@ -212,7 +212,7 @@ class Arena:
         # Nobody speaks: what was revealed is accepted when the window is over.
         self.devnet.advance(WINDOW)
         self.send(market.freeze(job, 0, bodies), self.worker)
-        self.send(market.merge(job, 0, out, out2, ""), self.worker)
+        self.send(market.merge(job, 0, out, out2, "", 1), self.worker)
         merged = market.claim_id_of(job, 0)
         self.bodies[merged] = Body(merkle.leaf(merkle.node(out, out2)), out, out2)  # type: ignore[arg-type]
         return merged

@@ -139,7 +139,8 @@ class Player:
         contract, to = ("StakeVault", VAULT) if function in _VAULT else ("JobMarket", MARKET)
         plain = [_plain(a) for a in args]
         if function == "merge":
-            plain.insert(4, b"checkpoint")
+            *roots, rounds = (*plain, 0)[:5]
+            plain = [*roots, b"checkpoint", rounds]
         data = _contract(contract).encode_abi(function, args=plain)
         # Of what a view says instead of what is stored: nothing has changed.
         seen = function == "factsOf" and not error

@@ -20,7 +20,8 @@ BURN = "0x000000000000000000000000000000000000dEaD"
 MERGE = 0xFFFFFFFF
 UNBOND_SECONDS = 3_600
 PRICE, MERGE_PRICE, STAKE, MERGE_STAKE, BOND = 1_000, 601, 10_007, 20_011, 5_003
-ESCROW = DEPOSIT = 2 * (3 * PRICE + MERGE_PRICE)
+ESCROW = 2 * (3 * PRICE + MERGE_PRICE)
+DEPOSIT = 3 * (3 * PRICE + MERGE_PRICE)
 
 
 def fields_of(function):
@@ -67,7 +68,7 @@ def deploy(game=None):
     rounds = Rounds.deploy({"from": deployer})
     judge, others = game or at[5], [accounts[8]] * 3
     vault = StakeVault.deploy(token, at[4], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
-    market = JobMarket.deploy(token, vault, judge, *others, {"from": deployer})
+    market = JobMarket.deploy(token, vault, judge, *others, 1, 0, {"from": deployer})
     court = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
     assert [token, arbiter, rounds, vault, market, court] == at, "each contract lies where the others expect it"
     for account in accounts[1:7]:
@@ -104,7 +105,7 @@ def params(**changed):
     values |= {"sharedDepth": 2, "payloadDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3, "minSlots": 2}
     values |= {"maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE, "slotStake": STAKE}
     values |= {"mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2], "profile": 1, "opset": 1}
-    values |= {"witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0}
+    values |= {"witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0, "stepSeconds": 25}
     return [(values | changed)[name] for name in JOB_FIELDS]
 
 
@@ -119,6 +120,7 @@ RECEIPT = {
         {"name": "job", "type": "bytes32"},
         {"name": "round", "type": "uint32"},
         {"name": "attempt", "type": "uint32"},
+        {"name": "who", "type": "uint32"},
         {"name": "mask", "type": "uint256"},
     ],
 }
@@ -148,7 +150,7 @@ class Job:
         """(body, nonce, proofT, traceCid, payloadCid) of a made-up trace of two states."""
         out, out2, first = leaf(claim + b"out"), leaf(claim + b"out2"), leaf(leaf(claim))
         body = [node(first, leaf(node(out, out2))), out, out2]
-        return [body, leaf(claim + b"nonce"), [first], "trace", "payload"]
+        return [body, leaf(claim + b"nonce"), [first], b"trace", b"payload"]
 
     def body(self, claim):
         """What a claim says; `merge` claims the same outputs always."""
@@ -200,7 +202,8 @@ class Job:
 
     def receipt(self, slot, mask, r=0, by=None):
         """(who, mask, signature) of a slot's owner."""
-        said = {"job": str(self.id), "round": r, "attempt": self.round(r)["attempt"], "mask": mask}
+        said = {"job": str(self.id), "round": r, "attempt": self.round(r)["attempt"]}
+        said |= {"who": slot, "mask": mask}
         where = {"name": "Lockstep", "version": "1", "chainId": web3.chain_id, "verifyingContract": self.market.address}
         data = {"types": RECEIPT, "primaryType": "Receipt", "domain": where, "message": said}
         signed = web3.provider.make_request("eth_signTypedData_v4", [(by or self.workers[slot]).address, data])
@@ -219,7 +222,9 @@ class Job:
         return self.market.freeze(self.id, r, self.bodies(r), {"from": sender or self.requester})
 
     def merge(self, r=0, merger=None):
-        tx = self.market.merge(self.id, r, leaf(b"next"), leaf(b"outer"), "cid", {"from": merger or self.aggregator})
+        tx = self.market.merge(
+            self.id, r, leaf(b"next"), leaf(b"outer"), b"cid", 1, {"from": merger or self.aggregator}
+        )
         return bytes(tx.events["Merged"]["claim"])
 
     def to_lead(self, r=0):

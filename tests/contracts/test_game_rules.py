@@ -25,7 +25,7 @@ def deployed(accounts, TestToken, Rounds, StakeVault, JobMarket, DisputeGame, Ar
     market_at, game_at = creation(1), creation(2)
     others = [accounts[8]] * 3
     vault = StakeVault.deploy(token, market_at, game_at, *others[1:], 14 * 86_400, {"from": deployer})
-    market = JobMarket.deploy(token, vault, game_at, *others, {"from": deployer})
+    market = JobMarket.deploy(token, vault, game_at, *others, 1, 0, {"from": deployer})
     game = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
     assert (market.address, game.address) == (market_at, game_at)
     return game, market, vault, arbiter

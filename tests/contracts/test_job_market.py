@@ -164,7 +164,10 @@ def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(
     assert status(job, job.claim(0, 1)) == VOID
     assert not bench.market.live(job.claim(0, 1))
     bench.market.release(job.id, 1, {"from": accounts[8]})
-    assert bench.vault.free(job.aggregator) == 10**5 - MERGE_STAKE
+    assert bench.vault.free(job.aggregator) == 10**5 - MERGE_STAKE - 3 * PRICE - MERGE_PRICE, (
+        "its stake, and round 1's pay"
+    )
+    assert [bench.vault.credits(w) for w in job.workers] == [PRICE] * 3, "voided work is paid from it"
 
     with reverts("NotYourTurn"):
         job.merge(0)
@@ -176,7 +179,7 @@ def test_a_convicted_merge_rewinds_the_job_and_the_next_in_line_merges_the_same(
     assert job.round(1)["attempt"] == 1, "another attempt"
     later(101)
     job.finalize(0)
-    assert bench.vault.credits(merger) == PRICE + MERGE_PRICE
+    assert bench.vault.credits(merger) == 2 * PRICE + MERGE_PRICE
 
 
 def test_an_open_game_holds_up_the_pay(bench):
@@ -234,7 +237,7 @@ def test_a_silent_liar_loses_its_stake_by_the_clock(parts):
     assert [parts.vault.credits(w) for w in job.workers] == [PRICE, 0, PRICE]
 
 
-def test_games_on_what_a_conviction_voids_close_with_the_bonds_returned(parts):
+def test_games_on_what_a_conviction_voids_go_on(parts):
     job = Job(parts, mergeProgram=PROGRAM)
     bad = job.to_lead(0)
     job.to_lead(1)
@@ -247,4 +250,6 @@ def test_games_on_what_a_conviction_voids_close_with_the_bonds_returned(parts):
     for game in (second, on_void):
         parts.game.resolve(game, {"from": accounts[8]})
     assert parts.vault.free(job.challenger) == 10**5, "three bonds went out, three came back"
-    assert parts.vault.credits(job.challenger) == MERGE_STAKE * 30 // 100, "one conviction pays once"
+    assert status(job, job.claim(0, 1)) == CONVICTED, "a liar does not escape with its base"
+    prizes = MERGE_STAKE * 30 // 100 + STAKE * 30 // 100
+    assert parts.vault.credits(job.challenger) == prizes, "each conviction pays once"

@@ -95,7 +95,7 @@ def test_only_the_market_and_the_game_move_stakes(bench):
     for call, args in (
         (bench.vault.lock, (accounts[3], KEY, 1)),
         (bench.vault.takeBond, (KEY, accounts[5])),
-        (bench.vault.slash, (KEY, [accounts[5]], [], accounts[5])),
+        (bench.vault.slash, (KEY, 0, [accounts[5]], [], accounts[5])),
         (bench.vault.slashLiveness, (KEY, 1)),
         (bench.vault.escrow, (accounts[3], 1)),
         (bench.vault.escrowWithPermit, (accounts[3], 1, 0, 0, ZERO, ZERO)),
@@ -114,7 +114,7 @@ def test_the_game_cannot_touch_what_the_market_locked(bench):
         with reverts("WrongKeeper"):
             call(job.claim(0), *args, game)
     with reverts("Unauthorized"):
-        bench.vault.slash(job.claim(0), [accounts[9]], [], accounts[9], game)
+        bench.vault.slash(job.claim(0), 0, [accounts[9]], [], accounts[9], game)
     with reverts("AlreadyLocked"):
         bench.vault.lock(accounts[3], job.claim(0), 1, game)
 

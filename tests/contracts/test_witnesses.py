@@ -32,7 +32,7 @@ def bench():
     token = TestToken.deploy({"from": deployer})
     Rounds.deploy({"from": deployer})
     vault = StakeVault.deploy(token, at[3], accounts[9], at[4], accounts[8], UNBOND_SECONDS, {"from": deployer})
-    market = JobMarket.deploy(token, vault, accounts[9], accounts[8], at[4], accounts[8], {"from": deployer})
+    market = JobMarket.deploy(token, vault, accounts[9], accounts[8], at[4], accounts[8], 1, 0, {"from": deployer})
     witnesses = Witnesses.deploy(market, vault, {"from": deployer})
     assert [token, vault, market, witnesses] == [at[0], *at[2:]], "each contract lies where the others expect it"
     for account in accounts[1:8]:
@@ -214,32 +214,32 @@ def test_witnesses_are_drawn_while_receipts_are_given_and_at_no_other_time(bench
 def test_lists_are_published_by_their_owner_once_nobody_can_copy(bench):
     job, audit = drawn(bench)
     with reverts("WindowClosed"):
-        job.witnesses.publish(job.id, 0, 0, "list", {"from": job.workers[0]})
+        job.witnesses.publish(job.id, 0, 0, b"list", {"from": job.workers[0]})
     job.commit(audit)
     with reverts("NotSlotOwner"):
-        job.witnesses.publish(job.id, 0, 0, "list", {"from": job.workers[1]})
-    tx = job.witnesses.publish(job.id, 0, 0, "list", {"from": job.workers[0]})
-    assert tx.events["TracePublished"]["traceCid"] == "list"
+        job.witnesses.publish(job.id, 0, 0, b"list", {"from": job.workers[1]})
+    tx = job.witnesses.publish(job.id, 0, 0, b"list", {"from": job.workers[0]})
+    assert tx.events["TracePublished"]["traceCid"] == "0x" + b"list".hex()
 
 
 def test_lists_of_a_round_without_witnesses_are_published_once_none_can_be_drawn(bench):
     job = Audited(bench, enrolled=(), witnesses=0)
     job.to_revealed()
-    tx = job.witnesses.publish(job.id, 0, 2, "at once", {"from": job.workers[2]})
+    tx = job.witnesses.publish(job.id, 0, 2, b"at once", {"from": job.workers[2]})
     assert tx.events["TracePublished"]["claim"] == "0x" + job.claim(2).hex()
     job = Audited(bench)
     job.start()
     job.join()
     with reverts("WindowClosed", job.audit_id()):
-        job.witnesses.publish(job.id, 0, 0, "before it is revealed", {"from": job.workers[0]})
+        job.witnesses.publish(job.id, 0, 0, b"before it is revealed", {"from": job.workers[0]})
     job.seal()
     Job.commit(job)
     Job.reveal(job)
     with reverts("WindowClosed", job.audit_id()):
-        job.witnesses.publish(job.id, 0, 0, "somebody may be drawn", {"from": job.workers[0]})
+        job.witnesses.publish(job.id, 0, 0, b"somebody may be drawn", {"from": job.workers[0]})
     later(100)
-    tx = job.witnesses.publish(job.id, 0, 0, "nobody was", {"from": job.workers[0]})
-    assert tx.events["TracePublished"]["traceCid"] == "nobody was"
+    tx = job.witnesses.publish(job.id, 0, 0, b"nobody was", {"from": job.workers[0]})
+    assert tx.events["TracePublished"]["traceCid"] == "0x" + b"nobody was".hex()
 
 
 def test_nobody_is_drawn_for_its_own_slot(bench):

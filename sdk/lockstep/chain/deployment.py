@@ -8,6 +8,7 @@ from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.errors import ChainError, TryLater
 from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.presets import CHAINS
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, Seconds
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
-DEVNET_TIMES = ChainTimes()
-"""Of a chain that mines every transaction at once."""
 _GAS = 6_000_000
 ORDER = ("token", "arbiter", "rounds", "vault", "market", "game", "validator", "availability", "witnesses")
 
@@ -35,7 +34,7 @@ def deploy(
     deployer: LocalAccount,
     token: Address | None = None,
     unbond_seconds: Seconds = UNBOND_SECONDS,
-    chain: ChainTimes = DEVNET_TIMES,
+    chain: ChainTimes = CHAINS["devnet"],
     timeout: float = 60.0,
 ) -> Addresses:
     """The deployment on the chain of `w3`; without `token`, with a test token that anybody may mint.

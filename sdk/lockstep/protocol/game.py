@@ -194,6 +194,7 @@ def levels(rem: int) -> int:
 
 def budget(claim: Claim, *, defender: bool) -> Seconds:
     """T, and for the defender tau (one materialised step) for each game already open on any of its claims."""
+    # INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
     extra = min(claim.step * claim.open_games, MAX_EXTRA) if defender else 0
     return Seconds(min(claim.clock + extra, 2**32 - 1))
 

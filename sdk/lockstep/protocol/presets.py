@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from lockstep.protocol.economics import offer, stake_floor, witness_floor
 from lockstep.protocol.errors import UsageError
+from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import NEVER, NOTHING
 from lockstep.protocol.types import Seconds, Wei
 
@@ -126,3 +127,11 @@ MAINNET = Terms(
 """Long enough for a challenger who sleeps at night. Nothing here is audited."""
 
 PRESETS = {"devnet": DEVNET, "mainnet": MAINNET}
+
+CHAINS = {
+    "devnet": ChainTimes(),
+    "ethereum": ChainTimes(Seconds(36)),  # three blocks of 12 s
+    "op-stack": ChainTimes(Seconds(6), Seconds(12 * 3600)),  # the sequencer's window before a deposit is forced in
+    "arbitrum": ChainTimes(Seconds(3), Seconds(24 * 3600)),  # delayed inbox: forced in after a day
+}
+"""What a deployment promises of a chain (JobMarket's inclusionSeconds and censorSeconds)."""

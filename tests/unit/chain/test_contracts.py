@@ -118,17 +118,17 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     import random
 
     good = replace(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
-    unbond = contracts.vault.unbond_seconds()
-    check_params(good, unbond)
+    unbond, times = contracts.vault.unbond_seconds(), contracts.market.chain_times()
+    check_params(good, unbond, times)
     paying = replace(
         good, witnesses=1, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(2), slot_stake=Wei(401)
     )
-    check_params(paying, unbond)
+    check_params(paying, unbond, times)
     exact = replace(paying, witness_stake=Wei(200), audit_seconds=Seconds(3), attest_seconds=Seconds(21))
-    check_params(exact, unbond)
+    check_params(exact, unbond, times)
     assert exact.challenge_seconds == exact.reveal_seconds + exact.attest_seconds + 3 * exact.audit_seconds
     contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
-    check_params(replace(good, carry=1, shared_depth=1, payload_depth=1), unbond)
+    check_params(replace(good, carry=1, shared_depth=1, payload_depth=1), unbond, times)
     bad: list[tuple[str, JobParams]] = [
         ("profile", replace(good, profile=2)),
         ("profile", replace(good, opset=0)),
@@ -151,13 +151,14 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("gas", replace(good, fee_cap=MAX_FEE_CAP + 1)),
         ("stakes", replace(good, slot_stake=Wei(10 * good.slot_price - 1))),
         ("stakes", replace(good, merge_stake=Wei(10 * good.merge_price - 1))),
+        ("stakes", replace(good, merge_stake=Wei(2 * good.slot_stake + 1))),
         ("stakes", replace(good, slot_price=Wei(0), slot_stake=Wei(0))),
         ("stakes", replace(good, gas_price=Wei(good.slot_stake))),
         ("bond", replace(good, bond=Wei(0))),
         ("bond", replace(good, slot_price=Wei(30), slot_stake=Wei(300), inner_steps=1, bond=Wei(29))),
         ("locks", replace(good, bond=Wei(1 << 88))),
         ("locks", replace(good, slot_stake=Wei(1 << 88))),
-        ("locks", replace(good, merge_stake=Wei(1 << 88))),
+        ("locks", replace(good, slot_stake=Wei(1 << 87), merge_stake=Wei(1 << 88))),
         ("witnesses", replace(paying, witnesses=65)),
         ("witnesses", replace(paying, witness_fee=Wei(0))),
         ("witnesses", replace(paying, witness_stake=Wei(59))),
@@ -172,7 +173,7 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     ]
     for group, params in bad:
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:
-            check_params(params, unbond)
+            check_params(params, unbond, times)
         assert before.value.hint.startswith("required: "), group
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as after:
             contracts.market.read("create", params, 0, 10**6, sender=rich.address)

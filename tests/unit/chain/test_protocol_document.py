@@ -52,4 +52,13 @@ def test_the_document_has_every_phase_of_a_game(document: str) -> None:
     solidity = {e["name"] for e in artifacts.load("DisputeGame").entries("function").values()}
     moves = set(re.findall(r"\| `(\w+)\(", document))
     assert moves <= solidity
-    assert solidity - moves == {"market", "vault", "arbiter", "game", "gameIdOf", "defenderMoves", "equivocate"}
+    assert solidity - moves == {
+        "market",
+        "vault",
+        "arbiter",
+        "game",
+        "defending",
+        "gameIdOf",
+        "defenderMoves",
+        "equivocate",
+    }

@@ -99,7 +99,7 @@ class CoordinatedPlayer(GamingPlayer):
     def _signed(self, r: int, who: int) -> Receipt:
         """By its owner, for every slot."""
         mask, claim = (1 << self.params.slots) - 1, self.market.claims[self._claim(r, who)]
-        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, mask)
+        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, who, mask)
         return Receipt(who, mask, bytes(KEYS[claim.worker].unsafe_sign_hash(digest).signature))
 
     def _stored(self, r: int) -> Round:

@@ -31,7 +31,7 @@ def receipt(
     fields = {"job": JOB, "round": 0, "attempt": 0, "who": 1, "mask": 0b011} | changes
     said = fields["mask"] if signed_mask is None else signed_mask
     job = JobId(bytes.fromhex(fields["job"][2:]))
-    digest = receipt_hash(chain_id, Address(MARKET), job, fields["round"], fields["attempt"], said)
+    digest = receipt_hash(chain_id, Address(MARKET), job, fields["round"], fields["attempt"], fields["who"], said)
     signature = bytes(account.unsafe_sign_hash(digest).signature)
     return json.dumps(fields | {"mask": str(fields["mask"]), "signature": "0x" + signature.hex()}).encode()
 
