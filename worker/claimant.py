@@ -80,7 +80,7 @@ class Claimant:
         self._reported: set[ClaimId] = set()
         self._asks = Asks(parts.contracts)
         self.liar = Liar(parts.home)
-        self.defence = Defence(parts)
+        self.defence = Defence(parts, wake)
 
     def on_bench(self, work: Callable[[], _R]) -> Future[_R]:
         """Do something beside the loop, after what is being done."""
@@ -326,7 +326,11 @@ class Claimant:
     # -- claims of earlier processes
 
     def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
-        """The computation behind a claim of this home, made anew; None if the chain knows no such round."""
+        """The computation behind a claim of this home, from its S_0 on disk or made anew; None if the chain knows no
+        such round."""
+        kept = self.defence.states.start(material.claim, taken.job)
+        if kept is not None:
+            return self.liar.retell(material.claim, taken.cheat, kept)
         rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
         # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
         behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
@@ -340,12 +344,12 @@ class Claimant:
         return self.liar.retell(material.claim, taken.cheat, honest)
 
     def forget(self, job: JobId) -> None:
-        """Remove the material of a job that is done: nobody can challenge its claims any more."""
+        """Remove the material of a job about whose claims no game is open, and none can be opened any more."""
         self._bases.pop(job, None)
         self._public.pop(job, None)
         for material in self.defence.materials():
             if material.job == job:
-                WorkFolder(self._parts.home, material.claim).remove()
+                self.defence.forget(material.claim)
 
     # -- inside
 

@@ -82,6 +82,8 @@ class RoundView:
     """By drawn witnesses, if somebody has asked for it."""
     unpublished: frozenset[int] = frozenset()
     """Slots whose list of state roots nobody can find yet."""
+    idle_locks: frozenset[int] = frozenset()
+    """Slots (MERGE_SLOT: the merge) of which this worker's stake is locked and about which no game is open."""
 
     def slots_of(self, account: Address) -> list[int]:
         """Slots that the account holds."""
@@ -96,7 +98,8 @@ class JobView:
     params: JobParams
     job: Job
     rounds: tuple[RoundView, ...]
-    """Every round from the first unsettled one to the last started one, in order, and the one before them if any."""
+    """Every round from the first unsettled one to the last started one, in order, the one before them if any, and
+    every other one in which this worker has stake."""
     now: Seconds
     block: int
 
@@ -271,12 +274,20 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
         return [Act(Do.MERGE, r.number)] if able else []
     if r.phase == Phase.LEAD:
         return [Act(Do.FINALIZE, r.number)] if _final(view, r) else []
-    if r.phase == Phase.VOID:
-        held = (ClaimStatus.JOINED, ClaimStatus.COMMITTED, ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.VOID)
-        if view.job.status == JobStatus.VOID and r.number != view.job.settled:
-            return []
-        return [Act(Do.RELEASE, r.number)] if any(r.claims[s].status in held for s in own) else []
+    if r.phase in (Phase.VOID, Phase.FAILED):
+        return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     return []
+
+
+def _releasable(view: JobView, r: RoundView) -> bool:
+    """Tells if `release` brings stake of ours back, or opens the way to it."""
+    voided = view.job.status == JobStatus.VOID
+    if voided and view.job.settled <= r.number < view.job.started and r.state.phase != Phase.VOID:
+        # INVARIANT: a void job's rounds are released in order; the first one also stands in the way of the others.
+        return r.number == view.job.settled and any(x.idle_locks for x in view.rounds)
+    # A failed round keeps a stake for its games alone, until they are over; in a void job nobody counts them out.
+    counted = r.phase == Phase.FAILED and view.job.status not in (JobStatus.VOID, JobStatus.DONE)
+    return bool(r.idle_locks) and not counted
 
 
 def _final(view: JobView, r: RoundView) -> bool:

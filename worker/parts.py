@@ -42,6 +42,16 @@ class Parts:
         return self.party.settings.home_dir
 
     @property
+    def memory_bytes(self) -> int | None:
+        """What claims under a game may take in memory; None: a quarter of the machine's."""
+        return self.party.settings.memory_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """What their states may take under the home."""
+        return self.party.settings.disk_bytes
+
+    @property
     def contracts(self) -> Contracts:
         """The deployment."""
         return self.party.contracts
@@ -78,3 +88,5 @@ class Taken:
     since: dict[Act, Seconds] = field(default_factory=dict)
     """When each act was first seen to be possible."""
     view: JobView | None = None
+    joins: bool = True
+    """False: it is here for the claims that this key has in it, and nothing more."""

@@ -1,7 +1,8 @@
 """The worker's loop: read chain and storage, decide (pure), act; training and defending run beside it.
 
-One thread talks to the chain, one computes claims, one plays games, one announces. Everything that must survive a kill
-is on disk before the transaction that relies on it: guard row, material, outbox.
+One thread talks to the chain, one computes claims, two play games, one announces. Everything that must survive a kill
+is on disk before the transaction that relies on it: guard row, material, outbox. The process outlives its jobs: it
+stays until no game about its claims is open and none of its stakes is locked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lockstep.demands import Answers, Asks
 from lockstep.invalidity import Undefendable
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import JobLedger, Ledger
+from lockstep.party import Head
 from lockstep.protocol.errors import (
     BlobMissing,
     DoctorError,
@@ -64,7 +66,8 @@ class Worker:
     def __init__(
         self, parts: Parts, *, once: bool = False, only: JobId | None = None, cheat_for: CheatFor | None = None
     ) -> None:
-        """`once`: leave when a job is done. `only`: take no other job. `cheat_for`: the lie to tell about a job."""
+        """`once`: leave when a job is done and nothing of this key is at stake any more. `only`: join no other job.
+        `cheat_for`: the lie to tell about a job."""
         self.parts = parts
         self._once = once
         self._only = only
@@ -73,8 +76,7 @@ class Worker:
         self._market = parts.contracts.market
         self._vault = parts.contracts.vault
         self._began = 0
-        self._block = -1
-        self._now = Seconds(0)
+        self._head = Head(-1, Seconds(0))
         self._free = Wei(0)
         self._wake = threading.Event()
         self._draining = threading.Event()
@@ -90,18 +92,22 @@ class Worker:
         self._refused: set[JobId] = set()
         self._done: set[JobId] = set()
         self._games: set[bytes] = set()
+        self._told_why = False
+        self._kept: set[JobId] = set()
+        """Jobs of which something lies in this home."""
 
     # -- from outside
 
     def drain(self) -> None:
-        """Join nothing more, reveal what was joined, then leave; a second call leaves after the step in work."""
+        """Join nothing more, finish and defend what was joined, then leave; a second call leaves at once."""
         if self._draining.is_set():
             self._leaving.set()
         self._draining.set()
         self._wake.set()
 
     def run(self) -> None:
-        """Until drained, or with `once` until a job is done. Raises what a worker cannot go on with."""
+        """Until drained, or with `once` until a job is done, and nothing is at stake. Raises what a worker cannot go on
+        with."""
         heard = time.monotonic()
         try:
             self._start()
@@ -127,6 +133,7 @@ class Worker:
         head = self.parts.party.head()
         self._began = head.number
         event("ready", address=self._me, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
+        self._kept = {m.job for m in self._claimant.defence.materials()}
         reasons = self.parts.watch.begin(self._ledger, head.time)
         if self.parts.watch.until is not None:
             event("listening", time=head.time, until=self.parts.watch.until, reasons=reasons)
@@ -143,10 +150,14 @@ class Worker:
     def _ledger(self) -> Ledger:
         return self.parts.watcher.ledger
 
+    @property
+    def _now(self) -> Seconds:
+        return self._head.time
+
     def _tick(self) -> None:
         head = self.parts.party.head()
-        if head.number != self._block:
-            self._block, self._now = head.number, head.time
+        if head.number != self._head.number:
+            self._head = head
             events = [e for e in self.parts.watcher.poll() if e.block > self._began]
             self.parts.watch.hear(events)
             self._tell(events)
@@ -157,15 +168,17 @@ class Worker:
             self._take_jobs()
             for taken in self._taken.values():
                 taken.ledger = self._ledger.jobs[taken.ledger.id]
-                taken.view = look(self._market, taken.ledger, taken.params, self._now, self._block)
+                taken.view = look(
+                    self._market, self._ledger, taken.ledger, taken.params, self._me, self._now, head.number
+                )
             for key, call in self._answers.due(self._ledger, self._job_of, self._now):
                 self._sender.submit(key, call)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
-        if self.parts.watch.may_sign(self._ledger, self._now, self._block):
-            for taken in self._taken.values():
+        if self.parts.watch.may_sign(self._ledger, self._now, self._head.number):
+            for taken in list(self._taken.values()):
                 if taken.view is not None:
                     self._act(taken, taken.view)
-        self._claimant.defence.play(self._ledger, self._now, self._run_of, self._claimant.liar.silent_about)
+        self._claimant.defence.play(self._ledger, self._head, self._run_of, self._claimant.liar.silent_about)
 
     def _job_of(self, job: JobId) -> Job | None:
         taken = self._taken.get(job)
@@ -178,12 +191,18 @@ class Worker:
     def _finished(self) -> bool:
         if self._leaving.is_set():
             return True
-        if self._once and self._done and self._sender.idle:
-            return True
+        if self._once and self._done:
+            self._draining.set()
         if not self._draining.is_set() or not self._sender.idle:
             return False
-        owed = any(decide.owes(t.view, self._me) for t in self._taken.values() if t.view is not None)
-        return not owed and not self._claimant.defence.busy(self._ledger)
+        if any(decide.owes(t.view, self._me) for t in self._taken.values() if t.view is not None):
+            return False
+        # INVARIANT: who could still lose a stake by silence stays.
+        staked, games = self._ledger.staked(self._me), self._ledger.games_against(self._me)
+        if (staked or games) and not self._told_why:
+            self._told_why = True
+            event("staying", time=self._now, stakes=len(staked), games=len(games))
+        return not staked and not games and not self._claimant.defence.busy(self._ledger)
 
     def _tell(self, events: list[Event]) -> None:
         for e in events:
@@ -200,16 +219,24 @@ class Worker:
     # -- jobs
 
     def _take_jobs(self) -> None:
+        at_stake = self._ledger.at_stake(self._me)
         for job_id, ledger in self._ledger.jobs.items():
-            if job_id in self._taken or job_id in self._refused or ledger.done or self._draining.is_set():
+            if job_id in self._taken or job_id in self._refused:
                 continue
-            if self._only is not None and job_id != self._only:
+            # INVARIANT: whatever its state, a job is loaded in which a stake of ours can still be lost.
+            if job_id not in at_stake and (ledger.done or not self._joins(job_id)):
+                if ledger.done and job_id in self._kept:
+                    self._kept.discard(job_id)
+                    self._claimant.forget(job_id)
                 continue
             if job_id not in self._loading:
                 if self._retry_at.get(job_id, 0) <= self._now:
                     self._loading[job_id] = self._beside(partial(self._load, job_id))
             elif self._loading[job_id].done():
                 self._take(ledger, self._loading.pop(job_id))
+
+    def _joins(self, job: JobId) -> bool:
+        return not self._draining.is_set() and self._only in (None, job)
 
     def _beside(self, work: Callable[[], _R]) -> Future[_R]:
         """Do what a stranger's job asks for where it holds up no claim."""
@@ -244,11 +271,12 @@ class Worker:
                 if self._sender.submit(f"void/{ledger.id.hex()}", prove):
                     event("voided", time=self._now, job=ledger.id.hex(), rule=error.rule.name.lower())
             return
-        taken = Taken(ledger, params, job, self._try(job))
+        taken = Taken(ledger, params, job, self._try(job), joins=self._only in (None, ledger.id) and not ledger.done)
         if self._cheat_for is not None:
             taken.cheat = self._cheat_for(job)
             event("lie", time=self._now, cheat=taken.cheat.name, expectation=taken.cheat.expectation.to_dict())
         self._taken[ledger.id] = taken
+        self._kept.add(ledger.id)
 
     def _try(self, job: Job) -> Future[None]:
         return self._beside(partial(pace.keep_up, job, pace.require_claimant))
@@ -301,13 +329,15 @@ class Worker:
     def _act(self, taken: Taken, view: JobView) -> None:
         if taken.ledger.done:
             self._leave(taken)
+            if taken.ledger.id not in self._taken:
+                return
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
-        fit = self._fits(taken)
-        if fit and not taken.staked:
+        fit = taken.joins and self._fits(taken)
+        if fit and not taken.staked and not self._draining.is_set():
             self._stake(taken)
         place = self._ledger.place(self._me, frozenset({taken.params.aggregator}))
         me = Self(
-            self._me, self._free, place, self._draining.is_set(), self._claimant.ready(taken), fit,
+            self._me, self._free, place, self._draining.is_set() or not taken.joins, self._claimant.ready(taken), fit,
             self._claimant.base_held(taken),
         )  # fmt: skip
         possible = decide.acts(view, me)
@@ -343,7 +373,9 @@ class Worker:
         elif act.do == Do.FINALIZE:
             submit(key, market.finalize(job, act.round), act)
         elif act.do == Do.RELEASE:
-            submit(f"{key}/{r.state.attempt}", market.release(job, act.round), act)
+            # Once for each stake: what a game holds back is released when it is over.
+            locks = ",".join(str(s) for v in view.rounds for s in sorted(v.idle_locks))
+            submit(f"{key}/{r.state.attempt}/{view.job.settled}/{locks}", market.release(job, act.round), act)
         elif act.do == Do.TRAIN:
             self._claimant.train(taken, r, act.slot, self._now)
         elif act.do == Do.COMMIT:
@@ -361,17 +393,23 @@ class Worker:
             self._claimant.merge(taken, r, act, key, self._now)
 
     def _leave(self, taken: Taken) -> None:
-        """The job is done: take the pay."""
+        """The job is done: take the pay; once nothing of ours is at stake in it, forget it."""
         job_id = taken.ledger.id
-        if job_id in self._done:
+        at_stake = job_id in self._ledger.at_stake(self._me)
+        if job_id in self._done and (at_stake or job_id not in self._kept):
             return
-        key = f"withdraw/{job_id.hex()}"
+        # What games leave behind is earned after the job's end.
+        key = f"withdraw/{job_id.hex()}" + ("/rest" if job_id in self._done else "")
         if not self._sender.known(key) and self._vault.credits(self._me):
             self._sender.submit(key, self._vault.withdraw())
             return
         if not self._sender.idle:
             return
-        earned = sum(p.amount for p in self._ledger.pays if p.account == self._me and p.job == job_id)
-        event("done", time=self._now, job=job_id.hex(), earned=str(earned))
-        self._claimant.forget(job_id)
-        self._done.add(job_id)
+        if job_id not in self._done:
+            earned = sum(p.amount for p in self._ledger.pays if p.account == self._me and p.job == job_id)
+            event("done", time=self._now, job=job_id.hex(), earned=str(earned))
+            self._done.add(job_id)
+        if not at_stake:
+            self._kept.discard(job_id)
+            self._claimant.forget(job_id)
+            del self._taken[job_id]

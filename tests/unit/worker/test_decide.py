@@ -106,7 +106,7 @@ def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None
         Do.JOIN: {Phase.JOINING}, Do.LEAVE: {Phase.JOINING}, Do.SEAL: {Phase.SEALING},
         Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
         Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING},
-        Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID},
+        Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID, Phase.FAILED},
     }  # fmt: skip
     for act in acts(view, me):
         if act.do not in phases:

@@ -68,12 +68,25 @@ class Play:
     block: Block = field(default_factory=lambda: Block(10, Seconds(1000), BlockHashes()))
     acts: int = 0
 
-    def view(self) -> JobView:
-        """The job as `worker.reading.look` gives it."""
+    def view(self, me: Address = ZERO_ADDRESS) -> JobView:
+        """The job as `worker.reading.look` gives it to `me`."""
         books, p = self.market.jobs[self.job], self.market.params[self.job]
         known = [r for (job, r) in self.market.rounds if job == self.job]
-        numbers = [r for r in sorted(known) if r >= books.settled - 1 and (r < books.started or self._void(r))]
-        return JobView(self.job, p, books, tuple(map(self._round, numbers)), self.block.time, self.block.number)
+        locks = {r: self._locks(r, me) for r in known}
+        numbers = [
+            r for r in sorted(known) if locks[r] or (r >= books.settled - 1 and (r < books.started or self._void(r)))
+        ]
+        rs = tuple(replace(self._round(r), idle_locks=locks[r]) for r in numbers)
+        return JobView(self.job, p, books, rs, self.block.time, self.block.number)
+
+    def _locks(self, r: int, me: Address) -> frozenset[int]:
+        """Slots of the round in which `me` has stake, and no game."""
+        held = [(c.slot, claim) for claim, c in self.market.claims.items() if (c.round, c.worker) == (r, me)]
+        return frozenset(
+            slot
+            for slot, claim in held
+            if claim in self.market.books.locks and not self.market.claims[claim].open_games
+        )
 
     def _void(self, r: int) -> bool:
         return self.market.rounds[self.job, r].phase == Phase.VOID
@@ -97,7 +110,7 @@ class Play:
         self._challenge()
 
     def _look(self, player: Player) -> None:
-        view = self.view()
+        view = self.view(player.address)
         committable = frozenset((r.number, s) for r in view.rounds for s in r.slots_of(player.address))
         free = Wei(self.market.books.free[player.address])
         me = Self(player.address, free, player.place, False, committable, base=player.base)
