@@ -111,9 +111,9 @@ class Claimant:
             del self._fetching[job]
             error = work.exception()
             if error is not None:
+                self._retry_at[job] = Seconds(now + RETRY_SECONDS)
                 if not isinstance(error, LockstepError):
                     raise error
-                self._retry_at[job] = Seconds(now + RETRY_SECONDS)
                 log.warning("a base is not there", round=number, code=error.code, message=error.message)
                 return
         genesis = roots == (taken.params.genesis_shared, taken.params.genesis_outer)
@@ -245,8 +245,8 @@ class Claimant:
             return None
         if not work.done() or self._retry_at.get(claim, Seconds(0)) > now:
             return None
-        reports = self._reports[claim] = work.result()
         del self._judging[claim]
+        reports = self._reports[claim] = work.result()
         last = last_chance(r.state.attest_ends, taken.params.attest_seconds, now)
         if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
             self._retry_at[claim] = Seconds(now + 1)
@@ -297,7 +297,7 @@ class Claimant:
         place = Signed(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
         self._parts.guard.bind(place, _promise(material, bytes(32)))
         out, out2 = StateRoot(material.out), StateRoot(material.out2)
-        call = self._market.merge(taken.ledger.id, r.number, out, out2, material.payload_cid)
+        call = self._market.merge(taken.ledger.id, r.number, out, out2, material.payload_cid, act.rounds)
         self._sender.submit(f"{key}/{attempt}", call, act)
 
     def _merging(self, taken: Taken, r: RoundView, claim: ClaimId, attempt: int) -> Callable[[], Trained]:

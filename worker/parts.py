@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lockstep.identity import NodeKey
     from lockstep.jobs import Job
     from lockstep.ledger import JobLedger, Watcher
+    from lockstep.pace import Pace
     from lockstep.party import Party
     from lockstep.protocol.jobs import JobParams
     from lockstep.storage import ContentStore
@@ -79,12 +80,14 @@ class Taken:
     ledger: JobLedger
     params: JobParams
     job: Job
-    trial: Future[None]
-    """Whether this machine keeps up with it."""
+    trial: Future[Pace]
+    """Its pace on this machine; Unfit if that does not keep up."""
     cheat: Cheat | None = None
     again_at: Seconds | None = None
     """When it is tried again, if it did not."""
     staked: bool = False
+    funds_at: Seconds | None = None
+    """When the account is looked at again, if it could not cover the job."""
     since: dict[Act, Seconds] = field(default_factory=dict)
     """When each act was first seen to be possible."""
     view: JobView | None = None

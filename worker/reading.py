@@ -50,11 +50,13 @@ def _look_at_round(
         for slot in range(params.slots)
         for worker, status in [r.holders.get(slot, (ZERO_ADDRESS, ClaimStatus.NONE))]
     )
+    merge = r.merge
+    merged_by = merge.worker if phase == Phase.LEAD and merge is not None else ZERO_ADDRESS
     audit = ledger.audits.get(audit_id(ledger.id, number, r.attempt))
     unpublished = frozenset(slot for slot, claim in r.claims.items() if claim.trace_cid == "")
     slots = {claim_id(ledger.id, number, r.attempt, slot): slot for slot in range(params.slots)}
     # What is no slot's of this attempt is a merge's, or a slot's of an earlier one.
     locks = frozenset(slots.get(claim, MERGE_SLOT) for claim, at in idle.items() if at == number)
     return RoundView(
-        number, state, phase, claims, merger, over, audit.state if audit else None, unpublished, locks
+        number, state, phase, claims, merger, over, audit.state if audit else None, unpublished, merged_by, locks
     )  # fmt: skip

@@ -99,7 +99,8 @@ class Play:
         over = merging and rounds.turn(p, ro, self.block.time) > ro.mask.bit_count()
         ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.slots)]
         held = tuple(self.market.claims.get(i, Claim()) for i in ids)
-        return RoundView(r, ro, phase, held, merger, over)
+        merged = self.market.claims.get(ro.merge_claim, Claim())
+        return RoundView(r, ro, phase, held, merger, over, merged_by=merged.worker)
 
     def step(self) -> None:
         """One block: time moves, some players look and act, a challenger may win."""
@@ -148,7 +149,9 @@ class Play:
         elif act.do == Do.ATTEST:
             m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].slots) - 1, b"")])
         elif act.do == Do.MERGE:
-            m.merge(b, sender, job, r, OUT, OUT2)
+            m.merge(b, sender, job, r, OUT, OUT2, act.rounds)
+        elif act.do == Do.BACK:
+            m.back(b, sender, job, r, act.rounds)
         elif act.do == Do.FINALIZE:
             m.finalize(b, job, r)
         elif act.do == Do.RELEASE:
