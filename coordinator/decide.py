@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lockstep.protocol import backing
 from lockstep.protocol.jobs import Job, JobParams, JobStatus, Phase, Round
 from lockstep.protocol.receipts import FINAL_REPORTS, Report, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -109,9 +110,19 @@ class Freeze:
 
 @dataclass(frozen=True)
 class Merge:
-    """Run the merge Program and claim its outputs."""
+    """Run the merge Program and claim its outputs; lock the pay of `rounds` later rounds with it."""
 
     round: int
+    rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Back:
+    """Lock the pay of `rounds` more later rounds with a merge, `backed` of which are covered already."""
+
+    round: int
+    rounds: int
+    backed: int
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,7 @@ class Withdraw:
     """Pay this account's credits out."""
 
 
-Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Finalize | Release | Finish | Withdraw
+Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Back | Finalize | Release | Finish | Withdraw
 
 
 def decide(seen: JobView, world: World) -> tuple[Action, ...]:
@@ -146,11 +157,14 @@ def decide(seen: JobView, world: World) -> tuple[Action, ...]:
     if seen.params.aggregator != world.me:
         return ()
     if seen.job.status == JobStatus.DONE:
-        return (Withdraw(),) if world.credits > 0 else ()
+        # What a convicted merge voided may end later than its job.
+        left = tuple(Release(view.number) for view in seen.views if view.phase == Phase.VOID and _releasable(view))
+        return (*left, Withdraw()) if world.credits > 0 else left
     deposit = stake_due(seen, world)
     actions: list[Action] = [Deposit(deposit)] if deposit else []
     for view in seen.views:
         actions += _round_actions(seen, view, world)
+    actions += _backing(seen, world)
     if start_due(seen, world):
         actions.append(StartRound(seen.job.started))
     if finish_due(seen):
@@ -188,7 +202,9 @@ def stake_due(seen: JobView, world: World) -> Wei:
         return Wei(0)
     ahead = min(seen.params.max_lead, seen.params.rounds - seen.job.settled)
     locked = sum(view.mine and view.phase == Phase.LEAD for view in seen.views)
+    backed = sum(view.stored.backed for view in seen.views if view.mine and view.phase == Phase.LEAD)
     needed = seen.params.merge_stake * max(0, ahead - locked)
+    needed += max(0, ahead * (ahead - 1) // 2 - backed) * seen.params.round_pay
     return Wei(max(0, min(needed - world.free, world.balance)))
 
 
@@ -200,11 +216,37 @@ def start_due(seen: JobView, world: World) -> bool:
     previous = seen.round(seen.job.started - 1)
     return (
         startable(seen)
+        and not seen.job.lingering
+        and not unbacked(seen)
         and seen.job.started - seen.job.settled < seen.params.max_lead
         and previous is not None
         and previous.phase in (Phase.LEAD, Phase.FINAL)
         and world.now >= previous.stored.merged_at + PATIENCE_SECONDS
     )
+
+
+def unbacked(seen: JobView) -> list[int]:
+    """Rounds whose merges keep the next round from starting."""
+    settled = seen.job.settled
+    leads = [(v.number, v.stored.backed) for v in seen.views if v.phase == Phase.LEAD and v.number >= settled]
+    return backing.blocked_by(leads, seen.job.started)
+
+
+def _backing(seen: JobView, world: World) -> Iterator[Back]:
+    """Back merges of this coordinator where they keep the next round from starting, if its stake reaches."""
+    if not startable(seen):
+        return
+    free = int(world.free)
+    for number in unbacked(seen):
+        view = seen.round(number)
+        if view is None or not view.mine:
+            continue
+        backed = view.stored.backed
+        rounds = min(backing.wanted(seen.params, number) - backed, free // seen.params.round_pay)
+        # Less than what is missing opens nothing.
+        if number + backed + rounds >= seen.job.started:
+            free -= rounds * seen.params.round_pay
+            yield Back(number, rounds, backed)
 
 
 def startable(seen: JobView) -> bool:
@@ -242,12 +284,18 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
             if view.turns_over:
                 yield Finalize(view.number)
             elif view.merger == world.me and world.free >= params.merge_stake:
-                yield Merge(view.number)
+                most = (world.free - params.merge_stake) // params.round_pay
+                yield Merge(view.number, min(backing.wanted(params, view.number), most))
         case Phase.LEAD:
             # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
             over = world.now >= stored.merged_at + params.challenge_seconds
             if over and stored.open_games == 0 and view.number == seen.job.settled:
                 yield Finalize(view.number)
         case Phase.VOID:
-            if (view.mine and not startable(seen)) or (voided(seen) and view.number == seen.job.settled):
+            if (_releasable(view) and not startable(seen)) or (voided(seen) and view.number == seen.job.settled):
                 yield Release(view.number)
+
+
+def _releasable(view: RoundView) -> bool:
+    """Tells if a void round holds stake of this coordinator, and no game keeps it there."""
+    return view.mine and view.stored.open_games == 0

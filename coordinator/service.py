@@ -16,6 +16,7 @@ from coordinator.aggregator import Aggregator
 from coordinator.decide import (
     Action,
     Attest,
+    Back,
     Deposit,
     Finalize,
     Finish,
@@ -262,8 +263,10 @@ class Service:
                 with self._parts.database.reading() as session:
                     bodies = reading.bodies(session, reading.hex32(job), r, view.stored.attempt)
                 return f"{name}/{r}", market.freeze(job, r, bodies)
-            case Merge(r):
-                return self._merge(job, seen, r)
+            case Merge(r, rounds):
+                return self._merge(job, seen, r, rounds)
+            case Back(r, rounds, backed):
+                return f"{name}/{r}/{backed}", market.back(job, r, rounds)
             case Finalize(r):
                 return f"{name}/{r}", market.finalize(job, r)
             case Release(r):
@@ -285,7 +288,7 @@ class Service:
             raise TryLater("the chain takes none of these receipts now", hint="others may have sent them already")
         return self._contracts.market.attest(job, view.number, alone)
 
-    def _merge(self, job: JobId, seen: JobView, r: int) -> tuple[str, Call]:
+    def _merge(self, job: JobId, seen: JobView, r: int, rounds: int) -> tuple[str, Call]:
         view = seen.round(r)
         assert view is not None, "a merge is decided on a round in view"
         claim = claim_id(job, r, seen.job.attempt, MERGE_SLOT)
@@ -293,7 +296,7 @@ class Service:
             before, accepted = reading.merge_inputs(session, reading.hex32(job), r, view.stored, seen.params)
         aggregator = self._aggregator(job, seen.params)
         out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
-        return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid)
+        return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid, rounds)
 
     def _answer_rows(self, job: JobId, params: JobParams, world: World) -> bool:
         """Post the rows that somebody demands: the data are here, and an answer earns 60 % of the asker's bond."""

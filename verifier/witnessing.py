@@ -214,7 +214,7 @@ class Witnessing:
     def _try(self, job: JobId) -> None:
         """Raises Unfit if this machine is. On the bench."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
-        pace.keep_up(self._public_of(job).job, pace.require_witness)
+        pace.keep_up(self._public_of(job).job, pace.require_witness, self._party.chain_pace())
 
     def _tried(self, job: JobId, tried: Future[None]) -> None:
         try:

@@ -80,7 +80,7 @@ class Claimant:
         self._reported: set[ClaimId] = set()
         self._asks = Asks(parts.contracts)
         self.liar = Liar(parts.home)
-        self.defence = Defence(parts)
+        self.defence = Defence(parts, wake)
 
     def on_bench(self, work: Callable[[], _R]) -> Future[_R]:
         """Do something beside the loop, after what is being done."""
@@ -111,9 +111,9 @@ class Claimant:
             del self._fetching[job]
             error = work.exception()
             if error is not None:
+                self._retry_at[job] = Seconds(now + RETRY_SECONDS)
                 if not isinstance(error, LockstepError):
                     raise error
-                self._retry_at[job] = Seconds(now + RETRY_SECONDS)
                 log.warning("a base is not there", round=number, code=error.code, message=error.message)
                 return
         genesis = roots == (taken.params.genesis_shared, taken.params.genesis_outer)
@@ -245,8 +245,8 @@ class Claimant:
             return None
         if not work.done() or self._retry_at.get(claim, Seconds(0)) > now:
             return None
-        reports = self._reports[claim] = work.result()
         del self._judging[claim]
+        reports = self._reports[claim] = work.result()
         last = last_chance(r.state.attest_ends, taken.params.attest_seconds, now)
         if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
             self._retry_at[claim] = Seconds(now + 1)
@@ -297,7 +297,7 @@ class Claimant:
         place = Signed(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
         self._parts.guard.bind(place, _promise(material, bytes(32)))
         out, out2 = StateRoot(material.out), StateRoot(material.out2)
-        call = self._market.merge(taken.ledger.id, r.number, out, out2, material.payload_cid)
+        call = self._market.merge(taken.ledger.id, r.number, out, out2, material.payload_cid, act.rounds)
         self._sender.submit(f"{key}/{attempt}", call, act)
 
     def _merging(self, taken: Taken, r: RoundView, claim: ClaimId, attempt: int) -> Callable[[], Trained]:
@@ -326,7 +326,11 @@ class Claimant:
     # -- claims of earlier processes
 
     def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
-        """The computation behind a claim of this home, made anew; None if the chain knows no such round."""
+        """The computation behind a claim of this home, from its S_0 on disk or made anew; None if the chain knows no
+        such round."""
+        kept = self.defence.states.start(material.claim, taken.job)
+        if kept is not None:
+            return self.liar.retell(material.claim, taken.cheat, kept)
         rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
         # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
         behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
@@ -340,12 +344,12 @@ class Claimant:
         return self.liar.retell(material.claim, taken.cheat, honest)
 
     def forget(self, job: JobId) -> None:
-        """Remove the material of a job that is done: nobody can challenge its claims any more."""
+        """Remove the material of a job about whose claims no game is open, and none can be opened any more."""
         self._bases.pop(job, None)
         self._public.pop(job, None)
         for material in self.defence.materials():
             if material.job == job:
-                WorkFolder(self._parts.home, material.claim).remove()
+                self.defence.forget(material.claim)
 
     # -- inside
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lockstep.protocol import backing
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.witnesses import Audit, AuditStatus
@@ -34,6 +35,7 @@ class Do(StrEnum):
     PUBLISH = "publish"
     FREEZE = "freeze"
     MERGE = "merge"
+    BACK = "back"
     FINALIZE = "finalize"
     RELEASE = "release"
     FINISH = "finish"
@@ -62,6 +64,8 @@ class Act:
     do: Do
     round: int = 0
     slot: int = 0
+    rounds: int = 0
+    """MERGE, BACK: later rounds whose pay is locked with the merge."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ class RoundView:
     """By drawn witnesses, if somebody has asked for it."""
     unpublished: frozenset[int] = frozenset()
     """Slots whose list of state roots nobody can find yet."""
+    merged_by: Address = ZERO_ADDRESS
+    """Whose merge stands, if the phase is LEAD."""
+    idle_locks: frozenset[int] = frozenset()
+    """Slots (MERGE_SLOT: the merge) of which this worker's stake is locked and about which no game is open."""
 
     def slots_of(self, account: Address) -> list[int]:
         """Slots that the account holds."""
@@ -96,7 +104,8 @@ class JobView:
     params: JobParams
     job: Job
     rounds: tuple[RoundView, ...]
-    """Every round from the first unsettled one to the last started one, in order, and the one before them if any."""
+    """Every round from the first unsettled one to the last started one, in order, the one before them if any, and
+    every other one in which this worker has stake."""
     now: Seconds
     block: int
 
@@ -129,6 +138,7 @@ def acts(view: JobView, me: Self) -> list[Act]:
     found = [act for r in view.rounds for act in _round_acts(view, r, me)]
     if view.job.status == JobStatus.DONE:
         return [a for a in found if a.do == Do.RELEASE]
+    found += _backing(view, me)
     if _startable(view) and me.fit and not me.draining:
         # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
         found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
@@ -215,8 +225,8 @@ def owes(view: JobView, account: Address) -> bool:
 
 def stake_wanted(params: JobParams) -> Wei:
     """Free stake with which a worker is never short: a claim and, should it succeed the aggregator, a merge in every
-    round in flight."""
-    return Wei(params.max_lead * (params.slot_stake + params.merge_stake))
+    round in flight, backed for all that may start on it."""
+    return Wei(params.max_lead * (params.slot_stake + params.merge_stake) + backing.stake(params))
 
 
 def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
@@ -244,7 +254,9 @@ def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
 def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> list[Act]:
     if r.phase == Phase.JOINING:
         if me.draining:
-            return [Act(Do.LEAVE, r.number, s) for s in own]
+            # INVARIANT: a slot is given back while others have half of the window left to take it.
+            late = view.now >= r.state.join_ends - view.params.join_seconds // 2
+            return [] if late else [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
         able = me.fit and not own and me.free >= view.params.slot_stake
         slot = slot_to_join(view, r, me) if able else None
@@ -267,16 +279,28 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.MERGING:
         if r.merge_turns_over:
             return [Act(Do.FINALIZE, r.number)]
-        able = r.merger == me.address and me.free >= view.params.merge_stake
-        return [Act(Do.MERGE, r.number)] if able else []
+        left = me.free - view.params.merge_stake
+        if r.merger != me.address or left < 0:
+            return []
+        rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
+        return [Act(Do.MERGE, r.number, rounds=rounds)]
     if r.phase == Phase.LEAD:
         return [Act(Do.FINALIZE, r.number)] if _final(view, r) else []
-    if r.phase == Phase.VOID:
-        held = (ClaimStatus.JOINED, ClaimStatus.COMMITTED, ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.VOID)
-        if view.job.status == JobStatus.VOID and r.number != view.job.settled:
-            return []
-        return [Act(Do.RELEASE, r.number)] if any(r.claims[s].status in held for s in own) else []
+    if r.phase in (Phase.VOID, Phase.FAILED):
+        return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     return []
+
+
+def _releasable(view: JobView, r: RoundView) -> bool:
+    """Tells if `release` brings stake of ours back, or opens the way to it."""
+    voided = view.job.status == JobStatus.VOID
+    if voided and view.job.settled <= r.number < view.job.started and r.state.phase != Phase.VOID:
+        # INVARIANT: a void job's rounds are released in order; the first one also stands in the way of the others.
+        return r.number == view.job.settled and any(x.idle_locks for x in view.rounds)
+    # A failed round keeps a stake for its games alone, until they are over; in a void job nobody counts them out.
+    counted = r.phase == Phase.FAILED and view.job.status not in (JobStatus.VOID, JobStatus.DONE)
+    # INVARIANT: a void round's stakes are given back together, once the games on its claims are over.
+    return bool(r.idle_locks) and not counted and (voided or not r.state.open_games or r.phase != Phase.VOID)
 
 
 def _final(view: JobView, r: RoundView) -> bool:
@@ -292,10 +316,36 @@ def _startable(view: JobView) -> bool:
     job, params = view.job, view.params
     if job.status != JobStatus.ACTIVE or job.started >= params.rounds or job.failed > params.max_fail:
         return False
-    if job.started - job.settled >= params.max_lead:
+    # INVARIANT: what a game on voided work argues about stands still until the game is over; a merge's stake covers the
+    # pay of every round that its conviction would void.
+    if job.started - job.settled >= params.max_lead or job.lingering or _unbacked(view):
         return False
     before = view.round(job.started - 1)
     return job.started == 0 or (before is not None and before.phase in (Phase.LEAD, Phase.FINAL, Phase.FAILED))
+
+
+def _unbacked(view: JobView) -> list[int]:
+    """Rounds whose merges keep the next round from starting."""
+    settled = view.job.settled
+    leads = [(r.number, r.state.backed) for r in view.rounds if r.phase == Phase.LEAD and r.number >= settled]
+    return backing.blocked_by(leads, view.job.started)
+
+
+def _backing(view: JobView, me: Self) -> list[Act]:
+    """Back one's own merges where they keep the next round from starting, if one's stake reaches."""
+    if view.job.status != JobStatus.ACTIVE or view.job.started >= view.params.rounds:
+        return []
+    found, free = [], int(me.free)
+    for number in _unbacked(view):
+        r = view.round(number)
+        if r is None or r.merged_by != me.address:
+            continue
+        rounds = backing.affordable(view.params, free, backing.wanted(view.params, number) - r.state.backed)
+        # Less than what is missing opens nothing.
+        if number + r.state.backed + rounds >= view.job.started:
+            free -= rounds * view.params.round_pay
+            found.append(Act(Do.BACK, number, rounds=rounds))
+    return found
 
 
 def _finished(view: JobView) -> bool:

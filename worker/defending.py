@@ -1,48 +1,54 @@
-"""Defending claims: a seat at every open game about them, played in a thread of its own while training goes on."""
+"""Defending claims: a seat at every open game about them, played beside training, the earliest deadline first."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import structlog
 
 from lockstep.cli.output import event
-from lockstep.disputes import HeldClaim, Seat, Side, Table
+from lockstep.disputes import Due, HeldClaim, Side, Table
+from lockstep.docket import Docket
 from lockstep.jobs import ClaimRun
 from lockstep.ledger import GameRecord, Ledger
-from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.types import ClaimId, GameId, Seconds
+from lockstep.shelf import Shelf, bytes_of
+from lockstep.states import ClaimStates, States
 from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
+    from lockstep.party import Head
     from worker.parts import Parts
 
 log = structlog.get_logger(__name__)
 
 RunOf = Callable[[Material], ClaimRun | None]
+"""The computation behind a claim of an earlier process, made anew; None if it cannot be."""
 
-KEPT_CLAIMS = 4
-"""Claims whose tensors stay in memory; others are computed again from their material when a game asks."""
+STATES = "states"
 
 
 class Defence:
     """The games in which this worker is the defender."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, wake: Callable[[], None]) -> None:
+        """`wake` is called whenever a move was prepared."""
         self._parts = parts
-        self._table = Table(parts.contracts.game, parts.contracts.addresses.block)
-        self._held: OrderedDict[ClaimId, HeldClaim] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, "defend")
-        self._turn: Future[None] | None = None
+        self._shelf = Shelf(parts.memory_bytes)
+        self.states = States(parts.home / STATES, parts.disk_bytes)
+        self._games: dict[GameId, ClaimId] = {}
+        self._now = Seconds(0)
+        table = Table(parts.contracts.game, parts.contracts.addresses.block)
+        self._docket = Docket(table, parts.outbox, Side.DEFENDER, self._made, wake)
 
-    def hold(self, material: Material, run: ClaimRun) -> None:
-        """Keep a claim's computation at hand. Called from the training thread."""
-        self._held[material.claim] = HeldClaim(run, material.roots)
-        while len(self._held) > KEPT_CLAIMS:
-            self._held.popitem(last=False)
+    def hold(self, material: Material, run: ClaimRun) -> HeldClaim:
+        """Keep a claim's computation at hand. Called from the training thread, too."""
+        claim = material.claim
+        held = HeldClaim(run, material.roots, self._shelf, ClaimStates(self.states, claim))
+        # INVARIANT: a claim with an open game is the last to leave the memory.
+        self._shelf.put((claim, "claim"), held, bytes_of(run.start), lambda: claim in set(self._games.values()))
+        return held
 
     def materials(self) -> list[Material]:
         """Every claim that this home could defend."""
@@ -53,53 +59,43 @@ class Defence:
         return [g for g in ledger.games.values() if g.defender == self._parts.address]
 
     def busy(self, ledger: Ledger) -> bool:
-        """Whether a game still needs this worker."""
-        return bool(self.mine(ledger))
+        """Tells if a game still needs this worker."""
+        return bool(self.mine(ledger)) or not self._docket.idle
 
-    def play(self, ledger: Ledger, now: Seconds, run_of: RunOf, ignores: Callable[[ClaimId], bool]) -> None:
-        """One turn at every open game, unless the last turns are still under way; returns at once.
+    def play(self, ledger: Ledger, head: Head, run_of: RunOf, ignores: Callable[[ClaimId], bool]) -> None:
+        """Make every move that is due, as soon as it can be made; returns at once.
 
-        `run_of` makes the computation behind a claim of an earlier process anew; `ignores` says about which claims no
-        challenge is answered (a silent liar's).
+        `ignores` says about which claims no challenge is answered (a silent liar's).
         """
-        if self._turn is not None:
-            if not self._turn.done():
-                return
-            turn, self._turn = self._turn, None
-            turn.result()
-        games = [g for g in self.mine(ledger) if not ignores(g.claim)]
-        if games:
-            self._turn = self._thread.submit(self._play_all, games, now, run_of)
+        self._games = {g.id: g.claim for g in self.mine(ledger) if not ignores(g.claim)}
+        self._now = head.time
+        needs = self._docket.needs()
+        self.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
+        self._docket.play(self._games, head.number, head.time, lambda claim: self._held_of(claim, run_of))
+
+    def forget(self, claim: ClaimId) -> None:
+        """Remove what defends a claim: nobody can challenge it any more."""
+        self._shelf.drop((claim, "claim"))
+        self.states.forget(claim)
+        WorkFolder(self._parts.home, claim).remove()
 
     def close(self) -> None:
         """Finish the move in work."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._docket.close()
 
-    def _play_all(self, games: list[GameRecord], now: Seconds, run_of: RunOf) -> None:
-        for game in games:
-            try:
-                self._play(game, now, run_of)
-            except LockstepError as error:
-                # The clock runs on, so does the loop: the next turn tries again.
-                log.warning("move failed", game=game.id.hex(), code=error.code, message=error.message)
-
-    def _play(self, game: GameRecord, now: Seconds, run_of: RunOf) -> None:
-        held = self._held_claim(game.claim, run_of)
+    def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
+        """The claim, from memory, from its S_0 on disk, or from public data; its S_0 is on disk from then on."""
+        held: HeldClaim | None = self._shelf.get((claim, "claim"))
         if held is None:
-            log.error("no material for a challenged claim", claim=game.claim.hex())
-            return
-        seat = Seat(GameId(game.id), Side.DEFENDER, held, self._table, self._parts.outbox.send)
-        move = seat.turn(now)
-        if move is not None:
-            event("defending", time=now, game=game.id.hex(), claim=game.claim.hex(), move=move.call)
+            material = WorkFolder(self._parts.home, claim).material()
+            run = None if material is None else run_of(material)
+            if material is None or run is None:
+                return None
+            held = self.hold(material, run)
+        self.states.save(claim, held.run, 0, held.run.start)
+        return held
 
-    def _held_claim(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
-        held = self._held.get(claim)
-        if held is not None:
-            return held
-        material = WorkFolder(self._parts.home, claim).material()
-        run = None if material is None else run_of(material)
-        if material is None or run is None:
-            return None
-        self.hold(material, run)
-        return self._held[claim]
+    def _made(self, game: GameId, due: Due, seconds: float) -> None:
+        claim = due.state.claim
+        event("defending", time=self._now, game=game.hex(), claim=claim.hex(), move=due.move.call,
+              seconds=round(seconds, 3))  # fmt: skip

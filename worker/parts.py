@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lockstep.identity import NodeKey
     from lockstep.jobs import Job
     from lockstep.ledger import JobLedger, Watcher
+    from lockstep.pace import Pace
     from lockstep.party import Party
     from lockstep.protocol.jobs import JobParams
     from lockstep.storage import ContentStore
@@ -40,6 +41,16 @@ class Parts:
     def home(self) -> Path:
         """The worker's directory."""
         return self.party.settings.home_dir
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What claims under a game may take in memory; None: a quarter of the machine's."""
+        return self.party.settings.memory_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """What their states may take under the home."""
+        return self.party.settings.disk_bytes
 
     @property
     def contracts(self) -> Contracts:
@@ -69,12 +80,16 @@ class Taken:
     ledger: JobLedger
     params: JobParams
     job: Job
-    trial: Future[None]
-    """Whether this machine keeps up with it."""
+    trial: Future[Pace]
+    """Its pace on this machine; Unfit if that does not keep up."""
     cheat: Cheat | None = None
     again_at: Seconds | None = None
     """When it is tried again, if it did not."""
     staked: bool = False
+    funds_at: Seconds | None = None
+    """When the account is looked at again, if it could not cover the job."""
     since: dict[Act, Seconds] = field(default_factory=dict)
     """When each act was first seen to be possible."""
     view: JobView | None = None
+    joins: bool = True
+    """False: it is here for the claims that this key has in it, and nothing more."""

@@ -1,7 +1,8 @@
 """The worker's loop: read chain and storage, decide (pure), act; training and defending run beside it.
 
-One thread talks to the chain, one computes claims, one plays games, one announces. Everything that must survive a kill
-is on disk before the transaction that relies on it: guard row, material, outbox.
+One thread talks to the chain, one computes claims, two play games, one announces. Everything that must survive a kill
+is on disk before the transaction that relies on it: guard row, material, outbox. The process outlives its jobs: it
+stays until no game about its claims is open and none of its stakes is locked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from lockstep.demands import Answers, Asks
 from lockstep.invalidity import Undefendable
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import JobLedger, Ledger
+from lockstep.pace import ChainPace, LiveClaim, Pace
+from lockstep.party import Head
 from lockstep.protocol.errors import (
     BlobMissing,
     DoctorError,
@@ -64,7 +67,8 @@ class Worker:
     def __init__(
         self, parts: Parts, *, once: bool = False, only: JobId | None = None, cheat_for: CheatFor | None = None
     ) -> None:
-        """`once`: leave when a job is done. `only`: take no other job. `cheat_for`: the lie to tell about a job."""
+        """`once`: leave when a job is done and nothing of this key is at stake any more. `only`: join no other job.
+        `cheat_for`: the lie to tell about a job."""
         self.parts = parts
         self._once = once
         self._only = only
@@ -73,8 +77,7 @@ class Worker:
         self._market = parts.contracts.market
         self._vault = parts.contracts.vault
         self._began = 0
-        self._block = -1
-        self._now = Seconds(0)
+        self._head = Head(-1, Seconds(0))
         self._free = Wei(0)
         self._wake = threading.Event()
         self._draining = threading.Event()
@@ -84,24 +87,32 @@ class Worker:
         self._answers = Answers(parts.contracts, parts.store, self._me)
         self._claimant = Claimant(parts, self._sender, self._wake.set)
         self._loader = ThreadPoolExecutor(1, "load")
+        self._urgent = ThreadPoolExecutor(1, "load-own")
         self._taken: dict[JobId, Taken] = {}
         self._loading: dict[JobId, Future[tuple[JobParams, Job]]] = {}
         self._retry_at: dict[JobId, Seconds] = {}
         self._refused: set[JobId] = set()
         self._done: set[JobId] = set()
         self._games: set[bytes] = set()
+        self._told_why = False
+        self._logged: set[object] = set()
+        self._chain = ChainPace()
+        self._chain_at = Seconds(0)
+        self._kept: set[JobId] = set()
+        """Jobs of which something lies in this home."""
 
     # -- from outside
 
     def drain(self) -> None:
-        """Join nothing more, reveal what was joined, then leave; a second call leaves after the step in work."""
+        """Join nothing more, finish and defend what was joined, then leave; a second call leaves at once."""
         if self._draining.is_set():
             self._leaving.set()
         self._draining.set()
         self._wake.set()
 
     def run(self) -> None:
-        """Until drained, or with `once` until a job is done. Raises what a worker cannot go on with."""
+        """Until drained, or with `once` until a job is done, and nothing is at stake. Raises what a worker cannot go on
+        with."""
         heard = time.monotonic()
         try:
             self._start()
@@ -116,7 +127,8 @@ class Worker:
                 self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
         finally:
-            self._loader.shutdown(wait=False, cancel_futures=True)
+            for pool in (self._loader, self._urgent):
+                pool.shutdown(wait=False, cancel_futures=True)
             self._claimant.close()
             self.parts.announcer.close()
 
@@ -127,6 +139,7 @@ class Worker:
         head = self.parts.party.head()
         self._began = head.number
         event("ready", address=self._me, node_key=self.parts.node.public.hex(), home=str(self.parts.home))
+        self._kept = {m.job for m in self._claimant.defence.materials()}
         reasons = self.parts.watch.begin(self._ledger, head.time)
         if self.parts.watch.until is not None:
             event("listening", time=head.time, until=self.parts.watch.until, reasons=reasons)
@@ -143,10 +156,14 @@ class Worker:
     def _ledger(self) -> Ledger:
         return self.parts.watcher.ledger
 
+    @property
+    def _now(self) -> Seconds:
+        return self._head.time
+
     def _tick(self) -> None:
         head = self.parts.party.head()
-        if head.number != self._block:
-            self._block, self._now = head.number, head.time
+        if head.number != self._head.number:
+            self._head = head
             events = [e for e in self.parts.watcher.poll() if e.block > self._began]
             self.parts.watch.hear(events)
             self._tell(events)
@@ -157,15 +174,51 @@ class Worker:
             self._take_jobs()
             for taken in self._taken.values():
                 taken.ledger = self._ledger.jobs[taken.ledger.id]
-                taken.view = look(self._market, taken.ledger, taken.params, self._now, self._block)
+                self._guarded(taken, partial(self._look, taken))
+            self._answer()
+        # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
+        if self.parts.watch.may_sign(self._ledger, self._now, self._head.number):
+            for taken in list(self._taken.values()):
+                if taken.view is not None:
+                    self._guarded(taken, partial(self._act, taken, taken.view))
+        self._claimant.defence.play(self._ledger, self._head, self._run_of, self._claimant.liar.silent_about)
+
+    def _look(self, taken: Taken) -> None:
+        number = self._head.number
+        taken.view = look(self._market, self._ledger, taken.ledger, taken.params, self._me, self._now, number)
+
+    def _answer(self) -> None:
+        try:
             for key, call in self._answers.due(self._ledger, self._job_of, self._now):
                 self._sender.submit(key, call)
-        # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
-        if self.parts.watch.may_sign(self._ledger, self._now, self._block):
-            for taken in self._taken.values():
-                if taken.view is not None:
-                    self._act(taken, taken.view)
-        self._claimant.defence.play(self._ledger, self._now, self._run_of, self._claimant.liar.silent_about)
+        except (Unreachable, TryLater):
+            raise
+        except LockstepError as error:
+            self._log_once(("answers", error.code), error)
+
+    def _guarded(self, taken: Taken, work: Callable[[], None]) -> None:
+        """Do something about one job. What goes wrong there for good ends the joining of this job, and the process only
+        if nothing that it must defend would go with it."""
+        try:
+            work()
+        except (Unreachable, TryLater):
+            raise
+        except Exception as error:
+            # INVARIANT: no job ends what defends the claims of others.
+            known = isinstance(error, LockstepError)
+            if known and not self._ledger.at_stake(self._me):
+                raise
+            taken.joins = False
+            self._log_once((taken.ledger.id, type(error).__name__), error)
+
+    def _log_once(self, what: object, error: Exception) -> None:
+        if what in self._logged:
+            return
+        self._logged.add(what)
+        if isinstance(error, LockstepError):
+            log.error("this goes on without it", code=error.code, message=error.message, hint=error.hint)
+        else:
+            log.error("a defect: this goes on without it", what=str(what), exc_info=error)
 
     def _job_of(self, job: JobId) -> Job | None:
         taken = self._taken.get(job)
@@ -178,12 +231,18 @@ class Worker:
     def _finished(self) -> bool:
         if self._leaving.is_set():
             return True
-        if self._once and self._done and self._sender.idle:
-            return True
+        if self._once and self._done:
+            self._draining.set()
         if not self._draining.is_set() or not self._sender.idle:
             return False
-        owed = any(decide.owes(t.view, self._me) for t in self._taken.values() if t.view is not None)
-        return not owed and not self._claimant.defence.busy(self._ledger)
+        if any(decide.owes(t.view, self._me) for t in self._taken.values() if t.view is not None):
+            return False
+        # INVARIANT: who could still lose a stake by silence stays.
+        staked, games = self._ledger.staked(self._me), self._ledger.games_against(self._me)
+        if (staked or games) and not self._told_why:
+            self._told_why = True
+            event("staying", time=self._now, stakes=len(staked), games=len(games))
+        return not staked and not games and not self._claimant.defence.busy(self._ledger)
 
     def _tell(self, events: list[Event]) -> None:
         for e in events:
@@ -200,20 +259,30 @@ class Worker:
     # -- jobs
 
     def _take_jobs(self) -> None:
+        at_stake = self._ledger.at_stake(self._me)
         for job_id, ledger in self._ledger.jobs.items():
-            if job_id in self._taken or job_id in self._refused or ledger.done or self._draining.is_set():
+            if job_id in self._taken or job_id in self._refused:
                 continue
-            if self._only is not None and job_id != self._only:
+            # INVARIANT: whatever its state, a job is loaded in which a stake of ours can still be lost.
+            if job_id not in at_stake and (ledger.done or not self._joins(job_id)):
+                if ledger.done and job_id in self._kept:
+                    self._kept.discard(job_id)
+                    self._claimant.forget(job_id)
                 continue
             if job_id not in self._loading:
                 if self._retry_at.get(job_id, 0) <= self._now:
-                    self._loading[job_id] = self._beside(partial(self._load, job_id))
+                    # What a stranger's job takes to load holds up no claim of ours.
+                    pool = self._urgent if job_id in at_stake else self._loader
+                    self._loading[job_id] = self._beside(partial(self._load, job_id), pool)
             elif self._loading[job_id].done():
                 self._take(ledger, self._loading.pop(job_id))
 
-    def _beside(self, work: Callable[[], _R]) -> Future[_R]:
+    def _joins(self, job: JobId) -> bool:
+        return not self._draining.is_set() and self._only in (None, job)
+
+    def _beside(self, work: Callable[[], _R], pool: ThreadPoolExecutor | None = None) -> Future[_R]:
         """Do what a stranger's job asks for where it holds up no claim."""
-        future = self._loader.submit(work)
+        future = (pool or self._loader).submit(work)
         future.add_done_callback(lambda _: self._wake.set())
         return future
 
@@ -233,33 +302,43 @@ class Worker:
                 self._ask_row(ledger.id, error)
             self._retry_at[ledger.id] = Seconds(self._now + RETRY_SECONDS)
             return
-        except DoctorError:
-            raise
-        except LockstepError as error:
+        except Exception as error:
             # INVARIANT: a worker joins only jobs whose every part it has checked.
+            if isinstance(error, DoctorError) and not self._ledger.at_stake(self._me):
+                raise
             self._refused.add(ledger.id)
-            event("refused", time=self._now, job=ledger.id.hex(), code=error.code, message=error.message)
+            if isinstance(error, LockstepError):
+                code, message = error.code, error.message
+            else:
+                code, message = "defect", f"{type(error).__name__} while it was loaded"
+                self._log_once((ledger.id, "load"), error)
+            event("refused", time=self._now, job=ledger.id.hex(), code=code, message=message)
             if isinstance(error, Undefendable):
                 prove = self.parts.contracts.validator.prove_invalid(ledger.id, error.evidence)
                 if self._sender.submit(f"void/{ledger.id.hex()}", prove):
                     event("voided", time=self._now, job=ledger.id.hex(), rule=error.rule.name.lower())
             return
-        taken = Taken(ledger, params, job, self._try(job))
+        joins = self._only in (None, ledger.id) and not ledger.done
+        taken = Taken(ledger, params, job, self._try(job) if joins else _untried(), joins=joins)
         if self._cheat_for is not None:
             taken.cheat = self._cheat_for(job)
             event("lie", time=self._now, cheat=taken.cheat.name, expectation=taken.cheat.expectation.to_dict())
         self._taken[ledger.id] = taken
+        self._kept.add(ledger.id)
 
-    def _try(self, job: Job) -> Future[None]:
-        return self._beside(partial(pace.keep_up, job, pace.require_claimant))
+    def _try(self, job: Job) -> Future[Pace]:
+        def tried() -> Pace:
+            return pace.keep_up(job, pace.require_claimant, self.parts.party.chain_pace())
+
+        return self._beside(tried)
 
     def _fits(self, taken: Taken) -> bool:
-        """Whether this machine keeps up with a job; it is tried again a while after it did not."""
+        """Tells if this machine keeps up with a job; it is tried again a while after it did not."""
         if not taken.trial.done():
             return False
         error = taken.trial.exception()
         if error is None:
-            return True
+            return self._has_room(taken)
         if not isinstance(error, Unfit):
             raise error
         if taken.again_at is None:
@@ -269,6 +348,24 @@ class Worker:
             taken.again_at, taken.trial = None, self._try(taken.job)
         return False
 
+    def _has_room(self, taken: Taken) -> bool:
+        """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""
+        if self._chain_at <= self._now:
+            self._chain, self._chain_at = self.parts.party.chain_pace(), Seconds(self._now + pace.AGAIN_SECONDS)
+        jobs = [self._ledger.places[claim][0] for claim in self._ledger.staked(self._me)]
+        live = [self._planned(self._taken[job]) for job in jobs if job in self._taken]
+        try:
+            pace.require_all([*live, self._planned(taken)], self._chain)
+        except Unfit as error:
+            self._log_once((taken.ledger.id, "room", len(live)), error)
+            return False
+        return True
+
+    @staticmethod
+    def _planned(taken: Taken) -> LiveClaim:
+        measured = taken.trial.done() and taken.trial.exception() is None
+        return pace.live_claim(taken.params, taken.trial.result() if measured else None)
+
     def _ask_row(self, job: JobId, missing: RowMissing) -> None:
         """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
         found = self._asks.row(job, self._market.params(job), missing, self._now)
@@ -276,21 +373,30 @@ class Worker:
             event("demanded", time=self._now, job=job.hex(), row=missing.row)
 
     def _stake(self, taken: Taken) -> None:
-        """Deposit once a job what its rounds in flight can lock; FundsError if not even one claim is covered."""
-        taken.staked = True
+        """Deposit once a job what its rounds in flight can lock. A job whose claim and merge the account cannot cover
+        is refused, and tried again later; FundsError if there is nothing at all."""
         key = f"stake/{taken.ledger.id.hex()}"
         if self._sender.known(key):
+            taken.staked = True
+            return
+        if taken.funds_at is not None and self._now < taken.funds_at:
             return
         # A liar expects to lose a claim's stake, and goes on.
         spare = taken.params.slot_stake if taken.cheat else 0
         short = max(0, decide.stake_wanted(taken.params) + spare - self._free)
         token = self.parts.contracts.token
         amount = Wei(min(short, token.balance_of(self._me)))
-        if self._free + amount < taken.params.slot_stake:
-            raise FundsError(
-                f"a claim of this job locks {taken.params.slot_stake}; {self._me} has {self._free + amount}",
-                hint="send the account more of the job's token",
-            )
+        covered, least = self._free + amount, taken.params.slot_stake + taken.params.merge_stake
+        # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
+        if covered < least:
+            told, taken.funds_at = taken.funds_at is not None, Seconds(self._now + pace.AGAIN_SECONDS)
+            message = f"a claim of this job and a merge lock {least}; {self._me} has {covered}"
+            if not covered and not self._ledger.at_stake(self._me):
+                raise FundsError(message, hint="send the account more of the job's token")
+            if not told:
+                event("refused", time=self._now, job=taken.ledger.id.hex(), code="funds", message=message)
+            return
+        taken.staked = True
         if amount:
             until = Seconds(self._now + PERMIT_SECONDS)
             permit = token.sign_permit(self.parts.party.account, self._vault.address, amount, until)
@@ -301,13 +407,16 @@ class Worker:
     def _act(self, taken: Taken, view: JobView) -> None:
         if taken.ledger.done:
             self._leave(taken)
+            if taken.ledger.id not in self._taken:
+                return
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
-        fit = self._fits(taken)
-        if fit and not taken.staked:
+        fit = taken.joins and self._fits(taken)
+        if fit and not taken.staked and not self._draining.is_set():
             self._stake(taken)
+        fit = fit and taken.staked
         place = self._ledger.place(self._me, frozenset({taken.params.aggregator}))
         me = Self(
-            self._me, self._free, place, self._draining.is_set(), self._claimant.ready(taken), fit,
+            self._me, self._free, place, self._draining.is_set() or not taken.joins, self._claimant.ready(taken), fit,
             self._claimant.base_held(taken),
         )  # fmt: skip
         possible = decide.acts(view, me)
@@ -343,7 +452,9 @@ class Worker:
         elif act.do == Do.FINALIZE:
             submit(key, market.finalize(job, act.round), act)
         elif act.do == Do.RELEASE:
-            submit(f"{key}/{r.state.attempt}", market.release(job, act.round), act)
+            # Once for each stake: what a game holds back is released when it is over.
+            locks = ",".join(str(s) for v in view.rounds for s in sorted(v.idle_locks))
+            submit(f"{key}/{r.state.attempt}/{view.job.settled}/{locks}", market.release(job, act.round), act)
         elif act.do == Do.TRAIN:
             self._claimant.train(taken, r, act.slot, self._now)
         elif act.do == Do.COMMIT:
@@ -359,19 +470,34 @@ class Worker:
             self._claimant.attest(taken, r, act, f"{key}/{act.slot}", self._now)
         elif act.do == Do.MERGE:
             self._claimant.merge(taken, r, act, key, self._now)
+        elif act.do == Do.BACK:
+            submit(f"{key}/{view.job.attempt}/{r.state.backed}", market.back(job, act.round, act.rounds), act)
 
     def _leave(self, taken: Taken) -> None:
-        """The job is done: take the pay."""
+        """The job is done: take the pay; once nothing of ours is at stake in it, forget it."""
         job_id = taken.ledger.id
-        if job_id in self._done:
+        at_stake = job_id in self._ledger.at_stake(self._me)
+        if job_id in self._done and (at_stake or job_id not in self._kept):
             return
-        key = f"withdraw/{job_id.hex()}"
+        # What games leave behind is earned after the job's end.
+        key = f"withdraw/{job_id.hex()}" + ("/rest" if job_id in self._done else "")
         if not self._sender.known(key) and self._vault.credits(self._me):
             self._sender.submit(key, self._vault.withdraw())
             return
         if not self._sender.idle:
             return
-        earned = sum(p.amount for p in self._ledger.pays if p.account == self._me and p.job == job_id)
-        event("done", time=self._now, job=job_id.hex(), earned=str(earned))
-        self._claimant.forget(job_id)
-        self._done.add(job_id)
+        if job_id not in self._done:
+            earned = sum(p.amount for p in self._ledger.pays if p.account == self._me and p.job == job_id)
+            event("done", time=self._now, job=job_id.hex(), earned=str(earned))
+            self._done.add(job_id)
+        if not at_stake:
+            self._kept.discard(job_id)
+            self._claimant.forget(job_id)
+            del self._taken[job_id]
+
+
+def _untried() -> Future[Pace]:
+    """In the place of a trial where nothing is joined."""
+    trial: Future[Pace] = Future()
+    trial.set_exception(Unfit("the pace of this job was not measured", hint="nothing of it is joined"))
+    return trial

@@ -6,46 +6,60 @@ say again, so a process that was killed sits down where it stood.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING
 
 from lockstep.chain import games
 from lockstep.jobs import ClaimRun, State
-from lockstep.protocol import honest, moves
+from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.game import Game
 from lockstep.protocol.moves import DEFENDERS, Event, Move, Phase, Verdict
-from lockstep.protocol.openings import MaterialisedStep
+from lockstep.protocol.openings import Levels, MaterialisedStep, Tensor
+from lockstep.protocol.program import Program
 from lockstep.protocol.types import GameId, Seconds, StateRoot
+from lockstep.shelf import Shelf, bytes_of
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Market
     from lockstep.chain.contracts import Game as GameContract
+    from lockstep.states import ClaimStates
 
 Send = Callable[["Call", str], object]
 """Sends a transaction once per key and waits until it is mined; raises ChainError if it reverts."""
 
-KEPT_STEPS = 2
-"""Materialised steps that are kept: a game is about one, two games seldom about more."""
-
-KEPT_STATES = 16
-"""States before a step that are kept: games on as many steps cost no replay at their moves, only the step itself."""
+WAYPOINTS = 16
+"""States along a claim that a replay leaves on disk: the next game, on any step, replays a part of it alone."""
 
 
-@dataclass
+class NotAtHand(Exception):
+    """A move needs what takes time to make."""
+
+
+@dataclass(eq=False)
 class HeldClaim:
-    """A claim as one party computed it, its steps materialised on demand."""
+    """A claim as one party computed it, its steps materialised on demand.
+
+    What that takes (states, materialised steps) lies on a shelf and can be made again; states that games argue from
+    are on disk too, where `states` says so. A step's tree, once made, stays.
+    """
 
     run: ClaimRun
     trace: Sequence[StateRoot]
     """S_1 .. S_T of this computation."""
-    _steps: OrderedDict[int, MaterialisedStep] = field(default_factory=OrderedDict, repr=False)
-    _before: OrderedDict[int, State] = field(default_factory=OrderedDict, repr=False)
-    """t -> the tensors of S_{t-1}."""
+    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    """Shared by all claims of a process."""
+    states: ClaimStates | None = field(default=None, repr=False)
+    wanted: frozenset[int] = frozenset()
+    """Transitions that open games are about."""
+    _outlines: dict[int, Outline] = field(default_factory=dict, repr=False)
+    _pinned: dict[int, MaterialisedStep] = field(default_factory=dict, repr=False)
+    """Steps that cannot be made again from the run."""
 
     @staticmethod
     def of(run: ClaimRun) -> HeldClaim:
@@ -64,35 +78,189 @@ class HeldClaim:
 
     def step(self, t: int) -> MaterialisedStep:
         """Transition t with all that a game may ask of it."""
-        if t not in self._steps:
-            self.hold(t, self._state_before(t))
-        return self._steps[t]
+        known = self.in_memory(t) or self.outline(t)
+        return self.whole(t) if known is None else known
 
-    def hold(self, t: int, before: State) -> None:
+    def in_memory(self, t: int) -> MaterialisedStep | None:
+        """Transition t with its tensors, if they are in memory."""
+        known: MaterialisedStep | None = self._pinned.get(t) or self.shelf.get((self, "step", t))
+        return known
+
+    def outline(self, t: int) -> Outline | None:
+        """The tree of transition t, if it was made."""
+        return self._outlines.get(t)
+
+    def has(self, t: int) -> bool:
+        """Tells if transition t can be shown without a replay: its tensors are in memory, or S_{t-1} is."""
+        return t in self._pinned or any((self, kind, t) in self.shelf for kind in ("step", "state"))
+
+    def whole(self, t: int) -> MaterialisedStep:
+        """Transition t with its tensors, made again if they had to go."""
+        known = self.in_memory(t)
+        if known is None:
+            before = self.approach(t)
+            assert before is not None, "nothing limits the time"
+            known = self.hold(t, before)
+        return known
+
+    def hold(self, t: int, before: State) -> MaterialisedStep:
         """Materialise transition t from the tensors of S_{t-1}, where they are at hand."""
-        self._before[t] = before
-        self._before.move_to_end(t)
-        while len(self._before) > KEPT_STATES:
-            self._before.popitem(last=False)
-        self.keep(t, self.run.materialise(t, before))
+        self._keep_state(t, before)
+        step = self.run.materialise(t, before)
+        self._outlines[t] = Outline(self, t, step.program, step.graph, step.prev)
+        self.shelf.put((self, "step", t), step, bytes_of(step.outputs), lambda: t in self.wanted)
+        return step
 
     def keep(self, t: int, step: MaterialisedStep) -> None:
         """Keep a transition that was materialised elsewhere."""
-        self._steps[t] = step
-        while len(self._steps) > KEPT_STEPS:
-            self._steps.popitem(last=False)
+        self._pinned[t] = step
 
-    def _state_before(self, t: int) -> State:
-        """The tensors of S_{t-1}, from the nearest state that is kept."""
-        near = max((k for k in self._before if k <= t), default=1)
-        state = self._before.get(near, self.run.start)
-        for k in range(near, t):
+    def approach(self, t: int, seconds: float = inf) -> State | None:
+        """The tensors of S_{t-1}, from the nearest state that is kept; None if it takes longer than `seconds`.
+
+        What was done in that time is kept: the next call goes on from there.
+        """
+        began = time.monotonic()
+        k, state = self._nearest(t)
+        while k < t:
+            if time.monotonic() - began > seconds:
+                self._put_state(k, state)
+                return None
             state = self.run.advance(k, state)
+            k += 1
+            if k in self.wanted or (k - 1) % self._stride == 0:
+                self._keep_state(k, state)
+        self._keep_state(t, state)
         return state
+
+    @property
+    def _stride(self) -> int:
+        return -(-self.run.transitions // WAYPOINTS)
+
+    def _nearest(self, t: int) -> tuple[int, State]:
+        """(k, the tensors of S_{k-1}), k <= t as large as can be had."""
+        on_disk = [] if self.states is None else [s + 1 for s in self.states.kept() if s < t]
+        for k in sorted({*on_disk, *range(2, t + 1)}, reverse=True):
+            state: State | None = self.shelf.get((self, "state", k))
+            if state is None and k in on_disk and self.states is not None:
+                state = self.states.load(self.run, k - 1, self.trace[k - 2])
+                if state is not None:
+                    self._put_state(k, state)
+            if state is not None:
+                return k, state
+        return 1, self.run.start
+
+    def _keep_state(self, t: int, before: State) -> None:
+        """S_{t-1} on the shelf if a game is about t, on disk if there is one."""
+        if t == 1:
+            return
+        on_disk = self.states is not None and self.states.save(self.run, t - 1, before)
+        if not on_disk or t in self.wanted:
+            self._put_state(t, before)
+
+    def _put_state(self, t: int, before: State) -> None:
+        if t > 1:
+            size = bytes_of(before, self.run.start)
+            self.shelf.put((self, "state", t), before, size, lambda: t in self.wanted)
+
+
+class Outline:
+    """A materialised step without its tensors: its tree stays, they are made again when one is asked for."""
+
+    def __init__(self, held: HeldClaim, t: int, program: Program, graph: Levels, prev: Levels) -> None:
+        self.program = program
+        self.graph = graph
+        self.prev = prev
+        self._held = held
+        self._t = t
+
+    @property
+    def root(self) -> StateRoot:
+        """S_t."""
+        s = self.program.s_out
+        return StateRoot(merkle.node_at(self.graph, s, self.program.state_block >> s))
+
+    def output(self, op: int) -> Tensor:
+        """The output of an op; it stays for a while, since a game asks for it at several moves."""
+        key = (self._held, "tensor", self._t, op)
+        found: Tensor | None = self._held.shelf.get(key)
+        if found is None:
+            found = self._whole.output(op)
+            size = 4 * found.header.elements
+            self._held.shelf.put(key, found, size, lambda: self._t in self._held.wanted)
+        return found
+
+    def state(self, entry: int) -> Tensor:
+        """A tensor of S_{t-1}."""
+        return self._whole.state(entry)
+
+    def dataset(self) -> Tensor:
+        """The job's dataset."""
+        return self._whole.dataset()
+
+    def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
+        """One level of a fold's partials."""
+        return self._whole.partials(op, element, group)
+
+    @property
+    def _whole(self) -> MaterialisedStep:
+        return self._held.whole(self._t)
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """A held claim of which only what is in memory may be asked for: raises NotAtHand for the rest."""
+
+    known: HeldClaim | None
+    """None: not even that."""
+
+    @property
+    def state_zero(self) -> StateRoot:
+        """S_0."""
+        return self._held.state_zero
+
+    @property
+    def carried(self) -> moves.Proof:
+        """The words of the claim whose carry is in S_0."""
+        return self._held.carried
+
+    @property
+    def trace(self) -> Sequence[StateRoot]:
+        """S_1 .. S_T."""
+        return self._held.trace
+
+    def step(self, t: int) -> MaterialisedStep:
+        """Transition t, as far as it is in memory."""
+        held = self._held
+        found = held.in_memory(t)
+        if found is not None:
+            return found
+        outline = held.outline(t)
+        if outline is None:
+            raise NotAtHand
+        return _OutlineAtHand(held, t, outline.program, outline.graph, outline.prev)
+
+    @property
+    def _held(self) -> HeldClaim:
+        if self.known is None:
+            raise NotAtHand
+        return self.known
+
+
+class _OutlineAtHand(Outline):
+    def output(self, op: int) -> Tensor:
+        found: Tensor | None = self._held.shelf.get((self._held, "tensor", self._t, op))
+        if found is None:
+            raise NotAtHand
+        return found
+
+    @property
+    def _whole(self) -> MaterialisedStep:
+        raise NotAtHand
 
 
 class Side(Enum):
-    """Of a game."""
+    """The two parties to a game."""
 
     DEFENDER = "defender"
     CHALLENGER = "challenger"
@@ -139,16 +307,17 @@ class Seat:
 
     game: GameId
     side: Side
-    held: HeldClaim
+    held: honest.MaterialisedClaim
     table: Table
     send: Send
 
-    def due(self, now: Seconds) -> Due | None:
+    def due(self, now: Seconds, state: Game | None = None) -> Due | None:
         """The move to make at `now`, if there is one: ours, or `resolve` once the other side's clock has run out.
 
-        None also where there is nothing to prove, or our own clock has run out: the game is lost then.
+        None also where there is nothing to prove, or our own clock has run out: the game is lost then. `state` is the
+        game as stored, where it is known already.
         """
-        state = self.table.game(self.game)
+        state = self.table.game(self.game) if state is None else state
         move = self._move(state, now)
         if move is None:
             return None

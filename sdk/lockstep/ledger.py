@@ -273,6 +273,10 @@ class Ledger:
     """By ClaimId or GameId: what was taken."""
     demands: dict[Digest, DemandRecord] = field(default_factory=dict)
     """Those that nobody has answered or settled."""
+    locks: dict[bytes, Address] = field(default_factory=dict)
+    """Whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
+    places: dict[ClaimId, tuple[JobId, int]] = field(default_factory=dict)
+    """Job and round of every claim that anybody has staked on."""
 
     def apply(self, event: Event) -> None:
         """Take one event; those that say nothing here change nothing."""
@@ -283,6 +287,19 @@ class Ledger:
     def all_games(self) -> list[GameRecord]:
         """Every game ever opened."""
         return [*self.ended.values(), *self.games.values()]
+
+    def games_against(self, account: Address) -> list[GameRecord]:
+        """Open games about an account's claims."""
+        return [g for g in self.games.values() if g.defender == account]
+
+    def staked(self, account: Address) -> list[ClaimId]:
+        """An account's claims whose stake is locked, in the order of their making."""
+        return [ClaimId(key) for key, owner in self.locks.items() if owner == account and key in self.places]
+
+    def at_stake(self, account: Address) -> frozenset[JobId]:
+        """Jobs in which an account can still lose a claim's stake, or cannot have it back yet."""
+        claims = [*self.staked(account), *(g.claim for g in self.games_against(account))]
+        return frozenset(self.places[claim][0] for claim in claims if claim in self.places)
 
     def place(self, me: Address, others: frozenset[Address]) -> int:
         """The turn of `me` among the registered nodes that are not `others`: which slot it tries first."""
@@ -307,6 +324,16 @@ class Ledger:
 
     def _StakeVault_Slashed(self, e: Event) -> None:
         self.slashed[e.args["key"]] = e.amount
+        self.locks.pop(e.args["key"], None)
+
+    def _StakeVault_Locked(self, e: Event) -> None:
+        self.locks[e.args["key"]] = e.account
+
+    def _StakeVault_Unlocked(self, e: Event) -> None:
+        self.locks.pop(e.args["key"], None)
+
+    def _StakeVault_BondTaken(self, e: Event) -> None:
+        self.locks.pop(e.args["key"], None)
 
     # -- market
 
@@ -323,7 +350,9 @@ class Ledger:
         job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
 
     def _JobMarket_Joined(self, e: Event) -> None:
-        self._round(e).holders[e.slot] = (e.worker, ClaimStatus.JOINED)
+        r = self._round(e)
+        r.holders[e.slot] = (e.worker, ClaimStatus.JOINED)
+        self.places[claim_id(e.job, e.round, r.attempt, e.slot)] = JobId(e.job), e.round
 
     def _JobMarket_Left(self, e: Event) -> None:
         self._round(e).holders.pop(e.slot)
@@ -356,6 +385,7 @@ class Ledger:
 
     def _JobMarket_Merged(self, e: Event) -> None:
         job, r = self.jobs[e.job], self._round(e)
+        self.places[ClaimId(e.claim)] = JobId(e.job), e.round
         trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
         r.merges.append(
             ClaimRecord(

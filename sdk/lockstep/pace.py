@@ -1,14 +1,20 @@
-"""What this machine can do, held against what a job asks: who is too slow for its windows is fined for silence."""
+"""Checks that this machine can meet a job's deadlines on its chain; missing one costs stake.
+
+a window covers   the work in it, and the blocks that a transaction waits for
+a clock covers    every move of a game, a replay of its claim, its step as a game shows it
+all clocks cover  the work of a game on every claim that is live, opened at once, whatever jobs they belong to
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lockstep.jobs import Job, slot_run
 from lockstep.protocol.errors import Unfit
+from lockstep.protocol.job_rules import GAME_MOVES
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.program import Program
 from lockstep.protocol.types import Seconds, Seed
@@ -23,25 +29,66 @@ FASTEST = 4e11
 """Operations a second that no thread reaches: a job that is too slow even so is not tried."""
 
 
+INCLUSION_BLOCKS = 2
+"""A transaction is in the next block but one, unless somebody holds it back."""
+
+
+@dataclass(frozen=True)
+class ChainPace:
+    """How long a chain takes, in seconds."""
+
+    block: float = 0.0
+    """From one block to the next, in the median."""
+    promised: float = 0.0
+    """Within which the deployment says that a transaction is taken."""
+
+    @property
+    def inclusion(self) -> float:
+        """From the sending of a transaction until it counts."""
+        return max(INCLUSION_BLOCKS * self.block, self.promised)
+
+    @property
+    def game(self) -> float:
+        """What the chain alone takes of a side's clock in the longest game."""
+        return GAME_MOVES * self.inclusion
+
+
 @dataclass(frozen=True)
 class Pace:
-    """Of one job on this machine, in seconds of its clock."""
+    """One job on this machine, in seconds."""
 
     step: float
     """One transition, hashed."""
     shown: float
     """One with everything that a game may ask of it, and the tree over it."""
 
+    def defence(self, transitions: int) -> float:
+        """What a game on one claim asks of this machine: a replay of the claim, and one step as a game shows it."""
+        return transitions * self.step + self.shown
 
-Require = Callable[[JobParams, Pace], None]
+
+@dataclass(frozen=True)
+class LiveClaim:
+    """A claim that can be challenged, as its defence is planned."""
+
+    clock: float
+    extra: float
+    """What every other open game of its owner adds to the clock."""
+    work: float
+    """Seconds of this machine: `Pace.defence`."""
 
 
-def keep_up(job: Job, require: Require) -> None:
-    """Raises Unfit if this machine cannot do what is required of it; no step is run that could not be in time, or
-    whose tensors do not fit."""
-    require(job.params, least(job))
+Require = Callable[[JobParams, Pace, ChainPace], None]
+
+
+def keep_up(job: Job, require: Require, chain: ChainPace) -> Pace:
+    """The pace of a job; raises Unfit if this machine cannot do what is required of it. No step is run that could not
+    be in time, or whose tensors do not fit."""
+    require(job.params, least(job), chain)
     _require_memory(job)
-    require(job.params, measure(job))
+    pace = measure(job)
+    require(job.params, pace, chain)
+    return pace
 
 
 def least(job: Job) -> Pace:
@@ -74,20 +121,46 @@ def _require_memory(job: Job) -> None:
         )
 
 
-def require_claimant(params: JobParams, pace: Pace) -> None:
+def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     """Raises Unfit if a worker at this pace could not train a slot in time, or not defend its claim."""
     # One step is computed twice: the check of a claim shows it.
     trained = params.transitions * pace.step + pace.shown
     _require(trained, SHARE * params.train_seconds, "a round's steps", "half of train_seconds")
+    _require(trained + chain.inclusion, params.train_seconds, "a round's steps and a commitment", "train_seconds")
+    _require(chain.inclusion, params.reveal_seconds, "a reveal on this chain", "reveal_seconds")
+    # Who misses these loses no stake: a block is enough.
+    _require(chain.block, params.attest_seconds, "a receipt on this chain", "attest_seconds")
+    _require(chain.block, params.merge_seconds, "a merge on this chain", "merge_seconds")
     _require(pace.shown, params.step_seconds, "a step as a game shows it", "step_seconds")
     # After a kill, a defender computes its claim again before its first move.
     _require(trained, SHARE * params.clock_seconds, "to defend a claim", "half of clock_seconds")
+    _require(chain.game + trained, params.clock_seconds, "to defend a claim on this chain", "clock_seconds")
 
 
-def require_witness(params: JobParams, pace: Pace) -> None:
+def require_witness(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     """Raises Unfit if a witness at this pace could not look as far as its duty may ask."""
     looked = params.transitions * pace.step
     _require(looked, SHARE * params.audit_seconds, "a slot's steps", "half of audit_seconds")
+    _require(looked + chain.inclusion, params.audit_seconds, "a slot's steps and a commitment", "audit_seconds")
+
+
+def live_claim(params: JobParams, pace: Pace | None) -> LiveClaim:
+    """A slot's claim of a job; as much work as was allowed for when it was joined, if its pace is not known."""
+    work = SHARE * params.clock_seconds if pace is None else pace.defence(params.transitions)
+    return LiveClaim(params.clock_seconds, params.step_seconds, work)
+
+
+def require_all(claims: Iterable[LiveClaim], chain: ChainPace) -> None:
+    """Raises Unfit if a game on each of these claims, all opened at once, could not be defended in time.
+
+    Games are played earliest deadline first, so every one is in time if the work of those due before it, its own
+    and the chain's share of its clock fit into that clock.
+    """
+    work = 0.0
+    for others, claim in enumerate(sorted(claims, key=lambda c: c.clock)):
+        work += claim.work
+        clock = claim.clock + others * claim.extra
+        _require(chain.game + work, clock, f"games on {others + 1} claims at once", "the clock of the last")
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +13,7 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
+from lockstep.pace import ChainPace
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import open_store
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 OUTBOX = "outbox.sqlite"
 MINED_SECONDS = 30.0
+PACE_BLOCKS = 12
+"""Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,15 @@ class Party:
         """The latest block: the only clock."""
         block = self.w3.eth.get_block("latest")
         return Head(int(block["number"]), Seconds(block["timestamp"]))
+
+    def chain_pace(self) -> ChainPace:
+        """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
+        head = int(self.w3.eth.block_number)
+        first = max(head - PACE_BLOCKS, 0)
+        times = [int(self.w3.eth.get_block(n)["timestamp"]) for n in range(first, head + 1)]
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        promised = self.contracts.market.chain_times().inclusion
+        return ChainPace(float(median(gaps)) if gaps else float(promised), float(promised))
 
     def settle(self) -> list[str]:
         """Wait for what an earlier process sent: decisions read the chain alone. Returns the keys that did nothing."""

@@ -31,6 +31,20 @@ class Settings:
     threads: int
     listen_seconds: int
     """How long a home that cannot know what its key signed listens (of chain time); 0: not at all."""
+    memory_mib: int = 0
+    """What claims under a game may take in memory; 0: a quarter of the machine's."""
+    disk_mib: int = 16_384
+    """What their states may take under the home."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What claims under a game may take in memory; None: a quarter of the machine's."""
+        return self.memory_mib << 20 if self.memory_mib else None
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the states of claims under a game may take on disk."""
+        return self.disk_mib << 20
 
     @property
     def home_path(self) -> Path:
@@ -73,6 +87,8 @@ DEFAULTS: dict[str, Any] = {
     "coordinator": "",
     "threads": 1,
     "listen_seconds": 120,
+    "memory_mib": 0,
+    "disk_mib": 16_384,
 }
 
 
@@ -94,6 +110,9 @@ def resolve(**flags: Any) -> Settings:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
     if values["listen_seconds"] < 0:
         raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
+    for name in ("memory_mib", "disk_mib"):
+        if values[name] < 0:
+            raise UsageError(f"{name} is {values[name]}", hint="MiB, not negative")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     return Settings(**values)

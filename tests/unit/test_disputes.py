@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -12,13 +13,14 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
-from lockstep.disputes import KEPT_STATES, HeldClaim, Seat, Side, Table
+from lockstep.disputes import AtHand, HeldClaim, NotAtHand, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job, State, slot_run, trace_root
 from lockstep.protocol import honest, moves
 from lockstep.protocol.errors import ChainError, NotFoundError
 from lockstep.protocol.game import game_id
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Address, ClaimId, GameId, Seconds, Seed, StateRoot
+from lockstep.shelf import Shelf
 from lockstep.storage.directory import DirectoryStore
 from tests import games, toyjob
 from tests.arena import Arena, Terms
@@ -196,14 +198,44 @@ def test_held_claim_materialises_each_step_as_it_was_computed(job: Job) -> None:
     assert honest.trace_levels(held.trace)[-1][0] == trace_root(held.trace)
 
 
-def test_held_claim_keeps_few_steps(job: Job) -> None:
+def test_a_step_that_had_to_go_leaves_its_tree_and_is_made_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for one step alone: what lies in the tree is answered without its tensors."""
     held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    held.shelf = Shelf(1)
     first = held.step(1)
     held.step(2)
-    held.step(3)
-    again = held.step(1)
+    again, advanced = held.step(1), counted(monkeypatch)
     assert again is not first
     assert again.graph == first.graph
+    assert again.prev == first.prev
+    assert not held.has(1), "its tensors went"
+    with pytest.raises(NotAtHand):
+        AtHand(held).step(1).output(0)
+    assert again.output(3).levels == first.output(3).levels
+    assert AtHand(held).step(1).output(3).levels == first.output(3).levels, "in memory again"
+    assert advanced == [], "no replay: S_0 is there"
+
+
+def test_nothing_is_at_hand_before_it_was_made(job: Job) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    assert AtHand(held).trace == held.trace
+    assert AtHand(held).state_zero == held.state_zero
+    with pytest.raises(NotAtHand):
+        AtHand(held).step(2)
+    with pytest.raises(NotAtHand):
+        _ = AtHand(None).trace
+
+
+def test_a_replay_can_be_done_in_slices(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    advanced = counted(monkeypatch)
+    ticks = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    slices = 1
+    while held.approach(5, seconds=1.5) is None:
+        slices += 1
+    assert slices > 2
+    assert advanced == [1, 2, 3, 4], "each transition once, whatever was cut where"
 
 
 def test_games_on_many_steps_replay_the_claim_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,16 +254,7 @@ def test_held_claim_goes_on_from_the_nearest_state_that_it_keeps(job: Job, monke
     advanced = counted(monkeypatch)
     held.step(5)
     held.step(2)
-    assert advanced == [3, 4, 1]
-
-
-def test_held_claim_keeps_few_states(job: Job) -> None:
-    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
-    for t in range(1, KEPT_STATES + 3):
-        held._before[t] = held.run.start
-    held.hold(1, held.run.start)
-    assert len(held._before) == KEPT_STATES
-    assert 1 in held._before, "the oldest go first"
+    assert advanced == [3, 4], "S_1 was left on the way"
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

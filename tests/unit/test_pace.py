@@ -10,7 +10,20 @@ import pytest
 
 from lockstep import pace
 from lockstep.jobs import Job
-from lockstep.pace import Pace, Require, keep_up, least, measure, operations, require_claimant, require_witness
+from lockstep.pace import (
+    ChainPace,
+    LiveClaim,
+    Pace,
+    Require,
+    keep_up,
+    least,
+    live_claim,
+    measure,
+    operations,
+    require_all,
+    require_claimant,
+    require_witness,
+)
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.types import Seconds
 from lockstep.storage.directory import DirectoryStore
@@ -22,6 +35,9 @@ TERMS = replace(
     audit_seconds=Seconds(200),
 )  # fmt: skip
 """Just long enough at a second a step, and four for one that is shown."""
+AT_ONCE = ChainPace()
+"""A chain that takes no time."""
+ETHEREUM = ChainPace(block=12.0, promised=24.0)
 
 
 @pytest.fixture
@@ -39,8 +55,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_what_just_fits_is_joined_and_witnessed() -> None:
-    require_claimant(TERMS, Pace(1.0, 4.0))
-    require_witness(TERMS, Pace(1.0, 4.0))
+    require_claimant(TERMS, Pace(1.0, 4.0), AT_ONCE)
+    require_witness(TERMS, Pace(1.0, 4.0), AT_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +70,7 @@ def test_what_just_fits_is_joined_and_witnessed() -> None:
 )
 def test_a_window_that_is_too_short_is_named(window: str, short: int, require: Require) -> None:
     with pytest.raises(Unfit, match=window) as refused:
-        require(replace(TERMS, **{window: Seconds(short)}), Pace(1.0, 4.0))
+        require(replace(TERMS, **{window: Seconds(short)}), Pace(1.0, 4.0), AT_ONCE)
     assert "threads" in refused.value.hint
 
 
@@ -64,7 +80,7 @@ def test_the_pace_is_that_of_the_jobs_own_steps(toy: Job, ran: list[object]) -> 
     assert found.shown > 0
     assert set(map(id, ran)) == {id(toy.programs.step)}
     assert len(ran) == 1 + 2 * pace.SAMPLES, "one that is not counted, three that are, three as a game shows them"
-    keep_up(toy, require_claimant)
+    keep_up(toy, require_claimant, AT_ONCE)
 
 
 def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[object]) -> None:
@@ -73,7 +89,7 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
     ran.clear()
     giant = replace(toy, params=replace(toy.params, inner_steps=10**15))
     with pytest.raises(Unfit, match="train_seconds"):
-        keep_up(giant, require_claimant)
+        keep_up(giant, require_claimant, AT_ONCE)
     assert ran == []
 
 
@@ -84,5 +100,42 @@ def test_a_step_whose_tensors_do_not_fit_is_not_tried(
     memory = {"SC_PHYS_PAGES": kept - 1, "SC_PAGE_SIZE": 1}
     monkeypatch.setattr(os, "sysconf", memory.__getitem__)
     with pytest.raises(Unfit, match=f"{kept:,} bytes"):
-        keep_up(toy, require_claimant)
+        keep_up(toy, require_claimant, AT_ONCE)
     assert ran == []
+
+
+def test_a_chain_takes_its_part_of_every_window() -> None:
+    assert ETHEREUM.inclusion == 24, "two blocks"
+    assert ChainPace(block=2.0, promised=60.0).inclusion == 60, "a deployment may promise less"
+    assert ETHEREUM.game == 16 * 24, "sixteen moves"
+    roomy = replace(
+        TERMS, train_seconds=Seconds(208), reveal_seconds=Seconds(24), attest_seconds=Seconds(12),
+        merge_seconds=Seconds(12), clock_seconds=Seconds(16 * 24 + 104),
+    )  # fmt: skip
+    require_claimant(roomy, Pace(1.0, 4.0), ETHEREUM)
+    for window in ("reveal_seconds", "attest_seconds", "merge_seconds", "clock_seconds"):
+        with pytest.raises(Unfit, match=window):
+            require_claimant(replace(roomy, **{window: getattr(roomy, window) - 1}), Pace(1.0, 4.0), ETHEREUM)
+    with pytest.raises(Unfit, match="audit_seconds"):
+        require_witness(replace(roomy, audit_seconds=Seconds(20)), Pace(0.0, 0.0), ETHEREUM)
+
+
+def test_the_shortest_clock_of_a_fast_chain_cannot_be_kept_on_a_slow_one() -> None:
+    short = replace(TERMS, clock_seconds=Seconds(60))
+    require_claimant(short, Pace(0.1, 0.1), ChainPace(block=1.0))
+    with pytest.raises(Unfit, match="clock_seconds"):
+        require_claimant(short, Pace(0.1, 0.1), ChainPace(block=12.0))
+
+
+def test_every_live_claim_could_be_defended_at_once() -> None:
+    claim = live_claim(replace(TERMS, clock_seconds=Seconds(208), step_seconds=Seconds(4)), Pace(1.0, 4.0))
+    assert claim == LiveClaim(208, 4, 104)
+    require_all([claim, claim], AT_ONCE)
+    with pytest.raises(Unfit, match="3 claims"):
+        require_all([claim] * 3, AT_ONCE)
+    roomy = LiveClaim(clock=1000, extra=4, work=104)
+    require_all([roomy, claim, claim], AT_ONCE)
+    with pytest.raises(Unfit, match="2 claims"):
+        require_all([claim, claim], ChainPace(block=0.2))
+    require_all([LiveClaim(208, 104, 104)] * 50, AT_ONCE)
+    assert live_claim(TERMS, None).work == TERMS.clock_seconds / 2, "what nobody measured was allowed half a clock"

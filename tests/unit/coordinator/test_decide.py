@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coordinator.decide import (
     Action,
     Attest,
+    Back,
     Deposit,
     Finalize,
     Freeze,
@@ -116,8 +117,10 @@ class CoordinatedPlayer(GamingPlayer):
                 return self.act(AGGREGATOR, "deposit", amount)
             case Withdraw():
                 return self.act(AGGREGATOR, "withdraw")
-            case Merge(r):
-                return self.act(AGGREGATOR, "merge", self.job, r, keccak(b"%d" % r), keccak(b"outer"))
+            case Merge(r, rounds_):
+                return self.act(AGGREGATOR, "merge", self.job, r, keccak(b"%d" % r), keccak(b"outer"), rounds_)
+            case Back(r, rounds_, _):
+                return self.act(AGGREGATOR, "back", self.job, r, rounds_)
             case Attest(r):
                 self.batches += 1
                 slots = receipts_due(self._view(r), self.params, self.block.time)
@@ -241,9 +244,11 @@ def test_a_barred_aggregator_still_sends_receipts() -> None:
 
 def test_stake_covers_every_round_that_may_be_ahead() -> None:
     lead = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
+    backed, pay = replace(lead, stored=Round(merged_at=Seconds(990), backed=1)), PARAMS.round_pay
     poor = replace(WORLD, free=Wei(30))
-    assert stake_due(job(), poor) == 2 * 100 - 30
-    assert stake_due(job(lead), poor) == 100 - 30, "what is locked for a merge made is not asked for again"
+    assert stake_due(job(), poor) == 2 * 100 + pay - 30, "two merges, the lower backed for the round above it"
+    assert stake_due(job(lead), poor) == 100 + pay - 30, "what is locked for a merge made is not asked for again"
+    assert stake_due(job(backed), poor) == 100 - 30
     assert stake_due(job(), replace(poor, balance=Wei(7))) == 7, "no more than there is"
     assert stake_due(job(started=4, settled=3), poor) == 100 - 30, "no more rounds than are left"
     assert stake_due(job(barred=True), poor) == 0
@@ -251,17 +256,42 @@ def test_stake_covers_every_round_that_may_be_ahead() -> None:
 
 def test_a_merge_waits_for_its_stake() -> None:
     merging = RoundView(0, Phase.MERGING, Round(), merger=AGGREGATOR)
-    assert Merge(0) in decide(job(merging), WORLD)
+    pay = PARAMS.round_pay
+    assert Merge(0, 1) in decide(job(merging), WORLD)
+    assert Merge(0, 0) in decide(job(merging), replace(WORLD, free=Wei(100 + pay - 1))), "backed for what it can"
     poor = decide(job(merging), replace(WORLD, free=Wei(99)))
-    assert Merge(0) not in poor
-    assert Deposit(Wei(101)) in poor
-    assert Merge(0) not in decide(job(replace(merging, merger=WORKERS[0])), WORLD)
+    assert not merges(poor)
+    assert Deposit(Wei(101 + pay)) in poor
+    assert not merges(decide(job(replace(merging, merger=WORKERS[0])), WORLD))
     assert Finalize(0) in decide(job(replace(merging, turns_over=True)), WORLD)
+
+
+def merges(actions: tuple[Action, ...]) -> list[Action]:
+    return [a for a in actions if isinstance(a, Merge)]
+
+
+def test_a_merge_that_keeps_the_next_round_from_starting_is_backed_once_there_is_stake() -> None:
+    lead = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
+    assert Back(0, 1, 0) in decide(job(lead), WORLD)
+    assert StartRound(1) not in decide(job(lead), WORLD), "not before it is backed"
+    assert Back(0, 1, 0) not in decide(job(lead), replace(WORLD, free=Wei(PARAMS.round_pay - 1)))
+    assert Back(0, 1, 0) not in decide(job(replace(lead, mine=False)), WORLD)
+    backed = replace(lead, stored=Round(merged_at=Seconds(990), backed=1))
+    assert StartRound(1) in decide(job(backed), WORLD)
+    lingering = Job(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
+    assert StartRound(1) not in decide(job(backed, job=lingering), WORLD), "games about void work go on"
+
+
+def test_a_void_rounds_stake_comes_back_after_its_games_though_the_job_is_done() -> None:
+    void = RoundView(1, Phase.VOID, Round(), mine=True)
+    done = Job(AGGREGATOR, JobStatus.DONE, started=1, settled=1)
+    assert decide(job(void, job=done), WORLD) == (Release(1),)
+    assert decide(job(replace(void, stored=Round(open_games=1)), job=done), WORLD) == ()
 
 
 def test_the_next_round_starts_where_workers_are() -> None:
     for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
-        view = RoundView(0, phase, Round(merged_at=Seconds(990)))
+        view = RoundView(0, phase, Round(merged_at=Seconds(990), backed=1))
         assert (StartRound(1) in decide(job(view), WORLD)) == starts, phase
     just = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(999)))
     assert StartRound(1) not in decide(job(just), WORLD), "workers, who need it first, have a moment"

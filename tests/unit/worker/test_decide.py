@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
-from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
+from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.witnesses import Audit, AuditStatus
 from worker.decide import (
     AGGREGATOR_SECONDS,
@@ -106,7 +106,7 @@ def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None
         Do.JOIN: {Phase.JOINING}, Do.LEAVE: {Phase.JOINING}, Do.SEAL: {Phase.SEALING},
         Do.TRAIN: {Phase.TRAINING}, Do.COMMIT: {Phase.TRAINING},
         Do.REVEAL: {Phase.REVEALING}, Do.FREEZE: {Phase.FREEZING}, Do.MERGE: {Phase.MERGING},
-        Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID},
+        Do.FINALIZE: {Phase.LEAD, Phase.MERGING}, Do.RELEASE: {Phase.VOID, Phase.FAILED},
     }  # fmt: skip
     for act in acts(view, me):
         if act.do not in phases:
@@ -278,3 +278,67 @@ def test_a_list_is_shown_once_no_witness_can_copy_from_it() -> None:
     assert audited(Phase.MERGING, None) == [Do.PUBLISH], "nobody was drawn in time"
     assert audited(Phase.ATTESTING, Audit(AuditStatus.SKIPPED)) == [Do.PUBLISH]
     assert audited(Phase.FINAL, drawn, now=2_000) == []
+
+
+def test_a_merge_is_backed_for_the_rounds_that_may_start_on_it() -> None:
+    merging = RoundView(0, Round(), Phase.MERGING, tuple(FREE), merger=ME)
+    pay, stake = PARAMS.round_pay, PARAMS.merge_stake
+    assert merges(merging, 1000) == [Act(Do.MERGE, 0, rounds=3)], "max_lead - 1"
+    assert merges(merging, stake + PARAMS.slot_stake + pay) == [Act(Do.MERGE, 0, rounds=1)], "a slot's stake is kept"
+    assert merges(merging, stake + pay) == [Act(Do.MERGE, 0, rounds=1)], "the next round comes before that"
+    assert merges(merging, stake + pay - 1) == [Act(Do.MERGE, 0)]
+    assert merges(merging, stake - 1) == []
+    assert merges(replace(merging, number=5), 1000) == [Act(Do.MERGE, 5)], "the last round"
+
+
+def merges(r: RoundView, free: int) -> list[Act]:
+    return [a for a in acts(_view(r), Self(ME, Wei(free))) if a.do == Do.MERGE]
+
+
+def test_no_round_starts_on_a_merge_that_does_not_answer_for_it() -> None:
+    def does(view: JobView, free: int = 1000) -> set[Do]:
+        return {a.do for a in acts(view, Self(ME, Wei(free), base=OTHER_BASE))} - {Do.FINALIZE}
+
+    state = Round(next_shared=OTHER_BASE[0], next_outer=OTHER_BASE[1], open_games=1)
+    lead = RoundView(0, state, Phase.LEAD, tuple(FREE), merged_by=ME)
+    assert does(_view(lead)) == {Do.BACK}
+    assert does(_view(lead), PARAMS.round_pay - 1) == set(), "no stake, no start"
+    assert does(_view(replace(lead, merged_by=OTHER))) == set(), "another's to back"
+    assert does(_view(replace(lead, state=replace(state, backed=1)))) == {Do.START}
+    games = Job(OTHER, JobStatus.ACTIVE, 1, lingering=1)
+    assert does(replace(_view(replace(lead, state=replace(state, backed=1))), job=games)) == set()
+
+
+def test_a_slot_is_given_back_in_the_first_half_of_the_window_alone() -> None:
+    joined = (claim(ME, ClaimStatus.JOINED, 0), *FREE[1:])
+    view = _view(RoundView(0, Round(join_ends=Seconds(20)), Phase.JOINING, joined))
+    leaving = Self(ME, Wei(1000), draining=True)
+    assert acts(replace(view, now=Seconds(9)), leaving) == [Act(Do.LEAVE, 0, 0)]
+    assert acts(replace(view, now=Seconds(10)), leaving) == [], "it trains what it joined"
+
+
+def test_void_stakes_are_released_by_their_owner_once_their_games_are_over() -> None:
+    held = frozenset({0, MERGE_SLOT})
+
+    def released(view: JobView) -> list[int]:
+        return [a.round for a in acts(view, Self(ME, Wei(0), fit=False)) if a.do == Do.RELEASE]
+
+    void = RoundView(2, Round(phase=Phase.VOID), Phase.VOID, tuple(FREE), idle_locks=held)
+    rewound = replace(_view(void), job=Job(OTHER, JobStatus.ACTIVE, 1))
+    assert released(rewound) == [2]
+    assert released(replace(rewound, job=Job(OTHER, JobStatus.DONE, 1, 1))) == [2], "the job's end changes nothing"
+    assert released(replace(rewound, rounds=(replace(void, idle_locks=frozenset()),))) == []
+    playing = replace(void, state=Round(phase=Phase.VOID, open_games=1))
+    assert released(replace(rewound, rounds=(playing,))) == [], "a game about another's claim of the round"
+    failed = RoundView(0, Round(phase=Phase.FAILED), Phase.FAILED, tuple(FREE), idle_locks=held)
+    assert released(_view(failed)) == [], "a failed round gives back by itself"
+
+
+def test_a_void_job_is_released_round_after_round_by_whoever_has_stake_in_a_later_one() -> None:
+    books = Job(OTHER, JobStatus.VOID, started=3, settled=1)
+    rs = [RoundView(n, Round(phase=Phase.LEAD), Phase.VOID, tuple(FREE)) for n in (1, 2)]
+    failed = RoundView(0, Round(phase=Phase.FAILED), Phase.FAILED, tuple(FREE), idle_locks=frozenset({1}))
+    view = replace(_view(), job=books, rounds=(rs[0], replace(rs[1], idle_locks=frozenset({0}))))
+    assert acts(view, Self(ME, Wei(0))) == [Act(Do.RELEASE, 1)]
+    assert acts(replace(view, rounds=tuple(rs)), Self(ME, Wei(0))) == []
+    assert acts(replace(view, rounds=(failed,)), Self(ME, Wei(0))) == [Act(Do.RELEASE, 0)]

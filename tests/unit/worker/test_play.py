@@ -68,12 +68,25 @@ class Play:
     block: Block = field(default_factory=lambda: Block(10, Seconds(1000), BlockHashes()))
     acts: int = 0
 
-    def view(self) -> JobView:
-        """The job as `worker.reading.look` gives it."""
+    def view(self, me: Address = ZERO_ADDRESS) -> JobView:
+        """The job as `worker.reading.look` gives it to `me`."""
         books, p = self.market.jobs[self.job], self.market.params[self.job]
         known = [r for (job, r) in self.market.rounds if job == self.job]
-        numbers = [r for r in sorted(known) if r >= books.settled - 1 and (r < books.started or self._void(r))]
-        return JobView(self.job, p, books, tuple(map(self._round, numbers)), self.block.time, self.block.number)
+        locks = {r: self._locks(r, me) for r in known}
+        numbers = [
+            r for r in sorted(known) if locks[r] or (r >= books.settled - 1 and (r < books.started or self._void(r)))
+        ]
+        rs = tuple(replace(self._round(r), idle_locks=locks[r]) for r in numbers)
+        return JobView(self.job, p, books, rs, self.block.time, self.block.number)
+
+    def _locks(self, r: int, me: Address) -> frozenset[int]:
+        """Slots of the round in which `me` has stake, and no game."""
+        held = [(c.slot, claim) for claim, c in self.market.claims.items() if (c.round, c.worker) == (r, me)]
+        return frozenset(
+            slot
+            for slot, claim in held
+            if claim in self.market.books.locks and not self.market.claims[claim].open_games
+        )
 
     def _void(self, r: int) -> bool:
         return self.market.rounds[self.job, r].phase == Phase.VOID
@@ -86,7 +99,8 @@ class Play:
         over = merging and rounds.turn(p, ro, self.block.time) > ro.mask.bit_count()
         ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.slots)]
         held = tuple(self.market.claims.get(i, Claim()) for i in ids)
-        return RoundView(r, ro, phase, held, merger, over)
+        merged = self.market.claims.get(ro.merge_claim, Claim())
+        return RoundView(r, ro, phase, held, merger, over, merged_by=merged.worker)
 
     def step(self) -> None:
         """One block: time moves, some players look and act, a challenger may win."""
@@ -97,7 +111,7 @@ class Play:
         self._challenge()
 
     def _look(self, player: Player) -> None:
-        view = self.view()
+        view = self.view(player.address)
         committable = frozenset((r.number, s) for r in view.rounds for s in r.slots_of(player.address))
         free = Wei(self.market.books.free[player.address])
         me = Self(player.address, free, player.place, False, committable, base=player.base)
@@ -135,7 +149,9 @@ class Play:
         elif act.do == Do.ATTEST:
             m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].slots) - 1, b"")])
         elif act.do == Do.MERGE:
-            m.merge(b, sender, job, r, OUT, OUT2)
+            m.merge(b, sender, job, r, OUT, OUT2, act.rounds)
+        elif act.do == Do.BACK:
+            m.back(b, sender, job, r, act.rounds)
         elif act.do == Do.FINALIZE:
             m.finalize(b, job, r)
         elif act.do == Do.RELEASE:
