@@ -22,6 +22,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from lockstep.protocol.errors import DoctorError
+from lockstep.storage import connections
 
 DRAIN_SECONDS = 20.0
 API_DRAIN_SECONDS = 5
@@ -121,10 +122,7 @@ def run(
     on_ready: Callable[[], None],
 ) -> None:
     """Serve `app` on `sock` beside `children` (started in order, stopped in reverse) until SIGTERM or SIGINT."""
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=API_DRAIN_SECONDS, lifespan="off"
-    )
-    server = _Server(config, on_ready)
+    server = _Server(connections.config(app, drain_seconds=API_DRAIN_SECONDS), on_ready)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         server.should_exit = True

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lockstep.protocol.errors import BlobCorrupt, BlobMissing, DoctorError, LockstepError, UsageError
 from lockstep.protocol.types import Cid
+from lockstep.storage import connections
 from lockstep.storage.cid import parse_cid
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.store import BlockCodec
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 VERSION = "0.40.0-lockstep"
 """The Kubo whose RPC this follows."""
 MAX_REQUEST_BYTES = 256 << 20
-MAX_CONNECTIONS = 64
 SHUTDOWN_SECONDS = 5
 DRAIN_SECONDS = 30
 
@@ -99,14 +99,7 @@ def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_rea
     except OSError as error:
         listener.close()
         raise DoctorError(f"cannot listen on {host}:{port}: {error.strerror}", "take another --port, or 0") from error
-    config = uvicorn.Config(
-        application(store, max_bytes=max_bytes),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
+    config = connections.config(application(store, max_bytes=max_bytes), drain_seconds=SHUTDOWN_SECONDS)
     server = _Server(config, lambda: on_ready(host, int(listener.getsockname()[1])))
 
     def stop(*_: object) -> None:

@@ -1,0 +1,185 @@
+"""HTTP connections of a server that strangers reach: silent, slow and surplus ones are cut off.
+
+    head    no request yet, or none since the last answer      HEAD: so long, then it is closed
+    body    a request whose body is on its way                 BODY: so many bytes in so many seconds
+    rest    answered, and still sending what nobody reads      REST
+    send    an answer that the client has not taken            SEND: so many bytes in so many seconds
+    work    the server's turn                                  bounded in number, not in time
+
+uvicorn's own limit counts connections, so that 64 silent ones shut a server; its only time limit begins after the first
+answer. Here requests at work are counted, and where connections are too many the one that has kept the server waiting
+longest makes room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import h11
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+State = Literal["head", "body", "rest", "send", "work"]
+TICK_SECONDS = 1.0
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Paths that are answered however many requests are at work."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server grants its clients; seconds of this machine's clock."""
+
+    connections: int = 256
+    per_peer: int = 128
+    """Connections from one address: a proxy in front of the server is one."""
+    requests: int = 64
+    """At work at once; one more is answered with 503."""
+    head_seconds: float = 10.0
+    body_seconds: float = 10.0
+    body_bytes: int = 64 << 10
+    """The least that a body brings in `body_seconds`, unless it ends."""
+    rest_seconds: float = 2.0
+    send_seconds: float = 30.0
+    send_bytes: int = 64 << 10
+    """The least of an answer that a client takes in `send_seconds`, unless it takes the rest."""
+
+
+class Connection(H11Protocol):
+    """One connection, within `limits`."""
+
+    limits: ClassVar[Limits] = Limits()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._served: ASGIApp = cast(ASGIApp, self.app)
+        self.app = cast(Any, self._admit)
+        self._peer = ""
+        self._gone = False
+        self._received = 0
+        self._drained = 0
+        self._mark: tuple[Any, ...] = ()
+        self._since = self.loop.time()
+        self._then = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def state(self) -> State:
+        """Whose turn it is."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        sending = self.conn.their_state is h11.SEND_BODY
+        if self.flow.write_paused or (not answering and self.transport.get_write_buffer_size()):
+            return "send"
+        if not answering:
+            return "rest" if sending else "head"
+        # A body that the server itself has stopped reading is not the client's fault.
+        return "body" if sending and not self.flow.read_paused else "work"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        # INVARIANT: whoever keeps the server waiting makes room for those who come.
+        if not self._room():
+            self._gone = True
+            transport.write(REFUSAL)
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._since = self.loop.time()
+        self._timer = self.loop.call_later(TICK_SECONDS, self._tick)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.transport is not None:
+            super().connection_lost(exc)
+        self._gone = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._gone:
+            return
+        self._received += len(data)
+        super().data_received(data)
+
+    def resume_writing(self) -> None:
+        self._drained += 1
+        super().resume_writing()
+
+    def cut(self) -> None:
+        """Close at once, whatever is under way."""
+        self._gone = True
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _room(self) -> bool:
+        """Make room for this connection; False: every other one is at work."""
+        others = [c for c in self.connections if isinstance(c, Connection)]
+        mine = [c for c in others if c._peer == self._peer]
+        if len(mine) >= self.limits.per_peer:
+            return _cut_longest(mine)
+        if len(others) < self.limits.connections:
+            return True
+        peers = [c._peer for c in others]
+        most = max(peers, key=peers.count)
+        return _cut_longest(c for c in others if c._peer == most) or _cut_longest(others)
+
+    def _tick(self) -> None:
+        """Look once a second at how long the client has kept the server waiting."""
+        state, now, limits = self.state, self.loop.time(), self.limits
+        # Each request, and each answer that was taken, is a new beginning.
+        mark = (state, self.cycle, self._drained)
+        done = self._received if state == "body" else -self.transport.get_write_buffer_size()
+        if mark != self._mark:
+            self._mark, self._since, self._then = mark, now, done
+        # (seconds, the least that is done in them)
+        allowed = {
+            "head": (limits.head_seconds, sys.maxsize),
+            "body": (limits.body_seconds, limits.body_bytes),
+            "rest": (limits.rest_seconds, sys.maxsize),
+            "send": (limits.send_seconds, limits.send_bytes),
+        }
+        seconds, least = allowed.get(state, (sys.maxsize, 0))
+        if now - self._since >= seconds:
+            if done - self._then < least:
+                return self.cut()
+            self._since, self._then = now, done
+        self._timer = self.loop.call_later(TICK_SECONDS, self._tick)
+        return None
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 503 while too many requests are at work."""
+        at_work = sum(c.state in ("work", "send") for c in self.connections if isinstance(c, Connection))
+        if at_work > self.limits.requests and scope.get("path") not in HEALTH:
+            refusal = PlainTextResponse("too many requests at work", 503, {"Retry-After": "2", "Connection": "close"})
+            await refusal(scope, receive, send)
+        else:
+            await self._served(scope, receive, send)
+
+
+def config(app: ASGIApp, *, drain_seconds: int, limits: Limits | None = None) -> uvicorn.Config:
+    """uvicorn's configuration of a server of such connections, which logs nothing of its own."""
+    kind = Connection if limits is None else type("Connection", (Connection,), {"limits": limits})
+    return uvicorn.Config(
+        cast(Any, app),
+        http=cast(Any, kind),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=drain_seconds,
+    )
+
+
+def _cut_longest(connections: Iterable[Connection]) -> bool:
+    """Cut the connection that has kept the server waiting longest; False: none does."""
+    waiting = [c for c in connections if c.state in ("head", "body", "rest")]
+    if not waiting:
+        return False
+    min(waiting, key=lambda c: c._since).cut()
+    return True
