@@ -8,6 +8,7 @@ from __future__ import annotations
 from lockstep.protocol import economics
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import ZERO, JobParams
+from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Seconds, Wei
 
@@ -17,6 +18,12 @@ MAX_WITNESSES = 64
 MAX_LEAD = 16
 MAX_DEPTH = 24
 MAX_STEPS = 1 << 24
+MAX_ROW = 1 << 18
+"""Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes."""
+PART = 64
+"""Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset."""
+PART_SECONDS = Seconds(24)
+"""For each part: a block of twelve seconds for its commitment, another for the part."""
 MIN_CLOCK = Seconds(60)
 MAX_WINDOW = Seconds(30 * 86_400)
 MAX_LOCK = Wei((1 << 88) - 1)
@@ -29,11 +36,17 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
     slot_floor = economics.stake_floor(p.slot_price, p.gas_price)
     merge_floor = economics.stake_floor(p.merge_price, p.gas_price)
     bond_floor = economics.bond_floor(p.slot_price, max(1, p.inner_steps))
-    dearest = economics.bond_of(p.bond, p.gas_price, max(1, p.fee_cap), max(1, p.fee_cap))
+    dearest_game = economics.bond_of(p.bond, p.gas_price, max(1, p.fee_cap), max(1, p.fee_cap))
+    dearest = economics.row_bond_of(dearest_game, p.bond, row_leaves(p.row_length))
+    answer_seconds = answer_floor(p.row_length)
     bounds: list[tuple[str, bool, str]] = [
         ("profile", p.profile == 1 and p.opset == 1, "profile and opset must be 1"),
         ("programs", ZERO not in (p.step_program, p.encode_program, p.merge_program), "no program root is zero"),
-        ("dataset", p.dataset_rows > 0 and p.row_length > 0, "dataset_rows and row_length must be positive"),
+        (
+            "dataset",
+            p.dataset_rows > 0 and 0 < p.row_length <= MAX_ROW,
+            f"dataset_rows positive, 1 <= row_length <= {MAX_ROW}",
+        ),
         ("slots", 0 < p.min_slots <= p.slots <= MAX_SLOTS, f"1 <= min_slots <= slots <= {MAX_SLOTS}"),
         (
             "rounds",
@@ -98,7 +111,12 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
                 "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + 3 x audit_seconds"
             ),
         ),
-        ("answers", 0 < p.answer_seconds <= MAX_WINDOW, f"1 <= answer_seconds <= {MAX_WINDOW}"),
+        # INVARIANT: a row that somebody holds can be posted in time, however long it is.
+        (
+            "answers",
+            answer_seconds <= p.answer_seconds <= MAX_WINDOW,
+            f"{answer_seconds} <= answer_seconds <= {MAX_WINDOW}: {PART_SECONDS} for each {PART} leaves of a row",
+        ),
         # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         (
             "carry",
@@ -110,3 +128,13 @@ def check_params(p: JobParams, unbond_seconds: Seconds) -> None:
         if not holds:
             broken = revert("JobInvalid", group)
             raise ChainError(broken.message, f"required: {rule}", code=broken.code)
+
+
+def row_leaves(row_length: int) -> int:
+    """The most leaves that hold words of one row."""
+    return (row_length + LEAF_ELEMENTS - 2) // LEAF_ELEMENTS + 1
+
+
+def answer_floor(row_length: int) -> Seconds:
+    """The least time in which the longest answer can be posted."""
+    return Seconds(PART_SECONDS * (-(-row_leaves(row_length) // PART)))
