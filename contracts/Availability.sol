@@ -9,18 +9,21 @@ import {AlreadyDone, CommitmentMismatch, ProofInvalid, TooEarly, WrongJobStatus}
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
+import {Precommitted} from "./libraries/Precommitted.sol";
+import {Prices} from "./libraries/Prices.sol";
 import {Program} from "./libraries/Program.sol";
 import {Statement} from "./libraries/Statement.sol";
 
 /// @title Availability
 /// @notice Demands with a bond, a beacon and an answer window: data that nobody posts cannot decide anything.
 /// @dev The Python twin is protocol/availability.py: the same names in the same order.
-contract Availability is IAvailability {
+contract Availability is IAvailability, Precommitted {
     IJobMarket public immutable market;
     IStakeVault public immutable vault;
 
-    /// Leaves of a payload that a demand names.
-    uint256 private constant LEAVES = 4;
+    /// Leaves of a payload that a demand names, and those of them that its asker names.
+    uint256 private constant LEAVES = 8;
+    uint256 private constant WANTED = 4;
     uint256 private constant LEAF_BYTES = 1024;
     uint8 private constant I32 = 1;
 
@@ -35,7 +38,7 @@ contract Availability is IAvailability {
     // -- payloads --------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IAvailability
-    function unavailable(bytes32 job, uint32 round, uint32 slot) external returns (bytes32 id) {
+    function unavailable(bytes32 job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 id) {
         bytes32 claim = market.claimIdOf(job, round, slot);
         Asked storage a = _asked[claim];
         uint64 deadline = uint64(block.timestamp + market.params(job).answerSeconds);
@@ -45,9 +48,9 @@ contract Availability is IAvailability {
         a.count += 1;
         a.open += 1;
         a.until = deadline;
-        _demands[id] = Demand(claim, msg.sender, Status.Open, beacon, deadline, 0, 0);
+        _demands[id] = Demand(claim, msg.sender, Status.Open, beacon, deadline, 0, 0, wanted);
 
-        emit PayloadDemanded(id, job, claim, msg.sender, round, slot, beacon, deadline);
+        emit PayloadDemanded(id, job, claim, msg.sender, round, slot, beacon, deadline, wanted);
 
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
         market.onDemanded(job, round, slot);
@@ -65,14 +68,14 @@ contract Availability is IAvailability {
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
         // INVARIANT: evidence is about the Programs that the job names.
         if (Statement.programRoot(code.header, code.opsRoot, code.constsRoot) != p.encodeProgram) revert ProofInvalid();
-        _requireShown(seedOf(id), Merkle.node(body.out, body.out2), code, shown);
+        _requireShown(d.wanted, seedOf(id), Merkle.node(body.out, body.out2), code, shown);
 
         d.status = Status.Answered;
         _asked[d.subject].open -= 1;
 
         emit Settled(id, d.subject, Status.Answered, c.worker);
 
-        vault.takeBond(id, c.worker);
+        vault.takeBond(id, c.worker, type(uint256).max);
     }
 
     /// @inheritdoc IAvailability
@@ -91,8 +94,9 @@ contract Availability is IAvailability {
         vault.unlock(id);
     }
 
-    /// @dev Each of the leaves that the seed names, under the claim's last state: its payload and its carry.
+    /// @dev Each of the leaves that the asker and the seed name, under the claim's last state: its payload and its carry.
     function _requireShown(
+        uint256 wanted,
         bytes32 seed,
         bytes32 state,
         IValidator.Code calldata code,
@@ -100,26 +104,37 @@ contract Availability is IAvailability {
     ) private view {
         Program.Header memory h = Program.decodeHeader(code.header);
         uint256 count = _entries(code.header, h);
-        // INVARIANT: a demand names four leaves, of a payload without tensors none.
+        // INVARIANT: a demand names eight leaves, of a payload without tensors none.
         if (shown.length != (count == 0 ? 0 : LEAVES)) revert AnswerWrong();
         for (uint256 i = 0; i < shown.length; i++) {
-            uint256 word = uint256(keccak256(abi.encode(seed, i)));
-            uint256 entry = _entryAt(code.header, h, (word >> 128) % count);
-            _requireLeaf(state, entry, uint128(word), code, h, shown[i]);
+            (uint256 tensor, uint256 number) = _named(wanted, seed, i);
+            uint256 entry = _entryAt(code.header, h, tensor % count);
+            _requireLeaf(state, entry, number, code, h, shown[i]);
         }
+    }
+
+    /// @dev The tensor's number and the leaf's, neither reduced yet.
+    function _named(uint256 wanted, bytes32 seed, uint256 i) private pure returns (uint256, uint256) {
+        // INVARIANT: half of the leaves are what the asker lacks, the others nobody's choice.
+        if (i < WANTED) {
+            uint256 packed = uint64(wanted >> (64 * i));
+            return (packed >> 40, uint40(packed));
+        }
+        uint256 word = uint256(keccak256(abi.encode(seed, i - WANTED)));
+        return (word >> 128, uint128(word));
     }
 
     function _requireLeaf(
         bytes32 state,
         uint256 entry,
-        uint256 word,
+        uint256 number,
         IValidator.Code calldata code,
         Program.Header memory h,
         Shown calldata s
     ) private view {
         (bytes memory header, uint256 elements) = _tensor(entry, code, h, s);
         uint256 leaves = Program.leaves(elements);
-        uint256 at = word % leaves;
+        uint256 at = number % leaves;
         _requireLength(elements, at, s.leaf.length);
         // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
         if (s.leafProof.length != Program.depthOf(leaves)) revert ProofInvalid();
@@ -183,41 +198,63 @@ contract Availability is IAvailability {
         if (_demands[id].status != Status.None) revert AlreadyDone();
         uint64 deadline = uint64(block.timestamp + p.answerSeconds);
 
-        _demands[id] = Demand(job, msg.sender, Status.Open, 0, deadline, row, 0);
+        _demands[id] = Demand(job, msg.sender, Status.Open, 0, deadline, row, 0, 0);
 
         emit RowDemanded(id, job, row, msg.sender, deadline);
 
-        vault.lock(msg.sender, id, market.bondOf(job));
+        vault.lock(msg.sender, id, _rowBond(job, p, row));
     }
 
     /// @inheritdoc IAvailability
-    function answerRow(bytes32 job, uint32 row, bytes32 tree, Row[] calldata rows) external {
+    function answerRow(bytes32 job, uint32 row, bytes32 tree, uint32 begin, Row[] calldata rows) external {
         bytes32 id = rowDemandId(job, row);
         Demand storage d = _open(id);
+        _requireCommitted();
         IJobMarket.JobParams memory p = market.params(job);
         bytes memory header = abi.encodePacked(I32, uint8(2), p.datasetRows, p.rowLength);
         // INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
         if (sha256(abi.encodePacked(bytes1(0x02), header, tree)) != p.datasetRoot) revert ProofInvalid();
-        uint256 start = uint256(row) * p.rowLength;
-        uint256 first = start / Program.CHUNK + d.next;
-        uint256 left = (start + p.rowLength - 1) / Program.CHUNK + 1 - first;
+        (uint256 first, uint256 count) = _leavesOf(p, row);
+        (uint256 next, uint256 end) = (d.next, begin + rows.length);
         // INVARIANT: a row's leaves are posted in order, each once.
-        if (rows.length == 0 || rows.length > left) revert AnswerWrong();
-        _requireRows(uint256(p.datasetRows) * p.rowLength, first, tree, rows);
+        if (begin > next || end > count) revert AnswerWrong();
+        if (end <= next) revert AlreadyDone();
+        // INVARIANT: who posts single leaves ahead of others spoils none of their parts: what is there already is skipped.
+        _requireRows(uint256(p.datasetRows) * p.rowLength, first + begin, tree, next - begin, rows);
 
-        d.next += uint32(rows.length);
-        for (uint256 i = 0; i < rows.length; i++) emit RowPosted(id, uint32(first + i), rows[i].leaf);
-        if (rows.length < left) return;
-        d.status = Status.Answered;
+        d.next = uint32(end);
+        for (uint256 i = next - begin; i < rows.length; i++) emit RowPosted(id, uint32(first + begin + i), rows[i].leaf);
+        uint256 share = type(uint256).max;
+        if (end == count) {
+            d.status = Status.Answered;
 
-        emit Settled(id, job, Status.Answered, msg.sender);
+            emit Settled(id, job, Status.Answered, msg.sender);
+        } else {
+            // INVARIANT: every leaf earns the same share of the bond, and the last one what is left of it.
+            share = vault.lockOf(id).amount * (end - next) / (count - next);
+        }
 
-        vault.takeBond(id, msg.sender);
+        vault.takeBond(id, msg.sender, share);
     }
 
-    function _requireRows(uint256 elements, uint256 first, bytes32 tree, Row[] calldata rows) private view {
+    /// @dev The first leaf of the dataset that holds words of the row, and how many there are.
+    function _leavesOf(IJobMarket.JobParams memory p, uint32 row) private pure returns (uint256 first, uint256 count) {
+        uint256 start = uint256(row) * p.rowLength;
+        first = start / Program.CHUNK;
+        count = (start + p.rowLength - 1) / Program.CHUNK + 1 - first;
+    }
+
+    function _rowBond(bytes32 job, IJobMarket.JobParams memory p, uint32 row) private view returns (uint256) {
+        (, uint256 count) = _leavesOf(p, row);
+        return Prices.rowBondOf(market.bondOf(job), p.bond, count);
+    }
+
+    function _requireRows(uint256 elements, uint256 first, bytes32 tree, uint256 skipped, Row[] calldata rows)
+        private
+        view
+    {
         uint256 depth = Program.depthOf(Program.leaves(elements));
-        for (uint256 i = 0; i < rows.length; i++) {
+        for (uint256 i = skipped; i < rows.length; i++) {
             _requireLength(elements, first + i, rows[i].leaf.length);
             Merkle.verify(tree, Openings.leafHash(rows[i].leaf), first + i, depth, rows[i].proof);
         }
@@ -294,6 +331,11 @@ contract Availability is IAvailability {
         if (block.number <= beacon) revert TooEarly(beacon + 1);
         // A hash that the EVM has forgotten is zero for everybody: the demand's own id, new at its time, names the leaves then.
         return keccak256(abi.encode(id, blockhash(beacon)));
+    }
+
+    /// @inheritdoc IAvailability
+    function rowBondOf(bytes32 job, uint32 row) external view returns (uint256) {
+        return _rowBond(job, market.params(job), row);
     }
 
     /// @inheritdoc IAvailability

@@ -453,7 +453,7 @@ contract DisputeGame is IDisputeGame {
         if (verdict == Verdict.Rejected) {
             _skipClosed(claim);
             market.onRejected(claim);
-            vault.takeBond(id, defender);
+            vault.takeBond(id, defender, type(uint256).max);
         } else {
             if (verdict != Verdict.Void) _award(claim, t, winner, spent);
             vault.unlock(id);

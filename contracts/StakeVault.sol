@@ -180,17 +180,19 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     }
 
     /// @inheritdoc IStakeVault
-    function takeBond(bytes32 key, address defender) external {
+    function takeBond(bytes32 key, address defender, uint256 amount) external {
         // INVARIANT: a stake behind a claim is never taken as a bond.
         if (_keeper() == Keeper.Market) revert Unauthorized(msg.sender);
-        Lock memory taken = _take(key);
-        uint256 toDefender = uint256(taken.amount) * 60 / 100;
-        uint256 burned = taken.amount - toDefender;
+        Lock memory held = _take(key);
+        uint256 taken = amount < held.amount ? amount : held.amount;
+        uint256 toDefender = taken * 60 / 100;
+        uint256 burned = taken - toDefender;
 
+        if (taken < held.amount) _locks[key] = Lock(held.account, uint88(held.amount - taken), held.keeper);
         credits[defender] += toDefender;
         credits[BURN] += burned;
 
-        emit BondTaken(key, taken.account, taken.amount, burned, toDefender);
+        emit BondTaken(key, held.account, taken, burned, toDefender);
         emit Credited(defender, toDefender);
     }
 

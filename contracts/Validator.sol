@@ -6,6 +6,7 @@ import {IValidator} from "./interfaces/IValidator.sol";
 import {Expression} from "./libraries/Expression.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
+import {Precommitted} from "./libraries/Precommitted.sol";
 import {Program} from "./libraries/Program.sol";
 import {Statement} from "./libraries/Statement.sol";
 import {ProofInvalid} from "./libraries/Errors.sol";
@@ -13,7 +14,7 @@ import {ProofInvalid} from "./libraries/Errors.sol";
 /// @title Validator
 /// @notice The rules that make a Program defensible, each provable by anyone at any time from what the job commits to.
 /// @dev The Python twins are protocol/rules.py (the rules) and protocol/validator.py (what is opened): the same names in the same order.
-contract Validator is IValidator {
+contract Validator is IValidator, Precommitted {
     IJobMarket public immutable market;
 
     uint256 private constant MAX_OPS = 1 << 14;
@@ -85,6 +86,7 @@ contract Validator is IValidator {
 
     /// @inheritdoc IValidator
     function proveInvalid(bytes32 job, Evidence calldata evidence) external {
+        _requireCommitted();
         Rule rule = _check(_jobOf(job), evidence);
         // INVARIANT: a job is void by a rule that it breaks, and by nothing else.
         if (rule == Rule.Holds) revert RuleHolds();

@@ -304,10 +304,10 @@ class Service:
             asked = reading.row_demands(session, reading.hex32(job), world.now)
         posted = 0
         for demand in asked:
-            call = self._answers.row(demand, self._aggregator(job, params).job)
-            key = f"answer/{demand.id.hex()}"
-            if call is None or self._outbox.receipt(key) is not None:
+            due = self._answers.row(demand, self._aggregator(job, params).job)
+            if due is None or self._outbox.receipt(due[0]) is not None:
                 continue
+            key, call = due
             try:
                 self._send(call, key)
             except (ChainError, FundsError, TryLater) as error:
@@ -315,7 +315,7 @@ class Service:
                 log.info("not done", key=key, why=error.message)
                 continue
             posted += 1
-            event("answered", time=world.now, demand=demand.id.hex())
+            event("precommitted" if key.startswith("commit") else "answered", time=world.now, demand=demand.id.hex())
         return posted > 0
 
     def _defend(self, job: JobId, params: JobParams, world: World) -> bool:

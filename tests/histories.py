@@ -61,6 +61,8 @@ KEYS = {a.address: a for a in (Account.from_key((0x1000 + i).to_bytes(32, "big")
 """Small numbers are keys, there as here."""
 ACCOUNTS = tuple(Address(address) for address in KEYS)
 REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS = ACCOUNTS
+ALL = (1 << 256) - 1
+"""More than any lock holds."""
 
 
 @cache
@@ -369,7 +371,7 @@ class Player:
         yield d.choice((who, GAME)), "onOpen", claim, self._body(self._claim(0, 0))
         yield d.choice((who, GAME)), "onConvicted", claim, *self._award(CHALLENGER)
         yield who, "onRejected", claim
-        yield who, "takeBond", claim, CHALLENGER
+        yield who, "takeBond", claim, CHALLENGER, ALL
         yield who, "withdraw"
         yield who, "requestUnbond", Wei(d.choice((1, 50, 20_000)))
         yield who, "withdrawUnbonded"
@@ -504,7 +506,7 @@ def random_params(dice: random.Random) -> JobParams:
         slot_price=Wei(price), merge_price=Wei(7),
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
-        audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(10), fee_cap=100,
+        audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(24), fee_cap=100,
         carry=carry,
     )  # fmt: skip
 
@@ -544,7 +546,7 @@ class GamingPlayer(Player):
             if function == "onConvicted":
                 super().act(GAME, "unlock", mine[2])
             else:
-                super().act(GAME, "takeBond", mine[2], self.market.claims[claim].worker)
+                super().act(GAME, "takeBond", mine[2], self.market.claims[claim].worker, ALL)
         return error
 
 

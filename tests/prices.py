@@ -51,6 +51,7 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
         for fee in dice.sample(BASE_FEES, 5)
     ]
     bonds = [(dice.choice(AMOUNTS), price, cap, fee) for _, price, cap, fee in costs[::2]]
+    rows = [(economics.bond_of(*bond), bond[0], leaves) for bond in bonds[::7] for leaves in (1, 2, 193, 1025)]
     rings = [_filled(fees) for fees in _histories(dice)]
     pushes = [(dice.choice(rings), fee) for fee in BASE_FEES] + [(ring, dice.randrange(10**11)) for ring in rings]
     return {
@@ -59,6 +60,7 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
         "witnessFloor": (economics.witness_floor, [(fee,) for fee in AMOUNTS]),
         "gasCost": (economics.gas_cost, costs),
         "bondOf": (economics.bond_of, bonds),
+        "rowBondOf": (economics.row_bond_of, rows),
         "push": (economics.push, pushes),
         "median": (economics.median, [(ring, none) for ring in rings for none in (0, WORD256)]),
     }
@@ -66,8 +68,8 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
 
 def lines() -> list[str]:
     """What tests/vectors/prices.jsonl holds: a line for each rule, arguments flat in one column, answers in another."""
-    constants = ("GAME_GAS", "DEFENDER_GAS", "STAKE_PRICES", "STAKE_GAMES", "BOND_GAMES", "WITNESS_FEES", "FEES",
-                 "FEE_UNIT", "MAX_FEE_CAP")  # fmt: skip
+    constants = ("GAME_GAS", "DEFENDER_GAS", "STAKE_PRICES", "STAKE_GAMES", "LEAF_GAS", "BOND_GAMES", "WITNESS_FEES",
+                 "FEES", "FEE_UNIT", "MAX_FEE_CAP")  # fmt: skip
     rows: list[dict[str, Any]] = [
         {"rule": "constants", "arguments": [], "answers": [hex(getattr(economics, name)) for name in constants]}
     ]

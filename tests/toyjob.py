@@ -45,7 +45,7 @@ TOY_TERMS = Terms(
     slot_stake=Wei(10 * 10**18),
     merge_stake=Wei(10 * 10**18),
     bond=Wei(10**18),
-    answer_seconds=Seconds(20),
+    answer_seconds=Seconds(24),
     gas_price=Wei(0),
     fee_cap=100 * 10**9,
 )

@@ -79,7 +79,7 @@ def void(
     Exit 10 if they break no rule: then there is nothing to prove.
     """
     settings = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
-    from lockstep.invalidity import evidence_against
+    from lockstep.invalidity import evidence_against, proof
     from lockstep.party import Party
 
     wanted = _job_id(job)
@@ -90,7 +90,10 @@ def void(
         if found is None:
             raise Mismatch("every rule holds: the job stands", hint="its Programs can be defended")
         evidence, rule = found
-        party.outbox.send(party.contracts.validator.prove_invalid(wanted, evidence), f"void/{wanted.hex()}")
+        key = "commit"
+        while key.startswith("commit"):
+            key, call = proof(party.contracts.validator, party.address, wanted, evidence)
+            party.outbox.send(call, key)
     broken = {"rule": rule.name.lower(), "subject": evidence.subject.name.lower(), "index": evidence.index}
     emit(
         {"job": wanted.hex(), **broken}, as_json, text=f"void: {broken['rule']} ({broken['subject']} {evidence.index})"

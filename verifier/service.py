@@ -7,8 +7,9 @@ this may be killed at any line: the next process sits down again at its games an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event as Flag
 from typing import Any
 
@@ -21,7 +22,7 @@ from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
 from lockstep.demands import Answers, Asks
 from lockstep.disputes import Due, HeldClaim, Seat, Side, Table
-from lockstep.invalidity import Undefendable, load
+from lockstep.invalidity import Undefendable, load, proof
 from lockstep.jobs import Job
 from lockstep.ledger import ClaimRecord, GameRecord, Watcher
 from lockstep.party import Head, Party
@@ -58,6 +59,9 @@ PERMIT_SECONDS = 3600
 NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 """Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
 
+ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
+"""What is told of an act about a demand, by its key."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -76,6 +80,8 @@ class Replayed:
     audit: Audit
     payload: str | None
     """What is wrong with the stored payload, if anything: reported, and no ground for a game."""
+    lacking: tuple[tuple[int, int], ...] = ()
+    """Leaves of it that are not what was replayed."""
 
 
 class Service:
@@ -107,7 +113,7 @@ class Service:
         self._conceded: set[GameId] = set()
         self._told: set[GameId] = set()
         self._voided: set[JobId] = set()
-        self._asks = Asks(party.contracts)
+        self._asks = Asks(party.contracts, party.address)
         self._answers = Answers(party.contracts, party.store, party.address)
         self._equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, memory)
         self._now = Seconds(0)
@@ -223,7 +229,8 @@ class Service:
             if not done.matches or done.final is None:
                 return Replayed(done, None)
             public.keep(record, done.final)
-            return Replayed(done, None if record.is_merge else public.fault_of_payload(record))
+            fault = None if record.is_merge else public.fault_of_payload(record)
+            return Replayed(done, fault, public.wrong_leaves(record) if fault else ())
 
         self._bench.begin(subject, compute)
 
@@ -260,7 +267,7 @@ class Service:
             self._sit(game.id, found.audit.held)
             return
         if found.payload in NOT_THERE:
-            self._demand(record)
+            self._demand(record, found.lacking)
         if self._witnessing is not None:
             self._witnessing.audited(record, found.audit)
         if found.audit.matches:
@@ -290,32 +297,38 @@ class Service:
 
     def _prove(self, job: JobId, error: Undefendable) -> None:
         """Void a job that breaks a rule, once."""
-        if job not in self._voided:
+        if job in self._voided:
+            return
+        due = partial(proof, self._party.contracts.validator, self._party.address, job, error.evidence)
+        key, call = due()
+        if key.startswith("commit"):
+            self._attempt(key, call, "precommitted", job=job.hex())
+            key, call = due()
+        if not key.startswith("commit"):
             self._voided.add(job)
-            prove = self._party.contracts.validator.prove_invalid(job, error.evidence)
-            self._attempt(f"void/{job.hex()}", prove, "voided", job=job.hex(), rule=error.rule.name.lower())
+            self._attempt(key, call, "voided", job=job.hex(), rule=error.rule.name.lower())
 
-    def _demand(self, record: ClaimRecord) -> None:
+    def _demand(self, record: ClaimRecord, lacking: Sequence[tuple[int, int]]) -> None:
         """Demand a payload that is not where its worker said, while that can still keep it out of the merge."""
         market = self._party.contracts.market
         if record.is_merge or market.phase(record.job, record.round) != Phase.ATTESTING:
             return
-        found = self._asks.payload(record.job, record.round, record.slot, record.id)
+        found = self._asks.payload(record.job, record.round, record.slot, record.id, lacking)
         told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
-        self._ask(record.job, found, told)
+        self._ask(market.bond_of(record.job), found, told)
 
     def _ask_row(self, job: JobId, missing: RowMissing) -> None:
         """Demand a row of the dataset that cannot be had, when that pays: nobody can judge the job without it."""
-        self._ask(
-            job, self._asks.row(job, self._params[job], missing, self._now), {"job": job.hex(), "row": missing.row}
-        )
+        found = self._asks.row(job, self._params[job], missing, self._now)
+        bond = self._party.contracts.demands.row_bond_of(job, missing.row)
+        self._ask(bond, found, {"job": job.hex(), "row": missing.row})
 
-    def _ask(self, job: JobId, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:
+    def _ask(self, bond: Wei, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:
         if found is None or self._party.outbox.receipt(found[0]) is not None:
             return
         key, demand = found
         try:
-            self._stake(self._party.contracts.market.bond_of(job), key)
+            self._stake(bond, key)
         except (ChainError, FundsError, TryLater) as error:
             log.warning("data are not demanded", key=key, why=error.message)
             return
@@ -324,9 +337,8 @@ class Service:
     def _answer(self, now: Seconds) -> None:
         """Post rows that somebody demands, and end own demands that nobody answered."""
         for key, call in self._answers.due(self._watcher.ledger, self._job_of, now):
-            self._attempt(
-                key, call, "answered" if key.startswith("answer") else "settled", demand=key.partition("/")[2]
-            )
+            act, demand, *_ = key.split("/")
+            self._attempt(key, call, ANSWERED[act], demand=demand)
 
     def _job_of(self, job: JobId) -> Job | None:
         public = self._public.get(job)

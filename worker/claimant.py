@@ -78,7 +78,7 @@ class Claimant:
         """By our own claim: what we say, which does not change once it is signed."""
         self._handover = Handover(parts.announcer)
         self._reported: set[ClaimId] = set()
-        self._asks = Asks(parts.contracts)
+        self._asks = Asks(parts.contracts, parts.address)
         self.liar = Liar(parts.home)
         self.defence = Defence(parts, wake)
 

@@ -83,7 +83,7 @@ class Worker:
         self._draining = threading.Event()
         self._leaving = threading.Event()
         self._sender = Sender(parts.outbox)
-        self._asks = Asks(parts.contracts)
+        self._asks = Asks(parts.contracts, self._me)
         self._answers = Answers(parts.contracts, parts.store, self._me)
         self._claimant = Claimant(parts, self._sender, self._wake.set)
         self._loader = ThreadPoolExecutor(1, "load")
@@ -92,6 +92,8 @@ class Worker:
         self._loading: dict[JobId, Future[tuple[JobParams, Job]]] = {}
         self._retry_at: dict[JobId, Seconds] = {}
         self._refused: set[JobId] = set()
+        self._undefendable: dict[JobId, Undefendable] = {}
+        """Jobs that break a rule, until that is proven."""
         self._done: set[JobId] = set()
         self._games: set[bytes] = set()
         self._told_why = False
@@ -172,6 +174,8 @@ class Worker:
                 self._register()
             self._free = self._vault.free(self._me)
             self._take_jobs()
+            for job, error in list(self._undefendable.items()):
+                self._void(job, error)
             for taken in self._taken.values():
                 taken.ledger = self._ledger.jobs[taken.ledger.id]
                 self._guarded(taken, partial(self._look, taken))
@@ -314,9 +318,7 @@ class Worker:
                 self._log_once((ledger.id, "load"), error)
             event("refused", time=self._now, job=ledger.id.hex(), code=code, message=message)
             if isinstance(error, Undefendable):
-                prove = self.parts.contracts.validator.prove_invalid(ledger.id, error.evidence)
-                if self._sender.submit(f"void/{ledger.id.hex()}", prove):
-                    event("voided", time=self._now, job=ledger.id.hex(), rule=error.rule.name.lower())
+                self._undefendable[ledger.id] = error
             return
         joins = self._only in (None, ledger.id) and not ledger.done
         taken = Taken(ledger, params, job, self._try(job) if joins else _untried(), joins=joins)
@@ -325,6 +327,16 @@ class Worker:
             event("lie", time=self._now, cheat=taken.cheat.name, expectation=taken.cheat.expectation.to_dict())
         self._taken[ledger.id] = taken
         self._kept.add(ledger.id)
+
+    def _void(self, job: JobId, error: Undefendable) -> None:
+        """Commit to what proves that a job breaks a rule and, once that is mined, prove it."""
+        key, call = invalidity.proof(self.parts.contracts.validator, self._me, job, error.evidence)
+        sent = self._sender.submit(key, call)
+        if key.startswith("commit"):
+            return
+        del self._undefendable[job]
+        if sent:
+            event("voided", time=self._now, job=job.hex(), rule=error.rule.name.lower())
 
     def _try(self, job: Job) -> Future[Pace]:
         def tried() -> Pace:
@@ -369,7 +381,8 @@ class Worker:
     def _ask_row(self, job: JobId, missing: RowMissing) -> None:
         """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
         found = self._asks.row(job, self._market.params(job), missing, self._now)
-        if found is not None and self._free >= self._market.bond_of(job) and self._sender.submit(*found):
+        bond = self.parts.contracts.demands.row_bond_of(job, missing.row)
+        if found is not None and self._free >= bond and self._sender.submit(*found):
             event("demanded", time=self._now, job=job.hex(), row=missing.row)
 
     def _stake(self, taken: Taken) -> None:

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./IJobMarket.sol";
+import {IPrecommitted} from "./IPrecommitted.sol";
 import {IStakeVault} from "./IStakeVault.sol";
 import {IValidator} from "./IValidator.sol";
 
@@ -12,7 +13,7 @@ import {IValidator} from "./IValidator.sol";
 ///
 /// What is demanded is posted within answerSeconds, and the bond goes as a lost game's does: 60 % to who had the data. Or it is not:
 /// the bond returns, the payload cannot be accepted, and a row that nobody has voids the job.
-interface IAvailability {
+interface IAvailability is IPrecommitted {
     enum Status { None, Open, Answered, Missing, Closed }
 
     /// @param subject The claim whose payload is demanded, or the job whose row is.
@@ -20,6 +21,7 @@ interface IAvailability {
     /// @param deadline Answers count up to and including this second.
     /// @param row Of the dataset; 0 for a payload.
     /// @param next Leaves of the row that are posted.
+    /// @param wanted The leaves of a payload that the asker names.
     struct Demand {
         bytes32 subject;
         address asker;
@@ -28,6 +30,7 @@ interface IAvailability {
         uint64 deadline;
         uint32 row;
         uint32 next;
+        uint256 wanted;
     }
 
     /// @notice All demands for one claim's payload.
@@ -74,7 +77,8 @@ interface IAvailability {
         uint32 round,
         uint32 slot,
         uint64 beacon,
-        uint64 deadline
+        uint64 deadline,
+        uint256 wanted
     );
     event RowDemanded(
         bytes32 indexed demand, bytes32 indexed job, uint32 indexed row, address asker, uint64 deadline
@@ -85,10 +89,12 @@ interface IAvailability {
 
     // -- payloads
 
-    /// @notice Demands four leaves of the payload of a slot that has revealed, while receipts are given. Locks a game's bond.
-    function unavailable(bytes32 job, uint32 round, uint32 slot) external returns (bytes32 demand);
+    /// @notice Demands eight leaves of the payload of a slot that has revealed, while receipts are given. Locks a game's bond.
+    /// @param wanted Four of the leaves, 64 bits each, the first in the lowest: 24 bits name the tensor, by its number among those that
+    ///        are not EMPTY, the lower 40 its leaf; each counts modulo what there is. The beacon names the other four.
+    function unavailable(bytes32 job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 demand);
     /// @notice Posts them; anyone. 60 % of the bond to the slot's worker, the rest burned.
-    /// @param body What the claim said; `code` the encode Program's parts; `shown` the leaves in `leavesOf`'s order.
+    /// @param body What the claim said; `code` the encode Program's parts; `shown` the leaves, those that the asker named first.
     function answer(
         bytes32 demand, IJobMarket.Body calldata body, IValidator.Code calldata code, Shown[] calldata shown
     ) external;
@@ -97,12 +103,14 @@ interface IAvailability {
 
     // -- rows
 
-    /// @notice Demands a row of the job's dataset. Locks a game's bond.
+    /// @notice Demands a row of the job's dataset. Locks `rowBondOf`: a game's bond and the gas of posting its leaves.
     function demandRow(bytes32 job, uint32 row) external returns (bytes32 demand);
-    /// @notice Posts the row's leaves, in order, in one transaction or several; anyone. 60 % of the bond to who posts the last one.
+    /// @notice Posts a part of the row's leaves; anyone who committed to this call in an earlier block. Every part is paid at once: its
+    /// share of the bond goes to who posts it (60 %), the rest is burned.
     /// @param tree The dataset's tree: its root without the header.
-    function answerRow(bytes32 job, uint32 row, bytes32 tree, Row[] calldata rows) external;
-    /// @notice After the deadline: the job is void, the bond returns, and who demanded the row is the prover. Anyone.
+    /// @param begin The first of `rows` among the row's leaves. Leaves that others have posted meanwhile are skipped.
+    function answerRow(bytes32 job, uint32 row, bytes32 tree, uint32 begin, Row[] calldata rows) external;
+    /// @notice After the deadline: the job is void, the rest of the bond returns, and who demanded the row is the prover. Anyone.
     function voidForRow(bytes32 job, uint32 row) external;
 
     // -- views
@@ -113,6 +121,8 @@ interface IAvailability {
     function asked(bytes32 claim) external view returns (Asked memory);
     /// @notice The word that names the leaves of a payload's demand: known from the block after it on.
     function seedOf(bytes32 demand) external view returns (bytes32);
+    /// @notice What the asker of a row locks now.
+    function rowBondOf(bytes32 job, uint32 row) external view returns (uint256);
     function payloadDemandId(bytes32 claim, uint32 n) external pure returns (bytes32);
     function rowDemandId(bytes32 job, uint32 row) external pure returns (bytes32);
     function market() external view returns (IJobMarket);

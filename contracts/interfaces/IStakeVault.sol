@@ -70,10 +70,12 @@ interface IStakeVault {
     function raise(bytes32 key, uint256 amount) external;
     /// @notice Gives a lock back to its account's free stake.
     function unlock(bytes32 key) external;
-    /// @notice A lost challenge or demand. 60 % (rounded down) of the bond becomes the defender's credit, the rest is burned.
-    function takeBond(bytes32 key, address defender) external;
-    /// @notice The market: a convicted claim. `owed` of the stake becomes escrow, for work that fell with it. Of the rest, 30 % to one to three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of
-    /// it pay `refunds`, in order; every part rounded down, the rest is burned.
+    /// @notice A lost challenge or demand. Takes `amount` of the bond, all of it if it holds less: 60 % (rounded down) of that becomes
+    /// the defender's credit, the rest is burned; the lock keeps what was not taken.
+    function takeBond(bytes32 key, address defender, uint256 amount) external;
+    /// @notice The market: a convicted claim. `owed` of the stake becomes escrow, for work that fell with it. Of the rest, 30 % to one to
+    /// three winners, by 2 : 1 : 1; 20 % to the requester, of which up to 10 % of it pay `refunds`, in order; every part rounded down,
+    /// what is left is burned.
     function slash(
         bytes32 key, uint256 owed, address[] calldata winners, Refund[] calldata refunds, address requester
     ) external;

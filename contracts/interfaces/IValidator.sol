@@ -2,11 +2,12 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./IJobMarket.sol";
+import {IPrecommitted} from "./IPrecommitted.sol";
 
 /// @title IValidator
 /// @notice Voids a job whose committed parts break a rule without which no honest party could defend a claim (docs/protocol.md,
 /// section 8). Anyone shows the bytes that break it; nothing else is judged here.
-interface IValidator {
+interface IValidator is IPrecommitted {
     /// @notice What of a job is shown to be wrong.
     enum Subject { Header, Input, Output, Op, Operand, Cumulative, Constant, Layout, Genesis, Outer, Carry, Payload, Dataset }
 
@@ -119,7 +120,8 @@ interface IValidator {
 
     event Invalid(bytes32 indexed job, address indexed prover, Rule rule, Subject subject, uint8 program, uint32 index);
 
-    /// @notice Voids the job. Reverts `RuleHolds` unless `check` finds a broken rule.
+    /// @notice Voids the job. Reverts `RuleHolds` unless `check` finds a broken rule, `NotCommitted` unless the prover committed to
+    /// this call in an earlier block.
     function proveInvalid(bytes32 job, Evidence calldata evidence) external;
 
     /// @notice The rule that the evidence shows to be broken; Holds if it breaks none. Reverts if it is none of this job's.

@@ -10,6 +10,8 @@ pragma solidity ^0.8.21;
 error ProofInvalid();
 /// The caller is not the contract or the account that alone may do this.
 error Unauthorized(address caller);
+/// The caller has not committed to this act in an earlier block.
+error NotCommitted(bytes32 digest);
 
 // -- the vault
 

@@ -5,6 +5,7 @@ import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {JobInvalid} from "./Errors.sol";
 import {Merkle} from "./Merkle.sol";
 import {Prices} from "./Prices.sol";
+import {Program} from "./Program.sol";
 
 /// @title JobRules
 /// @notice Floors and ceilings of a job's parameters: a job that passes can be trained, judged and paid within block gas.
@@ -22,6 +23,10 @@ library JobRules {
     /// @dev A merge's stake is at most this many slot's stakes: who can work can merge.
     uint256 internal constant MERGE_SLOTS = 2;
     uint256 internal constant MAX_WINDOW = 30 days;
+    /// @dev Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes.
+    uint256 internal constant MAX_ROW = 1 << 18;
+    /// @dev Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset.
+    uint256 internal constant PART = 64;
     /// @dev Speakers have bits: 64 slots, then the witnesses.
     uint256 internal constant MAX_WITNESSES = 64;
 
@@ -32,7 +37,7 @@ library JobRules {
     function check(IJobMarket.JobParams memory p, uint256 unbondSeconds, uint256 inclusion, uint256 censor) internal pure {
         _require(p.profile == 1 && p.opset == 1, "profile");
         _require(p.stepProgram != 0 && p.encodeProgram != 0 && p.mergeProgram != 0, "programs");
-        _require(p.datasetRows > 0 && p.rowLength > 0, "dataset");
+        _require(p.datasetRows > 0 && p.rowLength > 0 && p.rowLength <= MAX_ROW, "dataset");
         _require(p.slots <= MAX_SLOTS && p.minSlots > 0 && p.minSlots <= p.slots, "slots");
         // The clock of a state is an i32: the last step of the last round must fit.
         _require(p.rounds > 0 && p.innerSteps > 0 && uint256(p.innerSteps) * p.rounds <= MAX_STEPS, "rounds");
@@ -72,7 +77,9 @@ library JobRules {
         // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         _require(
             (p.slotStake | p.mergeStake | p.witnessStake) <= type(uint88).max
-                && Prices.bondOf(p.bond, p.gasPrice, p.feeCap, p.feeCap) <= type(uint88).max,
+                && Prices.rowBondOf(
+                    Prices.bondOf(p.bond, p.gasPrice, p.feeCap, p.feeCap), p.bond, rowLeaves(p.rowLength)
+                ) <= type(uint88).max,
             "locks"
         );
         // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses
@@ -86,9 +93,22 @@ library JobRules {
                         >= uint256(p.revealSeconds) + p.attestSeconds + 3 * uint256(p.auditSeconds)),
             "witnesses"
         );
-        _require(_isWindow(p.answerSeconds, inclusion), "answers");
+        // INVARIANT: a row that somebody holds can be posted in time, however long it is.
+        _require(
+            _isWindow(p.answerSeconds, inclusion) && p.answerSeconds >= answerFloor(p.rowLength, inclusion), "answers"
+        );
         // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         _require(p.carry == 0 || (p.carry == 1 && p.payloadDepth == p.sharedDepth), "carry");
+    }
+
+    /// @notice The most leaves that hold words of one row.
+    function rowLeaves(uint256 rowLength) internal pure returns (uint256) {
+        return (rowLength + Program.CHUNK - 2) / Program.CHUNK + 1;
+    }
+
+    /// @notice The least time in which the longest answer can be posted: a commitment and its part, one after the other.
+    function answerFloor(uint256 rowLength, uint256 inclusion) internal pure returns (uint256) {
+        return 2 * inclusion * ((rowLeaves(rowLength) + PART - 1) / PART);
     }
 
     /// @notice The pay of one round in which everybody is paid.

@@ -14,7 +14,9 @@ library Prices {
     uint256 internal constant STAKE_PRICES = 10;
     /// ... and this many times the gas of a game at the cap.
     uint256 internal constant STAKE_GAMES = 4;
-    /// A bond holds this many times the gas of the defender.
+    /// Gas of posting one leaf of a row, in the deepest dataset.
+    uint256 internal constant LEAF_GAS = 80_000;
+    /// A bond holds this many times the gas of the defender, a row's also of its leaves.
     uint256 internal constant BOND_GAMES = 3;
     /// A witness's stake is at least this many fees.
     uint256 internal constant WITNESS_FEES = 20;
@@ -59,6 +61,12 @@ library Prices {
     /// @notice What a challenger locks: the job's own bond and three times the defender's gas at a base fee.
     function bondOf(uint256 bond, uint256 gasPrice, uint256 feeCap, uint256 baseFee) internal pure returns (uint256) {
         return bond + gasCost(BOND_GAMES * DEFENDER_GAS, gasPrice, feeCap, baseFee);
+    }
+
+    /// @notice What an asker of a row locks, given a game's bond now and the part of it that is the job's own.
+    /// @dev The rest is the gas of BOND_GAMES defences; that of as many postings of each leaf is in proportion, rounded up.
+    function rowBondOf(uint256 gameBond, uint256 bond, uint256 leaves) internal pure returns (uint256) {
+        return gameBond + _ceilDiv((gameBond - bond) * leaves * LEAF_GAS, DEFENDER_GAS);
     }
 
     /// @notice The ring with one more base fee; the oldest of ten is forgotten.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lockstep.disputes import HeldClaim
@@ -26,8 +27,9 @@ from lockstep.jobs import (
     trace_root,
 )
 from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.merging import Payload, base_checkpoint, fetch_payload
+from lockstep.merging import Payload, base_checkpoint, fetch_payload, stored_payload, wrong_leaves
 from lockstep.protocol import merkle
+from lockstep.protocol.availability import WANTED
 from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, Unreachable
 from lockstep.protocol.types import StateRoot
 
@@ -141,6 +143,18 @@ class PublicData:
         except LockstepError as error:
             return error.code
         return None
+
+    def wrong_leaves(self, claim: ClaimRecord) -> tuple[tuple[int, int], ...]:
+        """(tensor, leaf) of the first leaves in which a slot's stored payload differs from what its replay gave; none
+        if nothing is stored that could be compared."""
+        own = self._payloads.get((claim.out, claim.out2))
+        if own is None:
+            return ()
+        try:
+            stored = stored_payload(self.job, self.store, claim.payload)
+        except LockstepError:
+            return ()
+        return tuple(islice(wrong_leaves(own, stored), WANTED))
 
     def _accepted(self, ledger: JobLedger, round_: RoundLedger, slot: int, ref: Payload) -> Tensors:
         """An accepted payload; one that cannot be had is computed again by replaying its slot."""

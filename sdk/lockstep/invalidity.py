@@ -13,9 +13,10 @@ from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_parts
 
 if TYPE_CHECKING:
+    from lockstep.chain.contracts import Call, Validator
     from lockstep.jobs import Job
     from lockstep.protocol.jobs import JobParams
-    from lockstep.protocol.types import JobId
+    from lockstep.protocol.types import Address, JobId
     from lockstep.storage import ContentStore
 
 
@@ -37,6 +38,14 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
         if found is None:
             raise
         raise Undefendable(error, *found) from error
+
+
+def proof(validator: Validator, me: Address, job_id: JobId, evidence: Evidence) -> tuple[str, Call]:
+    """(key, transaction) of what voids a job, in the order of their sending: the commitment to the proof and, once
+    that is mined, the proof. Nobody who sees it in the mempool can be paid for it."""
+    prove = validator.prove_invalid(job_id, evidence)
+    commit = validator.committed(me, [prove])
+    return (f"void/{job_id.hex()}", prove) if commit is None else (f"commit/void/{job_id.hex()}", commit)
 
 
 def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, Rule] | None:

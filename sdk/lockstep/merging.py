@@ -21,6 +21,7 @@ from lockstep.protocol.errors import (
     Unreachable,
     UsageError,
 )
+from lockstep.protocol.merkle import LEAF_BYTES
 from lockstep.protocol.receipts import FINAL_REPORTS, Report
 from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
 from lockstep.storage.payload import (
@@ -96,12 +97,26 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
 
     Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
     """
-    limit = max(wire_length(job.payload_layout, f, job.carry_layout) for f in (F32_FORMAT, INT8_FORMAT))
-    tensors = payload_of_bytes(job, _fetch(store, payload.cid, limit))
+    tensors = stored_payload(job, store, payload)
     # INVARIANT: what is merged is what was claimed, bit for bit.
     if job.payload_roots(tensors) != (payload.out, payload.out2):
         raise PayloadInvalid("a payload does not hash to its claim's roots", hint="leave the slot out of the merge")
     return tensors
+
+
+def stored_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
+    """What lies under a payload's CID, decoded; raises as `fetch_payload`, but for what it holds."""
+    limit = max(wire_length(job.payload_layout, f, job.carry_layout) for f in (F32_FORMAT, INT8_FORMAT))
+    return payload_of_bytes(job, _fetch(store, payload.cid, limit))
+
+
+def wrong_leaves(own: Tensors, stored: Tensors) -> Iterator[tuple[int, int]]:
+    """(tensor, leaf) of every leaf in which a stored payload differs from what a replay gave."""
+    for ordinal, (ours, theirs) in enumerate(zip(own, stored, strict=True)):
+        mine, other = ours.tobytes(), theirs.tobytes()
+        for at in range(0, len(mine), LEAF_BYTES):
+            if mine[at : at + LEAF_BYTES] != other[at : at + LEAF_BYTES]:
+                yield ordinal, at // LEAF_BYTES
 
 
 def judge(fetch: Callable[[], object]) -> tuple[Report, str]:

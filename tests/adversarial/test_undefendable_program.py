@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep import jobs
+from lockstep.invalidity import proof
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.program import Op, Program, Tag, View
 from lockstep.protocol.types import Digest
@@ -57,7 +58,12 @@ def play(court: Court, trap, about: str) -> Ended:  # type: ignore[no-untyped-de
     evidence, rule = find(held) or (None, None)
     assert evidence is not None
     assert rule is not None
-    court.send(court.contracts.validator.prove_invalid(court.job_id, evidence), "verifier")
+    _, commit = proof(court.contracts.validator, court.address("verifier"), court.job_id, evidence)
+    court.send(commit, "verifier")
+    _, prove = proof(court.contracts.validator, court.address("verifier"), court.job_id, evidence)
+    # The proof is in the mempool: who copies it is refused, also with a commitment of the same block.
+    assert court.refused(prove, "mallory") == "NotCommitted"
+    court.send(prove, "verifier")
     assert court.refused(court.contracts.market.leave(court.job_id, 0, 0), "worker-0") == "WrongPhase"
     court.settle_void("verifier")
     return Ended(

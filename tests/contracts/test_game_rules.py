@@ -83,4 +83,4 @@ def test_verdicts_come_from_the_game_alone(deployed, accounts):
     with brownie.reverts():
         market.onConvicted(CLAIM, 1, [accounts[1]], [], {"from": accounts[1]})
     with brownie.reverts():
-        vault.takeBond(CLAIM, accounts[1], {"from": accounts[1]})
+        vault.takeBond(CLAIM, accounts[1], 1, {"from": accounts[1]})

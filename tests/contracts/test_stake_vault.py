@@ -7,6 +7,7 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 KEY = leaf(b"key")
+ALL = 2**256 - 1
 
 
 def test_deposit_needs_tokens_and_gives_free_stake(bench):
@@ -94,7 +95,7 @@ def test_only_the_market_and_the_game_move_stakes(bench):
     stranger = {"from": accounts[5]}
     for call, args in (
         (bench.vault.lock, (accounts[3], KEY, 1)),
-        (bench.vault.takeBond, (KEY, accounts[5])),
+        (bench.vault.takeBond, (KEY, accounts[5], 1)),
         (bench.vault.slash, (KEY, 0, [accounts[5]], [], accounts[5])),
         (bench.vault.slashLiveness, (KEY, 1)),
         (bench.vault.escrow, (accounts[3], 1)),
@@ -110,7 +111,7 @@ def test_the_game_cannot_touch_what_the_market_locked(bench):
     job.start()
     job.join()
     game = {"from": accounts[9]}
-    for call, args in ((bench.vault.unlock, ()), (bench.vault.takeBond, (accounts[9],))):
+    for call, args in ((bench.vault.unlock, ()), (bench.vault.takeBond, (accounts[9], 1))):
         with reverts("WrongKeeper"):
             call(job.claim(0), *args, game)
     with reverts("Unauthorized"):
@@ -123,18 +124,22 @@ def test_a_lost_bond_goes_to_the_defender_and_to_nobody(bench):
     game, challenger, defender = {"from": accounts[9]}, accounts[6], accounts[3]
     bench.vault.lock(challenger, KEY, 99, game)
     assert tuple(bench.vault.lockOf(KEY)) == (challenger, 99, True)
-    tx = bench.vault.takeBond(KEY, defender, game)
+    tx = bench.vault.takeBond(KEY, defender, 9, game)
     event = tx.events["BondTaken"]
-    assert (event["amount"], event["burned"], event["toDefender"]) == (99, 40, 59)
+    assert (event["amount"], event["burned"], event["toDefender"]) == (9, 4, 5)
+    assert tuple(bench.vault.lockOf(KEY)) == (challenger, 90, True), "a part is taken, the rest stays"
+    tx = bench.vault.takeBond(KEY, defender, ALL, game)
+    event = tx.events["BondTaken"]
+    assert (event["amount"], event["burned"], event["toDefender"]) == (90, 36, 54)
     assert bench.vault.credits(defender) == 59
     with reverts("NotLocked"):
-        bench.vault.takeBond(KEY, defender, game)
+        bench.vault.takeBond(KEY, defender, ALL, game)
 
 
 def test_credits_are_pulled_and_the_burned_is_pushed_by_anyone(bench):
     game, defender = {"from": accounts[9]}, accounts[3]
     bench.vault.lock(accounts[6], KEY, 100, game)
-    bench.vault.takeBond(KEY, defender, game)
+    bench.vault.takeBond(KEY, defender, ALL, game)
     before = bench.token.balanceOf(defender)
     bench.vault.withdraw({"from": defender})
     assert bench.token.balanceOf(defender) == before + 60

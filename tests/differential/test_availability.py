@@ -22,10 +22,11 @@ from lockstep.protocol.availability import Availability, Row, Shown, Status
 from lockstep.protocol.errors import ChainError, LockstepError
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
 from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.precommitted import digest_of
 from lockstep.protocol.program import F32, I32, Program
 from lockstep.protocol.rounds import Beyond, Block, Market
 from lockstep.protocol.stakes import BURN, Keeper
-from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.validator import Code, Parts
 from tests import arena, invalid
 
@@ -35,6 +36,7 @@ ROWS, LENGTH = 5, 300
 SLOTS = 2
 ANSWER = Seconds(60)
 ATTEST = Seconds(40)
+GAS_PRICE = Wei(10**9)
 
 
 def encode_program() -> Program:
@@ -68,7 +70,13 @@ def params(answer_seconds: Seconds = ANSWER) -> JobParams:
         merkle.tensor_root(I32, (ROWS, LENGTH), DATA), ROWS, LENGTH, StateRoot(sound.genesis_shared),
         StateRoot(sound.genesis_outer), StateRoot(sound.zero_carry), 1, 2, 1,
     )  # fmt: skip
-    return replace(arena.params_of(terms, SLOTS), attest_seconds=ATTEST, answer_seconds=answer_seconds)
+    return replace(
+        arena.params_of(terms, SLOTS),
+        attest_seconds=ATTEST,
+        answer_seconds=answer_seconds,
+        gas_price=GAS_PRICE,
+        fee_cap=10**9,
+    )
 
 
 class Hashes(dict[int, bytes]):
@@ -80,6 +88,9 @@ class Hashes(dict[int, bytes]):
 
     def __missing__(self, number: int) -> bytes:
         return bytes(self._w3.eth.get_block(number)["hash"])
+
+
+Part = tuple[Call, Callable[[Block, Address], None]]
 
 
 @dataclass
@@ -180,13 +191,16 @@ class Both:
     def demand(self, sender: LocalAccount, job: JobId, slot: int) -> tuple[str, Digest]:
         claim = self.claim(job, slot)
         demand = availability.payload_demand_id(claim, self.twin.by_claim.get(claim, availability.Asked()).count)
-        call = self.arena.contracts.demands.unavailable(job, 0, slot)
-        return self.act(sender, call, lambda b, s: self.twin.unavailable(b, s, job, 0, slot)), demand
+        # Different for every demand, far beyond what there is.
+        wanted = int.from_bytes(demand, "big")
+        call = self.arena.contracts.demands.unavailable(job, 0, slot, wanted)
+        return self.act(sender, call, lambda b, s: self.twin.unavailable(b, s, job, 0, slot, wanted)), demand
 
     def shown(self, demand: Digest) -> tuple[Shown, ...]:
         """The leaves that are due; before the beacon, some."""
         seed = self.arena.contracts.demands.seed_of(demand) or demand
-        return availability.payload_answer(seed, ENCODE, TENSORS.__getitem__)
+        wanted = self.twin.demands[demand].wanted if demand in self.twin.demands else 0
+        return availability.payload_answer(wanted, seed, ENCODE, TENSORS.__getitem__)
 
     def answer(self, demand: Digest, shown: tuple[Shown, ...], body: Body | None = None, code: Code = CODE) -> str:
         said = body or self.opened().body
@@ -201,10 +215,24 @@ class Both:
         call = self.arena.contracts.demands.demand_row(job, row)
         return self.act(sender, call, lambda b, s: self.twin.demand_row(b, s, job, row))
 
-    def answer_row(self, job: JobId, row: int, rows: tuple[Row, ...], tree: Digest | None = None) -> str:
+    def part(self, job: JobId, row: int, rows: tuple[Row, ...], begin: int = 0, tree: Digest | None = None) -> Part:
+        """A part of a row, as a transaction and for the twin."""
         root = tree or availability.row_answer(params(), DATA, 0)[0]
-        call = self.arena.contracts.demands.answer_row(job, row, root, rows)
-        return self.act(self.poor, call, lambda b, s: self.twin.answer_row(b, s, job, row, root, rows))
+        call = self.arena.contracts.demands.answer_row(job, row, root, begin, rows)
+        return call, lambda b, s: self.twin.answer_row(b, s, call.data, job, row, root, begin, rows)
+
+    def commit(self, sender: LocalAccount, *calls: Call) -> str:
+        digests = [digest_of(Address(sender.address), call.data) for call in calls]
+        call = self.arena.contracts.demands.commit(digests)
+        return self.act(sender, call, lambda b, s: self.twin.commitments.commit(b, digests))
+
+    def answer_row(
+        self, job: JobId, row: int, rows: tuple[Row, ...], tree: Digest | None = None, begin: int = 0
+    ) -> str:
+        """Commits to a part, and posts it."""
+        part = self.part(job, row, rows, begin, tree)
+        assert self.commit(self.poor, part[0]) == ""
+        return self.act(self.poor, *part)
 
     def void_for_row(self, job: JobId, row: int) -> str:
         call = self.arena.contracts.demands.void_for_row(job, row)
@@ -346,7 +374,7 @@ def test_spoiled_answers_are_refused(both: Both) -> None:
         (*shown[:with_op], replace(shown[with_op], descriptor=ENCODE.descriptors[-1] + b"\0"), *shown[with_op + 1 :]),
     ):
         assert both.answer(demand, wrong) == "ProofInvalid"
-    for wrong in ((replace(shown[0], leaf=shown[0].leaf + bytes(4)), *shown[1:]), shown[:3], (*shown, shown[0]), ()):
+    for wrong in ((replace(shown[0], leaf=shown[0].leaf + bytes(4)), *shown[1:]), shown[:7], (*shown, shown[0]), ()):
         assert both.answer(demand, wrong) == "AnswerWrong"
     body = both.opened().body
     assert both.answer(demand, shown, replace(body, out2=StateRoot(bytes(32)))) == "CommitmentMismatch"
@@ -376,10 +404,13 @@ def test_posted_row_pays_who_posted_it_and_ends_all_demands_for_it(both: Both, r
     _, rows = availability.row_answer(params(), DATA, row)
     assert both.answer_row(job, row, rows[:1]) == ""
     assert len(rows) > 1, "the rows of this dataset lie in several leaves"
-    assert both.answer_row(job, row, rows) == "AnswerWrong", "one leaf is posted already"
-    assert both.market.books.credits[poster] == before, "it is paid when it is whole"
-    assert both.answer_row(job, row, rows[1:]) == ""
-    assert both.market.books.credits[poster] - before == both.market.bond_of(job) * 60 // 100
+    bond, n = both.twin.row_bond_of(job, row), len(rows)
+    first_share = bond // n * 60 // 100
+    assert both.market.books.credits[poster] - before == first_share, "every part is paid at once"
+    assert both.answer_row(job, row, rows[:1]) == "AlreadyDone", "each leaf once"
+    assert both.answer_row(job, row, rows[2:], begin=2) == "AnswerWrong", "in order"
+    assert both.answer_row(job, row, rows) == "", "what is there already is skipped"
+    assert both.market.books.credits[poster] - before == first_share + (bond - bond // n) * 60 // 100
     assert both.demand_row(both.arena.challenger, job, row) == "AlreadyDone"
     both.later(ANSWER + 1)
     assert both.void_for_row(job, row) == "DemandClosed"
@@ -405,6 +436,41 @@ def test_row_that_nobody_has_voids_the_job(both: Both) -> None:
     both.compare()
 
 
+def test_a_part_that_was_not_committed_in_an_earlier_block_is_not_paid(both: Both) -> None:
+    """Whoever copies an answer out of the mempool has committed to nothing, and cannot use the answerer's digest."""
+    job = both.to_attesting(params())
+    assert both.demand_row(both.arena.challenger, job, 0) == ""
+    part = both.part(job, 0, availability.row_answer(params(), DATA, 0)[1])
+    assert both.act(both.poor, *part) == "NotCommitted"
+    assert both.commit(both.poor, part[0]) == ""
+    assert both.act(both.arena.worker, *part) == "NotCommitted", "the digest is its sender's"
+    w3 = both.arena.devnet.w3
+    w3.provider.make_request("evm_setAutomine", [False])  # type: ignore[arg-type]
+    try:
+        worker, digest = both.arena.worker, digest_of(Address(both.arena.worker.address), part[0].data)
+        commit = both.arena.contracts.demands.commit([digest])
+        hashes = [
+            both._ask(
+                "eth_sendTransaction", {"from": a.address, "to": c.to, "data": "0x" + c.data.hex(), "gas": hex(c.gas)}
+            )
+            for a, c in ((worker, commit), (worker, part[0]))
+        ]
+        both.arena.devnet.mine(1)
+    finally:
+        w3.provider.make_request("evm_setAutomine", [True])  # type: ignore[arg-type]
+    first, second = (w3.eth.get_transaction_receipt(h) for h in hashes)
+    assert first["blockNumber"] == second["blockNumber"]
+    assert (first["status"], second["status"]) == (1, 0), "committed and shown in one block: a copy"
+    both.twin.commitments.commit(both.block(first["blockNumber"]), [digest])
+    later = both.arena.contracts.demands.commit([digest])
+    assert both.act(worker, later, lambda b, s: both.twin.commitments.commit(b, [digest])) == ""
+    assert both.arena.contracts.demands.committed_at(digest) == first["blockNumber"], "the first block stays"
+    before = both.market.books.credits[Address(both.poor.address)]
+    assert both.act(both.poor, *part) == ""
+    assert both.market.books.credits[Address(both.poor.address)] > before
+    both.compare()
+
+
 def test_rows_that_are_not_the_datasets_are_refused(both: Both) -> None:
     job = both.to_attesting(params())
     assert both.demand_row(both.arena.challenger, job, ROWS) == "NoSuchRow"
@@ -418,7 +484,8 @@ def test_rows_that_are_not_the_datasets_are_refused(both: Both) -> None:
     assert both.answer_row(job, 1, other) == "ProofInvalid"
     assert both.answer_row(job, 1, (spoiled, *rows[1:])) == "ProofInvalid"
     assert both.answer_row(job, 1, (replace(rows[0], leaf=rows[0].leaf[4:]), *rows[1:])) == "AnswerWrong"
-    assert both.answer_row(job, 1, ()) == "AnswerWrong"
+    assert both.answer_row(job, 1, ()) == "AlreadyDone", "nothing new"
+    assert both.answer_row(job, 1, (*rows, rows[0])) == "AnswerWrong"
     assert both.answer_row(job, 2, rows) == "DemandClosed", "nobody has demanded that one"
     assert both.settle(availability.row_demand_id(job, 1)) == "TooEarly"
     both.later(ANSWER + 1)
@@ -453,7 +520,8 @@ def test_random_acts_are_refused_and_stored_alike(both: Both, seed: int) -> None
             both.demand_row(dice.choice(accounts), job, row)
         elif act == 7:
             rows = availability.row_answer(params(), DATA, dice.randrange(ROWS))[1]
-            both.answer_row(job, row, rows[dice.randrange(2) :])
+            begin = dice.randrange(2)
+            both.answer_row(job, row, rows[begin : 1 + dice.randrange(3)], begin=begin)
         elif act == 8 and dice.random() < 0.3:
             both.void_for_row(job, row)
         elif act == 9:
@@ -476,8 +544,22 @@ def test_random_acts_are_refused_and_stored_alike(both: Both, seed: int) -> None
 def test_a_payload_without_tensors_needs_no_leaf() -> None:
     header = availability.ProgramHeader.decode(ENCODE.header)
     empty = replace(header, outputs=(availability.Alias(0),) * len(header.outputs))
-    assert availability.named_leaves(Digest(bytes(32)), empty) == []
-    assert len(availability.named_leaves(Digest(bytes(32)), header)) == availability.LEAVES
+    assert availability.named_leaves(7, Digest(bytes(32)), empty) == []
+    assert len(availability.named_leaves(7, Digest(bytes(32)), header)) == availability.LEAVES
+
+
+def test_half_of_the_leaves_are_the_askers_choice() -> None:
+    header = availability.ProgramHeader.decode(ENCODE.header)
+    entries = [k for k, layout in enumerate(ENCODE.output_layout) if layout is not None]
+    lacking = [(0, 2), (4, 1 << 39), ((1 << 24) - 1, 0)]
+    wanted = availability.pack_wanted(lacking, b"asker")
+    named = availability.named_leaves(wanted, Digest(bytes(32)), header)
+    assert named[:3] == [(entries[i % len(entries)], number) for i, number in lacking]
+    other = availability.named_leaves(wanted, Digest(b"\1" * 32), header)
+    assert named[:4] == other[:4], "the beacon changes none of them"
+    assert not set(named[4:]) & set(other[4:])
+    assert availability.pack_wanted([], b"asker") != availability.pack_wanted([], b"another")
+    assert availability.pack_wanted([(1, 1)] * 9, b"") == availability.pack_wanted([(1, 1)] * 4, b"")
 
 
 def test_an_op_of_the_payload_has_the_header_of_its_descriptor() -> None:

@@ -15,6 +15,7 @@ import pytest
 from lockstep.chain import artifacts
 from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
+from lockstep.invalidity import proof
 from lockstep.protocol import validator
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import JobStatus
@@ -62,10 +63,15 @@ def job_of(court: Arena, held: validator.Held) -> JobId:
 
 @pytest.mark.parametrize("what", ["33 instructions", "a view beyond the end", "STEP_OUT entry 4", "a flat dataset"])
 def test_proven_job_is_void_for_good_and_pays_its_prover(court: Arena, what: str) -> None:
-    case, contracts = invalid.cases()[what], court.contracts
+    case, contracts, me = invalid.cases()[what], court.contracts, Address(court.challenger.address)
     job = job_of(court, case.job)
     prove = contracts.validator.prove_invalid(job, case.evidence)
-    court.send(prove, court.challenger)
+    with pytest.raises(ChainError, match="NotCommitted"):
+        court.send(prove, court.challenger)
+    for _ in range(2):
+        court.send(proof(contracts.validator, me, job, case.evidence)[1], court.challenger)
+    with pytest.raises(ChainError, match="NotCommitted"):
+        court.send(prove, court.worker)
     stored = contracts.market.job(job)
     assert (stored.status, stored.prover) == (JobStatus.VOID, court.challenger.address)
     with pytest.raises(ChainError, match="WrongJobStatus"):
@@ -82,12 +88,14 @@ def test_proven_job_is_void_for_good_and_pays_its_prover(court: Arena, what: str
 def test_sound_job_stands_and_another_jobs_evidence_is_none_of_its_own(court: Arena) -> None:
     sound, contracts = invalid.sound(), court.contracts
     job = job_of(court, sound)
-    for evidence in list(invalid.everything(sound))[::20]:
-        with pytest.raises(ChainError, match="RuleHolds"):
-            court.send(contracts.validator.prove_invalid(job, evidence), court.challenger)
-    other = invalid.cases()["33 instructions"].evidence
-    with pytest.raises(ChainError, match="ProofInvalid"):
-        court.send(contracts.validator.prove_invalid(job, other), court.challenger)
+    tried = dict.fromkeys(list(invalid.everything(sound))[::20], "RuleHolds")
+    tried[invalid.cases()["33 instructions"].evidence] = "ProofInvalid"
+    for evidence, refusal in tried.items():
+        me = Address(court.challenger.address)
+        court.send(proof(contracts.validator, me, job, evidence)[1], court.challenger)
+        court.devnet.mine(1)
+        with pytest.raises(ChainError, match=refusal):
+            court.send(proof(contracts.validator, me, job, evidence)[1], court.challenger)
     assert contracts.market.job(job).status == JobStatus.ACTIVE
 
 

@@ -80,7 +80,7 @@ def test_a_demanded_row_is_posted_by_the_coordinator_which_holds_the_data(market
     assert answered["demand"] == row_demand_id(job.id, 3).hex()
     assert demand is not None
     assert demand.status == Status.ANSWERED
-    bond = market.contracts.market.bond_of(job.id)
+    bond = demands.row_bond_of(job.id, 3)
     assert vault.credits(Address(market.devnet.account("coordinator").address)) == bond * 60 // 100
     market.devnet.mine(3)
     asker.send(demands.demand_row(job.id, 4), "another row")

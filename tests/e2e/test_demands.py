@@ -53,13 +53,14 @@ def test_owner_answers_for_its_payload_and_whoever_has_the_data_for_a_row(market
     owner, asker, third = market.workers
     claims = market.claim([market.run(slot) for slot in range(toyjob.SLOTS)])
     demands, vault = market.contracts.demands, market.contracts.vault
-    asker.outbox.send(demands.unavailable(market.job_id, 0, 0), "unavailable")
+    asker.outbox.send(demands.unavailable(market.job_id, 0, 0, 5), "unavailable")
     asker.outbox.send(demands.demand_row(market.job_id, 7), "row")
     market.devnet.mine(2)
 
-    bond = market.contracts.market.bond_of(market.job_id)
-    assert send_all(market, third, third.outbox) == ["answer"], "the row; the payload is another's"
-    assert vault.credits(Address(third.account.address)) == Wei(bond * 60 // 100)
+    bond, row_bond = market.contracts.market.bond_of(market.job_id), demands.row_bond_of(market.job_id, 7)
+    assert send_all(market, third, third.outbox) == ["commit"], "the row; the payload is another's"
+    assert send_all(market, third, third.outbox) == ["answer"], "once the commitment is mined"
+    assert vault.credits(Address(third.account.address)) == Wei(row_bond * 60 // 100)
     assert send_all(market, owner, owner.outbox) == ["answer"], "the payload; the row is posted"
     assert vault.credits(Address(owner.account.address)) == Wei(bond * 60 // 100)
     assert demands.demand(payload_demand_id(claims[0], 0)).status == Status.ANSWERED  # type: ignore[union-attr]
@@ -130,7 +131,8 @@ def test_a_row_that_is_posted_is_demanded_no_more(market: Market) -> None:
     market.devnet.advance(Seconds(ANSWER + 1))
     verifier.wait_for("demanded", 120.0)
     third = market.workers[2]
-    assert send_all(market, third, third.outbox) == ["answer"], "who holds the data posts the row"
+    assert send_all(market, third, third.outbox) == ["commit"], "who holds the data commits to the row"
+    assert send_all(market, third, third.outbox) == ["answer"], "and posts it"
     market.devnet.advance(Seconds(60))
     market.devnet.mine(8)
     for file, data in kept:

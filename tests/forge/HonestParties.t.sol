@@ -219,6 +219,11 @@ contract HonestPartiesTest is Deployed {
     function _void() private {
         IValidator.Evidence memory e;
         e.subject = IValidator.Subject.Dataset;
+        bytes memory call = abi.encodeCall(validator.proveInvalid, (job, e));
+        bytes32[] memory digests = new bytes32[](1);
+        digests[0] = keccak256(abi.encode(address(this), keccak256(call)));
+        validator.commit(digests);
+        CHEATS.roll(block.number + 1);
         validator.proveInvalid(job, e);
     }
 

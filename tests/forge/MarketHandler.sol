@@ -280,7 +280,7 @@ contract MarketHandler {
         } else {
             uint256 before = _creditsOfAll();
             market.onRejected(claim);
-            vault.takeBond(bond, market.claim(claim).worker);
+            vault.takeBond(bond, market.claim(claim).worker, type(uint256).max);
             slashed += held.amount;
             slashedTo += _creditsOfAll() - before;
         }

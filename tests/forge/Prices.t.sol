@@ -19,6 +19,7 @@ contract PricesTest {
         _check("witnessFloor", 1, _witnessFloor);
         _check("gasCost", 4, _gasCost);
         _check("bondOf", 4, _bondOf);
+        _check("rowBondOf", 3, _rowBondOf);
         _check("push", 2, _push);
         _check("median", 2, _median);
         require(bytes(CHEATS.readLine(VECTORS)).length == 0, "a rule that is not asked");
@@ -71,6 +72,7 @@ contract PricesTest {
             Prices.DEFENDER_GAS,
             Prices.STAKE_PRICES,
             Prices.STAKE_GAMES,
+            Prices.LEAF_GAS,
             Prices.BOND_GAMES,
             Prices.WITNESS_FEES,
             Prices.FEES,
@@ -97,6 +99,10 @@ contract PricesTest {
 
     function _bondOf(uint256[] memory a, uint256 i) private pure returns (uint256) {
         return Prices.bondOf(a[i], a[i + 1], a[i + 2], a[i + 3]);
+    }
+
+    function _rowBondOf(uint256[] memory a, uint256 i) private pure returns (uint256) {
+        return Prices.rowBondOf(a[i], a[i + 1], a[i + 2]);
     }
 
     function _push(uint256[] memory a, uint256 i) private pure returns (uint256) {

@@ -162,7 +162,7 @@ contract VaultTest {
                 bytes memory wrong = abi.encodeWithSelector(WrongKeeper.selector, KEY);
                 _reverts(keepers[k], abi.encodeCall(vault.unlock, (KEY)), wrong);
                 _reverts(keepers[k], abi.encodeCall(vault.slashLiveness, (KEY, 1)), wrong);
-                if (k > 0) _reverts(keepers[k], abi.encodeCall(vault.takeBond, (KEY, ALICE)), wrong);
+                if (k > 0) _reverts(keepers[k], abi.encodeCall(vault.takeBond, (KEY, ALICE, 1)), wrong);
             }
             CHEATS.prank(keepers[i]);
             vault.slashLiveness(KEY, 1);
@@ -175,15 +175,39 @@ contract VaultTest {
         vault.deposit(100);
         vault.lock(address(this), KEY, 10);
         bytes memory refused = abi.encodeWithSelector(Unauthorized.selector, address(this));
-        _reverts(abi.encodeCall(vault.takeBond, (KEY, ALICE)), refused);
+        _reverts(abi.encodeCall(vault.takeBond, (KEY, ALICE, 1)), refused);
         address[3] memory keepers = [GAME, WITNESSES, AVAILABILITY];
         for (uint256 i = 0; i < 3; i++) {
             CHEATS.prank(keepers[i]);
             vault.lock(address(this), keccak256(abi.encode(i)), 11);
             CHEATS.prank(keepers[i]);
-            vault.takeBond(keccak256(abi.encode(i)), ALICE);
+            vault.takeBond(keccak256(abi.encode(i)), ALICE, type(uint256).max);
         }
         require(vault.credits(ALICE) == 18 && vault.credits(vault.BURN()) == 15, "60 % of 11, rounded down, thrice");
+    }
+
+    function testFuzz_a_bond_is_taken_in_parts_and_no_unit_of_it_is_lost(uint88 bond, uint256[4] calldata parts) external {
+        vault.deposit(bond);
+        CHEATS.prank(AVAILABILITY);
+        vault.lock(address(this), KEY, bond);
+        uint256 left = bond;
+        uint256 earned = 0;
+        for (uint256 i = 0; i < 4 && left > 0; i++) {
+            uint256 part = parts[i] < left ? parts[i] : left;
+            CHEATS.prank(AVAILABILITY);
+            vault.takeBond(KEY, ALICE, parts[i]);
+            (left, earned) = (left - part, earned + part * 60 / 100);
+            require(vault.lockOf(KEY).amount == left, "the lock keeps what was not taken");
+            require((vault.lockOf(KEY).account != address(0)) == (left > 0), "and is gone with its last unit");
+        }
+        require(vault.credits(ALICE) == earned, "60 % of each part, rounded down");
+        require(earned + vault.credits(vault.BURN()) + left == bond, "the rest is burned");
+        if (left > 0) {
+            CHEATS.prank(AVAILABILITY);
+            vault.unlock(KEY);
+        }
+        require(vault.free(address(this)) == left, "what nobody took returns");
+        _requireBooksMatch();
     }
 
     function testFuzz_strangers_move_nothing(address stranger) external {
@@ -193,7 +217,7 @@ contract VaultTest {
         bytes[8] memory calls = [
             abi.encodeCall(vault.lock, (address(this), keccak256("other"), 1)),
             abi.encodeCall(vault.unlock, (KEY)),
-            abi.encodeCall(vault.takeBond, (KEY, stranger)),
+            abi.encodeCall(vault.takeBond, (KEY, stranger, 1)),
             abi.encodeCall(vault.slashLiveness, (KEY, 1)),
             abi.encodeCall(vault.slash, (KEY, 0, _one(stranger), new IStakeVault.Refund[](0), stranger)),
             abi.encodeCall(vault.escrow, (address(this), 1)),

@@ -25,6 +25,7 @@ from lockstep.protocol.jobs import (
     Reveal,
     Round,
 )
+from lockstep.protocol.precommitted import digest_of
 from lockstep.protocol.stakes import Keeper, Lock
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
@@ -63,6 +64,9 @@ GAS = {
     "Validator.proveInvalid": 3_000_000,
     "Availability.answer": 3_000_000,
     "Availability.answerRow": 6_000_000,
+    # These store a word for each part of an answer.
+    "Availability.commit": 1_000_000,
+    "Validator.commit": 1_000_000,
     # Each of these may draw first, which loops over the slots and the duties (64 of either at most).
     "Witnesses.draw": 6_000_000,
     "Witnesses.enrol": 6_000_000,
@@ -396,7 +400,25 @@ class Game(Contract):
         return int(self.read("defending", account))
 
 
-class Validator(Contract):
+class Precommitted(Contract):
+    """A contract that pays for what is shown to it, once its sender has committed to the very call."""
+
+    def committed_at(self, digest: Digest) -> int:
+        """The block in which a digest was first committed; 0 if it was not."""
+        return int(self.read("committedAt", digest))
+
+    def commit(self, digests: Sequence[Digest]) -> Call:
+        """Commits to calls that follow in a later block."""
+        return self.call("commit", list(digests))
+
+    def committed(self, me: Address, calls: Sequence[Call]) -> Call | None:
+        """The commitment that is still to be sent before `calls` can be; None once it is mined."""
+        digests = [digest_of(me, call.data) for call in calls]
+        missing = [digest for digest in digests if not self.committed_at(digest)]
+        return self.commit(missing) if missing else None
+
+
+class Validator(Precommitted):
     """Voids jobs that could not be defended."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
@@ -407,7 +429,7 @@ class Validator(Contract):
         return self.call("proveInvalid", job, evidence.abi())
 
 
-class Demands(Contract):
+class Demands(Precommitted):
     """Availability: bonded demands for payloads and rows."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
@@ -415,10 +437,10 @@ class Demands(Contract):
 
     def demand(self, demand: bytes) -> Demand | None:
         """A demand as stored; None if it was never made."""
-        subject, asker, status, beacon, deadline, row, following = self.read("demand", demand)
+        subject, asker, status, beacon, deadline, row, following, wanted = self.read("demand", demand)
         if not status:
             return None
-        return Demand(Digest(subject), asker, Status(status), beacon, Seconds(deadline), row, following)
+        return Demand(Digest(subject), asker, Status(status), beacon, Seconds(deadline), row, following, wanted)
 
     def seed_of(self, demand: bytes) -> Digest | None:
         """The word that names a payload's leaves to a transaction in the next block; None before the beacon."""
@@ -432,9 +454,13 @@ class Demands(Contract):
         """Whether a demand for the claim's payload ended unanswered; reverts while one is open."""
         return bool(self.read("missing", claim))
 
-    def unavailable(self, job: JobId, r: int, slot: int) -> Call:
-        """Demands a payload."""
-        return self.call("unavailable", job, r, slot)
+    def row_bond_of(self, job: JobId, row: int) -> Wei:
+        """What the asker of a row locks now."""
+        return Wei(self.read("rowBondOf", job, row))
+
+    def unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
+        """Demands a payload: four leaves that are `wanted`, and four that the beacon names."""
+        return self.call("unavailable", job, r, slot, wanted)
 
     def answer(self, demand: bytes, body: Body, code: Code, shown: Sequence[Shown]) -> Call:
         """Posts the leaves that a payload's demand names."""
@@ -448,9 +474,9 @@ class Demands(Contract):
         """Demands a row of the dataset."""
         return self.call("demandRow", job, row)
 
-    def answer_row(self, job: JobId, row: int, tree: Digest, rows: Sequence[Row]) -> Call:
-        """Posts leaves of a row."""
-        return self.call("answerRow", job, row, tree, [astuple(shown) for shown in rows])
+    def answer_row(self, job: JobId, row: int, tree: Digest, begin: int, rows: Sequence[Row]) -> Call:
+        """Posts a part of a row's leaves."""
+        return self.call("answerRow", job, row, tree, begin, [astuple(shown) for shown in rows])
 
     def void_for_row(self, job: JobId, row: int) -> Call:
         """Voids the job for a row that nobody posted."""

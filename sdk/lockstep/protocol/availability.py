@@ -2,8 +2,9 @@
 
     demand  Open -> Answered | Missing | Closed
 
-A payload is demanded while receipts are given: the next block names four of its leaves, and whoever has them posts
-them. A row of the dataset is demanded at any time. `leaves_of` and `row_answer` are the answerer's side.
+A payload is demanded while receipts are given: the asker names four of its leaves, the next block four more, and
+whoever has them posts them. A row of the dataset is demanded at any time. `payload_answer` and `row_answer` are the
+answerer's side.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from enum import IntEnum
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
-from lockstep.protocol import claims, merkle
+from lockstep.protocol import claims, economics, merkle
 from lockstep.protocol.jobs import NEVER, Body, JobParams, JobStatus, word
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
+from lockstep.protocol.precommitted import Precommitted
 from lockstep.protocol.program import I32, Alias, Op, Program, ProgramHeader
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.rounds import Block, Market
@@ -26,8 +28,12 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 from lockstep.protocol.validator import Code
 
-LEAVES = 4
-"""Of a payload that a demand names: who lacks half of it passes once in sixteen times."""
+LEAVES = 8
+"""Of a payload that a demand names: half of them the asker, half the beacon."""
+WANTED = 4
+"""Of them the asker names."""
+ORDINAL_BITS, NUMBER_BITS = 24, 40
+"""Of a leaf that the asker names: its tensor's number among those that are not EMPTY, and its own."""
 BEACON_BLOCKS = 256
 """The EVM's blockhash knows this many blocks."""
 
@@ -59,6 +65,8 @@ class Demand:
     row: int = 0
     next: int = 0
     """Leaves of the row that are posted."""
+    wanted: int = 0
+    """The leaves of a payload that the asker names."""
 
 
 @dataclass
@@ -134,14 +142,15 @@ class Availability:
     market: Market
     demands: dict[Digest, Demand] = field(default_factory=dict)
     by_claim: dict[ClaimId, Asked] = field(default_factory=dict)
+    commitments: Precommitted = field(default_factory=Precommitted)
     now: Seconds = NEVER
     """Of the last act: `missing` is asked within one."""
 
     # -- payloads
 
     @_verb
-    def unavailable(self, block: Block, sender: Address, job: JobId, r: int, slot: int) -> Digest:
-        """Demands four leaves of a payload; locks a game's bond."""
+    def unavailable(self, block: Block, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
+        """Demands eight leaves of a payload, four of them `wanted`; locks a game's bond."""
         ro, p = self.market._round(job, r), self.market.params.get(job)
         if p is None:
             raise revert("WrongPhase", job, r)
@@ -154,7 +163,7 @@ class Availability:
         self._lock(sender, demand, self.market.bond_of(job))
 
         self.by_claim[claim] = Asked(asked.count + 1, asked.open + 1, deadline, asked.missing)
-        self.demands[demand] = Demand(Digest(claim), sender, Status.OPEN, block.number + 1, deadline)
+        self.demands[demand] = Demand(Digest(claim), sender, Status.OPEN, block.number + 1, deadline, wanted=wanted)
         return demand
 
     @_verb
@@ -170,7 +179,7 @@ class Availability:
         # INVARIANT: evidence is about the Programs that the job names.
         if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.encode_program):
             raise revert("ProofInvalid")
-        _require_shown(self.seed_of(block, demand), merkle.node(body.out, body.out2), code, shown)
+        _require_shown(d.wanted, self.seed_of(block, demand), merkle.node(body.out, body.out2), code, shown)
 
         d.status = Status.ANSWERED
         self.by_claim[claim].open -= 1
@@ -196,7 +205,7 @@ class Availability:
 
     @_verb
     def demand_row(self, block: Block, sender: Address, job: JobId, row: int) -> Digest:
-        """Demands a row of the dataset; locks a game's bond."""
+        """Demands a row of the dataset; locks a game's bond and the gas of posting its leaves."""
         p = self.market.params.get(job)
         # INVARIANT: rows are demanded of a job that goes on.
         if p is None or not self._goes_on(job):
@@ -207,7 +216,7 @@ class Availability:
         # INVARIANT: a row is demanded once: what was posted is public.
         if demand in self.demands:
             raise revert("AlreadyDone")
-        self._lock(sender, demand, self.market.bond_of(job))
+        self._lock(sender, demand, self.row_bond_of(job, row))
 
         deadline = Seconds(block.time + p.answer_seconds)
         self.demands[demand] = Demand(Digest(job), sender, Status.OPEN, 0, deadline, row)
@@ -215,34 +224,46 @@ class Availability:
 
     @_verb
     def answer_row(
-        self, block: Block, sender: Address, job: JobId, row: int, tree: Digest, rows: Sequence[Row]
-    ) -> None:
-        """Posts the row's leaves, in order; 60 % of the bond to who posts the last one."""
+        self, block: Block, sender: Address, data: bytes, job: JobId, row: int, tree: Digest, begin: int,
+        rows: Sequence[Row],
+    ) -> None:  # fmt: skip
+        """Posts a part of the row's leaves, from the one numbered `begin` on; `data` are the transaction's, to which
+        the sender has committed. Every part is paid at once: 60 % of its share of the bond to who posts it."""
         demand = row_demand_id(job, row)
         d = self._open(block, demand)
+        self.commitments.require(block, sender, data)
         p = self.market.params[job]
         header = TensorHeader(I32, (p.dataset_rows, p.row_length))
         # INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
         if merkle.tensor_root_of_tree(header, tree) != bytes(p.dataset_root):
             raise revert("ProofInvalid")
-        due = leaves_of_row(p, row)[d.next :]
+        leaves = leaves_of_row(p, row)
+        following, end = d.next, begin + len(rows)
         # INVARIANT: a row's leaves are posted in order, each once.
-        if not rows or len(rows) > len(due):
+        if begin > following or end > len(leaves):
             raise revert("AnswerWrong")
-        for at, shown in zip(due, rows, strict=False):
+        if end <= following:
+            raise revert("AlreadyDone")
+        # INVARIANT: who posts single leaves ahead of others spoils none of their parts: what is there already is
+        # skipped.
+        for at, shown in zip(leaves[following:end], rows[following - begin :], strict=True):
             _require_length(header, at, shown.leaf)
             _verify(tree, merkle.leaf(shown.leaf), at, header.depth, shown.proof)
 
-        d.next += len(rows)
-        if len(rows) < len(due):
-            return
-        d.status = Status.ANSWERED
+        d.next = end
+        share = None
+        if end == len(leaves):
+            d.status = Status.ANSWERED
+        else:
+            # INVARIANT: every leaf earns the same share of the bond, and the last one what is left of it.
+            held = self.market.books.locks[demand].amount
+            share = held * (end - following) // (len(leaves) - following)
 
-        self.market.books.take_bond(demand, sender, keeper=Keeper.AVAILABILITY)
+        self.market.books.take_bond(demand, sender, share, keeper=Keeper.AVAILABILITY)
 
     @_verb
     def void_for_row(self, block: Block, job: JobId, row: int) -> None:
-        """After the deadline: the job is void, the bond returns, and who demanded the row is the prover."""
+        """After the deadline: the job is void, the rest of the bond returns, and who demanded the row is the prover."""
         demand = row_demand_id(job, row)
         d = self._expired(block, demand)
         goes_on = self._goes_on(job)
@@ -279,6 +300,11 @@ class Availability:
         known = block.hashes[beacon] if block.number - beacon <= BEACON_BLOCKS else bytes(32)
         return keccak(demand + known)
 
+    def row_bond_of(self, job: JobId, row: int) -> Wei:
+        """What the asker of a row locks now."""
+        p = self.market.params[job]
+        return economics.row_bond_of(self.market.bond_of(job), p.bond, len(leaves_of_row(p, row)))
+
     # -- inside
 
     def _lock(self, sender: Address, demand: Digest, bond: Wei) -> None:
@@ -308,11 +334,11 @@ class Availability:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 
-def _require_shown(seed: Digest, state: bytes, code: Code, shown: Sequence[Shown]) -> None:
-    """Each of the leaves that the seed names, under the claim's last state: its payload and its carry."""
+def _require_shown(wanted: int, seed: Digest, state: bytes, code: Code, shown: Sequence[Shown]) -> None:
+    """Each of the leaves that the asker and the seed name, under the claim's last state: its payload and its carry."""
     header = ProgramHeader.decode(code.header)
-    places = named_leaves(seed, header)
-    # INVARIANT: a demand names four leaves, of a payload without tensors none.
+    places = named_leaves(wanted, seed, header)
+    # INVARIANT: a demand names eight leaves, of a payload without tensors none.
     if len(shown) != len(places):
         raise revert("AnswerWrong")
     for (entry, number), s in zip(places, shown, strict=True):
@@ -326,12 +352,32 @@ def _require_shown(seed: Digest, state: bytes, code: Code, shown: Sequence[Shown
         _verify(state, merkle.tensor_root_of_tree(tensor, tree), entry, header.s_out, s.entry_proof)
 
 
-def named_leaves(seed: Digest, header: ProgramHeader) -> list[tuple[int, int]]:
+def named_leaves(wanted: int, seed: Digest, header: ProgramHeader) -> list[tuple[int, int]]:
     """(entry, number) of each leaf: an entry that `encode` puts out, and a number whose remainder by its leaves is the
     leaf."""
     entries = [k for k, alias in enumerate(header.outputs) if alias.kind != Alias.EMPTY_KIND]
-    words = [int.from_bytes(keccak(seed + word(i)), "big") for i in range(LEAVES if entries else 0)]
-    return [(entries[(w >> 128) % len(entries)], w % (1 << 128)) for w in words]
+    named = [_named(wanted, seed, i) for i in range(LEAVES if entries else 0)]
+    return [(entries[tensor % len(entries)], number) for tensor, number in named]
+
+
+def _named(wanted: int, seed: Digest, i: int) -> tuple[int, int]:
+    """The tensor's number and the leaf's, neither reduced yet."""
+    # INVARIANT: half of the leaves are what the asker lacks, the others nobody's choice.
+    if i < WANTED:
+        packed = wanted >> (ORDINAL_BITS + NUMBER_BITS) * i & (1 << ORDINAL_BITS + NUMBER_BITS) - 1
+        return packed >> NUMBER_BITS, packed & (1 << NUMBER_BITS) - 1
+    drawn = int.from_bytes(keccak(seed + word(i - WANTED)), "big")
+    return drawn >> 128, drawn & (1 << 128) - 1
+
+
+def pack_wanted(leaves: Sequence[tuple[int, int]], salt: bytes) -> int:
+    """What `unavailable` takes: up to four (tensor, leaf) that the asker lacks, the rest drawn from the salt."""
+    drawn = int.from_bytes(keccak(salt), "big")
+    width = ORDINAL_BITS + NUMBER_BITS
+    for i, (ordinal, number) in enumerate(leaves[:WANTED]):
+        drawn &= ~((1 << width) - 1 << width * i)
+        drawn |= (ordinal << NUMBER_BITS | number) << width * i
+    return drawn
 
 
 def _tensor(header: ProgramHeader, entry: int, code: Code, s: Shown) -> TensorHeader:
@@ -366,7 +412,7 @@ def leaves_of_row(p: JobParams, row: int) -> list[int]:
 # -- the answerer's side -----------------------------------------------------------------------------------------------
 
 
-def payload_answer(seed: Digest, program: Program, tensors: Callable[[int], bytes]) -> tuple[Shown, ...]:
+def payload_answer(wanted: int, seed: Digest, program: Program, tensors: Callable[[int], bytes]) -> tuple[Shown, ...]:
     """The leaves that a demand names; `tensors(entry)` gives an entry's contents."""
     header = ProgramHeader.decode(program.header)
     layout = program.output_layout
@@ -375,7 +421,7 @@ def payload_answer(seed: Digest, program: Program, tensors: Callable[[int], byte
     ]
     levels = merkle.levels(roots)
     shown = []
-    for entry, number in named_leaves(seed, header):
+    for entry, number in named_leaves(wanted, seed, header):
         data, tensor, alias = tensors(entry), layout[entry], program.outputs[entry]
         assert tensor is not None, "an entry that is named is a tensor"
         at = number % tensor.leaves

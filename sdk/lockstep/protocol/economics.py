@@ -21,8 +21,10 @@ STAKE_PRICES = 10
 """A stake is at least this many times the price of what it backs ..."""
 STAKE_GAMES = 4
 """... and this many times the gas of a game at the cap."""
+LEAF_GAS = 80_000
+"""Gas of posting one leaf of a row, in the deepest dataset."""
 BOND_GAMES = 3
-"""A bond holds this many times the gas of the defender."""
+"""A bond holds this many times the gas of the defender, a row's also of its leaves."""
 WITNESS_FEES = 20
 """A witness's stake is at least this many fees."""
 
@@ -92,6 +94,14 @@ def gas_cost(gas: int, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:
 def bond_of(bond: Wei, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:
     """What a challenger locks: the job's own bond and three times the defender's gas at a base fee."""
     return Wei(bond + gas_cost(BOND_GAMES * DEFENDER_GAS, gas_price, fee_cap, base_fee))
+
+
+def row_bond_of(game_bond: Wei, bond: Wei, leaves: int) -> Wei:
+    """What an asker of a row locks, given a game's bond now and the part of it that is the job's own.
+
+    The rest is the gas of BOND_GAMES defences; that of as many postings of each leaf is in proportion, rounded up.
+    """
+    return Wei(game_bond + _ceil_div((game_bond - bond) * leaves * LEAF_GAS, DEFENDER_GAS))
 
 
 def push(ring: int, base_fee: int) -> int:

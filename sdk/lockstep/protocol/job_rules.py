@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from lockstep.protocol import economics
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import NEVER, ZERO, JobParams
+from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Seconds, Wei
 
@@ -19,6 +20,10 @@ MAX_WITNESSES = 64
 MAX_LEAD = 16
 MAX_DEPTH = 24
 MAX_STEPS = 1 << 24
+MAX_ROW = 1 << 18
+"""Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes."""
+PART = 64
+"""Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset."""
 MIN_CLOCK = Seconds(60)
 ONE_SECOND = Seconds(1)
 GAME_MOVES = 16
@@ -55,11 +60,17 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
     slot_floor = economics.stake_floor(p.slot_price, p.gas_price)
     merge_floor = economics.stake_floor(p.merge_price, p.gas_price)
     bond_floor = economics.bond_floor(p.slot_price, max(1, p.inner_steps))
-    dearest = economics.bond_of(p.bond, p.gas_price, max(1, p.fee_cap), max(1, p.fee_cap))
+    dearest_game = economics.bond_of(p.bond, p.gas_price, max(1, p.fee_cap), max(1, p.fee_cap))
+    dearest = economics.row_bond_of(dearest_game, p.bond, row_leaves(p.row_length))
+    answer_seconds = max(least, answer_floor(p.row_length, chain.inclusion))
     bounds: list[tuple[str, bool, str]] = [
         ("profile", p.profile == 1 and p.opset == 1, "profile and opset must be 1"),
         ("programs", ZERO not in (p.step_program, p.encode_program, p.merge_program), "no program root is zero"),
-        ("dataset", p.dataset_rows > 0 and p.row_length > 0, "dataset_rows and row_length must be positive"),
+        (
+            "dataset",
+            p.dataset_rows > 0 and 0 < p.row_length <= MAX_ROW,
+            f"dataset_rows positive, 1 <= row_length <= {MAX_ROW}",
+        ),
         ("slots", 0 < p.min_slots <= p.slots <= MAX_SLOTS, f"1 <= min_slots <= slots <= {MAX_SLOTS}"),
         (
             "rounds",
@@ -137,7 +148,12 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
                 "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + 3 x audit_seconds"
             ),
         ),
-        ("answers", least <= p.answer_seconds <= MAX_WINDOW, f"{least} <= answer_seconds <= {MAX_WINDOW}"),
+        # INVARIANT: a row that somebody holds can be posted in time, however long it is.
+        (
+            "answers",
+            answer_seconds <= p.answer_seconds <= MAX_WINDOW,
+            f"{answer_seconds} <= answer_seconds <= {MAX_WINDOW}: two transactions for each {PART} leaves of a row",
+        ),
         # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         (
             "carry",
@@ -149,3 +165,13 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
         if not holds:
             broken = revert("JobInvalid", group)
             raise ChainError(broken.message, f"required: {rule}", code=broken.code)
+
+
+def row_leaves(row_length: int) -> int:
+    """The most leaves that hold words of one row."""
+    return (row_length + LEAF_ELEMENTS - 2) // LEAF_ELEMENTS + 1
+
+
+def answer_floor(row_length: int, inclusion: Seconds) -> Seconds:
+    """The least time in which the longest answer can be posted: a commitment and its part, one after the other."""
+    return Seconds(2 * inclusion * (-(-row_leaves(row_length) // PART)))

@@ -10,6 +10,7 @@ from lockstep.protocol.errors import ChainError, FundsError
 HINTS: dict[str, str] = {
     # anywhere
     "ProofInvalid": "the proof was made for another root, position or depth: build it again from the claim's files",
+    "NotCommitted": "commit to this very call first, and send it in a later block",
     "Unauthorized": "another account alone may do this: check which key signs",
     # vault
     "StakeTooLow": "deposit more stake first: `lockstep worker stake`",

@@ -129,16 +129,20 @@ class Books:
 
         self.free[taken.account] += taken.amount
 
-    def take_bond(self, key: bytes, defender: Address, keeper: Keeper = Keeper.GAME) -> None:
-        """A lost challenge or demand: 60 % (rounded down) to the defender, the rest is burned."""
+    def take_bond(self, key: bytes, defender: Address, amount: int | None = None, keeper: Keeper = Keeper.GAME) -> None:
+        """A lost challenge or demand. Takes `amount` of the bond, all of it if it holds less (None: all of it): 60 %
+        (rounded down) of that to the defender, the rest is burned; the lock keeps what was not taken."""
         # INVARIANT: a stake behind a claim is never taken as a bond.
         if keeper == Keeper.MARKET:
             raise revert("Unauthorized", keeper)
-        taken = self._take(key, keeper)
-        to_defender = taken.amount * 60 // 100
+        held = self._take(key, keeper)
+        taken = held.amount if amount is None else min(amount, held.amount)
+        to_defender = taken * 60 // 100
 
+        if taken < held.amount:
+            self.locks[key] = replace(held, amount=Wei(held.amount - taken))
         self.credits[defender] += to_defender
-        self.credits[BURN] += taken.amount - to_defender
+        self.credits[BURN] += taken - to_defender
 
     def slash(
         self,

@@ -9,7 +9,7 @@ from lockstep.chain import artifacts, reverts
 from lockstep.chain.contracts import Contracts, Lock
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
-from lockstep.protocol import jobs
+from lockstep.protocol import job_rules, jobs
 from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.job_rules import check_params
@@ -129,6 +129,14 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
     assert exact.challenge_seconds == exact.reveal_seconds + exact.attest_seconds + 3 * exact.audit_seconds
     contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
     check_params(replace(good, carry=1, shared_depth=1, payload_depth=1), unbond, times)
+    half = Wei(1 << 87)
+    dear = replace(good, gas_price=Wei((1 << 88) // 240_000_000), slot_stake=half, merge_stake=half)
+    check_params(dear, unbond, times)
+    # Both sides draw these lines at the same length and second: that holds their constants equal.
+    for length, parts in ((63 * 256 + 1, 1), (job_rules.MAX_ROW, 17)):
+        long = replace(good, answer_seconds=Seconds(2 * parts * times.inclusion), row_length=length)
+        check_params(long, unbond, times)
+        contracts.market.read("create", long, 0, long.escrow, sender=rich.address)
     bad: list[tuple[str, JobParams]] = [
         ("profile", replace(good, profile=2)),
         ("profile", replace(good, opset=0)),
@@ -166,7 +174,11 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("witnesses", replace(exact, witness_stake=Wei(201))),
         ("witnesses", replace(exact, audit_seconds=Seconds(4))),
         ("witnesses", replace(exact, challenge_seconds=Seconds(exact.challenge_seconds - 1))),
-        ("answers", replace(good, answer_seconds=Seconds(0))),
+        ("answers", replace(good, answer_seconds=Seconds(2 * times.inclusion - 1))),
+        ("answers", replace(good, answer_seconds=Seconds(24), row_length=63 * 256 + 2)),
+        ("answers", replace(good, answer_seconds=Seconds(17 * 24 - 1), row_length=job_rules.MAX_ROW)),
+        ("dataset", replace(good, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW + 1)),
+        ("locks", replace(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
         ("carry", replace(good, carry=1, shared_depth=1, payload_depth=0)),
         ("carry", replace(good, carry=1, shared_depth=1, payload_depth=2)),
         ("carry", replace(good, carry=2, shared_depth=1, payload_depth=1)),

@@ -45,6 +45,14 @@ def test_a_bond_rises_with_the_base_fee_up_to_the_cap(bond: int, gas_price: int,
     assert most == bond + 3 * economics.DEFENDER_GAS * gas_price, "at the cap: three times the defender's gas"
 
 
+@given(AMOUNTS, st.integers(0, 1 << 60), FEES.map(lambda fee: fee + 1), st.integers(1, 1025))
+def test_a_rows_bond_pays_for_posting_each_leaf(bond: int, gas_price: int, cap: int, leaves: int) -> None:
+    game = economics.bond_of(Wei(bond), Wei(gas_price), cap, cap)
+    row = economics.row_bond_of(game, Wei(bond), leaves)
+    assert row == game + 3 * leaves * economics.LEAF_GAS * gas_price, "at the cap: three times each leaf's gas"
+    assert (row - game) * 60 // 100 >= leaves * economics.LEAF_GAS * gas_price, "60 % of it is more than the gas"
+
+
 @given(AMOUNTS, st.integers(1, 1 << 24))
 def test_a_bond_is_at_least_the_price_of_a_step(price: int, steps: int) -> None:
     floor = economics.bond_floor(Wei(price), steps)

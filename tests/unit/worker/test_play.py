@@ -29,7 +29,7 @@ TERMS = replace(
     PARAMS, spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT,
     genesis_shared=StateRoot(ROOT), genesis_outer=StateRoot(ROOT), zero_carry=StateRoot(ROOT),
     zero_payload=StateRoot(ROOT), clock_seconds=Seconds(60), aggregator=ZERO_ADDRESS, max_fail=6,
-    answer_seconds=Seconds(9),
+    answer_seconds=Seconds(24),
 )  # fmt: skip
 OUT, OUT2 = StateRoot(keccak(b"out")), StateRoot(keccak(b"out2"))
 
