@@ -32,7 +32,7 @@ SLICE_SECONDS = 1.0
 STUCK_SECONDS = 20.0
 """Of this machine's time: after that a transaction is waited for beside, where its fee is raised."""
 STUCK_WAIT_SECONDS = 40.0
-REST_SECONDS = (1.0, 60.0)
+REST_SECONDS = (1.0, 10.0)
 """How long a game rests whose move failed: at first, and at most, doubled each time."""
 
 log = structlog.get_logger(__name__)

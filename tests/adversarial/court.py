@@ -36,7 +36,7 @@ from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job, TrainingJob
 from lockstep.ledger import ClaimRecord, Ledger, Watcher
 from lockstep.merging import fetch_payloads, finish, store_checkpoint
-from lockstep.protocol import game, honest, moves
+from lockstep.protocol import backing, game, honest, moves
 from lockstep.protocol.claims import claim_id, commitment
 from lockstep.protocol.game import game_id
 from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
@@ -350,7 +350,8 @@ class Court:
         run = jobs.merge_run(self.job, public.base(ledger, ledger.rounds[r]), payloads, ledger.rounds[r].seed, r)
         merged = finish(lie(run) if lie else run)
         cid = store_checkpoint(self.store, merged.checkpoint)
-        self.send(market.merge(self.job_id, r, StateRoot(merged.out), StateRoot(merged.out2), cid), merger)
+        rounds = backing.wanted(self.params, r)
+        self.send(market.merge(self.job_id, r, StateRoot(merged.out), StateRoot(merged.out2), cid, rounds), merger)
         claim = market.claim_id_of(self.job_id, r, MERGE_SLOT)
         self.held[claim] = HeldClaim(merged.run, [merged.root])
         return claim
@@ -520,24 +521,28 @@ class Court:
         paid = sum(e.amount for e in (*self.events("Paid"), *fees))
         assert gained["requester"] >= -paid, "the requester pays for accepted work alone"
         for e in self.events("Slashed"):
-            assert 2 * e.burned >= e.amount, f"of {e.amount} only {e.burned} were burned"
+            shared = e.amount - e.owed
+            assert 2 * e.burned >= shared, f"of {shared} only {e.burned} were burned"
         return gained
 
     def settle_void(self, prover: str) -> None:
-        """End a job that was proven invalid, and check who has what: the requester's deposit pays each slot of an
-        unsettled round and, of what is left, 30 % to the prover; the rest is burned; nobody else gains or loses."""
+        """End a job that was proven invalid, and check who has what: the requester's deposit pays each committed claim
+        of an unsettled round and, of what is left, 30 % to the prover; the rest is burned; nobody else gains or
+        loses."""
         market = self.contracts.market
         books = market.job(self.job_id)
         assert books.status == JobStatus.VOID
         deposit = books.deposit
-        slots = sum(len(self.ledger().jobs[self.job_id].rounds[r].holders) for r in range(books.settled, books.started))
+        rounds = self.ledger().jobs[self.job_id].rounds
+        held = [h for r in range(books.settled, books.started) for h in rounds[r].holders.values()]
+        workers = [self.name_of(account) for account, status in held if status >= ClaimStatus.COMMITTED]
         for r in range(books.settled, books.started):
             self.send(market.release(self.job_id, r), "requester")
         self.send(market.finish(self.job_id), "requester")
-        left = deposit - slots * self.params.slot_price
+        left = deposit - len(workers) * self.params.slot_price
         expected = dict.fromkeys(self.accounts, 0)
-        for name in ("worker-0", "worker-1", "worker-2"):
-            expected[name] = slots // 3 * self.params.slot_price
+        for name in workers:
+            expected[name] += self.params.slot_price
         expected[prover] += left * 30 // 100
         expected["requester"] = -deposit
         assert {name: self.wealth(name) - WALLET for name in self.accounts} == expected

@@ -29,7 +29,7 @@ from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import Watcher
 from lockstep.merging import RoundRecord, base_checkpoint, payload_bytes, store_checkpoint
 from lockstep.numerics.trace import layout_root
-from lockstep.protocol import honest, merkle, moves
+from lockstep.protocol import backing, honest, merkle, moves
 from lockstep.protocol.claims import commitment
 from lockstep.protocol.game import Game
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
@@ -261,7 +261,7 @@ class Market:
         out, out2 = self.job.checkpoint_roots(checkpoint)
         cid = store_checkpoint(self.store, checkpoint)
         attempt = market.job(self.job_id).attempt
-        call = market.merge(self.job_id, r, StateRoot(out), StateRoot(out2), cid)
+        call = market.merge(self.job_id, r, StateRoot(out), StateRoot(out2), cid, backing.wanted(self.params, r))
         worker.outbox.send(call, f"merge/{r}/{attempt}")
         claim = market.claim_id_of(self.job_id, r)
         worker.held[claim] = HeldClaim(run, [run.root(1, final)])
