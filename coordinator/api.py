@@ -7,15 +7,18 @@ import binascii
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
+import structlog
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Select, exists, func, select, tuple_
 from sqlalchemy.orm import Session
+from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from coordinator import announcements, metrics, problems, receipts
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
@@ -39,7 +42,7 @@ from coordinator.schema import (
     SignedPage,
     StatusOut,
 )
-from lockstep.protocol.errors import NotFoundError, TryLater, UsageError
+from lockstep.protocol.errors import LockstepError, NotFoundError, TryLater, UsageError
 
 READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
@@ -57,6 +60,8 @@ CURSOR_CHARACTERS = 200
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
 RowT = TypeVar("RowT")
 BodyT = TypeVar("BodyT", bound=BaseModel)
+
+log = structlog.get_logger(__name__)
 
 public = APIRouter(prefix="/api/v1")
 service = APIRouter()
@@ -214,19 +219,37 @@ def give_receipt(context: Ctx, request: Small) -> ReceiptAccepted:
 
 
 @public.post("/blobs", status_code=201)
-def put_blob(context: Ctx, request: Blob, response: Response) -> BlobOut:
+async def put_blob(context: Ctx, request: Blob, response: Response) -> BlobOut:
     """Relay the body into storage; the answer is its CID."""
-    cid = context.store.put(request.body)
+    cid = await context.backing.call(lambda: context.store.put(request.body))
     response.headers["Location"] = f"/api/v1/blobs/{cid}"
     return BlobOut(cid=cid, bytes=len(request.body))
 
 
 @public.get("/blobs/{cid}", response_class=Response)
-def get_blob(context: Ctx, cid: str) -> Response:
-    """Content by CID, verified block by block before it leaves."""
-    data = context.store.get(cid, max_bytes=context.max_blob_bytes)
+async def get_blob(context: Ctx, cid: str) -> Response:
+    """Content by CID, verified block by block before it leaves; broken off where a later block cannot be had."""
+    pieces = context.store.get_stream(cid, max_bytes=context.max_blob_bytes)
+    # What is wrong with the first block, its size or the CID itself still gets a status.
+    first = await context.backing.call(lambda: next(pieces, b""))
     headers = {"ETag": f'"{cid}"', "Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in context.backing.stream(pieces):
+            yield piece
+
+    return Pieces(body(), media_type="application/octet-stream", headers=headers)
+
+
+class Pieces(StreamingResponse):
+    """A stream that breaks off, so that no client takes it for whole, when the store fails in the middle of it."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except LockstepError as error:
+            log.warning("answer broken off", code=error.code, why=error.message)
 
 
 def _parsed(kind: type[BodyT], request: SignedRequest) -> BodyT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from coordinator.backing import Backing
 from coordinator.db import Database
 from coordinator.nonces import Nonces
 from coordinator.quotas import Quotas
@@ -29,3 +30,5 @@ class Context:
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
+    backing: Backing = field(default_factory=Backing)
+    """Calls to the store."""

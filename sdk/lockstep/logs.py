@@ -11,6 +11,17 @@ NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "
 """Libraries that tell more than their warnings."""
 
 
+def only_warnings() -> None:
+    """Send structlog's warnings to stderr as text, and nothing else: the stdout of a command is its answer."""
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        # Asked for at each line, so that it is the stderr of the moment.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
 def configure(level: int = logging.INFO) -> None:
     """Send structlog and the standard library's loggers to stderr in one format."""
     renderer: structlog.typing.Processor = (
@@ -23,6 +34,7 @@ def configure(level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,

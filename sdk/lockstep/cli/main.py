@@ -14,6 +14,7 @@ from importlib.metadata import entry_points, requires
 
 import typer
 
+from lockstep import logs
 from lockstep.cli import key, storage, train
 from lockstep.cli.demo import demo
 from lockstep.cli.output import fail
@@ -45,6 +46,7 @@ def build() -> typer.Typer:
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit with the error tree's code; a bug leaves its trace in a file, not on the screen."""
     args = sys.argv[1:] if argv is None else argv
+    logs.only_warnings()
     try:
         code = _run(args)
     except LockstepError as error:
