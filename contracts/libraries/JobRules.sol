@@ -66,9 +66,7 @@ library JobRules {
         // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         _require(
             (p.slotStake | p.mergeStake | p.witnessStake) <= type(uint88).max
-                && Prices.rowBondOf(
-                    Prices.bondOf(p.bond, p.gasPrice, p.feeCap, p.feeCap), p.bond, rowLeaves(p.rowLength)
-                ) <= type(uint88).max,
+                && Prices.dearestRowBond(p.bond, p.gasPrice, rowLeaves(p.rowLength)) <= type(uint88).max,
             "locks"
         );
         // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses
@@ -83,7 +81,7 @@ library JobRules {
             "witnesses"
         );
         // INVARIANT: a row that somebody holds can be posted in time, however long it is.
-        _require(_isWindow(p.answerSeconds) && p.answerSeconds >= answerFloor(p.rowLength), "answers");
+        _require(p.answerSeconds >= answerFloor(p.rowLength) && p.answerSeconds <= MAX_WINDOW, "answers");
         // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         _require(p.carry == 0 || (p.carry == 1 && p.payloadDepth == p.sharedDepth), "carry");
     }
