@@ -103,13 +103,12 @@ contract Availability is IAvailability, Precommitted {
         Shown[] calldata shown
     ) private view {
         Program.Header memory h = Program.decodeHeader(code.header);
-        uint256 count = _entries(code.header, h);
+        uint256[] memory entries = _entries(code.header, h);
         // INVARIANT: a demand names eight leaves, of a payload without tensors none.
-        if (shown.length != (count == 0 ? 0 : LEAVES)) revert AnswerWrong();
+        if (shown.length != (entries.length == 0 ? 0 : LEAVES)) revert AnswerWrong();
         for (uint256 i = 0; i < shown.length; i++) {
             (uint256 tensor, uint256 number) = _named(wanted, seed, i);
-            uint256 entry = _entryAt(code.header, h, tensor % count);
-            _requireLeaf(state, entry, number, code, h, shown[i]);
+            _requireLeaf(state, entries[tensor % entries.length], number, code, h, shown[i]);
         }
     }
 
@@ -165,23 +164,24 @@ contract Availability is IAvailability, Precommitted {
         return (abi.encodePacked(raw[1], rank, dim), uint32(bytes4(raw[2:6])));
     }
 
-    /// @dev Entries of the last state that are not EMPTY.
-    function _entries(bytes calldata header, Program.Header memory h) private pure returns (uint256 count) {
-        for (uint256 k = 0; k < 1 << h.stateOut; k++) {
-            (uint256 kind,) = Program.aliasOf(header, h, k);
-            if (kind != Program.ALIAS_EMPTY) count++;
-        }
-    }
-
-    /// @dev The position of the `nth` of them.
-    function _entryAt(bytes calldata header, Program.Header memory h, uint256 nth) private pure returns (uint256 k) {
-        while (true) {
-            (uint256 kind,) = Program.aliasOf(header, h, k);
-            if (kind != Program.ALIAS_EMPTY) {
-                if (nth == 0) return k;
-                nth--;
+    /// @dev The entries of the last state that are not EMPTY, in order: read once, since there may be 1,024 of them.
+    function _entries(bytes calldata header, Program.Header memory h) private pure returns (uint256[] memory entries) {
+        uint256 begin = Program.INPUTS_AT + (6 << h.stateIn);
+        bytes calldata aliases = header[begin:begin + (3 << h.stateOut)];
+        entries = new uint256[](1 << h.stateOut);
+        uint256 count = 0;
+        for (uint256 k = 0; 3 * k < aliases.length;) {
+            uint256 kind;
+            assembly ("memory-safe") {
+                kind := byte(0, calldataload(add(aliases.offset, mul(3, k))))
             }
-            k++;
+            unchecked {
+                if (kind != Program.ALIAS_EMPTY) entries[count++] = k;
+                k++;
+            }
+        }
+        assembly ("memory-safe") {
+            mstore(entries, count)
         }
     }
 

@@ -52,6 +52,7 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
     ]
     bonds = [(dice.choice(AMOUNTS), price, cap, fee) for _, price, cap, fee in costs[::2]]
     rows = [(economics.bond_of(*bond), bond[0], leaves) for bond in bonds[::7] for leaves in (1, 2, 193, 1025)]
+    dearest = [(bond, price, n) for (bond, price, _, _), (_, _, n) in zip(bonds, rows, strict=False)]
     rings = [_filled(fees) for fees in _histories(dice)]
     pushes = [(dice.choice(rings), fee) for fee in BASE_FEES] + [(ring, dice.randrange(10**11)) for ring in rings]
     return {
@@ -61,6 +62,7 @@ def _cases(dice: random.Random) -> dict[str, tuple[Callable[..., int], list[Case
         "gasCost": (economics.gas_cost, costs),
         "bondOf": (economics.bond_of, bonds),
         "rowBondOf": (economics.row_bond_of, rows),
+        "dearestRowBond": (economics.dearest_row_bond, dearest),
         "push": (economics.push, pushes),
         "median": (economics.median, [(ring, none) for ring in rings for none in (0, WORD256)]),
     }

@@ -77,9 +77,7 @@ library JobRules {
         // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         _require(
             (p.slotStake | p.mergeStake | p.witnessStake) <= type(uint88).max
-                && Prices.rowBondOf(
-                    Prices.bondOf(p.bond, p.gasPrice, p.feeCap, p.feeCap), p.bond, rowLeaves(p.rowLength)
-                ) <= type(uint88).max,
+                && Prices.dearestRowBond(p.bond, p.gasPrice, rowLeaves(p.rowLength)) <= type(uint88).max,
             "locks"
         );
         // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses

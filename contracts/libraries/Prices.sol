@@ -69,6 +69,11 @@ library Prices {
         return gameBond + _ceilDiv((gameBond - bond) * leaves * LEAF_GAS, DEFENDER_GAS);
     }
 
+    /// @notice The same at the cap, where it is highest.
+    function dearestRowBond(uint256 bond, uint256 gasPrice, uint256 leaves) internal pure returns (uint256) {
+        return bond + BOND_GAMES * (DEFENDER_GAS + leaves * LEAF_GAS) * gasPrice;
+    }
+
     /// @notice The ring with one more base fee; the oldest of ten is forgotten.
     /// @dev Newest in the lowest bits, each in units rounded up, plus one: zero is a place that nothing has filled.
     function push(uint256 ring, uint256 baseFee) internal pure returns (uint256) {

@@ -30,7 +30,7 @@ library Program {
     uint256 internal constant CHUNK = 256;
 
     uint256 private constant EXTENTS_AT = 24;
-    uint256 private constant INPUTS_AT = 15;
+    uint256 internal constant INPUTS_AT = 15;
 
     /// @notice The fixed part of a descriptor.
     struct Op {

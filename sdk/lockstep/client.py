@@ -31,9 +31,10 @@ from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
-from lockstep.protocol.job_rules import check_params
+from lockstep.protocol.job_rules import answer_floor, check_params
 from lockstep.protocol.jobs import JobParams, JobStatus, Phase
 from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.presets import CHAINS
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
+
+SLOWEST = max(CHAINS.values(), key=lambda chain: chain.inclusion)
+"""A job's answers are given time on every chain that is known."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +390,7 @@ def _params(job: TrainingJob, spec: Spec) -> JobParams:
         audit_seconds=terms.audit_seconds,
         witness_fee=terms.witness_fee,
         witness_stake=terms.witness_stake,
-        answer_seconds=terms.answer_seconds,
+        answer_seconds=max(terms.answer_seconds, answer_floor(job.dataset.row_tokens, SLOWEST.inclusion)),
         gas_price=terms.gas_price,
         fee_cap=terms.fee_cap,
         carry=int(job.carry),

@@ -20,6 +20,7 @@ contract PricesTest {
         _check("gasCost", 4, _gasCost);
         _check("bondOf", 4, _bondOf);
         _check("rowBondOf", 3, _rowBondOf);
+        _check("dearestRowBond", 3, _dearestRowBond);
         _check("push", 2, _push);
         _check("median", 2, _median);
         require(bytes(CHEATS.readLine(VECTORS)).length == 0, "a rule that is not asked");
@@ -103,6 +104,10 @@ contract PricesTest {
 
     function _rowBondOf(uint256[] memory a, uint256 i) private pure returns (uint256) {
         return Prices.rowBondOf(a[i], a[i + 1], a[i + 2]);
+    }
+
+    function _dearestRowBond(uint256[] memory a, uint256 i) private pure returns (uint256) {
+        return Prices.dearestRowBond(a[i], a[i + 1], a[i + 2]);
     }
 
     function _push(uint256[] memory a, uint256 i) private pure returns (uint256) {

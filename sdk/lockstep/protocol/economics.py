@@ -104,6 +104,11 @@ def row_bond_of(game_bond: Wei, bond: Wei, leaves: int) -> Wei:
     return Wei(game_bond + _ceil_div((game_bond - bond) * leaves * LEAF_GAS, DEFENDER_GAS))
 
 
+def dearest_row_bond(bond: Wei, gas_price: Wei, leaves: int) -> Wei:
+    """The same at the cap, where it is highest."""
+    return Wei(bond + BOND_GAMES * (DEFENDER_GAS + leaves * LEAF_GAS) * gas_price)
+
+
 def push(ring: int, base_fee: int) -> int:
     """The ring with one more base fee; the oldest of ten is forgotten.
 

@@ -60,8 +60,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
     slot_floor = economics.stake_floor(p.slot_price, p.gas_price)
     merge_floor = economics.stake_floor(p.merge_price, p.gas_price)
     bond_floor = economics.bond_floor(p.slot_price, max(1, p.inner_steps))
-    dearest_game = economics.bond_of(p.bond, p.gas_price, max(1, p.fee_cap), max(1, p.fee_cap))
-    dearest = economics.row_bond_of(dearest_game, p.bond, row_leaves(p.row_length))
+    dearest = economics.dearest_row_bond(p.bond, p.gas_price, row_leaves(p.row_length))
     answer_seconds = max(least, answer_floor(p.row_length, chain.inclusion))
     bounds: list[tuple[str, bool, str]] = [
         ("profile", p.profile == 1 and p.opset == 1, "profile and opset must be 1"),

@@ -49,6 +49,7 @@ def test_a_bond_rises_with_the_base_fee_up_to_the_cap(bond: int, gas_price: int,
 def test_a_rows_bond_pays_for_posting_each_leaf(bond: int, gas_price: int, cap: int, leaves: int) -> None:
     game = economics.bond_of(Wei(bond), Wei(gas_price), cap, cap)
     row = economics.row_bond_of(game, Wei(bond), leaves)
+    assert row == economics.dearest_row_bond(Wei(bond), Wei(gas_price), leaves), "the highest"
     assert row == game + 3 * leaves * economics.LEAF_GAS * gas_price, "at the cap: three times each leaf's gas"
     assert (row - game) * 60 // 100 >= leaves * economics.LEAF_GAS * gas_price, "60 % of it is more than the gas"
 

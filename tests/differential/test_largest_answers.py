@@ -1,23 +1,26 @@
-"""The longest row of the deepest dataset, posted part by part on a chain: sizes, gas and shares, from receipts."""
+"""The largest answers to demands, on a chain: sizes, gas and what the bond pays of it, from receipts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pytest
 
 from lockstep.chain.outbox import Outbox
-from lockstep.protocol import availability, claims, economics, job_rules, merkle
-from lockstep.protocol.availability import Row, Status
-from lockstep.protocol.jobs import JobParams
+from lockstep.numerics.builder import ProgramBuilder
+from lockstep.protocol import availability, claims, economics, honest, job_rules, merkle
+from lockstep.protocol.availability import Row, Shown, Status
+from lockstep.protocol.jobs import Body, JobParams, Reveal
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader
 from lockstep.protocol.precommitted import digest_of
-from lockstep.protocol.program import I32
-from lockstep.protocol.types import Address, Digest, Seconds
+from lockstep.protocol.program import F32, I32, Program
+from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
+from lockstep.protocol.validator import Parts
 from tests import arena
-from tests.differential.test_availability import params
+from tests.differential.test_availability import Both, params
 
 pytestmark = pytest.mark.chain
 
@@ -102,3 +105,78 @@ def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
         assert receipt.gas_used <= job_rules.PART * economics.LEAF_GAS, "what a bond reckons"
     asker.close()
     poster.close()
+
+
+# -- payloads ----------------------------------------------------------------------------------------------------------
+
+ENTRIES = 1 << 10
+"""Of a state, at most: half of them the payload's, half the carry's."""
+DEPTH = 23
+ELEMENTS = LEAF_ELEMENTS << DEPTH
+"""Of each tensor: one more than a tensor may have, and as deep as those."""
+
+
+def widest_encode() -> Program:
+    """As many tensors as a state holds, each an op's, from as many vectors: the most that is looked through."""
+    b = ProgramBuilder([(F32, ELEMENTS)] * ENTRIES)
+    return b.finish([b.map((ELEMENTS,), [b.input(k)], lambda e, x: e.fneg(x)) for k in range(ENTRIES)])
+
+
+WIDEST = widest_encode()
+CODE = Parts.of(WIDEST).code
+
+
+class Widest(Both):
+    """A job with that Program, whose claims it reveals."""
+
+    encode = WIDEST
+    leaf = np.random.default_rng(1).integers(1, 256, LEAF_BYTES, dtype=np.uint8).tobytes()
+
+    @cached_property
+    def levels(self) -> list[Digest]:
+        """Of the tree of one tensor: all of its leaves are equal, and so are all nodes of a level."""
+        nodes = [Digest(merkle.leaf(self.leaf))]
+        for _ in range(DEPTH):
+            nodes.append(Digest(merkle.node(nodes[-1], nodes[-1])))
+        return nodes
+
+    @cached_property
+    def roots(self) -> list[Digest]:
+        return [merkle.tensor_root_of_tree(TensorHeader(F32, (ELEMENTS,)), self.levels[-1])] * ENTRIES
+
+    @property
+    def out(self) -> StateRoot:
+        return StateRoot(Digest(merkle.tree(self.roots[: ENTRIES // 2])))
+
+    def opened(self) -> Reveal:
+        levels = honest.trace_levels([StateRoot(Digest(bytes(32))), StateRoot(merkle.node(self.out, self.out))])
+        body = Body(levels[-1][0], self.out, self.out)  # type: ignore[arg-type]
+        return Reveal(body, Digest(bytes(32)), tuple(merkle.proof(levels, 1)), "", "")
+
+    def shown(self, demand: Digest) -> tuple[Shown, ...]:
+        seed, header = self.arena.contracts.demands.seed_of(demand), availability.ProgramHeader.decode(CODE.header)
+        assert seed is not None
+        entries, ops = merkle.levels(self.roots), self.encode.ops_levels
+        return tuple(
+            Shown(
+                self.leaf, tuple(self.levels[:-1]), tuple(merkle.proof(entries, entry)), self.encode.descriptors[entry],
+                tuple(merkle.proof(ops, entry)),
+            )
+            for entry, _ in availability.named_leaves(self.twin.demands[demand].wanted, seed, header)
+        )  # fmt: skip
+
+
+def test_an_answer_of_eight_leaves_is_paid_by_its_bond(chain: arena.Arena) -> None:
+    both = Widest(chain)
+    both.arena.devnet.w3.provider.make_request("anvil_setBalance", [both.poor.address, hex(10**20)])  # type: ignore[arg-type]
+    job = both.to_attesting(replace(params(), encode_program=Digest(both.encode.root)))
+    error, demand = both.demand(chain.challenger, job, 0)
+    assert error == ""
+    chain.devnet.mine(1)
+    shown = both.shown(demand)
+    answer = chain.contracts.demands.answer(demand, both.opened().body, CODE, shown)
+    assert both.answer(demand, shown, code=CODE) == ""
+    gas = chain.devnet.w3.eth.get_block("latest")["gasUsed"]
+    print(f"{len(answer.data):,} bytes, {gas:,} gas")
+    assert gas <= answer.gas, "the client's limit"
+    assert gas <= 60 * economics.BOND_GAMES * economics.DEFENDER_GAS // 100, "60 % of a bond's gas"

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {ERC20} from "@openzeppelin/contracts/token/ERC20/ERC20.sol";
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+
+import {Availability} from "../../contracts/Availability.sol";
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import "../../contracts/libraries/Errors.sol";
+import {Ids} from "../../contracts/libraries/Ids.sol";
+import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {CHEATS} from "./Cheats.sol";
+
+contract PlainToken is ERC20 {
+    constructor() ERC20("Plain", "PLAIN") {
+        _mint(msg.sender, 1 << 250);
+    }
+}
+
+/// @title AvailabilityTest
+/// @notice Rows cut in any way, answers copied, and a leaf of 1,024 that is hidden; this contract is the market.
+contract AvailabilityTest {
+    bytes32 private constant JOB = keccak256("job");
+    bytes32 private constant CLAIM = keccak256("claim");
+    address private constant ASKER = address(0xA5C);
+    address private constant POSTER = address(0x9057);
+    address private constant WORKER = address(0x3043);
+    uint256 private constant BOND = 1_000_003;
+    uint256 private constant LEAVES = 8;
+    uint256 private constant LEVELS = 10;
+
+    StakeVault private vault;
+    Availability private availability;
+    IJobMarket.JobParams private terms;
+    IJobMarket.Claim private claimed;
+    bytes32 private dataset;
+    bytes private header;
+    bool public isVoid;
+
+    function setUp() external {
+        IERC20 token = IERC20(address(new PlainToken()));
+        address next = address(
+            uint160(uint256(keccak256(abi.encodePacked(bytes2(0xd694), address(this), bytes1(uint8(3))))))
+        );
+        vault = new StakeVault(token, address(this), address(1), address(2), next, 1 days);
+        availability = new Availability(IJobMarket(address(this)), vault);
+        require(address(availability) == next, "born for each other");
+        token.transfer(ASKER, 1 << 200);
+        CHEATS.startPrank(ASKER);
+        token.approve(address(vault), type(uint256).max);
+        vault.deposit(1 << 200);
+        CHEATS.stopPrank();
+        CHEATS.roll(1_000);
+        CHEATS.warp(1_000_000);
+
+        bytes32[] memory nodes = new bytes32[](LEAVES);
+        for (uint256 i = 0; i < LEAVES; i++) nodes[i] = Merkle.leaf(_leaf(i));
+        dataset = Merkle.rootOf(nodes);
+        (terms.datasetRows, terms.rowLength, terms.answerSeconds) = (1, uint32(256 * LEAVES), 60);
+        terms.datasetRoot = sha256(
+            abi.encodePacked(bytes1(0x02), uint8(1), uint8(2), terms.datasetRows, terms.rowLength, dataset)
+        );
+    }
+
+    // -- what it asks of the market
+
+    function params(bytes32) external view returns (IJobMarket.JobParams memory) {
+        return terms;
+    }
+
+    function bondOf(bytes32) external pure returns (uint256) {
+        return BOND;
+    }
+
+    function job(bytes32) external view returns (IJobMarket.Job memory j) {
+        j.status = isVoid ? IJobMarket.JobStatus.Void : IJobMarket.JobStatus.Active;
+    }
+
+    function claimIdOf(bytes32, uint32, uint32) external pure returns (bytes32) {
+        return CLAIM;
+    }
+
+    function claim(bytes32) external view returns (IJobMarket.Claim memory) {
+        return claimed;
+    }
+
+    function onDemanded(bytes32, uint32, uint32) external {}
+
+    function onInvalid(bytes32, address prover) external {
+        require(prover == ASKER, "who asked is the prover");
+        isVoid = true;
+    }
+
+    // -- rows
+
+    function testFuzz_any_cuts_of_a_row_post_it_and_pay_all_of_the_bond(uint8[8] calldata cuts, uint8[8] calldata back)
+        external
+    {
+        bytes32 id = _demand();
+        uint256 bond = vault.lockOf(id).amount;
+        uint256 next = 0;
+        for (uint256 i = 0; next < LEAVES; i++) {
+            uint256 begin = next - back[i] % (next + 1);
+            uint256 end = next + 1 + (i < 7 ? cuts[i] % (LEAVES - next) : LEAVES - next - 1);
+            _post(begin, end);
+            next = end;
+            require(availability.demand(id).next == next, "what is there already is skipped");
+        }
+        require(availability.demand(id).status == IAvailability.Status.Answered, "whole");
+        require(vault.lockOf(id).account == address(0), "nothing is left of the bond");
+        uint256 paid = vault.credits(POSTER);
+        require(paid + vault.credits(vault.BURN()) == bond, "paid or burned");
+        require(paid <= bond * 60 / 100 && bond * 60 / 100 - paid < LEAVES, "60 %, each share rounded down");
+    }
+
+    function testFuzz_the_rest_of_the_bond_of_a_row_that_is_not_whole_returns(uint8 posted) external {
+        uint256 n = posted % LEAVES;
+        bytes32 id = _demand();
+        uint256 bond = vault.lockOf(id).amount;
+        if (n > 0) _post(0, n);
+        require(vault.credits(POSTER) == bond * n / LEAVES * 60 / 100, "a share for each leaf");
+        CHEATS.warp(block.timestamp + 61);
+        availability.voidForRow(JOB, 0);
+        require(isVoid, "a row that nobody has voids the job");
+        require(vault.free(ASKER) == (1 << 200) - bond * n / LEAVES, "the rest of the bond");
+    }
+
+    function testFuzz_a_bond_holds_three_times_the_gas_of_every_leaf(uint64 own) external {
+        terms.bond = own % uint64(BOND);
+        uint256 gas = BOND - terms.bond; // of 3 x 700,000
+        uint256 leaves = availability.rowBondOf(JOB, 0) - BOND;
+        require(leaves * 700_000 >= gas * LEAVES * 80_000 && (leaves - 1) * 700_000 < gas * LEAVES * 80_000, "rounded up");
+    }
+
+    function testFuzz_a_copy_of_an_answer_is_refused(address copier, uint8 later) external {
+        _demand();
+        bytes memory answer = _answer(0, LEAVES);
+        _commit(POSTER, answer);
+        if (copier != POSTER) {
+            CHEATS.roll(block.number + 1 + later);
+            _refused(copier, answer, _notCommitted(copier, answer));
+            // Who sees it and commits at once is a block late.
+            _commit(copier, answer);
+            _refused(copier, answer, _notCommitted(copier, answer));
+        }
+        CHEATS.roll(block.number + 1);
+        _refused(POSTER, abi.encodePacked(answer, bytes1(0)), _notCommitted(POSTER, abi.encodePacked(answer, bytes1(0))));
+        _send(POSTER, answer);
+        require(vault.credits(POSTER) > 0, "who committed first is paid");
+    }
+
+    function test_a_commitment_keeps_its_first_block() external {
+        _demand();
+        bytes memory answer = _answer(0, LEAVES);
+        _commit(POSTER, answer);
+        _refused(POSTER, answer, _notCommitted(POSTER, answer));
+        CHEATS.roll(block.number + 1);
+        _commit(ASKER, answer);
+        bytes32[] memory again = new bytes32[](2);
+        (again[0], again[1]) = (_digest(POSTER, answer), _digest(POSTER, answer));
+        availability.commit(again);
+        require(availability.committedAt(again[0]) == block.number - 1, "nobody makes it younger");
+        _send(POSTER, answer);
+    }
+
+    function test_parts_out_of_order_too_long_or_empty_are_refused() external {
+        _demand();
+        bytes memory wrong = abi.encodeWithSelector(IAvailability.AnswerWrong.selector);
+        bytes memory done = abi.encodeWithSelector(AlreadyDone.selector);
+        _refusedAfter(_answer(1, 3), wrong);
+        _refusedAfter(_answer(0, 0), done);
+        _post(0, 2);
+        _refusedAfter(_answer(0, 2), done);
+        _refusedAfter(_answer(3, 4), wrong);
+        bytes memory spoiled = _answer(2, LEAVES);
+        spoiled[spoiled.length - 40] ^= 0x01;
+        _refusedAfter(spoiled, abi.encodeWithSelector(ProofInvalid.selector));
+    }
+
+    function _demand() private returns (bytes32) {
+        CHEATS.prank(ASKER);
+        return availability.demandRow(JOB, 0);
+    }
+
+    function _post(uint256 begin, uint256 end) private {
+        bytes memory answer = _answer(begin, end);
+        _commit(POSTER, answer);
+        CHEATS.roll(block.number + 1);
+        _send(POSTER, answer);
+    }
+
+    function _answer(uint256 begin, uint256 end) private view returns (bytes memory) {
+        IAvailability.Row[] memory rows = new IAvailability.Row[](end - begin);
+        for (uint256 i = begin; i < end; i++) {
+            rows[i - begin] = IAvailability.Row(_leaf(i), _rowProof(i));
+        }
+        return abi.encodeCall(availability.answerRow, (JOB, 0, dataset, uint32(begin), rows));
+    }
+
+    function _leaf(uint256 i) private pure returns (bytes memory leaf) {
+        leaf = new bytes(1024);
+        leaf[0] = bytes1(uint8(i));
+    }
+
+    function _rowProof(uint256 i) private view returns (bytes32[] memory proof) {
+        proof = new bytes32[](3);
+        for (uint256 k = 0; k < 3; k++) {
+            uint256 at = (i >> k) ^ 1;
+            bytes32[] memory under = new bytes32[](1 << k);
+            for (uint256 j = 0; j < under.length; j++) under[j] = Merkle.leaf(_leaf((at << k) + j));
+            proof[k] = Merkle.rootOf(under);
+        }
+    }
+
+    // -- a payload of 1,024 leaves, one of them hidden
+
+    function testFuzz_a_leaf_that_the_asker_names_must_be_shown(uint16 which, bytes32 beacon) external {
+        uint256 hidden = which % 1024;
+        bytes32 root = _claimPayload(hidden);
+        CHEATS.prank(ASKER);
+        // The asker lacks it, and names it in the second place; the others are leaf 5.
+        bytes32 id = availability.unavailable(JOB, 0, 0, 5 | (hidden << 64) | (5 << 128) | (5 << 192));
+        CHEATS.roll(block.number + 2);
+        CHEATS.setBlockhash(block.number - 1, beacon);
+        bytes32 seed = availability.seedOf(id);
+        IAvailability.Shown[] memory shown = new IAvailability.Shown[](8);
+        for (uint256 i = 0; i < 8; i++) {
+            uint256 at = i == 1 ? hidden : i < 4 ? 5 : uint128(uint256(keccak256(abi.encode(seed, i - 4)))) % 1024;
+            shown[i] = _shown(at, hidden, root);
+        }
+        IJobMarket.Body memory body = IJobMarket.Body(0, root, bytes32(0));
+        IValidator.Code memory code = IValidator.Code(header, 0, 0);
+        bytes memory truth = shown[1].leaf;
+        shown[1].leaf = new bytes(1024);
+        bytes memory without = abi.encodeCall(availability.answer, (id, body, code, shown));
+        _refused(WORKER, without, abi.encodeWithSelector(ProofInvalid.selector));
+        shown[1].leaf = truth;
+        _send(WORKER, abi.encodeCall(availability.answer, (id, body, code, shown)));
+        require(vault.credits(WORKER) == BOND * 60 / 100, "who has it is paid");
+    }
+
+    /// @dev The claim's payload: one vector of 1,024 leaves, all zero but one.
+    function _claimPayload(uint256 hidden) private returns (bytes32 root) {
+        bytes memory fixedPart = abi.encodePacked(bytes8(0x4c53503100010001), uint16(1), uint8(1), uint8(0), uint8(1), uint16(0));
+        bytes memory input = abi.encodePacked(uint8(2), uint8(0), uint32(1024 * 256));
+        header = abi.encodePacked(fixedPart, input, uint8(2), uint16(0), uint8(0), uint16(0));
+        bytes32 tree = _node(LEVELS, 0, hidden);
+        root = sha256(abi.encodePacked(bytes1(0x02), uint8(0), uint8(1), uint32(1024 * 256), tree));
+        bytes32 leaf = sha256(abi.encodePacked(bytes1(0x00), header));
+        terms.encodeProgram = sha256(abi.encodePacked(bytes1(0x03), leaf, bytes32(0), bytes32(0)));
+        (claimed.job, claimed.worker) = (JOB, WORKER);
+        claimed.digest = keccak256(abi.encode(bytes32(0), root, bytes32(0)));
+    }
+
+    function _shown(uint256 at, uint256 hidden, bytes32) private view returns (IAvailability.Shown memory s) {
+        s.leaf = new bytes(1024);
+        if (at == hidden) s.leaf[0] = 0xff;
+        s.leafProof = new bytes32[](LEVELS);
+        for (uint256 k = 0; k < LEVELS; k++) s.leafProof[k] = _node(k, (at >> k) ^ 1, hidden);
+        s.entryProof = new bytes32[](1); // out2
+    }
+
+    function _node(uint256 level, uint256 at, uint256 hidden) private view returns (bytes32 node) {
+        bytes memory leaf = new bytes(1024);
+        node = Merkle.leaf(leaf);
+        leaf[0] = 0xff;
+        bytes32 path = Merkle.leaf(leaf);
+        for (uint256 k = 0; k < level; k++) {
+            path = (hidden >> k) & 1 == 0 ? Merkle.node(path, node) : Merkle.node(node, path);
+            node = Merkle.node(node, node);
+        }
+        return at == hidden >> level ? path : node;
+    }
+
+    // -- inside
+
+    function _digest(address sender, bytes memory data) private pure returns (bytes32) {
+        return keccak256(abi.encode(sender, keccak256(data)));
+    }
+
+    function _notCommitted(address sender, bytes memory data) private pure returns (bytes memory) {
+        return abi.encodeWithSelector(NotCommitted.selector, _digest(sender, data));
+    }
+
+    function _commit(address sender, bytes memory data) private {
+        bytes32[] memory digests = new bytes32[](1);
+        digests[0] = _digest(sender, data);
+        availability.commit(digests);
+    }
+
+    function _send(address sender, bytes memory data) private {
+        CHEATS.prank(sender);
+        (bool done,) = address(availability).call(data);
+        require(done, "accepted");
+    }
+
+    function _refusedAfter(bytes memory data, bytes memory why) private {
+        _commit(POSTER, data);
+        CHEATS.roll(block.number + 1);
+        _refused(POSTER, data, why);
+    }
+
+    function _refused(address sender, bytes memory data, bytes memory why) private {
+        CHEATS.prank(sender);
+        (bool done, bytes memory returned) = address(availability).call(data);
+        require(!done && keccak256(returned) == keccak256(why), "refused by its rule");
+    }
+}
