@@ -6,7 +6,7 @@ I/O and arithmetic, no decisions: `decide` says what, this module does it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.jobs import Round
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
+from lockstep.shelf import Shelf, bytes_of
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, decode_checkpoint, encode_checkpoint
 from lockstep.storage.store import write_atomically
@@ -30,22 +31,23 @@ from lockstep.storage.store import write_atomically
 KEPT_ROUNDS = 2
 """Rounds whose decoded payloads are kept in memory between judging and merging."""
 
-KEPT_CLAIMS = 2
-"""Merge claims whose computation is kept in memory."""
-
 
 class Aggregator:
     """One job, loaded and checked, with what was fetched for it."""
 
-    def __init__(self, job: Job, store: ContentStore, guard: Memory, archive: Path, cheat: Cheat | None = None) -> None:
-        """`archive`: a folder for the material of merge claims."""
+    def __init__(
+        self, job: Job, store: ContentStore, guard: Memory, archive: Path, cheat: Cheat | None = None,
+        shelf: Shelf | None = None,
+    ) -> None:  # fmt: skip
+        """`archive`: a folder for the material of merge claims. `shelf`: what all jobs' claims take in memory."""
         self.job = job
         self._store = store
         self._guard = guard
         self._archive = archive
         self._cheat = cheat
         self._payloads: OrderedDict[tuple[Cid, bytes, bytes], Tensors] = OrderedDict()
-        self._held: OrderedDict[ClaimId, HeldClaim] = OrderedDict()
+        self._shelf = Shelf() if shelf is None else shelf
+        self._in_game: frozenset[ClaimId] = frozenset()
         archive.mkdir(parents=True, exist_ok=True)
 
     def judge(self, ref: merging.Payload) -> tuple[Report, str]:
@@ -86,28 +88,38 @@ class Aggregator:
         self, claim: ClaimId, number: int, stored: Round, before: Sequence[RoundRecord],
         accepted: Sequence[merging.Payload | None],
     ) -> HeldClaim:  # fmt: skip
-        """A merge claim of ours as it was computed, to defend it; computed again if this process did not make it."""
-        if claim not in self._held:
+        """A merge claim of ours as it was computed, to defend it; computed again if it is not in memory."""
+        known = self.at_hand(claim)
+        if known is None:
             run = self._archived_run(claim, number, stored)
             if run is None or run.root(0, run.start) != stored.merge_in:
                 base = merging.base_checkpoint(self.job, self._store, before)
                 payloads = [None if ref is None else self._payload(ref) for ref in accepted]
                 run = self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
-            self._keep(claim, merging.finish(run))
-        return self._held[claim]
+            known = self._keep(claim, merging.finish(run))
+        return known
+
+    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+        """A merge claim of ours, if it is in memory."""
+        known: HeldClaim | None = self._shelf.get((claim, "claim"))
+        return known
+
+    def need(self, claims: Collection[ClaimId]) -> None:
+        """Say about which claims games are open: they are the last to leave the memory."""
+        self._in_game = frozenset(claims)
 
     def forget(self, claim: ClaimId) -> None:
         """Drop the archive of a claim that can no longer be challenged."""
-        self._held.pop(claim, None)
+        self._shelf.drop((claim, "claim"))
         self._start_file(claim).unlink(missing_ok=True)
 
     def _run(self, honest: ClaimRun) -> ClaimRun:
         return honest if self._cheat is None else self._cheat.run(honest)
 
-    def _keep(self, claim: ClaimId, merged: Merged) -> None:
-        self._held[claim] = HeldClaim(merged.run, [merged.root])
-        while len(self._held) > KEPT_CLAIMS:
-            self._held.popitem(last=False)
+    def _keep(self, claim: ClaimId, merged: Merged) -> HeldClaim:
+        held = HeldClaim(merged.run, [merged.root], self._shelf)
+        self._shelf.put((claim, "claim"), held, bytes_of(merged.run.start), lambda: claim in self._in_game)
+        return held
 
     def _payload(self, ref: merging.Payload) -> Tensors:
         key = (ref.cid, bytes(ref.out), bytes(ref.out2))

@@ -133,6 +133,12 @@ def my_open_games(session: Session, job: str, me: Address) -> list[tuple[Game, C
     return [(game, claim) for game, claim in found]
 
 
+def merges_by(session: Session, job: str, me: str) -> list[Claim]:
+    """Every merge of a job that an account made."""
+    found = select(Claim).where(Claim.job == job, Claim.slot == MERGE_SLOT, Claim.worker == me)
+    return list(session.scalars(found))
+
+
 def row_demands(session: Session, job: str, now: Seconds) -> list[DemandRecord]:
     """Demands for rows of the job that were not closed and can still be answered."""
     asked = select(Event).where(Event.job == job, Event.contract == AVAILABILITY, Event.name == "RowDemanded")

@@ -6,8 +6,10 @@ Everything is decided from what the chain says at that moment, so this may be ki
 from __future__ import annotations
 
 import os
+import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import structlog
 
@@ -42,11 +44,21 @@ from lockstep import jobs
 from lockstep.chain.contracts import Call
 from lockstep.cli.output import event
 from lockstep.demands import Answers
-from lockstep.disputes import Seat, Side, Table
+from lockstep.disputes import AtHand, Due, NotAtHand, Seat, Side, Table
 from lockstep.protocol.claims import claim_id
-from lockstep.protocol.errors import ChainError, FundsError, LockstepError, Mismatch, ProgramInvalid, TryLater
+from lockstep.protocol.errors import (
+    ChainError,
+    FundsError,
+    LockstepError,
+    Mismatch,
+    ProgramInvalid,
+    TryLater,
+    Unreachable,
+)
+from lockstep.protocol.game import Game as StoredGame
 from lockstep.protocol.jobs import JobParams, JobStatus
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, Seconds
+from lockstep.shelf import Shelf
 
 LOOKS = 12
 """Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""
@@ -56,6 +68,8 @@ MINED_SECONDS = 30.0
 """How long a task waits for a transaction; what is not mined then is waited for again by the next task."""
 
 PERMIT_SECONDS = 3600
+REST_SECONDS = (1.0, 60.0)
+"""Of this machine's time: how long a job rests whose look failed, at first and at most."""
 TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
 """Events of the market about one's own jobs that a watcher may rely on."""
 
@@ -78,6 +92,10 @@ class Service:
         self._aggregators: dict[JobId, Aggregator] = {}
         self._refused: set[JobId] = set()
         self._closed: set[str] = set()
+        self._shelf = Shelf(parts.settings.shared.memory_bytes)
+        self._rests: dict[str, tuple[float, float]] = {}
+        """By job: when it is looked at again after a look failed, and how long it rests then."""
+        self._logged: set[tuple[str, str]] = set()
         self._idle: dict[str, tuple[int, int]] = {}
         self._indexed = 0
         self._cheat = cheats.named(os.environ, parts.party.addresses.chain_id)
@@ -107,6 +125,35 @@ class Service:
 
         A block in which nothing was is not looked at again, unless a receipt has come since.
         """
+        if self._rests.get(job, (0.0, 0.0))[0] > time.monotonic():
+            return
+        try:
+            self._looked(job)
+        except Unreachable:
+            raise
+        except Exception as error:
+            # INVARIANT: no job keeps the service from the others.
+            self._rest(job, error)
+        else:
+            self._rests.pop(job, None)
+
+    def _rest(self, job: str, error: Exception) -> None:
+        """Let a job rest whose look failed, longer each time; said once for each reason."""
+        rest = min(2 * self._rests.get(job, (0.0, REST_SECONDS[0] / 2))[1], REST_SECONDS[1])
+        with self._parts.database.reading() as session:
+            playing = reading.my_open_games(session, job, self._parts.me)
+        # A clock that runs does not rest.
+        self._rests[job] = time.monotonic() + (REST_SECONDS[0] if playing else rest), rest
+        reason = error.code if isinstance(error, LockstepError) else type(error).__name__
+        if (job, reason) in self._logged:
+            return
+        self._logged.add((job, reason))
+        if isinstance(error, LockstepError):
+            log.warning("try again", job=job, code=error.code, why=error.message, hint=error.hint)
+        else:
+            log.error("a look failed", job=job, exc_info=error)
+
+    def _looked(self, job: str) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
             if not taken or self._idle.get(job) == (self._party.head().number, self._held(job)):
                 return
@@ -158,11 +205,25 @@ class Service:
         answered = self._answer_rows(job, params, world)
         actions = decide(seen, world)
         if seen.job.status == JobStatus.DONE and not actions:
-            self._closed.add(reading.hex32(job))
+            self._close_job(job, seen)
         acted = self._act(job, seen, actions, world)
         # A store that is slow to say that it holds nothing keeps no transaction.
         self._judge(job, params, seen, wanted_payloads(seen, world))
         return acted or defended or answered
+
+    def _close_job(self, job: JobId, seen: JobView) -> None:
+        """Look no more at a job that is done, once no game about our merges is open and no stake of ours is locked."""
+        name = reading.hex32(job)
+        with self._parts.database.reading() as session:
+            playing = reading.my_open_games(session, name, self._parts.me)
+            made = reading.merges_by(session, name, self._parts.me)
+        # INVARIANT: who could still lose a stake by silence stays.
+        if playing or any(view.mine for view in seen.views):
+            return
+        for claim in made:
+            self._forget(claim)
+        self._aggregators.pop(job, None)
+        self._closed.add(name)
 
     def _read(self, job: JobId, params: JobParams, world: World) -> JobView:
         with self._parts.database.reading() as session:
@@ -199,7 +260,9 @@ class Service:
                 said = {"cheat": cheat.name, "expectation": cheat.expectation.to_dict()}
                 event("lie", time=self._party.head().time, **said)
             archive = settings.home / "claims"
-            self._aggregators[job] = Aggregator(loaded, self._party.store, self._parts.guard, archive, cheat)
+            self._aggregators[job] = Aggregator(
+                loaded, self._party.store, self._parts.guard, archive, cheat, self._shelf
+            )
         return self._aggregators[job]
 
     def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Sequence[tuple[int, int]]) -> None:
@@ -319,27 +382,73 @@ class Service:
         return posted > 0
 
     def _defend(self, job: JobId, params: JobParams, world: World) -> bool:
-        """Make the moves that are due in games about merges of ours; whether any was made."""
+        """Make the moves that are due in games about merges of ours, what is in memory first, then the earliest
+        deadline; all are sent before any is waited for. Tells if any was made."""
         with self._parts.database.reading() as session:
             games = reading.my_open_games(session, reading.hex32(job), self._parts.me)
-        moved = False
+        if not games:
+            return False
+        aggregator = self._aggregator(job, params)
+        aggregator.need([ClaimId(reading.unhex(claim.id)) for _, claim in games])
+        standing: list[tuple[StoredGame, GameId, Claim]] = []
         for game, claim in games:
+            self._alone(game.id, partial(self._stand, standing, GameId(reading.unhex(game.id)), claim))
+        sent: dict[GameId, Due] = {}
+        hard = []
+        for stored, own, claim in sorted(standing, key=lambda s: s[0].deadline):
+            known = AtHand(aggregator.at_hand(ClaimId(reading.unhex(claim.id))))
+            seat = Seat(own, Side.DEFENDER, known, self._table, self._submit)
             try:
-                moved |= self._turn(job, params, GameId(reading.unhex(game.id)), claim, world)
-            except TryLater as error:
-                log.warning("a move waits", game=game.id, why=error.message)
+                self._alone(own.hex(), partial(self._move, seat, stored, world, sent))
+            except NotAtHand:
+                hard.append((stored, own, claim))
+        for stored, own, claim in hard:
+            self._alone(own.hex(), partial(self._hard_move, job, params, own, claim, stored, world, sent))
+        moved = False
+        for own, due in sent.items():
+            if self._mined(due.key):
+                moved = True
+                event("defending", time=world.now, game=reading.hex32(own), move=type(due.move).__name__)
         return moved
 
-    def _turn(self, job: JobId, params: JobParams, game: GameId, claim: Claim, world: World) -> bool:
+    def _stand(self, standing: list[tuple[StoredGame, GameId, Claim]], game: GameId, claim: Claim) -> None:
+        standing.append((self._table.game(game), game, claim))
+
+    def _hard_move(
+        self, job: JobId, params: JobParams, game: GameId, claim: Claim, stored: StoredGame, world: World,
+        sent: dict[GameId, Due],
+    ) -> None:  # fmt: skip
+        self._move(self._seat(job, params, game, claim), stored, world, sent)
+
+    def _move(self, seat: Seat, stored: StoredGame, world: World, sent: dict[GameId, Due]) -> None:
+        due = seat.due(world.now, stored)
+        if due is not None:
+            self._submit(due.call, due.key)
+            sent[seat.game] = due
+
+    def _seat(self, job: JobId, params: JobParams, game: GameId, claim: Claim) -> Seat:
+        """The seat at a game about a merge that has to be computed again."""
         stored = self._contracts.market.round(job, claim.round)
         with self._parts.database.reading() as session:
             before, accepted = reading.merge_inputs(session, claim.job, claim.round, stored, params)
         own = ClaimId(reading.unhex(claim.id))
         held = self._aggregator(job, params).held(own, claim.round, stored, before, accepted)
-        move = Seat(game, Side.DEFENDER, held, self._table, self._send).turn(world.now)
-        if move is not None:
-            event("defending", time=world.now, game=reading.hex32(game), move=type(move).__name__)
-        return move is not None
+        return Seat(game, Side.DEFENDER, held, self._table, self._submit)
+
+    def _alone(self, game: str, work: Callable[[], None]) -> None:
+        """Do something about one game; what goes wrong there keeps no other game's move, and is logged once."""
+        try:
+            work()
+        except (Unreachable, NotAtHand):
+            raise
+        except LockstepError as error:
+            if (game, error.code) not in self._logged:
+                self._logged.add((game, error.code))
+                log.warning("a move waits", game=game, code=error.code, why=error.message)
+        except Exception as error:
+            if (game, type(error).__name__) not in self._logged:
+                self._logged.add((game, type(error).__name__))
+                log.exception("a game's move failed", game=game)
 
     def _held(self, job: str) -> int:
         with self._parts.database.reading() as session:

@@ -1,7 +1,7 @@
 """The verifier at work: read events -> decide (pure) -> replay on the bench, play games, tell what was done.
 
-The loop alone talks to the chain; one thread beside it replays. Everything that is decided from is on the chain, so
-this may be killed at any line: the next process sits down again at its games and goes on with the windows still open.
+The loop decides; beside it one thread replays, two play games. Everything that is decided from is on the chain, so this
+may be killed at any line: the next process sits down again at its games and goes on with the windows still open.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from lockstep.chain.contracts import Call
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
 from lockstep.demands import Answers, Asks
-from lockstep.disputes import Due, HeldClaim, Seat, Side, Table
+from lockstep.disputes import Due, HeldClaim, Side, Table
+from lockstep.docket import Docket
 from lockstep.invalidity import Undefendable, load, proof
-from lockstep.jobs import Job
+from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import ClaimRecord, GameRecord, Watcher
 from lockstep.party import Head, Party
 from lockstep.protocol import honest
@@ -40,7 +41,9 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.game import game_id
 from lockstep.protocol.jobs import JobParams, Phase
-from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, Wei
+from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, StateRoot, Wei
+from lockstep.shelf import Shelf
+from lockstep.states import ClaimStates, States
 from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
 from verifier.decide import Outcome
@@ -55,6 +58,7 @@ PATIENCE_SECONDS = 1.0
 """After an endpoint did not answer."""
 
 PERMIT_SECONDS = 3600
+STATES = "states"
 
 NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
 """Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
@@ -109,8 +113,12 @@ class Service:
         self._wrong: dict[ClaimId, HeldAudit] = {}
         """Claims found wrong, their game not opened yet."""
         self._held: dict[ClaimId, HeldClaim] = {}
-        self._seats: dict[GameId, Seat] = {}
-        self._conceded: set[GameId] = set()
+        self._seats: dict[GameId, ClaimId] = {}
+        """Own games that run, and whose claim is held."""
+        self._shelf = Shelf(party.settings.memory_bytes)
+        self._states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
+        self._docket = Docket(self._table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
+        self._resting: set[str] = set()
         self._told: set[GameId] = set()
         self._voided: set[JobId] = set()
         self._asks = Asks(party.contracts, party.address)
@@ -133,6 +141,7 @@ class Service:
                         self.step(head, draining)
                         seen = head.number
                     self._collect(head, draining)
+                    self._play(head)
                     if draining and self._at_rest():
                         return
                 except Unreachable as error:
@@ -142,6 +151,7 @@ class Service:
                     time.sleep(PATIENCE_SECONDS)
                 time.sleep(POLL_SECONDS)
         finally:
+            self._docket.close()
             self._bench.close()
             self._equivocations.close()
             if self._witnessing is not None:
@@ -153,16 +163,42 @@ class Service:
         self._watcher.poll()
         self._know_jobs()
         self._tell_ends()
-        self._play(head.time)
-        self._open(head.time)
-        self._show_pairs(head.time)
-        self._answer(head.time)
+        self._stand_up()
+        self._play(head)
+        # INVARIANT: nothing that a stranger published keeps a running game's move.
+        for part in (
+            lambda: self._open(head.time),
+            lambda: self._show_pairs(head.time),
+            lambda: self._answer(head.time),
+            lambda: self._witness(head, draining),
+            lambda: self._look(head, draining),
+            lambda: self._withdraw(head, draining),
+        ):
+            self._guarded(part)
+
+    def _witness(self, head: Head, draining: bool) -> None:
         if self._witnessing is not None:
             self._witnessing.step(head, self._watcher.ledger, self._params, draining)
+
+    def _look(self, head: Head, draining: bool) -> None:
         if draining and self._bench.subject is not None and self._bench.subject.game is None:
             self._bench.cancel()
         self._replay(head.time, draining)
-        self._withdraw(head, draining)
+
+    def _guarded(self, part: Callable[[], None]) -> None:
+        """Do one part of a look; what goes wrong there is logged once, and tried again at the next block."""
+        try:
+            part()
+        except Unreachable:
+            raise
+        except LockstepError as error:
+            if error.code not in self._resting:
+                self._resting.add(error.code)
+                log.error("a part of a look failed", code=error.code, why=error.message, hint=error.hint)
+        except Exception as error:
+            if type(error).__name__ not in self._resting:
+                self._resting.add(type(error).__name__)
+                log.exception("a part of a look failed")
 
     # -- look
 
@@ -180,7 +216,8 @@ class Service:
         return self._watcher.ledger.all_games()
 
     def _at_rest(self) -> bool:
-        if self._witnessing is not None and not self._witnessing.at_rest(self._watcher.ledger):
+        ledger, witness = self._watcher.ledger, self._witnessing
+        if witness is not None and (not witness.at_rest(ledger) or witness.staked(ledger)):
             return False
         return not self._seats and not decide.seats(self._party.address, self._games(), ()) and not self._wrong
 
@@ -194,7 +231,7 @@ class Service:
         if self._bench.subject is not None:
             return
         # INVARIANT: a game that runs is answered before anything new is looked at.
-        for game in decide.seats(self._party.address, self._games(), self._seats):
+        for game in sorted(decide.seats(self._party.address, self._games(), self._seats), key=self._deadline):
             known = self._watcher.ledger.find(game.claim)
             if known is not None and self._rest.get(game.claim, now) <= now:
                 self._settled.add(game.claim)
@@ -221,11 +258,14 @@ class Service:
         assert known is not None, "a subject comes from the ledger"
         ledger, round_, record = known
 
+        def hold(run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
+            return HeldClaim(run, trace, self._shelf, ClaimStates(self._states, record.id))
+
         def compute(go_on: Callable[[], None]) -> Replayed:
             public = self._public_of(record.job)
             run = public.run_of(ledger, round_, record)
             go_on()
-            done = audit(run, record, self._party.store, lambda t, root: go_on())
+            done = audit(run, record, self._party.store, lambda t, root: go_on(), hold)
             if not done.matches or done.final is None:
                 return Replayed(done, None)
             public.keep(record, done.final)
@@ -263,8 +303,7 @@ class Service:
             self._could_not(record, LockstepError(f"{type(error).__name__}: {error}"), head.time)
             return
         if game is not None:
-            self._held[record.id] = found.audit.held
-            self._sit(game.id, found.audit.held)
+            self._sit(game.id, record.id, found.audit.held)
             return
         if found.payload in NOT_THERE:
             self._demand(record, found.lacking)
@@ -410,9 +449,8 @@ class Service:
             # What an earlier process had mined, a reorganisation has undone since.
             party.outbox.forget(key)
             raise TryLater("the game is not on the chain", hint="it is opened again") from error
-        self._held[record.id] = found.held
         self._tell("challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot)
-        self._sit(game, found.held)
+        self._sit(game, record.id, found.held)
 
     def _stake(self, bond: Wei, key: str) -> None:
         """Deposit what is missing of one bond; the key makes it one deposit per game, whatever crashes."""
@@ -439,57 +477,41 @@ class Service:
 
     # -- play
 
-    def _sit(self, game: GameId, held: HeldClaim) -> None:
-        self._seats[game] = Seat(game, Side.CHALLENGER, held, self._table, self._party.outbox.send)
+    def _sit(self, game: GameId, claim: ClaimId, held: HeldClaim) -> None:
+        self._seats[game], self._held[claim] = claim, held
 
-    def _play(self, now: Seconds) -> None:
-        """Every move that is due, all submitted before any is waited for: games side by side share a block."""
-        sent: list[tuple[Seat, Due, float]] = []
-        for game, seat in list(self._seats.items()):
-            begun = time.monotonic()
-            due = None if game in self._conceded else self._due(seat, now)
-            if due is not None and self._try(seat, due, self._party.outbox.submit, due.call, due.key):
-                sent.append((seat, due, time.monotonic() - begun))
-        for seat, due, seconds in sent:
-            if self._try(seat, due, self._party.outbox.wait, due.key):
-                self._tell(
-                    "moved", game=seat.game.hex(), claim=due.state.claim.hex(), move=due.move.call,
-                    phase=due.state.phase.name, seconds=round(seconds, 3),
-                )  # fmt: skip
+    def _stand_up(self) -> None:
+        """Leave games whose opening a reorganisation has undone: their claims are looked at anew."""
+        known = self._watcher.ledger
+        for game in [g for g in self._seats if g not in known.games and g not in known.ended]:
+            claim = self._seats.pop(game)
+            self._held.pop(claim, None)
+            self._settled.discard(claim)
 
-    def _due(self, seat: Seat, now: Seconds) -> Due | None:
+    def _play(self, head: Head) -> None:
+        """Make every move that is due, the earliest deadline first."""
+        needs = self._docket.needs()
+        self._states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
+        self._docket.play(dict(self._seats), head.number, head.time, self._held.get, self._held.get)
+
+    def _moved(self, game: GameId, due: Due, seconds: float) -> None:
+        self._tell(
+            "moved", game=game.hex(), claim=due.state.claim.hex(), move=due.move.call, phase=due.state.phase.name,
+            seconds=round(seconds, 3),
+        )  # fmt: skip
+
+    def _deadline(self, game: GameRecord) -> int:
         try:
-            return seat.due(now)
+            return self._table.game(game.id).deadline
         except NotFoundError:
-            # A reorganisation has undone the opening: the claim is looked at anew.
-            del self._seats[seat.game]
-            self._settled -= {claim for claim, held in self._held.items() if held is seat.held}
-        except Unreachable:
-            raise
-        except LockstepError as error:
-            log.error("no move can be found", game=seat.game.hex(), why=error.message, hint=error.hint)
-        return None
-
-    def _try(self, seat: Seat, due: Due, act: Callable[..., object], *arguments: object) -> bool:
-        try:
-            act(*arguments)
-        except TryLater as error:
-            log.warning("a move waits", game=seat.game.hex(), why=error.message)
-            return False
-        except (ChainError, FundsError) as error:
-            if not seat.moved_on(due):
-                log.error("a move is refused", game=seat.game.hex(), move=due.move.call, why=error.message)
-                # The contract computed the same bits: there is nothing to prove, whatever is tried again.
-                if error.code == "chain.EqualBits":
-                    self._conceded.add(seat.game)
-            return False
-        return True
+            return 0
 
     def _tell_ends(self) -> None:
         for game in decide.ended(self._party.address, self._games(), self._told):
             self._told.add(game.id)
             seat = self._seats.pop(game.id, None)
             self._held.pop(game.claim, None)
+            self._states.forget(game.claim)
             # What ended before this process began was told by an earlier one.
             if seat is not None:
                 name = decide.name_of_end(game.verdict)

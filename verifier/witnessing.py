@@ -168,15 +168,15 @@ class Witnessing:
             if audit.state.status == AuditStatus.DRAWN and audit.state.job in params:
                 self._audit(ledger, audit)
         for job in ledger.jobs.values():
-            if job.id in params and params[job.id].witnesses and not job.done:
-                self._attend(ledger, job, head, draining)
+            if job.id in params and params[job.id].witnesses:
+                self._attend(ledger, job, head, draining or job.done)
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
         """A suspect claim was replayed to its end."""
         self._replayed[record.id] = replace(found, final=None)
 
     def at_rest(self, ledger: Ledger) -> bool:
-        """Whether no duty of ours can be failed by leaving now."""
+        """Tells if no duty of ours can be failed by leaving now."""
         waits = (Due.LOOK, Due.SPEAK)
         return not any(
             due(audit, duty, False, self._now) in waits or duty.status == DutyStatus.COMMITTED
@@ -184,6 +184,11 @@ class Witnessing:
             for duty in audit.duties
             if duty.account == self._party.address and self._now < audit.state.reveal_ends
         )
+
+    def staked(self, ledger: Ledger) -> bool:
+        """Tells if a stake of ours in a job that is done is still locked."""
+        done = (job.id for job in ledger.jobs.values() if job.done)
+        return any(witnesses.stake_key(job, self._party.address) in ledger.locks for job in done)
 
     def close(self) -> None:
         """Stop what is being computed."""
@@ -195,7 +200,9 @@ class Witnessing:
         """Be on the job's list, off it while this process ends; have its rounds drawn."""
         contract, me = self._party.contracts.witnesses, self._party.address
         if draining:
-            if contract.witness(job.id, me).standing == Standing.LISTED:
+            # INVARIANT: a witness's stake comes back though its job has ended, once its duties are closed.
+            locked = witnesses.stake_key(job.id, me) in ledger.locks
+            if locked and contract.witness(job.id, me).standing == Standing.LISTED:
                 self._submit(contract.retire(job.id), f"witness/retire/{job.id.hex()}/{ledger.heads[job.id, me].hex()}")
             return
         # INVARIANT: one enrolment a job: who was taken off the list has failed a duty, and a person should look why.

@@ -71,7 +71,9 @@ class Defence:
         self._now = head.time
         needs = self._docket.needs()
         self.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
-        self._docket.play(self._games, head.number, head.time, lambda claim: self._held_of(claim, run_of))
+        self._docket.play(
+            self._games, head.number, head.time, self._at_hand, lambda claim: self._held_of(claim, run_of)
+        )
 
     def forget(self, claim: ClaimId) -> None:
         """Remove what defends a claim: nobody can challenge it any more."""
@@ -83,9 +85,13 @@ class Defence:
         """Finish the move in work."""
         self._docket.close()
 
+    def _at_hand(self, claim: ClaimId) -> HeldClaim | None:
+        held: HeldClaim | None = self._shelf.get((claim, "claim"))
+        return held
+
     def _held_of(self, claim: ClaimId, run_of: RunOf) -> HeldClaim | None:
         """The claim, from memory, from its S_0 on disk, or from public data; its S_0 is on disk from then on."""
-        held: HeldClaim | None = self._shelf.get((claim, "claim"))
+        held = self._at_hand(claim)
         if held is None:
             material = WorkFolder(self._parts.home, claim).material()
             run = None if material is None else run_of(material)

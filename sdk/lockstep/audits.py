@@ -48,6 +48,9 @@ UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
 Told = Callable[[int, StateRoot], None]
 """Called with (t, S_t) after each transition; may raise to stop."""
 
+Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
+"""Keeps a computation with its trace, to argue from it."""
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -199,8 +202,10 @@ def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -
     return roots if len(data) == ROOT_BYTES * transitions and trace_root(roots) == claim.trace_root else None
 
 
-def audit(run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None) -> Audit:
-    """Replay a claim against its published trace; the step that differs is materialised.
+def audit(
+    run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None, hold: Hold = HeldClaim
+) -> Audit:
+    """Replay a claim against its published trace; the step that differs is materialised, and held by what `hold` makes.
 
     Without a list it is replayed to its end, and the trace root decides. Raises Unreachable only if it is wrong and
     nobody answers for the list that would say where.
@@ -213,10 +218,10 @@ def audit(run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = l
         own.append(root)
         told(t, root)
         if published is not None and own[-1] != published[t - 1]:
-            held = HeldClaim(run, [*own, *published[t:]])
+            held = hold(run, [*own, *published[t:]])
             held.hold(t, before)
             return Audit(False, t, held, published)
-    held = HeldClaim(run, own)
+    held = hold(run, own)
     if trace_root(own) == claim.trace_root:
         return Audit(True, None, held, published, state)
     published = published_trace(store, claim, run.transitions)

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from lockstep.disputes import AtHand, Due, HeldClaim, NotAtHand, Seat, Side, Table
-from lockstep.protocol.errors import ChainError, LockstepError
+from lockstep.protocol.errors import ChainError, LockstepError, TryLater, Unreachable
 from lockstep.protocol.game import Game
 from lockstep.protocol.moves import DEFENDERS, Phase
 from lockstep.protocol.types import ClaimId, GameId, Seconds
@@ -38,7 +39,7 @@ REST_SECONDS = (1.0, 60.0)
 log = structlog.get_logger(__name__)
 
 HeldOf = Callable[[ClaimId], HeldClaim | None]
-"""The claim as this party computed it, made again if it must; None if its material is lost. May take long."""
+"""A claim as this party computed it; None if it is not there."""
 Made = Callable[[GameId, Due, float], None]
 """Told of every move that is mined: the game, the move, how many seconds of this machine it took to make."""
 
@@ -58,6 +59,8 @@ class _Entry:
     stuck: Future[object] | None = None
     hard: bool = False
     """Its move has to be prepared."""
+    quiet: int = -1
+    """The block at which nothing was due."""
     again_at: float = 0.0
     rest: float = REST_SECONDS[0]
     logged: set[str] = field(default_factory=set)
@@ -79,7 +82,6 @@ class Docket:
         self._made = made
         self._wake = wake
         self._entries: dict[GameId, _Entry] = {}
-        self._held: dict[ClaimId, HeldClaim] = {}
         self._block = -1
         self._now = Seconds(0)
         self._lock = threading.Lock()
@@ -90,10 +92,10 @@ class Docket:
         self._turn: Future[None] | None = None
         self._preparing: Future[None] | None = None
 
-    def play(self, games: Mapping[GameId, ClaimId], block: int, now: Seconds, held_of: HeldOf) -> None:
+    def play(self, games: Mapping[GameId, ClaimId], block: int, now: Seconds, at_hand: HeldOf, held_of: HeldOf) -> None:
         """Make every move that is due in these open games, as soon as it can be made; returns at once.
 
-        Raises what a turn raised that no game is the reason of.
+        `at_hand`: the claim if it is in memory. Raises what a turn raised that no game is the reason of.
         """
         if self._turn is not None:
             if not self._turn.done():
@@ -105,11 +107,10 @@ class Docket:
                 del self._entries[gone]
             for game, claim in games.items():
                 self._entries.setdefault(game, _Entry(game, claim))
-            self._held = {claim: held for claim, held in self._held.items() if claim in set(games.values())}
         if games:
-            self._turn = self._players.submit(self._pass, block, now)
+            self._turn = self._players.submit(self._pass, block, now, at_hand)
             if self._preparing is None or self._preparing.done():
-                self._preparing = self._preparers.submit(self._prepare, held_of)
+                self._preparing = self._preparers.submit(self._prepare, at_hand, held_of)
 
     def needs(self) -> dict[ClaimId, frozenset[int]]:
         """The transitions that open games are about, by claim, the claim with the earliest deadline first."""
@@ -133,18 +134,19 @@ class Docket:
 
     # -- what can be done at once
 
-    def _pass(self, block: int, now: Seconds) -> None:
+    def _pass(self, block: int, now: Seconds, at_hand: HeldOf) -> None:
         fresh, self._block, self._now = block != self._block, block, now
         for entry in self._by_deadline():
             if self._closing.is_set():
                 return
             if fresh or entry.game is None:
-                self._guarded(entry, lambda e=entry: self._read(e))  # type: ignore[misc]
+                self._guarded(entry, partial(self._read, entry))
         for entry in self._by_deadline():
             if self._closing.is_set():
                 return
-            if entry.game is not None and entry.sent is None and entry.again_at <= time.monotonic():
-                self._guarded(entry, lambda e=entry: self._turn_at(e))  # type: ignore[misc]
+            waits = entry.sent is not None or entry.hard or entry.quiet == block
+            if entry.game is not None and not waits and entry.again_at <= time.monotonic():
+                self._guarded(entry, partial(self._turn_at, entry, at_hand))
 
     def _read(self, entry: _Entry) -> None:
         entry.game = self._table.game(entry.id)
@@ -179,7 +181,7 @@ class Docket:
             # What came of it the next look says.
             return None
 
-    def _turn_at(self, entry: _Entry) -> None:
+    def _turn_at(self, entry: _Entry, at_hand: HeldOf) -> None:
         """Send the move that is due, if what it takes is in memory; else have it prepared."""
         game = entry.game
         assert game is not None, "it was read"
@@ -191,7 +193,7 @@ class Docket:
             return
         began = time.monotonic()
         try:
-            due = self._seat(entry, AtHand(self._held.get(entry.claim))).due(self._now, game)
+            due = self._seat(entry, AtHand(at_hand(entry.claim))).due(self._now, game)
         except NotAtHand:
             entry.hard = True
             return
@@ -206,13 +208,14 @@ class Docket:
     def _send(self, entry: _Entry, due: Due | None, took: float) -> None:
         entry.hard = False
         if due is None:
+            entry.quiet = self._block
             return
         self._outbox.submit(due.call, due.key)
         entry.sent, entry.sent_at, entry.took = due, time.monotonic(), took
 
     # -- what takes time
 
-    def _prepare(self, held_of: HeldOf) -> None:
+    def _prepare(self, at_hand: HeldOf, held_of: HeldOf) -> None:
         """Prepare moves until none is left, the one with the earliest deadline first."""
         while not self._closing.is_set():
             now = time.monotonic()
@@ -220,19 +223,16 @@ class Docket:
             if not waiting:
                 return
             entry = waiting[0]
-            if self._guarded(entry, lambda e=entry: self._slice(e, held_of)):  # type: ignore[misc]
+            if self._guarded(entry, partial(self._slice, entry, at_hand, held_of)):
                 self._wake()
 
-    def _slice(self, entry: _Entry, held_of: HeldOf) -> None:
+    def _slice(self, entry: _Entry, at_hand: HeldOf, held_of: HeldOf) -> None:
         """Come nearer to one move, and send it when it is there."""
         game, began = entry.game, time.monotonic()
         assert game is not None, "only what was read is hard"
-        held = self._held.get(entry.claim)
+        held = at_hand(entry.claim) or held_of(entry.claim)
         if held is None:
-            held = held_of(entry.claim)
-            if held is None:
-                raise LockstepError("no material for a challenged claim", hint="its stake is lost unless it comes back")
-            self._held[entry.claim] = held
+            raise LockstepError("no material for a challenged claim", hint="its stake is lost unless it comes back")
         needs = self.needs()
         held.wanted = needs.get(entry.claim, frozenset())
         if game.t and not held.has(game.t) and held.approach(game.t, SLICE_SECONDS) is None:
@@ -252,6 +252,10 @@ class Docket:
         try:
             work()
             return True
+        except (Unreachable, TryLater) as error:
+            self._note(entry, error.code, error.message)
+            entry.again_at = time.monotonic() + REST_SECONDS[0]
+            return False
         except LockstepError as error:
             self._note(entry, error.code, error.message)
         except Exception as error:

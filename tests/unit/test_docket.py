@@ -126,6 +126,16 @@ class Desk:
     rebuilt: list[ClaimId]
     made: list[GameId]
     block: int = 0
+    held: dict[ClaimId, HeldClaim] = field(default_factory=dict)
+
+    def at_hand(self, claim: ClaimId) -> HeldClaim | None:
+        return self.held.get(claim)
+
+    def keep(self, claim: ClaimId) -> HeldClaim | None:
+        found = self.held_of(claim)
+        if found is not None:
+            self.held[claim] = found
+        return found
 
     def blocks(self, count: int, seconds: float = 20.0) -> None:
         """Play until every game has moved `count` times, a block whenever nothing more is sent."""
@@ -139,7 +149,7 @@ class Desk:
         """A new block is seen, and what can be done about it is done."""
         self.block += 1
         for _ in range(3):
-            self.docket.play(self.court.claims, self.block, Seconds(self.block), self.held_of)
+            self.docket.play(self.court.claims, self.block, Seconds(self.block), self.at_hand, self.keep)
             time.sleep(0.01)
 
 
@@ -217,11 +227,10 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
         return plain(held, t)
 
     second = list(desk.court.claims)[1]
-    desk.docket._held[desk.court.claims[second]] = held = desk.held_of(desk.court.claims[second])  # type: ignore[assignment]
+    held = desk.keep(desk.court.claims[second])
     assert held is not None
     held.step(1)
     monkeypatch.setattr(HeldClaim, "approach", approach)
-    # The docket forgets claims without a game: both are known from the first look.
     until = time.monotonic() + 10
     while desk.court.at.get(second, 0) < 3:
         assert time.monotonic() < until
