@@ -35,7 +35,9 @@ def up(
     coordinator: CoordinatorUrl = None,
     threads: Threads = None,
     listen_seconds: Listen = None,
-    once: Annotated[bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
+    ] = False,
     job: JobOption = None,
     as_json: Json = False,
 ) -> None:
