@@ -235,6 +235,10 @@ class Witnessing:
         except LockstepError as error:
             log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)
             self._rest["enrol", job] = Seconds(self._now + LOAD_SECONDS)
+        except Exception:
+            # A defect that a stranger's job found ends the witnessing of that job alone.
+            log.exception("a job is not witnessed", job=job.hex())
+            self._rest["enrol", job] = NEVER
         else:
             self._fit.add(job)
 
@@ -333,6 +337,10 @@ class Witnessing:
                 self._ask_row(ledger.audits[look.audit].state.job, error)
             log.warning("a duty cannot be looked into yet", why=error.message, hint=error.hint)
             self._rest[look.audit, look.i] = Seconds(self._now + RETRY_SECONDS)
+            return
+        except Exception:
+            log.exception("a duty cannot be looked into", audit=look.audit.hex(), duty=look.i)
+            self._rest[look.audit, look.i] = Seconds(self._now + LOAD_SECONDS)
             return
         if look.i is None:
             self._reports[look.audit] = found

@@ -35,11 +35,13 @@ def up(
     coordinator: CoordinatorUrl = None,
     threads: Threads = None,
     listen_seconds: Listen = None,
-    once: Annotated[bool, typer.Option("--once", help="Leave with exit code 0 when a job is done.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
+    ] = False,
     job: JobOption = None,
     as_json: Json = False,
 ) -> None:
-    """Work until SIGTERM: JSON Lines of what happened on stdout, logs on stderr."""
+    """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, listen_seconds=listen_seconds,

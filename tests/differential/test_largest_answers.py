@@ -75,8 +75,8 @@ def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
     contracts, me = chain.contracts, Address(chain.worker.address)
     asker = Outbox(tmp_path_factory.mktemp("asker") / "o.sqlite", chain.devnet.w3, chain.challenger)
     poster = Outbox(tmp_path_factory.mktemp("poster") / "o.sqlite", chain.devnet.w3, chain.worker)
-    asker.send(contracts.token.mint(Address(chain.challenger.address), p.escrow * 2), "mint")
-    asker.send(contracts.token.approve(contracts.vault.address, p.escrow * 2), "approve")
+    asker.send(contracts.token.mint(Address(chain.challenger.address), p.escrow + p.deposit), "mint")
+    asker.send(contracts.token.approve(contracts.vault.address, p.escrow + p.deposit), "approve")
     asker.send(contracts.market.create(p, 0, p.escrow), "create")
     job = claims.job_id(
         chain.devnet.w3.eth.chain_id, Address(contracts.market.address), Address(chain.challenger.address), 0, p

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from lockstep.chain import games
+from lockstep.chain.contracts import Call
 from lockstep.disputes import HeldClaim
 from lockstep.jobs import Job, slot_run
 from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.game import levels
+from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.program import CHUNK, Kind
-from lockstep.protocol.types import Digest, GameId, Seconds, Seed
+from lockstep.protocol.types import Digest, GameId, Seconds, Seed, StateRoot
 from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_of, ledger_of, reveals, up, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
@@ -41,26 +43,41 @@ class Attacker:
     market: Market
     job: Job
     challenger: Challenger
+    true: dict[tuple[int, int], HeldClaim] = field(default_factory=dict)
 
-    def send(self, call: object, key: str) -> None:
-        self.challenger.outbox.send(call, key)  # type: ignore[arg-type]
+    def send(self, call: Call, key: str) -> None:
+        self.challenger.outbox.send(call, key)
 
-    def open(self, slot: int, t: int = 1, nonce: int = 0) -> GameId:
-        """A game about a slot's claim of round 0, whose S_t it pretends to differ from."""
+    def opening(self, r: int, slot: int, t: int, nonce: int) -> tuple[GameId, Call]:
+        """A game about a slot's claim of a round, whose S_t it pretends to differ from."""
         contracts = self.market.contracts
         ledger = ledger_of(self.market).jobs[self.job.id]
-        base = base_checkpoint(self.job, self.market.store, [])
-        true = HeldClaim.of(slot_run(self.job, base, Seed(ledger.rounds[0].seed), 0, slot))
-        other = Digest(b"\1" * 32)
-        own = HeldClaim(true.run, [*true.trace[: t - 1], other, *true.trace[t:]])  # type: ignore[list-item]
-        record = ledger.rounds[0].claims[slot]
+        if (r, slot) not in self.true:
+            records = ledger.records(r, self.job.params.slots)
+            base = base_checkpoint(self.job, self.market.store, records)
+            self.true[r, slot] = HeldClaim.of(slot_run(self.job, base, Seed(ledger.rounds[r].seed), r, slot))
+        true = self.true[r, slot]
+        other = StateRoot(b"\1" * 32)
+        own = HeldClaim(true.run, [*true.trace[: t - 1], other, *true.trace[t:]])
+        record = ledger.rounds[r].claims[slot]
         opening = honest.opening(games.claim(contracts.market, record.id, record.body), own, list(true.trace), nonce)
         assert opening is not None
         game = GameId(contracts.game.read("gameIdOf", record.id, self.challenger.address, nonce))
-        self.send(games.call(contracts.game, opening, game), f"open/{slot}/{t}/{nonce}")
-        return game
+        return game, games.call(contracts.game, opening, game)
 
-    def point(self, game: GameId) -> None:
+    def open(self, *places: tuple[int, int, int]) -> list[GameId]:
+        """A game for each (round, slot, t), all at once."""
+        made = [self.opening(*place, nonce) for nonce, place in enumerate(places)]
+        self.challenger.outbox.send_all([(f"open/{game.hex()}", call) for game, call in made])
+        return [game for game, _ in made]
+
+    def point_all(self, opened: list[GameId]) -> int:
+        """The attacker's next move in every game in which it has one, all at once."""
+        live = [game for game in opened if self.phase(game) in POINTED]
+        self.challenger.outbox.send_all([self.point(game) for game in live])
+        return len(live)
+
+    def point(self, game: GameId) -> tuple[str, Call]:
         """The challenger's next move towards the first fold's first element, whatever is shown."""
         contract = self.market.contracts.game
         state, log = games.read(contract, game), games.log(contract, game, 0)
@@ -77,7 +94,7 @@ class Attacker:
             i = (towards >> (state.rem - down)) & ((1 << down) - 1)
             proof = tuple(merkle.proof(merkle.levels(list(children)), i))
             call = games.call(contract, moves.Pick(state.node, i, children[i], proof), game)
-        self.send(call, f"point/{game.hex()}/{state.node.hex()}/{state.phase}")
+        return f"point/{game.hex()}/{state.node.hex()}/{state.phase}", call
 
     def answered(self, opened: list[GameId]) -> bool:
         """Tells if it is the attacker's turn everywhere."""
@@ -126,7 +143,7 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     once, daemon = homes_of(market, "w0", "w1")
     workers = {home: up(market, home, *flags) for home, flags in ((once, ["--once"]), (daemon, []))}
     attacker = failed_round(market, [once, daemon])
-    opened = [attacker.open(slot_of(market, home)) for home in (once, daemon)]
+    opened = attacker.open(*((0, slot_of(market, home), 1) for home in (once, daemon)))
     wait(lambda: all(attacker.phase(g) == moves.Phase.GRAPH_PICK for g in opened), 60, "defences")
     job_ends(market, attacker)
     done: list[Process] = list(workers.values())
@@ -138,8 +155,7 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     workers[daemon].popen.send_signal(signal.SIGKILL)
     workers[daemon].popen.wait()
     workers[daemon] = up(market, daemon)
-    for game in opened:
-        attacker.point(game)
+    attacker.point_all(opened)
     wait(lambda: attacker.answered(opened), 60, "answers after the job's end")
     assert attacker.ends(opened) == [moves.Verdict.REJECTED] * 2, "nobody is convicted"
 
@@ -154,24 +170,44 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     assert workers[daemon].stop() == 0
 
 
-def test_sixteen_games_at_once_are_all_defended_in_time(market: Market) -> None:
-    """On two claims of one worker's key and eight steps, with S_0 .. S_T replayed about once for each claim."""
-    homes = homes_of(market, "w0", "w1")
-    workers = [up(market, home) for home in homes]
-    attacker = failed_round(market, homes)
-    slots = [slot_of(market, home) for home in homes]
-    steps = attacker.job.params.inner_steps
-    began = market.now()
-    opened = [attacker.open(slots[0], t=1 + nonce % steps, nonce=nonce) for nonce in range(16)]
-    wait(lambda: all(attacker.phase(g) == moves.Phase.GRAPH_PICK for g in opened), 120, "sixteen defences", every=1.0)
-    answers = 16
-    while (live := [g for g in opened if attacker.phase(g) in POINTED]) and answers < 100:
-        for game in live:
-            attacker.point(game)
-        answers += len(live)
-        wait(lambda: attacker.answered(opened), 120, "answers", every=1.0)
-    print("16 games,", answers, "moves of the defender in", market.now() - began, "s of chain time")
-    assert answers >= 64, "defend, revealTensor, postLeaf, postPartials in each"
-    assert attacker.ends(opened) == [moves.Verdict.REJECTED] * 16
-    assert [w.popen.poll() for w in workers] == [None, None]
-    assert len(workers[0].named("defending")) >= 16
+@pytest.mark.parametrize("block_seconds", [1, 12])
+def test_sixteen_games_at_once_are_all_defended_in_time(tmp_path: Path, block_seconds: int) -> None:
+    """Against one worker, on four claims and four steps of each, while time passes by blocks of 1 s or 12 s."""
+    chain = ChainTimes(inclusion=Seconds(2 * block_seconds))
+    market = Market.build(tmp_path, chain)
+    try:
+        if block_seconds > 1:
+            market.devnet._request("anvil_setBlockTimestampInterval", [block_seconds])
+        homes = homes_of(market, "w0", "w1", "w2")
+        workers = [up(market, home) for home in homes]
+        b = block_seconds
+        clock = Seconds(16 * 2 * b + 60)
+        job = market.submit(
+            rounds=4, max_lead=4, join_seconds=Seconds(60 * b), train_seconds=Seconds(60 * b),
+            reveal_seconds=Seconds(60 * b), attest_seconds=Seconds(60 * b), merge_seconds=Seconds(60 * b),
+            challenge_seconds=Seconds(200 * b), clock_seconds=clock, step_seconds=Seconds(5),
+        )  # fmt: skip
+        attacker = Attacker(market, job, Challenger(market, "mallory"))
+        wait(lambda: len(reveals(market)) == 12, 240, "reveals of four rounds", every=1.0)
+        own = [e for e in reveals(market) if e.worker == market.devnet.account("w0").address]
+        opened = attacker.open(*((e.round, e.slot, t) for t in (5, 2, 4, 1) for e in own))
+        assert len(opened) == 16
+        began, answers = market.now(), 16
+        wait(lambda: attacker.answered(opened), 120, "sixteen defences", every=0.5)
+        while moved := attacker.point_all(opened):
+            answers += moved
+            wait(lambda: attacker.answered(opened), 120, "answers", every=0.5)
+        took = market.now() - began
+        table = market.contracts.game
+        left = min(games.read(table, game).left_defender for game in opened)
+        spent = sum(e["seconds"] for e in workers[0].named("defending"))
+        print(f"{b} s blocks: {answers} moves in {took} s of chain time, {spent:.2f} s of the machine; of clocks of")
+        print(f"{clock} s and more the least that was left is {left} s")
+        assert answers >= 48
+        market.devnet.advance(Seconds(clock + 16 * 5 + 1))
+        wait(lambda: all(games.read(table, g).verdict for g in opened), 120, "verdicts", every=1.0)
+        assert {games.read(table, g).verdict for g in opened} == {moves.Verdict.REJECTED}, "nobody is convicted"
+        assert [w.popen.poll() for w in workers] == [None] * 3
+        assert not any("Traceback" in w.log.read_text() for w in workers)
+    finally:
+        market.close()

@@ -20,7 +20,7 @@ import pytest
 from lockstep import jobs
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.deployment import deploy
+from lockstep.chain.deployment import DEVNET_TIMES, deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import create_account
@@ -30,6 +30,7 @@ from lockstep.jobs import Job, slot_run, trace_root
 from lockstep.ledger import Ledger, Watcher
 from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, moves
+from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
@@ -86,9 +87,9 @@ class Market:
     processes: list[Process] = field(default_factory=list)
 
     @staticmethod
-    def build(folder: Path) -> Market:
+    def build(folder: Path, chain: ChainTimes = DEVNET_TIMES) -> Market:
         devnet = Devnet(folder / "chain")
-        addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600))
+        addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600), chain=chain)
         addresses.save(folder / "deployment.json")
         return Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
 

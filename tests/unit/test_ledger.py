@@ -237,3 +237,34 @@ def test_a_claim_without_a_readable_cid_is_a_claim() -> None:
     r = chain.ledger.jobs[JOB].rounds[0]
     assert len(r.bodies) == SLOTS, "freeze takes its body"
     assert [p.cid for p in r.payloads.values()] == [NO_CID, NO_CID]
+
+
+def test_stakes_are_at_stake_until_they_are_free_whatever_became_of_their_job() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(1), root(2))
+    claim, game = claim_id(JOB, 0, 0, 0), root(50)
+    chain.say("Locked", "StakeVault", key=claim, account=W0, amount=5)
+    chain.say("Locked", "StakeVault", key=root(60), account=W0, amount=5)
+    assert chain.ledger.staked(W0) == [claim], "a bond is no claim's"
+    assert chain.ledger.at_stake(W0) == {JOB}
+    assert chain.ledger.at_stake(W1) == frozenset()
+    chain.say("Opened", "DisputeGame", game=game, claim=claim, challenger=ME, defender=W0, nonce=0, t=1)
+    chain.say("JobDone", paid=0, refunded=0, returned=0)
+    chain.say("Unlocked", "StakeVault", key=claim, account=W0, amount=5)
+    assert chain.ledger.at_stake(W0) == {JOB}, "its game goes on"
+    assert [g.id for g in chain.ledger.games_against(W0)] == [game]
+    chain.say("Resolved", "DisputeGame", game=game, claim=claim, verdict=Verdict.REJECTED, winner=W0)
+    assert chain.ledger.at_stake(W0) == frozenset()
+    for end in ("Slashed", "BondTaken"):
+        chain.say("Locked", "StakeVault", key=claim, account=W0, amount=5)
+        chain.say(end, "StakeVault", key=claim, account=W0, amount=5)
+        assert chain.ledger.staked(W0) == [], end
+
+
+def test_a_merges_stake_is_one_of_its_job() -> None:
+    chain = Chain()
+    chain.start(0, 0, root(1), root(2))
+    merge = chain.merge(0, 0, root(30), mask=3)
+    chain.say("Locked", "StakeVault", key=merge, account=W0, amount=5)
+    assert chain.ledger.staked(W0) == [merge]
+    assert chain.ledger.places[merge] == (JOB, 0)

@@ -28,7 +28,8 @@ def claimant(tmp_path: Path, toy_store: ContentStore) -> Iterator[Claimant]:
     """A worker's, without a chain: to fetch it needs none."""
     contracts = SimpleNamespace(market=None, game=None, demands=None, addresses=SimpleNamespace(block=0))
     parts = SimpleNamespace(
-        contracts=contracts, store=toy_store, home=tmp_path, announcer=None, outbox=None, memory_bytes=None,
+        contracts=contracts, store=toy_store, home=tmp_path, announcer=None, outbox=None, address=SOMEBODY,
+        memory_bytes=None,
         disk_bytes=1 << 30,
     )  # fmt: skip
     made = Claimant(parts, None, lambda: None)  # type: ignore[arg-type]
