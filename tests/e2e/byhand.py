@@ -84,6 +84,12 @@ class Process:
         self.popen.terminate()
         return self.popen.wait(seconds)
 
+    def leave(self, seconds: float = 30) -> int:
+        """SIGTERM twice: whatever is at stake; returns the exit code."""
+        self.popen.terminate()
+        time.sleep(0.5)
+        return self.stop(seconds)
+
     def kill(self) -> list[psutil.Process]:
         """SIGKILL to the parent alone; returns the children that it had."""
         children = psutil.Process(self.popen.pid).children(recursive=True)

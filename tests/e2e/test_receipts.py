@@ -123,7 +123,7 @@ def test_one_transaction_carries_the_receipts_of_a_round(market: Market) -> None
         ((sender, _, speakers),) = attested(market, job, r)
         assert (sender, speakers) == (me, EVERYBODY)
         assert market.contracts.market.round(job.id, r).mask == 0b111
-    assert [w.stop() for w in workers] == [0, 0, 0]
+    assert [w.leave() for w in workers] == [0, 0, 0], "their stakes are locked still"
     assert coordinator.stop() == 0
 
 
