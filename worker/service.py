@@ -28,6 +28,8 @@ from lockstep.protocol.errors import (
     BlobMissing,
     DoctorError,
     FundsError,
+    GuardRefused,
+    KeyStoreError,
     LockstepError,
     RowMissing,
     TryLater,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+OWN_FAULTS = (DoctorError, FundsError, GuardRefused, KeyStoreError)
+"""What no stranger's job brings about."""
 POLL_SECONDS = 0.25
 PERMIT_SECONDS = 3600
 RETRY_SECONDS = 2
@@ -208,9 +212,9 @@ class Worker:
         except (Unreachable, TryLater):
             raise
         except Exception as error:
-            # INVARIANT: no job ends what defends the claims of others.
-            known = isinstance(error, LockstepError)
-            if known and not self._ledger.at_stake(self._me):
+            # INVARIANT: no job ends what defends the claims of others; what is wrong with this machine, its keys or its
+            # account ends the process only where it has nothing to defend.
+            if isinstance(error, OWN_FAULTS) and not self._ledger.at_stake(self._me):
                 raise
             taken.joins = False
             self._log_once((taken.ledger.id, type(error).__name__), error)
