@@ -28,6 +28,7 @@ from lockstep.protocol.errors import (
     BlobMissing,
     DoctorError,
     FundsError,
+    GuardRefused,
     LockstepError,
     RowMissing,
     TryLater,
@@ -54,6 +55,8 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 PERMIT_SECONDS = 3600
 RETRY_SECONDS = 2
+FATAL = (DoctorError, GuardRefused, FundsError)
+"""What is wrong with this machine, its home or its account, and not with a job."""
 PATIENCE_SECONDS = 60.0
 """How long (of this machine's time) an endpoint may be silent before the worker gives up."""
 
@@ -124,7 +127,8 @@ class Worker:
                     heard = time.monotonic()
                 except (Unreachable, TryLater) as error:
                     log.warning("waiting", code=error.code, message=error.message)
-                    if time.monotonic() - heard > PATIENCE_SECONDS:
+                    # Who could lose a stake by silence waits for as long as it takes.
+                    if time.monotonic() - heard > PATIENCE_SECONDS and not self._ledger.at_stake(self._me):
                         raise
                 self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
@@ -201,16 +205,17 @@ class Worker:
             self._log_once(("answers", error.code), error)
 
     def _guarded(self, taken: Taken, work: Callable[[], None]) -> None:
-        """Do something about one job. What goes wrong there for good ends the joining of this job, and the process only
-        if nothing that it must defend would go with it."""
+        """Do something about one job. What goes wrong there ends the joining of this job, and the process only if the
+        machine or the account is at fault, and nothing that must be defended would go with it."""
         try:
             work()
-        except (Unreachable, TryLater):
+        except Unreachable:
             raise
+        except TryLater as error:
+            self._log_once((taken.ledger.id, error.code), error)
         except Exception as error:
             # INVARIANT: no job ends what defends the claims of others.
-            known = isinstance(error, LockstepError)
-            if known and not self._ledger.at_stake(self._me):
+            if isinstance(error, FATAL) and not self._ledger.at_stake(self._me):
                 raise
             taken.joins = False
             self._log_once((taken.ledger.id, type(error).__name__), error)
