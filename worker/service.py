@@ -29,7 +29,6 @@ from lockstep.protocol.errors import (
     DoctorError,
     FundsError,
     GuardRefused,
-    KeyStoreError,
     LockstepError,
     RowMissing,
     TryLater,
@@ -53,11 +52,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-OWN_FAULTS = (DoctorError, FundsError, GuardRefused, KeyStoreError)
-"""What no stranger's job brings about."""
 POLL_SECONDS = 0.25
 PERMIT_SECONDS = 3600
 RETRY_SECONDS = 2
+FATAL = (DoctorError, GuardRefused, FundsError)
+"""What is wrong with this machine, its home or its account, and not with a job."""
 PATIENCE_SECONDS = 60.0
 """How long (of this machine's time) an endpoint may be silent before the worker gives up."""
 
@@ -128,7 +127,8 @@ class Worker:
                     heard = time.monotonic()
                 except (Unreachable, TryLater) as error:
                     log.warning("waiting", code=error.code, message=error.message)
-                    if time.monotonic() - heard > PATIENCE_SECONDS:
+                    # Who could lose a stake by silence waits for as long as it takes.
+                    if time.monotonic() - heard > PATIENCE_SECONDS and not self._ledger.at_stake(self._me):
                         raise
                 self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
@@ -205,16 +205,17 @@ class Worker:
             self._log_once(("answers", error.code), error)
 
     def _guarded(self, taken: Taken, work: Callable[[], None]) -> None:
-        """Do something about one job. What goes wrong there for good ends the joining of this job, and the process only
-        if nothing that it must defend would go with it."""
+        """Do something about one job. What goes wrong there ends the joining of this job, and the process only if the
+        machine or the account is at fault, and nothing that must be defended would go with it."""
         try:
             work()
-        except (Unreachable, TryLater):
+        except Unreachable:
             raise
+        except TryLater as error:
+            self._log_once((taken.ledger.id, error.code), error)
         except Exception as error:
-            # INVARIANT: no job ends what defends the claims of others; what is wrong with this machine, its keys or its
-            # account ends the process only where it has nothing to defend.
-            if isinstance(error, OWN_FAULTS) and not self._ledger.at_stake(self._me):
+            # INVARIANT: no job ends what defends the claims of others.
+            if isinstance(error, FATAL) and not self._ledger.at_stake(self._me):
                 raise
             taken.joins = False
             self._log_once((taken.ledger.id, type(error).__name__), error)

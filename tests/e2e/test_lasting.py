@@ -16,8 +16,9 @@ from lockstep.jobs import Job, slot_run
 from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.game import levels
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.job_rules import GAME_MOVES
 from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.presets import CHAINS
 from lockstep.protocol.program import CHUNK, Kind
 from lockstep.protocol.types import Digest, GameId, Seconds, Seed, StateRoot
 from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_of, ledger_of, reveals, up, wait
@@ -170,10 +171,10 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     assert workers[daemon].stop() == 0
 
 
-@pytest.mark.parametrize("block_seconds", [1, 12])
-def test_sixteen_games_at_once_are_all_defended_in_time(tmp_path: Path, block_seconds: int) -> None:
+@pytest.mark.parametrize(("name", "block_seconds"), [("devnet", 1), ("ethereum", 12)])
+def test_sixteen_games_at_once_are_all_defended_in_time(tmp_path: Path, name: str, block_seconds: int) -> None:
     """Against one worker, on four claims and four steps of each, while time passes by blocks of 1 s or 12 s."""
-    chain = ChainTimes(inclusion=Seconds(2 * block_seconds))
+    chain = CHAINS[name]
     market = Market.build(tmp_path, chain)
     try:
         if block_seconds > 1:
@@ -181,11 +182,12 @@ def test_sixteen_games_at_once_are_all_defended_in_time(tmp_path: Path, block_se
         homes = homes_of(market, "w0", "w1", "w2")
         workers = [up(market, home) for home in homes]
         b = block_seconds
-        clock = Seconds(16 * 2 * b + 60)
+        clock = Seconds(GAME_MOVES * max(chain.inclusion, 2) + 60)
         job = market.submit(
             rounds=4, max_lead=4, join_seconds=Seconds(60 * b), train_seconds=Seconds(60 * b),
             reveal_seconds=Seconds(60 * b), attest_seconds=Seconds(60 * b), merge_seconds=Seconds(60 * b),
-            challenge_seconds=Seconds(200 * b), clock_seconds=clock, step_seconds=Seconds(5),
+            challenge_seconds=Seconds(180 * b), answer_seconds=Seconds(60 * b), clock_seconds=clock,
+            step_seconds=Seconds(5),
         )  # fmt: skip
         attacker = Attacker(market, job, Challenger(market, "mallory"))
         wait(lambda: len(reveals(market)) == 12, 240, "reveals of four rounds", every=1.0)

@@ -20,7 +20,7 @@ import pytest
 from lockstep import jobs
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.deployment import DEVNET_TIMES, deploy
+from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import create_account
@@ -32,6 +32,7 @@ from lockstep.merging import base_checkpoint
 from lockstep.protocol import honest, moves
 from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import JobStatus, Phase
+from lockstep.protocol.presets import CHAINS
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
 from tests import toyjob
@@ -87,7 +88,7 @@ class Market:
     processes: list[Process] = field(default_factory=list)
 
     @staticmethod
-    def build(folder: Path, chain: ChainTimes = DEVNET_TIMES) -> Market:
+    def build(folder: Path, chain: ChainTimes = CHAINS["devnet"]) -> Market:
         devnet = Devnet(folder / "chain")
         addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600), chain=chain)
         addresses.save(folder / "deployment.json")

@@ -14,7 +14,7 @@ from lockstep.jobs import Job
 from lockstep.ledger import GameRecord, JobLedger, Ledger
 from lockstep.pace import Pace
 from lockstep.party import Head
-from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, ProgramInvalid, Unreachable
+from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, ProgramInvalid, TryLater, Unreachable
 from lockstep.protocol.types import Address, ClaimId, GameId, JobId, Seconds, Wei
 from lockstep.storage import ContentStore
 from worker.parts import Taken
@@ -75,6 +75,9 @@ def test_a_machine_that_cannot_work_is_told_so_where_nothing_is_at_stake(worker:
     with pytest.raises(DoctorError):
         worker._guarded(taken(worker, toy), failing(DoctorError("no", "")))
     worker._guarded(taken(worker, toy), failing(RuntimeError("a defect")))
+    worker._guarded(taken(worker, toy), failing(Mismatch("a stranger's job", "")))
+    worker._guarded(taken(worker, toy), failing(TryLater("the fee is high", "")))
+    assert worker._taken[toy.id].joins, "what passes is tried again"
     at_stake(worker, toy.id)
     with pytest.raises(Unreachable):
         worker._guarded(taken(worker, toy), failing(Unreachable("nobody answers", "")))
