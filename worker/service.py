@@ -178,8 +178,6 @@ class Worker:
                 self._register()
             self._free = self._vault.free(self._me)
             self._take_jobs()
-            for job, error in list(self._undefendable.items()):
-                self._void(job, error)
             for taken in self._taken.values():
                 taken.ledger = self._ledger.jobs[taken.ledger.id]
                 self._guarded(taken, partial(self._look, taken))
@@ -196,7 +194,10 @@ class Worker:
         taken.view = look(self._market, self._ledger, taken.ledger, taken.params, self._me, self._now, number)
 
     def _answer(self) -> None:
+        """Act on what anybody may show: data that are demanded, jobs that break a rule."""
         try:
+            for job, proof in list(self._undefendable.items()):
+                self._void(job, proof)
             for key, call in self._answers.due(self._ledger, self._job_of, self._now):
                 self._sender.submit(key, call)
         except (Unreachable, TryLater):
