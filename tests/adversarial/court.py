@@ -118,6 +118,8 @@ class Court:
     """Every claim as its maker computed it."""
     silent: set[ClaimId] = field(default_factory=set)
     """Claims about which no challenge is answered."""
+    owners: dict[int, str] = field(default_factory=dict)
+    """Who holds a slot that is not its own worker's."""
     runs: int = 0
 
     # -- the world
@@ -149,7 +151,7 @@ class Court:
         """Forget everything since `start`."""
         self.devnet.revert(self._funded)
         self._funded = self.devnet.snapshot()
-        self.spent, self.held, self.silent = [], {}, set()
+        self.spent, self.held, self.silent, self.owners = [], {}, set(), {}
         self.accounts = {name: self.accounts[name] for name in NAMES}
 
     def create(self, **changes: Any) -> None:
@@ -197,6 +199,10 @@ class Court:
     def name_of(self, address: str) -> str:
         """Whose address it is."""
         return next(n for n, a in self.accounts.items() if a.address == address)
+
+    def owner(self, slot: int) -> str:
+        """Who holds a slot."""
+        return self.owners.get(slot, f"worker-{slot}")
 
     # -- sending
 
@@ -289,7 +295,7 @@ class Court:
         market = self.contracts.market
         self.send(market.start_round(self.job_id, r), "requester")
         for slot in range(self.params.slots):
-            self.send(market.join(self.job_id, r, slot), f"worker-{slot}")
+            self.send(market.join(self.job_id, r, slot), self.owner(slot))
         self.devnet.mine(2)
         self.send(market.seal(self.job_id, r), "requester")
 
@@ -328,14 +334,20 @@ class Court:
             made[slot] = material
         opened = {slot: reveal_of(m) for slot, m in made.items()}
         for slot, m in made.items():
-            digest = commitment(m.claim, self.address(f"worker-{slot}"), opened[slot])
-            self.send(self.contracts.market.commit(self.job_id, r, slot, digest), f"worker-{slot}")
+            digest = commitment(m.claim, self.address(self.owner(slot)), opened[slot])
+            self.send(self.contracts.market.commit(self.job_id, r, slot, digest), self.owner(slot))
+        if self.phase(r) == Phase.TRAINING:
+            # A silent slot has not committed: the others wait until the window is over.
+            self.wait(Phase.REVEALING, r=r)
         for slot in made:
-            self.send(self.contracts.market.reveal(self.job_id, r, slot, opened[slot]), f"worker-{slot}")
+            self.send(self.contracts.market.reveal(self.job_id, r, slot, opened[slot]), self.owner(slot))
         return [self.contracts.market.claim_id_of(self.job_id, r, slot) for slot in range(self.params.slots)]
 
-    def merge(self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0) -> ClaimId:
-        """Freeze, and have whoever's turn it is merge; `lie` makes another run of it."""
+    def merge(
+        self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0, backed: int | None = None
+    ) -> ClaimId:
+        """Freeze, and have whoever's turn it is merge; `lie` makes another run of it. The merger's stake answers for
+        `backed` later rounds, or for all that can start on its merge."""
         market = self.contracts.market
         if self.phase(r) not in (Phase.MERGING, Phase.LEAD):
             # Nobody speaks: what was revealed is accepted when the window is over.
@@ -350,7 +362,7 @@ class Court:
         run = jobs.merge_run(self.job, public.base(ledger, ledger.rounds[r]), payloads, ledger.rounds[r].seed, r)
         merged = finish(lie(run) if lie else run)
         cid = store_checkpoint(self.store, merged.checkpoint)
-        rounds = backing.wanted(self.params, r)
+        rounds = backing.wanted(self.params, r) if backed is None else backed
         self.send(market.merge(self.job_id, r, StateRoot(merged.out), StateRoot(merged.out2), cid, rounds), merger)
         claim = market.claim_id_of(self.job_id, r, MERGE_SLOT)
         self.held[claim] = HeldClaim(merged.run, [merged.root])
@@ -525,10 +537,10 @@ class Court:
             assert 2 * e.burned >= shared, f"of {shared} only {e.burned} were burned"
         return gained
 
-    def settle_void(self, prover: str) -> None:
+    def settle_void(self, prover: str, over: Callable[[], None] = lambda: None) -> None:
         """End a job that was proven invalid, and check who has what: the requester's deposit pays each committed claim
         of an unsettled round and, of what is left, 30 % to the prover; the rest is burned; nobody else gains or
-        loses."""
+        loses. `over` runs when the job is done, before the money is counted."""
         market = self.contracts.market
         books = market.job(self.job_id)
         assert books.status == JobStatus.VOID
@@ -539,12 +551,13 @@ class Court:
         for r in range(books.settled, books.started):
             self.send(market.release(self.job_id, r), "requester")
         self.send(market.finish(self.job_id), "requester")
+        over()
         left = deposit - len(workers) * self.params.slot_price
         expected = dict.fromkeys(self.accounts, 0)
         for name in workers:
             expected[name] += self.params.slot_price
         expected[prover] += left * 30 // 100
-        expected["requester"] = -deposit
+        expected["requester"] -= deposit
         assert {name: self.wealth(name) - WALLET for name in self.accounts} == expected
         vault = self.contracts.vault
         assert vault.credits(vault.read("BURN")) == left - left * 30 // 100

@@ -35,8 +35,9 @@ def body_of(court: Court, claim: ClaimId) -> Body:
 
 def work(court: Court, claim: ClaimId, seed: Seed | None = None) -> tuple[object, ...]:
     """What the signatures are about."""
-    stored, held = court.contracts.market.round(court.job_id, 0), court.contracts.market.claim(claim)
-    return (court.job_id, 0, held.attempt, LIAR, seed or stored.seed, stored.base)
+    held = court.contracts.market.claim(claim)
+    stored = court.contracts.market.round(court.job_id, held.round)
+    return (court.job_id, held.round, held.attempt, held.slot, seed or stored.seed, stored.base)
 
 
 def signed(
@@ -44,7 +45,8 @@ def signed(
 ) -> tuple[object, ...]:
     """A body with its signature, as the coordinator was told."""
     market = court.contracts.market
-    stored, held = market.round(court.job_id, 0), market.claim(claim)
+    held = market.claim(claim)
+    stored = market.round(court.job_id, held.round)
     digest = typed_hash(
         court.contracts.addresses.chain_id,
         market.address,

@@ -4,25 +4,31 @@ import pytest
 
 from lockstep.disputes import HeldClaim, Side
 from lockstep.protocol import honest as play_of
-from lockstep.protocol.types import StateRoot
+from lockstep.protocol.types import ClaimId, StateRoot
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
-from verifier.cheats import InventedStep, place_of
+from verifier.cheats import InventedStep, Place, place_of
 
 
 def invented(court: Court) -> Ended:
     """Played as far as it goes with a step of the challenger's invention (the demo's lie)."""
     claims = court.claim()
-    honest = court.held[claims[0]]
-    step = InventedStep(honest.step(1), place_of(court.job.programs, 1))
-    held = HeldClaim(honest.run, [StateRoot(step.root), *honest.trace[1:]])
-    held.keep(1, step)
-    opening = play_of.opening(court.known(claims[0]), held, honest.trace, 0)
+    held = inventing(court, claims[0])
+    opening = play_of.opening(court.known(claims[0]), held, court.held[claims[0]].trace, 0)
     assert opening is not None
     game = court.begin(opening, "mallory")
     challenger = court.seat(game, Side.CHALLENGER, held, "mallory").turn
     court.play(game, court.defender(game), until_refused(challenger))
     return weighed(court, game)
+
+
+def inventing(court: Court, claim: ClaimId, place: Place | None = None) -> HeldClaim:
+    """An honest claim as a challenger has it that has flipped a bit of step 1, at `place` or somewhere."""
+    honest = court.held[claim]
+    step = InventedStep(honest.step(1), place or place_of(court.job.programs, 1))
+    held = HeldClaim(honest.run, [StateRoot(step.root), *honest.trace[1:]])
+    held.keep(1, step)
+    return held
 
 
 def until_refused(turn):  # type: ignore[no-untyped-def]
