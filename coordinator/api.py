@@ -312,6 +312,7 @@ def _page(
     session: Session, query: Select[RowT], order: tuple[Any, Any], limit: int, cursor: str | None
 ) -> tuple[list[RowT], str | None]:
     """`limit` rows in descending `order`, after the row that `cursor` names, and the next page's cursor."""
+    # INVARIANT: a page costs what it holds, however long the list is.
     if cursor is not None:
         query = query.where(tuple_(*order) < tuple_(*_decode(cursor)))
     rows = list(session.scalars(query.order_by(*(column.desc() for column in order)).limit(limit + 1)))

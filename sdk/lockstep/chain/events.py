@@ -195,6 +195,7 @@ class EventReader:
             raise Unreachable(
                 f"the provider refuses the logs of block {last}: {refusal}", "use another RPC provider, or a node"
             ) from refusal
+        # INVARIANT: what a provider refuses to say at once is asked for in halves.
         self._ask_for_less(first, last)
         return None
 
