@@ -94,7 +94,7 @@ def kept(court: Court, late: Seconds) -> Ended:
         assert games.read(court.contracts.game, game).verdict.name == "REJECTED"
         court.settle()
         court.balance({"mallory": court.params.bond})
-        return ended(court, game, Where())
+        return ended(court, game, Where(t=1))
 
 
 def waiting(court: Court, game: Any, late: Seconds, answers: list[Seconds]) -> Turn:
