@@ -51,7 +51,7 @@ def read_world(party: Party) -> World:
 
 def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: World) -> JobView:
     """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
-    job = contracts.market.job(job_id)
+    job = contracts.market.job(job_id, world.block)
     barred = contracts.market.barred(job_id, params.aggregator)
     views = [
         _round(contracts, session, job_id, params, number, world, barred)
@@ -166,8 +166,9 @@ def _round(
     barred: bool,
 ) -> RoundView:
     market = contracts.market
-    stored = market.round(job_id, number)
-    phase = market.phase(job_id, number)
+    # INVARIANT: a look is at one block: what is read at two may be of two phases.
+    stored = market.round(job_id, number, world.block)
+    phase = market.phase(job_id, number, world.block)
     reports: tuple[tuple[int, Report], ...] = ()
     held: frozenset[int] = frozenset()
     if phase in REPORTED:
@@ -184,7 +185,7 @@ def _round(
         stored=stored,
         reports=reports,
         receipts=held,
-        merger=market.merger_of(job_id, number) if merging else None,
+        merger=market.merger_of(job_id, number, world.block) if merging else None,
         turns_over=merging and rounds.turn(params, stored, world.now) > stored.accepted,
         mine=mine,
     )

@@ -26,7 +26,7 @@ from lockstep.jobs import ClaimRun
 from lockstep.merging import RoundRecord
 from lockstep.protocol import claims
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
-from lockstep.protocol.jobs import Body, Receipt, Reveal
+from lockstep.protocol.jobs import NO_SEED, Body, Receipt, Reveal
 from lockstep.protocol.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
 from lockstep.storage.payload import Checkpoint
@@ -146,6 +146,9 @@ class Claimant:
         if self._busy(claim, now):
             return
         seed, roots = Seed(r.state.seed), (r.state.base, r.state.outer)
+        # INVARIANT: nobody trains before the seed is drawn.
+        if seed == NO_SEED:
+            return
         number = r.number
         ledger, round_ = taken.ledger, taken.ledger.rounds[number]
         records = ledger.records_behind(round_, taken.params.slots)

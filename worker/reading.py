@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 def look(
     market: Market, known: Ledger, ledger: JobLedger, params: JobParams, me: Address, now: Seconds, block: int
 ) -> JobView:
-    """A job at the latest block: its books, its rounds from the one before the first unsettled one on, and every other
+    """A job at `block`: its books, its rounds from the one before the first unsettled one on, and every other
     one in which `me` has stake."""
-    books = market.job(ledger.id)
+    # INVARIANT: a look is at one block: what is read at two may be of two phases.
+    books = market.job(ledger.id, block)
     in_game = {g.claim for g in known.games_against(me)}
     own = {claim: known.places[claim][1] for claim in known.staked(me) if known.places[claim][0] == ledger.id}
     idle = {claim: r for claim, r in own.items() if claim not in in_game}
     void = {r for r, seen in ledger.rounds.items() if r >= books.started and seen.phase == Phase.VOID}
     numbers = sorted({*range(max(books.settled - 1, 0), books.started), *void, *own.values()})
-    rounds = [_look_at_round(market, ledger, params, r, now, idle) for r in numbers if r in ledger.rounds]
+    rounds = [_look_at_round(market, ledger, params, r, now, block, idle) for r in numbers if r in ledger.rounds]
     if books.status == JobStatus.VOID:
         # INVARIANT: in a void job nothing goes on: what was not final or failed is void.
         rounds = [replace(r, phase=Phase.VOID) if r.phase < Phase.FINAL else r for r in rounds]
@@ -35,14 +36,20 @@ def look(
 
 
 def _look_at_round(
-    market: Market, ledger: JobLedger, params: JobParams, number: int, now: Seconds, idle: Mapping[ClaimId, int]
+    market: Market,
+    ledger: JobLedger,
+    params: JobParams,
+    number: int,
+    now: Seconds,
+    block: int,
+    idle: Mapping[ClaimId, int],
 ) -> RoundView:
     r = ledger.rounds[number]
-    state = market.round(ledger.id, number)
-    phase = market.phase(ledger.id, number) if state.phase == Phase.JOINING else state.phase
+    state = market.round(ledger.id, number, block)
+    phase = market.phase(ledger.id, number, block) if state.phase == Phase.JOINING else state.phase
     merger, over = ZERO_ADDRESS, False
     if phase == Phase.MERGING:
-        merger = market.merger_of(ledger.id, number)
+        merger = market.merger_of(ledger.id, number, block)
         turn = state.turn + (now - state.merge_opens) // params.merge_seconds
         over = turn > state.mask.bit_count()
     claims = tuple(

@@ -254,25 +254,26 @@ class Market(Contract):
 
     # -- reads
 
-    def job(self, job: JobId) -> Job:
+    def job(self, job: JobId, block: int | str = "latest") -> Job:
         """The books of a job; status NONE if it does not exist."""
-        requester, status, *rest = self.read("job", job)
+        requester, status, *rest = self.read("job", job, block=block)
         return Job(requester, JobStatus(status), *rest)
 
     def params(self, job: JobId) -> JobParams:
         """What the job fixed for ever."""
         return JobParams(*self.read("params", job))
 
-    def round(self, job: JobId, r: int) -> Round:
-        """The round as stored; `phase` says what time has made of it."""
-        phase, *rest = self.read("round", job, r)
+    def round(self, job: JobId, r: int, block: int | str = "latest") -> Round:
+        """The round as stored; `phase` says what time has made of it. Who reads both names one block: else a seed may
+        be drawn between the two."""
+        phase, *rest = self.read("round", job, r, block=block)
         value = Round(Phase(phase), *rest)
         value.named = (value.named[0], value.named[1])
         return value
 
-    def phase(self, job: JobId, r: int) -> Phase:
-        """The round's phase at the latest block's time."""
-        return Phase(self.read("phase", job, r))
+    def phase(self, job: JobId, r: int, block: int | str = "latest") -> Phase:
+        """The round's phase at the block's time."""
+        return Phase(self.read("phase", job, r, block=block))
 
     def claim(self, claim: ClaimId) -> Claim:
         """The claim, VOID once its round is; status NONE if it does not exist."""
@@ -284,9 +285,9 @@ class Market(Contract):
         """The id of a slot's claim in the current attempt, or of the standing merge (zero if none)."""
         return ClaimId(self.read("claimIdOf", job, r, slot))
 
-    def merger_of(self, job: JobId, r: int) -> Address:
-        """Who may merge now; the zero address if nobody."""
-        return Address(self.read("mergerOf", job, r))
+    def merger_of(self, job: JobId, r: int, block: int | str = "latest") -> Address:
+        """Who may merge at the block's time; the zero address if nobody."""
+        return Address(self.read("mergerOf", job, r, block=block))
 
     def barred(self, job: JobId, account: Address) -> bool:
         """Whether the account was convicted of a merge of this job."""
