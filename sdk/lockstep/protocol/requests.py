@@ -118,7 +118,7 @@ def request_digest(method: str, target: str, account: Address, nonce: bytes, exp
 
 def _hex(name: str, text: str, length: int) -> bytes:
     try:
-        value = bytes.fromhex(text)
+        value = bytes.fromhex(text) if len(text) == 2 * length else b""
     except ValueError:
         value = b""
     # fromhex forgives blanks and capitals; one value has one spelling.
