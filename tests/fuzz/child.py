@@ -29,6 +29,8 @@ def main(name: str, corpus: Path, options: list[str]) -> None:
         f"-max_len={target.most_bytes}",
         "-len_control=0",
         "-keep_seed=1",
+        # One change at a time leaves most of a text as it was: two at once are refused for the first.
+        "-mutate_depth=1" if target.mutator else "-mutate_depth=5",
         "-print_final_stats=1",
         *flags,
         str(corpus),

@@ -110,8 +110,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
             store.put_block(block, "dag-cbor")
             try:
                 invalidity.load(toyjob.ID, replace(params, spec_digest=Digest(sha256(block).digest())), store)
-            except LockstepError as error:
-                assert error.message, "a refusal says why"
+            except LockstepError:
                 refused += 1
     assert refused >= 8 * len(good) - 16, "all but what a model, a strategy and parameters may be"
 

@@ -93,13 +93,15 @@ def _decode(text: str) -> CID:
             raise ValueError(f"{len(text)} characters")
         decoded = CID.decode(text)
     except Exception as error:
-        raise UsageError(
-            f"not a CID: {text[:MAX_CHARACTERS]!r}", "a CID looks like bafkrei... and has 59 characters"
-        ) from error
+        raise _no_cid(text) from error
     # INVARIANT: one content has one name: two spellings of a CID would be two keys in a database.
     if str(decoded) != text or decoded.base.name != "base32":
         raise UsageError(f"not a canonical CID: {text!r}", "use the lower-case base32 form of a CIDv1")
     return decoded
+
+
+def _no_cid(text: str) -> UsageError:
+    return UsageError(f"not a CID: {text[:MAX_CHARACTERS]!r}", "a CID looks like bafkrei... and has 59 characters")
 
 
 def _parse(decoded: CID, text: str) -> ParsedCid:
@@ -107,7 +109,7 @@ def _parse(decoded: CID, text: str) -> ParsedCid:
     try:
         digest = bytes(decoded.raw_digest)
     except Exception as error:
-        raise UsageError(f"not a CID: {text!r}", "a CID looks like bafkrei... and has 59 characters") from error
+        raise _no_cid(text) from error
     supported = decoded.version == 1 and decoded.hashfun.name == "sha2-256" and len(digest) == 32
     if not supported or decoded.codec.name not in CODECS:
         raise UsageError(f"unsupported CID: {text!r}", f"use CIDv1, sha2-256 and one of {', '.join(CODECS)}")
