@@ -83,7 +83,7 @@ def signed_claim() -> tuple[Iterable[bytes], Run]:
 
     def run(data: bytes) -> None:
         with refusals():
-            said = SignedClaim.parse(from_json(data, 4096))
+            said = SignedClaim.parse(from_json(data, 8192))
             assert len(said.id) == len(said.digest(31337, market)) == 32, "it has an id and a digest"
             assert said.work() != first.work() or said.contradicts(first) in (True, False), "it compares"
             assert len(said.signed()) == 5, "it can be shown to the contract"

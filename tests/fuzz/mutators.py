@@ -83,7 +83,8 @@ def lines(data: bytes, most: int, seed: int) -> bytes:
                 at, dice.choice((b"[model]", b"[batch]", b"[strategy]", b"[adapters]", b"x.y = 1", b"inner = 1"))
             )
         case _:
-            rows[at] = key + b".a" * dice.choice((1, DEEP)) + b"=" + b"[" * dice.choice((1, 200))
+            levels = dice.choice((0, 1, 200))
+            rows[at] = key + b".a" * dice.choice((1, DEEP)) + b" = " + b"[" * levels + b"1" + b"]" * levels
     return b"\n".join(rows)[:most]
 
 
