@@ -7,6 +7,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain.
 JOBS ?= 2
+FUZZ_SECONDS ?= 60
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 BIN := .venv/bin
 STAMP := out/stamps
@@ -142,6 +143,14 @@ test-games: setup ## 100,000 games on the pure rules, 10,000 and more in forge, 
 	@mkdir -p out/home
 	HOME=$(CURDIR)/out/home FOUNDRY_FUZZ_RUNS=2500 $(FORGE) test --match-contract '^GamesTest$$'
 	$(BIN)/python -m tests.differential.test_random_games --games 1000
+
+.PHONY: fuzz
+fuzz: setup ## every decoder of bytes from outside, FUZZ_SECONDS each: executions, branches, crashes (FUZZ_ARGS="spec": some)
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --jobs $(JOBS) $(FUZZ_ARGS)
+
+.PHONY: fuzz-planted
+fuzz-planted: setup ## the seconds that the fuzzers need to find a defect planted in each decoder
+	$(BIN)/python -m tests.fuzz --planted --seconds $(FUZZ_SECONDS) --jobs $(JOBS) $(FUZZ_ARGS)
 
 # -- contracts ---------------------------------------------------------------------------------------------------------------
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import dag_cbor
-from dag_cbor.decoding import CBORDecodingError
 
 from coordinator.cheats import Cheat
 from lockstep import jobs, merging
+from lockstep.decoding import either, from_cbor, nothing, octets, several, table
 from lockstep.disputes import HeldClaim
 from lockstep.guard.memory import Memory, Place, Promise
 from lockstep.jobs import ClaimRun, Job, Tensors
 from lockstep.merging import Merged, RoundRecord
 from lockstep.protocol.errors import LockstepError, Mismatch
+from lockstep.protocol.job_rules import MAX_SLOTS
 from lockstep.protocol.jobs import Round
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
@@ -30,6 +31,8 @@ from lockstep.storage.store import write_atomically
 
 KEPT_ROUNDS = 2
 """Rounds whose decoded payloads are kept in memory between judging and merging."""
+
+_START = table({"base": octets(), "payloads": several(either(nothing, octets()), MAX_SLOTS)})
 
 
 class Aggregator:
@@ -135,12 +138,13 @@ class Aggregator:
     def _archived_run(self, claim: ClaimId, number: int, stored: Round) -> ClaimRun | None:
         """From the archive; None if it is lost or damaged: public data gives it again."""
         try:
-            fields: Any = dag_cbor.decode(self._start_file(claim).read_bytes())
+            data = self._start_file(claim).read_bytes()
+            fields = _START(from_cbor(data, len(data)), "the file")
             wire = fields["payloads"]
-            payloads = [None if data is None else merging.payload_of_bytes(self.job, data) for data in wire]
+            payloads = [None if part is None else merging.payload_of_bytes(self.job, part) for part in wire]
             base = decode_checkpoint(fields["base"])
             return self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
-        except (FileNotFoundError, CBORDecodingError, LockstepError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, LockstepError):
             return None
 
 

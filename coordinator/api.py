@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 import time
@@ -42,7 +41,8 @@ from coordinator.schema import (
     SignedPage,
     StatusOut,
 )
-from lockstep.protocol.errors import LockstepError, NotFoundError, TryLater, UsageError
+from lockstep.decoding import anything, from_json, refusing, several, text, whole
+from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, TryLater, UsageError
 
 READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
@@ -58,6 +58,7 @@ Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_
 CURSOR_CHARACTERS = 200
 """Of a page's cursor, which holds a number and an id."""
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
+_CURSOR, _NUMBER, _KEY = several(anything, 2), whole(-LARGEST_INTEGER, LARGEST_INTEGER), text(66)
 RowT = TypeVar("RowT")
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -327,13 +328,18 @@ def _encode(key: list[Any]) -> str:
 
 
 def _decode(cursor: str) -> tuple[int, str]:
-    try:
-        number, key = json.loads(base64.urlsafe_b64decode(cursor[:CURSOR_CHARACTERS] + "=" * (-len(cursor) % 4)))
-        if not (isinstance(number, int) and abs(number) <= LARGEST_INTEGER and ID.fullmatch(key)):
-            raise ValueError(cursor)
+    with refusing(UsageError, "a cursor", hint="use `next` of the page before"):
+        try:
+            data = base64.urlsafe_b64decode(cursor[:CURSOR_CHARACTERS] + "=" * (-len(cursor) % 4))
+        except ValueError as error:
+            raise Malformed("no base64") from error
+        pair = _CURSOR(from_json(data, CURSOR_CHARACTERS), "the cursor")
+        if len(pair) != 2:
+            raise Malformed("no pair")
+        number, key = _NUMBER(pair[0], "its number"), _KEY(pair[1], "its key")
+        if not ID.fullmatch(key):
+            raise Malformed("no id")
         return number, key
-    except (ValueError, TypeError, RecursionError, binascii.Error) as error:
-        raise UsageError("that is no cursor of this API", hint="use `next` of the page before") from error
 
 
 def _fields(row: Round) -> dict[str, Any]:

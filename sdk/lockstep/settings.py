@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol.errors import KeyStoreError, UsageError
+from lockstep.decoding import file_bytes, from_toml
+from lockstep.protocol.errors import KeyStoreError, Malformed, UsageError
 
 DEVNET_CHAIN_ID = 31337
 """Anvil's; lies refuse to run on any other chain."""
@@ -104,7 +104,7 @@ def resolve(**flags: Any) -> Settings:
             value = file.get(name, default)
         try:
             values[name] = type(default)(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
     if values["threads"] < 1:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
@@ -123,6 +123,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        return from_toml(file_bytes(path))
+    except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="mend or remove the file") from error
+    except Malformed as error:
+        raise UsageError(f"{path} cannot be read: {error.message}", hint="mend or remove the file") from error

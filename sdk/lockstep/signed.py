@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
+from lockstep.decoding import U32, account, hexes, refusing, table, text, whole
 from lockstep.protocol.claims import claim_id, typed_data, typed_hash
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.jobs import Body, Claim
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
+
+_WORD, _COUNT = hexes(32), whole(0, U32)
+_CLAIM = table(
+    {
+        **dict.fromkeys(("job", "seed", "base", "traceRoot", "out", "out2"), _WORD),
+        **dict.fromkeys(("round", "attempt", "slot", "transitions"), _COUNT),
+    }
+)
+_SIGNED = table(
+    {"claim": _CLAIM, "worker": account, "signature": hexes(65)},
+    {"trace_cid": text(128), "payload_cid": text(128)},
+)
+"""What an announcement says beside the claim is not signed."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +38,17 @@ class SignedClaim:
     signature: bytes
 
     @staticmethod
-    def parse(fields: Mapping[str, Any]) -> SignedClaim:
+    def parse(fields: object) -> SignedClaim:
         """From {"claim": {..}, "worker", "signature"} with 0x-hex values; raises Mismatch if it has another form."""
-        try:
-            claim = fields["claim"]
-            said = Claim(
-                job=JobId(_word(claim["job"])), worker=Address(str(fields["worker"])), round=_u32(claim["round"]),
-                attempt=_u32(claim["attempt"]), slot=_u32(claim["slot"]), transitions=_u32(claim["transitions"]),
-            )  # fmt: skip
-            body = Body(
-                TraceRoot(_word(claim["traceRoot"])), StateRoot(_word(claim["out"])), StateRoot(_word(claim["out2"]))
-            )
-            signature = bytes.fromhex(fields["signature"][2:])
-            return SignedClaim(said, body, Seed(_word(claim["seed"])), StateRoot(_word(claim["base"])), signature)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise Mismatch(f"that is no signed claim: {error!r}", hint="see ClaimIn in /openapi.json") from error
+        with refusing(Mismatch, "a signed claim", hint="see ClaimIn in /openapi.json"):
+            given = _SIGNED(fields, "the signed claim")
+        claim = given["claim"]
+        said = Claim(
+            job=JobId(claim["job"]), worker=Address(given["worker"]), round=claim["round"], attempt=claim["attempt"],
+            slot=claim["slot"], transitions=claim["transitions"],
+        )  # fmt: skip
+        body = Body(TraceRoot(claim["traceRoot"]), StateRoot(claim["out"]), StateRoot(claim["out2"]))
+        return SignedClaim(said, body, Seed(claim["seed"]), StateRoot(claim["base"]), given["signature"])
 
     @property
     def id(self) -> ClaimId:
@@ -72,17 +80,3 @@ class SignedClaim:
     def signed(self) -> tuple[object, ...]:
         """DisputeGame's `Signed`."""
         return (self.body.trace_root, self.said.transitions, self.body.out, self.body.out2, self.signature)
-
-
-def _word(text: str) -> bytes:
-    value = bytes.fromhex(text[2:])
-    if len(value) != 32:
-        raise ValueError(f"{text} is not 32 bytes")
-    return value
-
-
-def _u32(value: Any) -> int:
-    number = int(value)
-    if not 0 <= number < 1 << 32:
-        raise ValueError(f"{number} is no uint32")
-    return number

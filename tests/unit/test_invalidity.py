@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from lockstep import invalidity
 from lockstep.invalidity import Undefendable
 from lockstep.protocol import validator
-from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.errors import LockstepError, Mismatch, ProgramInvalid
 from lockstep.protocol.rules import Rule
 from lockstep.protocol.types import Digest
 from lockstep.protocol.validator import Subject
@@ -77,3 +78,53 @@ def test_another_program_under_the_specs_name_is_a_mismatch(store: ContentStore)
     params = replace(toyjob.publish(store), step_program=Digest(bytes(32)))
     with pytest.raises(Mismatch, match="step Program"):
         invalidity.evidence_against(params, store)
+
+
+WRONG = (None, 5, [], {}, "x", b"x", -1, 1.5, ["x"], {"a": 1})
+"""Values of which at least eight are of the wrong type for any field."""
+
+
+@pytest.mark.parametrize(
+    "block",
+    [b"\x81" * 200_000 + b"\x80", b"\x01", bytes.fromhex("a1") + b"\x67version\x01", b"\xff", b""],
+    ids=["nested", "no map", "another map", "no CBOR", "nothing"],
+)
+def test_a_spec_that_is_none_is_refused_with_a_reason(store: ContentStore, block: bytes) -> None:
+    params = replace(toyjob.publish(store), spec_digest=Digest(sha256(block).digest()))
+    store.put_block(block, "dag-cbor")
+    with pytest.raises(Mismatch, match="a spec does not parse: "):
+        invalidity.load(toyjob.ID, params, store)
+
+
+def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: ContentStore) -> None:
+    """Whoever writes a spec, a party that reads it goes on: with the job, or without."""
+    import dag_cbor
+
+    params = toyjob.publish(store)
+    good = dag_cbor.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")))
+    assert isinstance(good, dict)
+    refused = 0
+    for key in good:
+        for wrong in WRONG:
+            block = dag_cbor.encode({**good, key: wrong})
+            store.put_block(block, "dag-cbor")
+            try:
+                invalidity.load(toyjob.ID, replace(params, spec_digest=Digest(sha256(block).digest())), store)
+            except LockstepError:
+                refused += 1
+    assert refused >= 8 * len(good) - 16, "all but what a model, a strategy and parameters may be"
+
+
+@pytest.mark.parametrize("part", ["programs", "dataset", "genesis"])
+def test_a_job_whose_part_is_nested_beyond_reason_is_refused(store: ContentStore, part: str) -> None:
+    params = toyjob.publish(store)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    deep = b"\x81" * 200_000 + b"\x80"
+    if part == "programs":
+        spec = replace(spec, programs={**spec.programs, "step": store.put(deep)})
+    else:
+        cid = store.put_block(deep, "dag-cbor") if part == "dataset" else store.put(deep)
+        spec = replace(spec, **{part: cid})  # type: ignore[arg-type]
+    store.put(spec.encode(), codec="dag-cbor")
+    with pytest.raises(LockstepError, match="does not parse: more than"):
+        invalidity.load(toyjob.ID, replace(params, spec_digest=spec.digest), store)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lockstep.protocol.errors import NotFoundError, UsageError
+from lockstep.decoding import MAX_FILE_BYTES, U64, account, file_bytes, from_json, table, whole
+from lockstep.protocol.errors import Malformed, NotFoundError, UsageError
 from lockstep.protocol.types import Address
 
 CONTRACTS = ("token", "vault", "market", "game", "arbiter", "validator", "availability", "witnesses")
 HINT = "pass --deployment FILE as the deployer, or `lockstep demo`, wrote it"
+
+_FILE = table({"chain_id": whole(0, U64), **dict.fromkeys(CONTRACTS, account)}, {"block": whole(0, U64)})
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,16 @@ class Addresses:
         """Reads what `save` wrote; `~` is the user's home. Raises `NotFoundError` or `UsageError`."""
         file = Path(path).expanduser()
         try:
-            found = cls(**json.loads(file.read_text()))
+            return cls.loads(file_bytes(file))
         except FileNotFoundError as failure:
             raise NotFoundError(f"no deployment at {file}", HINT) from failure
         except OSError as failure:
             raise UsageError(f"{file} cannot be read: {failure.strerror}", HINT) from failure
-        except (ValueError, TypeError) as failure:
-            raise UsageError(f"{file} is no deployment: {failure}", HINT) from failure
-        found._check(file)
-        return found
+        except Malformed as failure:
+            raise UsageError(f"{file} is no deployment: {failure.message}", HINT) from failure
 
-    def _check(self, file: Path) -> None:
+    @classmethod
+    def loads(cls, data: bytes) -> Addresses:
+        """Reads the file's contents. Raises `Malformed`."""
         # INVARIANT: every field is what its name says before anything is sent to it.
-        for name, value in asdict(self).items():
-            fits = _is_address(value) if name in CONTRACTS else type(value) is int and value >= 0
-            if not fits:
-                raise UsageError(f"{file} is no deployment: {name} is {value!r}", HINT)
-
-
-def _is_address(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"0x[0-9a-fA-F]{40}", value) is not None
+        return cls(**_FILE(from_json(data, MAX_FILE_BYTES), "the file"))

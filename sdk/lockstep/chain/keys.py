@@ -5,9 +5,22 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lockstep.protocol.errors import KeyStoreError
+from lockstep.decoding import (
+    MAX_FILE_BYTES,
+    anything,
+    file_bytes,
+    from_json,
+    hexes,
+    mapping,
+    one_of,
+    refusing,
+    table,
+    whole,
+)
+from lockstep.protocol.errors import KeyStoreError, Malformed
+from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -34,16 +47,68 @@ def load_account(path: Path, password: str) -> LocalAccount:
     """The staking key in `path`. Raises `KeyStoreError` for a missing file, another format or a wrong password."""
     from eth_account import Account
 
+    keystore = _keystore(path)
     try:
-        keystore = json.loads(_read(path))
-        secret = Account.decrypt(keystore, password)
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as failure:
-        raise KeyStoreError(f"{path} is not a v3 keystore", "restore the file from its backup") from failure
+        return Account.from_key(Account.decrypt(keystore, password))
     except ValueError as failure:  # eth-account's for a MAC that does not match
         raise KeyStoreError(
             f"the password does not open {path}", "try again; nobody can recover a lost password", code="key.password"
         ) from failure
-    return Account.from_key(secret)
+
+
+def account_address(path: Path) -> Address:
+    """The address that the keystore in `path` names; no password is needed. Raises `KeyStoreError`."""
+    from eth_utils.address import to_checksum_address
+
+    return Address(to_checksum_address("0x" + _keystore(path)["address"].removeprefix("0x")))
+
+
+def _keystore(path: Path) -> dict[str, Any]:
+    with refusing(KeyStoreError, f"{path} is not a v3 keystore: it", "restore the file from its backup"):
+        return keystore_of(_read(path))
+
+
+def keystore_of(data: bytes) -> dict[str, Any]:
+    """A v3 keystore, its keys in lower case. Raises `Malformed`."""
+    keystore: dict[str, Any] = _lowered(from_json(data, MAX_FILE_BYTES))
+    crypto = _KEYSTORE(keystore, "the keystore")["crypto"]
+    parameters = _KDF[crypto["kdf"]](crypto["kdfparams"], "kdfparams")
+    blocks = parameters.get("n", 2) * parameters.get("r", 1)
+    # INVARIANT: a password is tried in bounded memory, with parameters that scrypt takes.
+    if blocks > MAX_SCRYPT_BLOCKS or parameters.get("n", 2).bit_count() != 1:
+        raise Malformed(f"scrypt over {blocks} blocks: n is a power of two, n r at most {MAX_SCRYPT_BLOCKS}")
+    return keystore
+
+
+def _lowered(value: Any) -> Any:
+    """Ethereum's clients do not agree on the case of keys."""
+    return {name.lower(): _lowered(x) for name, x in value.items()} if isinstance(value, dict) else value
+
+
+MAX_SCRYPT_BLOCKS = 1 << 24
+"""128 bytes each: 2 GiB for a moment."""
+_WORK, _LENGTH, _HEX = whole(1, 1 << 24), whole(32, 32), hexes(None, bare=True)
+_KDF = {
+    "scrypt": table({"n": _WORK, "r": _WORK, "p": whole(1, 64), "dklen": _LENGTH, "salt": _HEX}),
+    "pbkdf2": table({"c": _WORK, "dklen": _LENGTH, "prf": one_of("hmac-sha256"), "salt": _HEX}),
+}
+_KEYSTORE = table(
+    {
+        "version": whole(3, 3),
+        "address": hexes(20, bare=True),
+        "crypto": table(
+            {
+                "cipher": one_of("aes-128-ctr"),
+                "cipherparams": table({"iv": hexes(16, bare=True)}),
+                "ciphertext": hexes(32, bare=True),
+                "kdf": one_of(*_KDF),
+                "kdfparams": mapping(anything),
+                "mac": hexes(32, bare=True),
+            }
+        ),
+    },
+    {"id": anything, "name": anything},
+)
 
 
 def create_node_key(path: Path, seed: bytes | None = None) -> SigningKey:
@@ -70,7 +135,8 @@ def load_node_key(path: Path) -> SigningKey:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with refusing(KeyStoreError, str(path), "restore the file from its backup"):
+            return file_bytes(path)
     except FileNotFoundError as failure:
         raise KeyStoreError(f"no key at {path}", "make one: `lockstep key new`") from failure
     except OSError as failure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from lockstep.cli.options import DeploymentFile, Home, Json, Rpc
 from lockstep.cli.output import emit
-from lockstep.protocol.errors import KeyStoreError, UsageError
+from lockstep.protocol.errors import UsageError
 from lockstep.settings import Settings, resolve
 
 if TYPE_CHECKING:
@@ -60,24 +59,15 @@ def import_(
 @contextmanager
 def _memory(settings: Settings) -> Iterator[Memory]:
     """The memory of a home at rest, for the chain and market that the settings name."""
-    from web3 import Web3
-
     from lockstep.chain.addresses import Addresses
-    from lockstep.chain.keys import KEYSTORE
+    from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect
     from lockstep.guard import lock
     from lockstep.guard.memory import Memory, Scope
-    from lockstep.protocol.types import Address
 
     home = settings.home_path
-    try:
-        account = json.loads((home / KEYSTORE).read_text())["address"]
-    except FileNotFoundError as error:
-        raise KeyStoreError(f"no key at {home / KEYSTORE}", hint="copy the keystore first") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise KeyStoreError(f"{home / KEYSTORE} is not a v3 keystore", hint="restore the file") from error
+    mine = account_address(home / KEYSTORE)
     addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
-    mine = Address(Web3.to_checksum_address("0x" + account.removeprefix("0x")))
     with lock.held(home, "guard command"), Memory(home, Scope.of(w3, addresses, mine)) as memory:
         yield memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,8 @@ import typer
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage
 from lockstep.cli.output import emit, event, say
-from lockstep.protocol.errors import UsageError
+from lockstep.decoding import file_bytes, from_toml
+from lockstep.protocol.errors import Malformed, UsageError
 from lockstep.settings import resolve
 
 if TYPE_CHECKING:
@@ -261,11 +261,11 @@ def _wei(amount: int) -> Wei:
 def _read(path: Path) -> dict[str, Any]:
     """What the file says: wrong syntax is told before anything is opened."""
     try:
-        return tomllib.loads(path.read_text())
+        return from_toml(file_bytes(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", hint="mend the line that it names") from error
+    except Malformed as error:
+        raise UsageError(f"{path} is not TOML: {error.message}", hint="mend the line that it names") from error
 
 
 def _job(described: dict[str, Any], path: Path) -> TrainingJob:

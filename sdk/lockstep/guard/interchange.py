@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.decoding import U32, anything, flag, from_json, hexes, mapping, refusing, several, table, text, whole
 from lockstep.guard.memory import Place, Promise, Scope
 from lockstep.protocol.errors import Mismatch, UsageError
 from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
@@ -21,6 +22,18 @@ from lockstep.protocol.types import Cid, ClaimId, Digest, Seed, StateRoot, Trace
 FORMAT, VERSION = "lockstep-guard", 1
 WORDS = ("claim", "seed", "base", "trace_root", "out", "out2", "nonce")
 """32 bytes each."""
+MAX_EXPORT_BYTES, MAX_EXPORT_ITEMS = 1 << 28, 1 << 22
+"""Some 400,000 promises: years of a worker's."""
+
+_NAMED, _NUMBER = text(64), whole(0, U32)
+_FILE = table({"metadata": mapping(anything), "promises": several(anything, MAX_EXPORT_ITEMS)})
+_ROW = table(
+    {
+        **dict.fromkeys(WORDS, hexes(32, bare=True)),
+        **dict.fromkeys(("trace_cid", "payload_cid"), text(128)),
+        "torn": flag,
+    }
+)
 
 
 def dumps(scope: Scope, promises: Sequence[tuple[Place, Promise]]) -> str:
@@ -38,14 +51,12 @@ def dumps(scope: Scope, promises: Sequence[tuple[Place, Promise]]) -> str:
     return json.dumps({"metadata": _metadata(scope), "promises": rows}, indent=1) + "\n"
 
 
-def loads(text: str, scope: Scope) -> list[tuple[Place, Promise]]:
+def loads(exported: str, scope: Scope) -> list[tuple[Place, Promise]]:
     """The file's promises; raises UsageError if it is none, Mismatch if it is of another chain or key."""
-    try:
-        file = json.loads(text)
-        metadata, rows = file["metadata"], file["promises"]
-        named = metadata["format"], metadata["version"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"this is no export of a guard: {error}", hint="`guard export` writes one") from error
+    with refusing(UsageError, "an export of a guard", hint="`guard export` writes one"):
+        file = _FILE(from_json(exported, MAX_EXPORT_BYTES, most_items=MAX_EXPORT_ITEMS), "the export")
+        metadata = file["metadata"]
+        named = _NAMED(metadata.get("format"), "format"), _NUMBER(metadata.get("version"), "version")
     if named != (FORMAT, VERSION):
         raise UsageError(f"{named[0]} version {named[1]} cannot be read", hint=f"{FORMAT} version {VERSION} can")
     # INVARIANT: promises bind one account of one market on one chain.
@@ -54,10 +65,8 @@ def loads(text: str, scope: Scope) -> list[tuple[Place, Promise]]:
         raise Mismatch(
             f"the export is of another {', '.join(other)}", hint="import it where the same key serves the same market"
         )
-    try:
-        return [_entry(row) for row in rows]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"the export is damaged: {error}", hint="export it again; nothing was imported") from error
+    with refusing(UsageError, "an export of a guard", hint="export it again; nothing was imported"):
+        return [_entry(_ROW(row, f"promise {i}")) for i, row in enumerate(file["promises"])]
 
 
 def save(path: Path, text: str) -> None:
@@ -80,13 +89,9 @@ def _metadata(scope: Scope) -> dict[str, Any]:
 
 
 def _entry(row: dict[str, Any]) -> tuple[Place, Promise]:
-    words = {name: bytes.fromhex(row[name].removeprefix("0x")) for name in WORDS}
-    short = [name for name, word in words.items() if len(word) != 32]
-    if short or not isinstance(row["torn"], bool):
-        raise ValueError(f"{', '.join(short) or 'torn'} of a promise")
-    place = Place(ClaimId(words["claim"]), Seed(words["seed"]), StateRoot(words["base"]))
+    place = Place(ClaimId(row["claim"]), Seed(row["seed"]), StateRoot(row["base"]))
     promise = Promise(
-        TraceRoot(words["trace_root"]), Digest(words["out"]), Digest(words["out2"]), words["nonce"],
-        Cid(str(row["trace_cid"])), Cid(str(row["payload_cid"])), row["torn"],
+        TraceRoot(row["trace_root"]), Digest(row["out"]), Digest(row["out2"]), row["nonce"],
+        Cid(row["trace_cid"]), Cid(row["payload_cid"]), row["torn"],
     )  # fmt: skip
     return place, promise

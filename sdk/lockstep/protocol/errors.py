@@ -18,7 +18,8 @@
     ├── Unreachable          9   unreachable      nobody answered: this says nothing about what they hold
     ├── Mismatch            10   mismatch         bytes or values differ from what was committed
     │   ├── BlobCorrupt          blob_corrupt     a block's bytes do not hash to its CID
-    │   └── PayloadInvalid       payload_invalid  a payload has the wrong length, dtype or shape
+    │   ├── PayloadInvalid       payload_invalid  a payload has the wrong length, dtype or shape
+    │   └── Malformed            malformed        bytes from outside are not what their reader takes
     ├── Inconclusive        11   inconclusive     the evidence decides neither way
     └── TryLater            75   try_later        correct, but not now: waiting helps
 
@@ -169,6 +170,12 @@ class PayloadInvalid(Mismatch):
     """A payload has the wrong length, dtype or shape."""
 
     code = "payload_invalid"
+
+
+class Malformed(Mismatch):
+    """Bytes from outside are not what their reader takes; most decoders raise an error of their own instead."""
+
+    code = "malformed"
 
 
 class Inconclusive(LockstepError):

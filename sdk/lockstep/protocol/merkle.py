@@ -125,8 +125,10 @@ def data_levels(data: bytes | memoryview) -> list[list[Digest]]:
 
 
 def data_root(data: bytes | memoryview, threads: int = 1) -> Digest:
-    """The tree over the 1 KiB leaves of a tensor's contents; the hash does not depend on `threads`."""
+    """The tree over the 1 KiB leaves of a tensor's contents; equal for all `threads`, Z_0 for none."""
     view = memoryview(data).cast("B")
+    if not view:
+        return EMPTY[0]
     if _native is not None:
         return Digest(_native.tree_root(view, threads=threads))
     return data_levels(view)[-1][0]

@@ -273,8 +273,8 @@ class Program:
 
     @cached_property
     def ops_levels(self) -> list[list[Digest]]:
-        """Merkle levels over the descriptors' leaves."""
-        return merkle.levels([merkle.leaf(d) for d in self.descriptors])
+        """Merkle levels over the descriptors' leaves; a lone Z_0 if there is none."""
+        return merkle.levels([merkle.leaf(d) for d in self.descriptors] or [merkle.EMPTY[0]])
 
     @cached_property
     def consts_levels(self) -> list[list[Digest]]:

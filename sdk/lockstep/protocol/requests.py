@@ -104,7 +104,12 @@ class RequestSignature:
 
 
 def request_digest(method: str, target: str, account: Address, nonce: bytes, expires: int, body: Digest) -> Digest:
-    """The 32 bytes to sign; `target` is the path with its query, percent-encoded as sent, `body` its SHA-256."""
+    """The 32 bytes to sign; `target` is the path with its query, percent-encoded as sent, `body` its SHA-256.
+
+    Raises AuthError `auth.malformed` if the method is none of HTTP's.
+    """
+    if not method.isascii():
+        raise AuthError("the request's method is not ASCII", hint=_HINT, code="auth.malformed")
     return Digest(
         sha256(
             b"\x00".join((MAGIC + method.upper().encode("ascii"), target.encode("latin-1"), b""))
@@ -118,7 +123,7 @@ def request_digest(method: str, target: str, account: Address, nonce: bytes, exp
 
 def _hex(name: str, text: str, length: int) -> bytes:
     try:
-        value = bytes.fromhex(text)
+        value = bytes.fromhex(text) if len(text) == 2 * length else b""
     except ValueError:
         value = b""
     # fromhex forgives blanks and capitals; one value has one spelling.

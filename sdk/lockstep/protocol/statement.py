@@ -12,6 +12,7 @@ from functools import cached_property
 from Crypto.Hash import keccak as _keccak
 
 from lockstep.protocol import merkle
+from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.program import ProgramHeader
 from lockstep.protocol.types import Digest, ProgramRoot, Seed, StateRoot, Step, TensorRoot
 
@@ -54,7 +55,9 @@ class Statement:
 
     @staticmethod
     def decode(data: bytes) -> Statement:
-        """The inverse of `encode`; the bytes come from the contract's own event."""
+        """The inverse of `encode`; raises Mismatch if fixed fields are lacking."""
+        if len(data) < HEADER_AT:
+            raise Mismatch(f"a statement of {len(data)} bytes", hint="read the game's events again")
         roots = [Digest(data[32 * i : 32 * i + 32]) for i in range(6)]
         rows, row_length, round_, slot, t = struct.unpack_from(">5I", data, 192)
         return Statement(

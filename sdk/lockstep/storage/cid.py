@@ -19,6 +19,8 @@ CODECS: tuple[Codec, ...] = ("raw", "dag-pb", "dag-cbor")
 # multiformats validates thoroughly and takes 0.2 ms to; one block's CID is asked for many times
 _cached = lru_cache(maxsize=16384)
 
+MAX_CHARACTERS = 128
+"""Of a text that is looked at: ours have 59."""
 CID_BYTES = 36
 """version, codec, hash function, digest length: one byte each, then 32 bytes of SHA-256."""
 
@@ -85,19 +87,29 @@ def verify_block(cid: str, block: Bytes, *, source: str) -> None:
 
 
 def _decode(text: str) -> CID:
-    # multiformats raises several unrelated exception families for malformed text
+    # multiformats raises several unrelated exception families for malformed text, and takes its time for a long one
     try:
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"{len(text)} characters")
         decoded = CID.decode(text)
     except Exception as error:
-        raise UsageError(f"not a CID: {text!r}", "a CID looks like bafkrei... and has 59 characters") from error
+        raise _no_cid(text) from error
     # INVARIANT: one content has one name: two spellings of a CID would be two keys in a database.
     if str(decoded) != text or decoded.base.name != "base32":
         raise UsageError(f"not a canonical CID: {text!r}", "use the lower-case base32 form of a CIDv1")
     return decoded
 
 
+def _no_cid(text: str) -> UsageError:
+    return UsageError(f"not a CID: {text[:MAX_CHARACTERS]!r}", "a CID looks like bafkrei... and has 59 characters")
+
+
 def _parse(decoded: CID, text: str) -> ParsedCid:
-    digest = bytes(decoded.raw_digest)
+    # multiformats looks at a digest only when it is asked for, and raises then what it likes.
+    try:
+        digest = bytes(decoded.raw_digest)
+    except Exception as error:
+        raise _no_cid(text) from error
     supported = decoded.version == 1 and decoded.hashfun.name == "sha2-256" and len(digest) == 32
     if not supported or decoded.codec.name not in CODECS:
         raise UsageError(f"unsupported CID: {text!r}", f"use CIDv1, sha2-256 and one of {', '.join(CODECS)}")

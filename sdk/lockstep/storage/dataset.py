@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, RowMissing, UsageError
+from lockstep.decoding import U32, octets, refusing, several, table, text, whole
+from lockstep.protocol.errors import BlobMissing, Malformed, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.types import Cid, TensorRoot
 from lockstep.storage.cid import cid_from_bytes, cid_to_bytes
 from lockstep.storage.store import ContentStore
@@ -27,6 +28,8 @@ MANIFEST_VERSION = 1
 SHARD_BYTES = 1 << 20
 MAX_DATASET_BYTES = 1 << 30
 """Most memory that a manifest may make its reader use, counted as the i32 tensor."""
+MAX_SHARDS = 1 << 15
+"""More links than fit the manifest's one block."""
 
 _I32 = 1
 _Loaded = TypeVar("_Loaded")
@@ -75,6 +78,33 @@ class Dataset:
         return tensor_root(_I32, self.rows.shape, self.rows.reshape(-1).data)
 
 
+def _link(value: Any, where: str) -> Cid:
+    """Reads a link of DAG-CBOR, which the parser gives as a CID."""
+    from multiformats import CID
+
+    if not isinstance(value, CID):
+        raise Malformed(f"{where} is no link")
+    try:
+        return cid_from_bytes(bytes(value))
+    except UsageError as error:
+        raise Malformed(f"{where}: {error.message}") from error
+
+
+_COUNT = whole(1, (1 << 31) - 1)
+_MANIFEST = table(
+    {
+        "version": whole(0, U32),
+        "dtype": text(8),
+        "rows": _COUNT,
+        "row_tokens": _COUNT,
+        "vocabulary": _COUNT,
+        "shard_rows": _COUNT,
+        "shards": several(_link, MAX_SHARDS),
+        "root": octets(32),
+    }
+)
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Where a dataset's shards are and what they add up to."""
@@ -91,10 +121,7 @@ class Manifest:
     """Of the whole dataset as i32."""
 
     def __post_init__(self) -> None:
-        counts = (self.rows, self.row_tokens, self.vocabulary, self.shard_rows)
-        if not all(type(n) is int and 1 <= n < 1 << 31 for n in counts):
-            raise PayloadInvalid(f"a dataset manifest has counts {counts}", "store the dataset again")
-        if self.dtype != _dtype_of(self.vocabulary) or len(self.root) != 32:
+        if self.dtype != _dtype_of(self.vocabulary):
             raise PayloadInvalid(f"a dataset manifest has dtype {self.dtype!r}", "store the dataset again")
         if len(self.shards) != -(-self.rows // self.shard_rows):
             raise PayloadInvalid(
@@ -123,20 +150,15 @@ class Manifest:
     @classmethod
     def from_node(cls, node: Any) -> Manifest:
         """The manifest of a DAG-CBOR value; PayloadInvalid if it is not one."""
-        try:
-            fields = dict(node)
-            version = fields.pop("version")
-            shards = tuple(cid_from_bytes(bytes(link)) for link in fields.pop("shards"))
-            root = TensorRoot(bytes(fields.pop("root")))
-            manifest = cls(shards=shards, root=root, **fields)
-        except (KeyError, TypeError, ValueError, UsageError) as error:
-            raise PayloadInvalid(f"not a dataset manifest: {error}", "name the CID that storing it printed") from error
+        with refusing(PayloadInvalid, "a dataset manifest", "name the CID that storing it printed"):
+            fields = _MANIFEST(node, "the manifest")
+        version, root, shards = fields.pop("version"), TensorRoot(fields.pop("root")), tuple(fields.pop("shards"))
         if version != MANIFEST_VERSION:
             raise PayloadInvalid(
                 f"dataset manifest version {version!r}, this build reads {MANIFEST_VERSION}",
                 "install the job's release",
             )
-        return manifest
+        return cls(shards=shards, root=root, **fields)
 
 
 def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = SHARD_BYTES) -> Cid:

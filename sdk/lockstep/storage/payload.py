@@ -14,10 +14,10 @@ from typing import Any
 
 import dag_cbor
 import numpy as np
-from dag_cbor.decoding import CBORDecodingError
 from numpy.typing import NDArray
 
-from lockstep.protocol.errors import Mismatch, PayloadInvalid
+from lockstep.decoding import U32, anything, from_cbor, octets, refusing, several, table, text
+from lockstep.protocol.errors import Malformed, Mismatch, PayloadInvalid
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32
 
@@ -27,6 +27,12 @@ FORMATS = (F32_FORMAT, INT8_FORMAT)
 BLOCK = 256
 """Elements under one scale: one 1 KiB leaf."""
 INT8_MAX = 127
+MAX_CHECKPOINT_BYTES = 1 << 30
+"""Most that a party decodes of one checkpoint."""
+
+_PARTS = several(octets(), U32)
+_CHECKPOINT = table({"shared": _PARTS, "outer": _PARTS})
+_CODES = several(octets(), 2)
 
 Array = NDArray[np.float32] | NDArray[np.int32]
 Headers = Sequence[TensorHeader | None]
@@ -53,14 +59,9 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """The inverse; Mismatch if the bytes are no checkpoint. Whose checkpoint it is, its roots say."""
-    try:
-        fields = dag_cbor.decode(data)
-        if not isinstance(fields, dict) or set(fields) != {"shared", "outer"}:
-            raise ValueError("not a map of shared and outer")
-        parts = {k: tuple(_floats(b) for b in _listed(fields[k])) for k in ("shared", "outer")}
-    except (CBORDecodingError, ValueError, TypeError) as error:
-        raise Mismatch(f"a checkpoint does not parse: {error}", "fetch it elsewhere, or recompute the merge") from error
-    return Checkpoint(**parts)
+    with refusing(Mismatch, "a checkpoint", "fetch it elsewhere, or recompute the merge"):
+        fields = _CHECKPOINT(from_cbor(data, MAX_CHECKPOINT_BYTES), "the checkpoint")
+        return Checkpoint(*(tuple(_floats(part) for part in fields[k]) for k in ("shared", "outer")))
 
 
 def encode_payload(tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()) -> bytes:
@@ -96,21 +97,19 @@ def decode_payload(data: bytes, headers: Headers, carry: Headers = ()) -> tuple[
             f"a payload of {len(data)} bytes where {' or '.join(str(n) for n in lengths.values())} are due",
             "the slot's owner stored another job's payload, or part of one",
         )
-    try:
-        fields = dag_cbor.decode(data)
-        names = {"format", "tensors", "carry"} if carried else {"format", "tensors"}
-        if not isinstance(fields, dict) or set(fields) != names:
-            raise ValueError(f"not a map of {', '.join(sorted(names))}")
-        wire_format, parts, more = fields["format"], _listed(fields["tensors"]), _listed(fields.get("carry", []))
-        if not isinstance(wire_format, str) or wire_format not in lengths or len(parts) != len(due):
-            raise ValueError(f"{len(parts)} tensors of format {wire_format!r}")
+    with refusing(PayloadInvalid, "a payload", "it counts as absent"):
+        carries = {"carry": several(octets(), len(carried))} if carried else {}
+        form = table({"format": text(), "tensors": several(anything, len(due)), **carries})
+        # Its values are three a tensor at most, beside the containers'.
+        fields = form(from_cbor(data, len(data), most_items=3 * len(due) + len(carried) + 16), "the payload")
+        wire_format, parts, more = fields["format"], fields["tensors"], fields.get("carry", ())
+        if wire_format not in lengths or len(parts) != len(due) or len(more) != len(carried):
+            raise Malformed(f"{len(parts)} tensors of format {wire_format[:40]!r}, {len(more)} of a carry")
         read = _read_int8 if wire_format == INT8_FORMAT else _read_words
         return (
             *(read(part, header) for part, header in zip(parts, due, strict=True)),
             *(_read_words(part, header) for part, header in zip(more, carried, strict=True)),
         )
-    except (CBORDecodingError, ValueError, TypeError) as error:
-        raise PayloadInvalid(f"a payload does not parse: {error}", "it counts as absent") from error
 
 
 def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
@@ -148,18 +147,16 @@ def _decoded(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np
 
 
 def _read_int8(part: object, header: TensorHeader) -> Array:
-    codes, scales = _listed(part)
-    if not isinstance(codes, bytes) or not isinstance(scales, bytes):
-        raise TypeError("codes and scales are bytes")
-    if len(codes) != header.elements or len(scales) != 4 * (header.elements // BLOCK):
-        raise ValueError(f"{len(codes)} codes and {len(scales)} bytes of scales for {header.elements} elements")
+    pair = _CODES(part, "a tensor")
+    if [len(x) for x in pair] != [header.elements, 4 * (header.elements // BLOCK)]:
+        raise Malformed(f"{[len(x) for x in pair]} bytes of codes and scales for {header.elements} elements")
+    codes, scales = pair
     return _decoded(np.frombuffer(codes, np.int8), np.frombuffer(scales, "<f4")).reshape(header.shape)
 
 
 def _read_words(part: object, header: TensorHeader) -> Array:
-    if not isinstance(part, bytes) or len(part) != 4 * header.elements:
-        raise ValueError(f"a tensor where {4 * header.elements} bytes are due")
-    return np.frombuffer(part, "<i4" if header.dtype == I32 else "<f4").reshape(header.shape)
+    data = octets(4 * header.elements)(part, "a tensor")
+    return np.frombuffer(data, "<i4" if header.dtype == I32 else "<f4").reshape(header.shape)
 
 
 def _words(tensor: Array) -> Array:
@@ -169,13 +166,7 @@ def _words(tensor: Array) -> Array:
     return array.astype("<i4" if array.dtype == np.int32 else "<f4")
 
 
-def _floats(part: object) -> NDArray[np.float32]:
-    if not isinstance(part, bytes) or not part or len(part) % 4:
-        raise ValueError("a tensor is a whole number of 4-byte words")
+def _floats(part: bytes) -> NDArray[np.float32]:
+    if not part or len(part) % 4:
+        raise Malformed("a tensor is a whole number of 4-byte words")
     return np.frombuffer(part, "<f4")
-
-
-def _listed(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError("not a list")
-    return value

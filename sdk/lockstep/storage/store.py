@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self
 from urllib.parse import unquote, urlsplit
 
+from lockstep.decoding import from_cbor, refusing
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import Bytes, parse_cid
@@ -115,16 +116,11 @@ class ContentStore(abc.ABC):
 
     def get_node(self, cid: str) -> Any:
         """The value of a block that `put_node` wrote. PayloadInvalid if the block is not DAG-CBOR."""
-        import dag_cbor
-
         if parse_cid(cid).codec != "dag-cbor":
             raise PayloadInvalid(f"{cid} does not name a DAG-CBOR block", "such a CID begins with bafyrei")
-        try:
-            return dag_cbor.decode(self.fetch_block(Cid(cid)))
-        except dag_cbor.decoding.DAGCBORDecodingError as error:
-            raise PayloadInvalid(
-                f"block {cid} is not DAG-CBOR: {error}", "the publisher stored other content"
-            ) from error
+        block = self.fetch_block(Cid(cid))
+        with refusing(PayloadInvalid, f"block {cid}", "the publisher stored other content"):
+            return from_cbor(block, MAX_BLOCK_BYTES)
 
     def close(self) -> None:
         """Release what the store holds open. A second call does nothing."""

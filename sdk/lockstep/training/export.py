@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.decoding import MAX_FILE_BYTES, anything, file_bytes, from_json, mapping, refusing
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid
 from lockstep.training.formats import OWN, published, recovered
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MODEL_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
+_CONFIG = mapping(anything)
 UNBOUNDED = 1024
 """Tokens of a prompt that a model without a largest position is given."""
 
@@ -46,7 +48,11 @@ def save_model(
     from safetensors.numpy import save
 
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
-    written, parts = published(config, {str(p["name"]): _part(p, flat, tables) for p in parameters})
+    named = {str(p["name"]): _part(p, flat, tables) for p in parameters}
+    try:
+        written, parts = published(config, named)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise PayloadInvalid(f"the job's model lacks or misstates {error}", "its spec is of another release") from error
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / CONFIG_FILE, (json.dumps(written, indent=2) + "\n").encode())
     # transformers asks which framework's layout the tensors have.
@@ -64,16 +70,18 @@ def load_model(folder: Path) -> nn.Module:
         if not (folder / name).is_file():
             raise NotFoundError(f"no {name} in {folder}", "name the folder that `lockstep train` wrote")
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text())
-        own = config.get(OWN)
+        with refusing(PayloadInvalid, f"the {CONFIG_FILE} in {folder}", "download it again"):
+            config = _CONFIG(from_json(file_bytes(folder / CONFIG_FILE), MAX_FILE_BYTES), CONFIG_FILE)
+            own = None if config.get(OWN) is None else _CONFIG(config[OWN], OWN)
         model = build_model(config if own is None else own)
         stored = load((folder / MODEL_FILE).read_bytes())
         if own is not None:
             stored = recovered(own, stored, list(model.state_dict()))
         missing, unexpected = model.load_state_dict(stored, strict=False)
-    except (SafetensorError, RuntimeError, ValueError) as error:
+    # torch and transformers raise these for a configuration that fits no model, and MemoryError for one too large.
+    except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         raise PayloadInvalid(
-            f"the model in {folder} does not load: {str(error).splitlines()[0]}",
+            f"the model in {folder} does not load: {(str(error).splitlines() or [type(error).__name__])[0]}",
             "download it again: its files are truncated or of two models",
         ) from error
     # A tied head is stored once, as the embedding.
@@ -121,7 +129,10 @@ def _part(
         # INVARIANT: a frozen parameter is a constant of the step.
         if parameter["root"] not in tables:
             raise PayloadInvalid(f"no constant of the step is the frozen {name}", "its Programs are of another job")
-        return tables[parameter["root"]].reshape(shape)
+        table = tables[parameter["root"]]
+        if table.size != prod(shape):
+            raise PayloadInvalid(f"the frozen {name} has {table.size} elements", "its Programs are of another job")
+        return table.reshape(shape)
     end = parameter["offset"] + prod(shape)
     # INVARIANT: every parameter lies inside the flat tensor.
     if not 0 <= parameter["offset"] <= end <= flat.size:

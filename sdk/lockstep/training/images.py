@@ -6,6 +6,7 @@ A row is an image's bytes, row-major, then its class.
 from __future__ import annotations
 
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def read_idx(data: bytes) -> NDArray[np.uint8]:
     """The array in an IDX file of bytes (LeCun's format); PayloadInvalid if it is none."""
     rank = data[3] if len(data) >= 4 and data[:3] == b"\x00\x00\x08" else 0
     shape = tuple(np.frombuffer(data[4 : 4 + 4 * rank], ">u4").tolist())
-    if not rank or len(shape) != rank or len(data) != 4 + 4 * rank + int(np.prod(shape)):
+    if not rank or len(shape) != rank or len(data) != 4 + 4 * rank + prod(shape):
         raise PayloadInvalid("a file is not an IDX file of bytes", "install the package again")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
 

@@ -69,3 +69,39 @@ def test_node_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyStoreError, match="others can read") as caught:
         keys.load_node_key(path)
     assert "chmod 600" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"version": 4},
+        {"address": 5},
+        {"crypto": None},
+        {"crypto": {}},
+        {"kdfparams": {"dklen": 32, "n": 3, "r": 8, "p": 1, "salt": "ab"}},
+        {"kdfparams": {"dklen": 32, "n": 1 << 24, "r": 1 << 24, "p": 1, "salt": "ab"}},
+        {"kdfparams": {"dklen": 32, "n": 2, "r": 8, "p": 1, "salt": None}},
+        {"kdf": "none"},
+        {"mac": "xyz"},
+    ],
+    ids=str,
+)
+def test_keystore_with_a_field_that_is_none_is_refused_before_its_password_is_tried(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    path = tmp_path / "keystore.json"
+    keys.create_account(path, "secret", work=2)
+    keystore = json.loads(path.read_text())
+    inner = {k: v for k, v in changed.items() if k in keystore["crypto"]}
+    whole = {**keystore, **{k: v for k, v in changed.items() if k not in inner}}
+    if inner:
+        whole["crypto"] = {**whole["crypto"], **inner}
+    path.write_text(json.dumps(whole))
+    for read in (lambda: keys.load_account(path, "secret"), lambda: keys.account_address(path)):
+        with pytest.raises(KeyStoreError, match="not a v3 keystore"):
+            read()
+
+
+def test_address_of_a_keystore_needs_no_password(tmp_path: Path) -> None:
+    made = keys.create_account(tmp_path / "keystore.json", "secret", work=2)
+    assert keys.account_address(tmp_path / "keystore.json") == made.address

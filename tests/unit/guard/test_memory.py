@@ -188,3 +188,22 @@ def test_a_damaged_memory_stops_its_owner(tmp_path: Path) -> None:
         Memory(tmp_path, SCOPE)
     with pytest.raises(DoctorError):
         Memory(tmp_path / "absent", SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"promises": [', '"promises": [null, '),
+        ('"torn": false', '"torn": 1'),
+        ('"metadata": {', '"metadata": 5, "more": {'),
+        ('"version": 1', '"version": []'),
+        ('"claim": "0x', '"claim": "0x00'),
+        ('"trace_cid": "', '"trace_cid": 5, "x": "'),
+        ("{", "[" * 100_000),
+    ],
+)
+def test_damaged_exports_are_refused(before: str, after: str) -> None:
+    whole = interchange.dumps(SCOPE, [(PLACE, PROMISE)])
+    assert before in whole
+    with pytest.raises(UsageError):
+        interchange.loads(whole.replace(before, after, 1), SCOPE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b32encode
+
 import pytest
 
 from lockstep.protocol.errors import BlobCorrupt, UsageError
@@ -76,3 +78,17 @@ def test_block_that_hashes_to_another_name_is_corrupt() -> None:
     verify_block(cid_of_block(b"right"), b"right", source="here")
     with pytest.raises(BlobCorrupt, match="here"):
         verify_block(cid_of_block(b"right"), b"wrong", source="here")
+
+
+def test_digests_longer_than_their_function_gives_are_no_cid() -> None:
+    """multiformats raises an error of its own when such a digest is looked at."""
+    raw = bytes((1, 0x55, 0x17, 32)) + bytes(32)
+    text = "b" + b32encode(raw).decode().lower().rstrip("=")
+    for read, name in ((parse_cid, text), (cid_to_bytes, text), (cid_from_bytes, raw)):
+        with pytest.raises(UsageError):
+            read(name)  # type: ignore[operator]
+
+
+def test_long_names_are_refused_unread() -> None:
+    with pytest.raises(UsageError, match="not a CID"):
+        parse_cid("z" + "2" * 1_000_000)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import dag_cbor
 import pytest
 
 from lockstep.protocol.errors import LockstepError, Mismatch, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, Alias, Const, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import Cid
-from lockstep.storage.containers import Spec, decode_program, encode_program
+from lockstep.storage.containers import Spec, decode_parts, decode_program, encode_program
 
 VIEWS = (View(Tag.STATE, 0, 0, (1,)), View(Tag.CONST, 0, 0, (0,)))
 OP = Op(Kind.MAP, F32, (4,), VIEWS, instrs=(Instr(4, 0, 1),), cumulative=4)
@@ -68,3 +69,34 @@ def test_a_spec_of_another_digest_or_version_is_refused() -> None:
 def test_a_truncated_spec_is_refused(cut: int) -> None:
     with pytest.raises(LockstepError):
         Spec.decode(SPEC.encode()[:cut])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ops": None},
+        {"ops": [1]},
+        {"header": "x"},
+        {"consts": {}},
+        {"consts": [{}]},
+        {"consts": [{"dtype": 256, "shape": [], "data": b"1234"}]},
+        {"consts": [{"dtype": 0, "shape": [-1], "data": b""}]},
+        {"consts": [{"dtype": 0, "shape": [0, 1 << 40], "data": b""}]},
+        {"names": 5},
+        {"places": [b"x"]},
+        {"more": 1},
+    ],
+    ids=lambda changed: str(changed)[:40],
+)
+def test_a_program_file_with_a_field_of_another_type_is_refused(changed: dict[str, object]) -> None:
+    fields = {**dag_cbor.decode(encode_program(PROGRAM)), **changed}  # type: ignore[dict-item]
+    for decode in (decode_program, decode_parts):
+        with pytest.raises(ProgramInvalid, match="a Program file does not parse"):
+            decode(dag_cbor.encode(fields))  # type: ignore[arg-type]
+
+
+def test_a_program_without_ops_and_a_constant_without_elements_have_roots() -> None:
+    """What cannot be run can be shown to the contract."""
+    none = Program((), (None,), (Alias(0),), (Const(TensorHeader(F32, (0,)), b""),))
+    data = encode_program(none)
+    assert decode_program(data).root == decode_parts(data).root

@@ -104,3 +104,25 @@ def test_checkpoint_comes_back() -> None:
 def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
     with pytest.raises(Mismatch):
         decode_checkpoint(data)
+
+
+@pytest.mark.parametrize("filling", [b"\x81" * (N * 4) + b"\x80" * 99, b"\x01" * (N * 5), b"\xd8\x2a\x40" * (N * 2)])
+def test_payload_of_the_right_length_with_any_content_is_refused(filling: bytes) -> None:
+    with pytest.raises(PayloadInvalid, match="does not parse"):
+        decode_payload(filling[: wire_length(LAYOUT, "f32")], LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x81" * 5000 + b"\x80",
+        dag_cbor.encode({"shared": [], "outer": [b"123"]}),
+        dag_cbor.encode({"shared": None, "outer": []}),
+        dag_cbor.encode({"shared": ["x"], "outer": []}),
+        dag_cbor.encode([]),
+    ],
+    ids=["nested", "odd", "no list", "no bytes", "no map"],
+)
+def test_checkpoint_that_is_none_is_a_mismatch(data: bytes) -> None:
+    with pytest.raises(Mismatch, match="a checkpoint does not parse"):
+        decode_checkpoint(data)

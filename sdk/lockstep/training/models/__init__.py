@@ -69,7 +69,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
         return hf.build_model(config)
     fields = dict(config)
     name = fields.pop("model", None)
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise UsageError(f"no model is called {name!r}", f"one of {', '.join(MODELS)}")
     kind = MODELS[name]
     try:
