@@ -17,25 +17,27 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 # Run from a checkout: tests import this module by its full name.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks.attacks import INTEREST, Harm, Market
 from benchmarks.charts import Chart, Line
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep.protocol import economics
 from lockstep.protocol.economics import Audit
-from lockstep.protocol.presets import MAINNET
+from lockstep.protocol.presets import CHAINS, DEVNET, MAINNET
+from lockstep.protocol.types import Seconds
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 UNIT = 10**9
 """Wei in one unit of the simulation."""
 SLOTS, INNER_STEPS = 64, 500
-INTEREST = 0.10
-"""A year's, on locked stake."""
 LOCKED_DAYS = 3.25
 """A stake's: one round and a challenge window of three days."""
 STAKES = (5, 10, 15, 20, 40)
@@ -43,10 +45,35 @@ GRID_STAKES = (5, 8, 12, 18, 27, 40, 60, 90)
 GRID_WITNESSES = (1, 2, 3, 5, 8, 12, 18, 27)
 
 
+BLOCK_SECONDS = {"devnet": 1, "ethereum": 12, "op-stack": 2, "arbitrum": 0.25}
+"""A block's time on each chain of the presets."""
+
+
+class Windows(NamedTuple):
+    """What a job sets on a chain so that a transaction that is held back loses nobody a stake."""
+
+    clock: Seconds
+    challenge: Seconds
+    answer: Seconds
+
+    @property
+    def unbonding(self) -> Seconds:
+        """The least of a deployment."""
+        return Seconds(self.challenge + 2 * self.clock)
+
+
+WINDOWS = {
+    "devnet": Windows(DEVNET.clock_seconds, DEVNET.challenge_seconds, DEVNET.answer_seconds),
+    "ethereum": Windows(MAINNET.clock_seconds, MAINNET.challenge_seconds, MAINNET.answer_seconds),
+    "op-stack": Windows(MAINNET.clock_seconds, MAINNET.challenge_seconds, Seconds(13 * 3_600)),
+    "arbitrum": Windows(Seconds(2 * 86_400), Seconds(4 * 86_400), Seconds(25 * 3_600)),
+}
+
 AUDIT = Audit(SLOTS, MAINNET.witnesses, INNER_STEPS + 1)
 RULES = Rules(
     replace(AUDIT, cartel=0.0), MAINNET.slot_price // UNIT, MAINNET.slot_stake // UNIT, MAINNET.bond // UNIT,
     MAINNET.witness_fee // UNIT, MAINNET.gas_price // UNIT, MAINNET.fee_cap,
+    merge_price=MAINNET.merge_price // UNIT, merge_stake=MAINNET.merge_stake // UNIT, backed=MAINNET.max_lead - 1,
 )  # fmt: skip
 """In units; the cartel is the society's, not the audit's."""
 
@@ -231,6 +258,8 @@ def kind_lines(rows: Iterable[Row]) -> list[str]:
 def fact_lines(play: Play) -> list[str]:
     """What must hold of the run."""
     society, tally, cover = play.society, play.tally, np.array(play.tally.cover)
+    lost = tally.vandalism / max(1, tally.rewinds) / play.rules.price
+    computed = Market().self_conviction(requester=False).now.cost
     facts = (
         f"{society.rounds:,} rounds of {society.jobs} jobs, {len(play.kind):,} accounts.",
         f"After every round the vault held what had been deposited, in the end {play.deposited:,} units of 10^9 wei.",
@@ -239,6 +268,8 @@ def fact_lines(play: Play) -> list[str]:
         f"False challenges: {len(cover):,}. Whose bond paid the defender less than its gas: {(cover < 1).sum()}.",
         f"What the bond paid the defender, over its gas, at the least: {cover.min():.1f}.",
         f"Rational accounts that cheat in the end: {tally.cheating[-1]:.0%}.",
+        f"Right merges that convicted themselves: {tally.rewinds:,}. Rounds that fell, paid: {tally.voided:,}.",
+        f"What a merger lost by that: {lost:.0f} prices; computed with its merges' pay: {computed:.0f}.",
     )
     return [f"- {fact}" for fact in facts]
 
@@ -258,6 +289,45 @@ def audit_lines() -> list[str]:
         for a in audits
     ]
     return table("slots, steps, witnesses, cost, detection, stake in prices", cells)
+
+
+def capital_lines() -> list[str]:
+    """Stake of who merges."""
+    cells = [(c.name, f"{c.locked:,.0f}", f"{c.interest:.2%}") for c in Market().capital()]
+    return table("locked by who merges, prices, interest a merge of the round's pay", cells)
+
+
+def attack_lines() -> list[str]:
+    """Prices that each attack costs and takes, without its rule and with it."""
+
+    def shown(harm: Harm | None) -> tuple[str, str, str]:
+        if harm is None:
+            return ("", "", "")
+        factor = "gain" if harm.factor == inf else f"{harm.factor:.2f}"
+        return (f"{harm.cost:,.2f}", f"{harm.damage:,.2f}", factor)
+
+    cells = [(a.name, *shown(a.without), *shown(a.now)) for a in Market().attacks()]
+    return table("attack, without the rule: cost, damage, factor, with it: cost, damage, factor", cells)
+
+
+def chain_lines() -> list[str]:
+    """What each chain of the presets needs."""
+    cells = []
+    for name, chain in CHAINS.items():
+        windows = WINDOWS[name]
+        times = (chain.inclusion, chain.censor, chain.clock_floor, *windows, windows.unbonding)
+        cells.append((name, f"{BLOCK_SECONDS[name]:g} s", *map(span, times)))
+    header = "chain, block, inclusion, forced inclusion, least clock, clock, challenge, answer, unbonding"
+    return table(header, cells)
+
+
+def span(seconds: float) -> str:
+    """A time in words: 43,296 is 12 h 1 min 36 s; nothing is a dash."""
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(int(seconds), size)
+        parts += [f"{count} {unit}"] * (count > 0)
+    return " ".join(parts) or "-"
 
 
 def write(blocks: dict[str, list[str]], charts: dict[str, Chart]) -> None:
@@ -291,10 +361,14 @@ def main() -> None:
         "kinds": kind_lines(rows),
         "facts": fact_lines(play),
         "audits": audit_lines(),
+        "capital": capital_lines(),
+        "attacks": attack_lines(),
+        "chains": chain_lines(),
     }
     if given.json:
         results = [{"what": "verification of training", **asdict(cost), "ratio": round(cost.simulated / cost.limit, 3)}]
-        print(json.dumps({"data": {"results": results, "kinds": [asdict(row) for row in rows]}}))
+        attacks = [asdict(attack) for attack in Market().attacks()]
+        print(json.dumps({"data": {"results": results, "kinds": [asdict(row) for row in rows], "attacks": attacks}}))
     else:
         print("\n\n".join("\n".join(lines) for lines in blocks.values()))
     if given.write:

@@ -40,22 +40,28 @@ class Kind(IntEnum):
     """Takes slots and reveals nothing."""
     RATIONAL = 8
     """Does what pays best, as far as it knows; its own challenger if it lies. Now and then one tries another way."""
+    VANDAL = 9
+    """Works; once later rounds stand on its own merge, which is right, it convicts itself and is its own challenger."""
 
 
 LEVELS = (0.0, 0.25, 0.5, 1.0)
 """Shares of a claim's work that the rational choose to skip."""
 
+NOBODY = -1
+
 SHARES = {
     Kind.LAZY: 0.05, Kind.OCCASIONAL: 0.05, Kind.CARTEL: 0.05, Kind.SYBIL: 0.03, Kind.CHALLENGER: 0.01,
-    Kind.WITHHOLDER: 0.01, Kind.SILENT: 0.01, Kind.RATIONAL: 0.25,
+    Kind.WITHHOLDER: 0.01, Kind.SILENT: 0.01, Kind.RATIONAL: 0.25, Kind.VANDAL: 0.005,
 }  # fmt: skip
 """Of the accounts; the rest is honest."""
 
 CLAIM_GAS = 360_000
-"""A slot's share of a round: join 150k, commit 75k, reveal 67k, and what opens, freezes and closes the round."""
+"""A slot's share of a round: join 153k, commit 60k, reveal 53k, and what opens, freezes and closes the round."""
+MERGE_GAS = 300_000
+"""A merge 280k."""
 CHALLENGER_GAS = 1_140_000
 """The challenger's moves in the dearest game."""
-DEFENDER_GAS = 520_000
+DEFENDER_GAS = 530_000
 """The defender's moves in the dearest game."""
 
 
@@ -74,10 +80,19 @@ class Rules:
     """Wei."""
     cost: float = 0.8
     """Of the price: what the work of a claim costs. The rational's lies anywhere between 0.5 and 1."""
+    merge_price: int = 0
+    merge_stake: int = 0
+    backed: int = 7
+    """Rounds that stand on a merge, whose pay its merger locks beside merge_stake."""
 
     @property
     def round_pay(self) -> int:
-        return self.audit.slots * self.price + self.audit.witnesses * self.witness_fee
+        return self.audit.slots * self.price + self.merge_price + self.audit.witnesses * self.witness_fee
+
+    @property
+    def merge_lock(self) -> int:
+        """What a merge locks."""
+        return self.merge_stake + self.backed * self.round_pay
 
 
 @dataclass(frozen=True)
@@ -150,6 +165,12 @@ class Tally:
     """Of the rational: who chose to cheat, by epoch."""
     profits: list[Array] = field(default_factory=list)
     """Mean profit of an account of each kind, by epoch."""
+    rewinds: int = 0
+    """Merges that convicted themselves."""
+    voided: int = 0
+    """Rounds that fell with them."""
+    vandalism: int = 0
+    """What that cost those who did it, in units."""
 
 
 class Duties(NamedTuple):
@@ -179,6 +200,10 @@ class Play:
         self.level = np.zeros(len(self.kind), np.int64)
         """What each of the rational does: an index of LEVELS."""
         self.tried, self.caught = np.full(len(LEVELS), float(society.trust)), np.zeros(len(LEVELS))
+        self.base = np.full(society.jobs, NOBODY)
+        """Of each job: whose merge, which will be convicted, its rounds stand on (J)."""
+        self.standing = np.zeros(society.jobs, np.int64)
+        """How many do (J)."""
         self.fees = self._base_fees()
         self.ring = 0
         start = np.full(len(self.kind), society.stakes * rules.stake, np.int64)
@@ -259,17 +284,25 @@ class Play:
         duties = self._draw(seat, revealed, first_wrong)
         self._serve(duties, fee)
         convicted = self._convict(self._challenges(seat[revealed], first_wrong, duties), fee, median)
-        self._pay(seat, revealed, convicted, duties)
+        void = self.base != NOBODY
+        mergers = self._merge(seat, revealed, fee)
+        self._pay(seat, revealed, convicted, duties, mergers)
+        self._compensate(void, seat, revealed, convicted)
+        self._rewind(void)
         self._false_games(r, median)
         self._count(seat[revealed], first_wrong, convicted)
         self.tally.honest_falls += bool((ledger.held[self.honest] < before).any())
 
     def _bring_in(self) -> None:
-        ruined = self.ledger.held < self.rules.stake
-        fresh = self.society.stakes * self.rules.stake
-        self.ledger.held[ruined] += fresh
-        self.ledger.brought[ruined] += fresh
-        self.deposited += fresh * int(ruined.sum())
+        ruined = np.flatnonzero(self.ledger.held < self.rules.stake)
+        self._bring(ruined, self.ledger.held[ruined] + self.society.stakes * self.rules.stake)
+
+    def _bring(self, accounts: Array, least: Array | int) -> None:
+        """Deposits what these accounts lack of `least`."""
+        fresh = np.maximum(0, least - self.ledger.held[accounts])
+        self.ledger.held[accounts] += fresh
+        self.ledger.brought[accounts] += fresh
+        self.deposited += int(fresh.sum())
 
     def _behave(self) -> Array:
         """The first wrong transition of every account's claim (N); T + 1: it is right."""
@@ -357,20 +390,59 @@ class Play:
         honest = self.kind[challengers[mine]] == Kind.HONEST
         self.tally.unpaid_winners += int((got[honest] < self._gas(CHALLENGER_GAS, fee)).sum())
 
-    def _pay(self, seat: Array, revealed: Array, convicted: Array, duties: Duties) -> None:
-        """Prices to slots whose claims stand, fees to witnesses whose words stand; a silent slot is fined its price."""
+    def _merge(self, seat: Array, revealed: Array, fee: int) -> Array:
+        """Each job's merger that is paid (J): the first that revealed, the second where a vandal's merge falls."""
+        jobs, vandal = np.arange(len(seat)), Kind.VANDAL
+        turns = np.argsort(~revealed, axis=1, kind="stable")[:, :2]
+        first, second = seat[jobs, turns[:, 0]], seat[jobs, turns[:, 1]]
+        self.ledger.gas[first] += self._gas(MERGE_GAS, fee)
+        falls = (self.base == NOBODY) & (self.kind[first] == vandal) & ~np.isin(first, self.base)
+        self._bring(first[falls], self.rules.stake + self.rules.merge_lock)
+        self.ledger.gas[second[falls]] += self._gas(MERGE_GAS, fee)
+        self.base[falls] = first[falls]
+        return np.where(falls, second, first)
+
+    def _pay(self, seat: Array, revealed: Array, convicted: Array, duties: Duties, mergers: Array) -> None:
+        """Prices to slots whose claims stand and to mergers, fees to witnesses whose words stand; a silent slot is
+        fined its price."""
         ledger, rules = self.ledger, self.rules
         paid = seat[revealed & ~convicted[seat]]
         silent = seat[~revealed]
         ledger.held[paid] += rules.price
+        ledger.held[mergers] += rules.merge_price
         ledger.held[silent] -= rules.price
         ledger.burned += rules.price * len(silent)
         # A convicted friend lets its clock run out, which proves nothing against its witness: no fee, no slash.
         serving = duties.witness[~(duties.bought & convicted[duties.claim])]
         np.add.at(ledger.held, serving, rules.witness_fee)
-        spent = rules.price * len(paid) + rules.witness_fee * len(serving)
+        spent = rules.price * len(paid) + rules.merge_price * len(mergers) + rules.witness_fee * len(serving)
         ledger.escrow -= self.society.jobs * rules.round_pay
         ledger.requesters += self.society.jobs * rules.round_pay - spent
+
+    def _compensate(self, void: Array, seat: Array, revealed: Array, convicted: Array) -> None:
+        """Rounds on a merge that falls cost their requesters nothing: its merger's stake has paid what was revealed and
+        merged, and the fees; what was owed to the convicted is burned."""
+        ledger, rules = self.ledger, self.rules
+        owed = rules.price * revealed[void].sum(1) + rules.merge_price + rules.audit.witnesses * rules.witness_fee
+        unearned = rules.price * int((revealed & convicted[seat])[void].sum())
+        ledger.held[self.base[void]] -= owed
+        ledger.burned += unearned
+        ledger.requesters += int(owed.sum()) - unearned
+        self.tally.voided += int(void.sum())
+        self.tally.vandalism += int(owed.sum())
+
+    def _rewind(self, void: Array) -> None:
+        """A vandal whose merge bears as many rounds as it backs convicts itself: its own challenger shares the rest."""
+        ledger, rules = self.ledger, self.rules
+        self.standing[void] += 1
+        over = self.standing == rules.backed
+        count, split = int(over.sum()), economics.split_slash(Wei(rules.merge_stake), 1, ())
+        ledger.held[self.base[over]] -= rules.merge_stake - split.winners[0]
+        ledger.burned += split.burned * count
+        ledger.requesters += split.requester * count
+        self.tally.rewinds += count
+        self.tally.vandalism += (rules.merge_stake - split.winners[0]) * count
+        self.standing[over], self.base[over] = 0, NOBODY
 
     def _false_games(self, r: int, median: int) -> None:
         """Every false challenger plays one game to its end against an honest claim, and loses its bond."""

@@ -17,7 +17,10 @@ from lockstep.protocol.types import Wei
 
 PRICE = 10**9
 AUDIT = Audit(slots=16, witnesses=4, transitions=101, cartel=0.0)
-RULES = Rules(AUDIT, PRICE, 20 * PRICE, PRICE, 7 * PRICE // 10, gas_price=500, fee_cap=10**11)
+RULES = Rules(
+    AUDIT, PRICE, 20 * PRICE, PRICE, 7 * PRICE // 10, gas_price=500, fee_cap=10**11, merge_price=PRICE // 2,
+    merge_stake=10 * PRICE, backed=3,
+)  # fmt: skip
 SOCIETY = Society(jobs=60, rounds=80, trust=5_000)
 
 
@@ -39,7 +42,7 @@ def test_every_other_way_earns_less_than_honesty(played: Play) -> None:
     means = {kind: played.ledger.profit[played.kind == kind].mean() for kind in Kind}
     honest = means.pop(Kind.HONEST)
     assert all(mean < honest for mean in means.values()), means
-    losing = (Kind.LAZY, Kind.SYBIL, Kind.CHALLENGER, Kind.SILENT)
+    losing = (Kind.LAZY, Kind.SYBIL, Kind.CHALLENGER, Kind.SILENT, Kind.VANDAL)
     assert all(means[kind] < 0 for kind in losing), "the bold ones lose money"
 
 
@@ -59,7 +62,7 @@ def test_lies_are_seen_as_often_as_computed() -> None:
 
 
 def test_a_liar_earns_what_is_computed() -> None:
-    rules = replace(RULES, gas_price=0, witness_fee=0)
+    rules = replace(RULES, gas_price=0, witness_fee=0, merge_price=0)
     play = Play(rules, replace(SOCIETY, shares={Kind.LAZY: 0.2, Kind.SYBIL: 0.2})).play()
     for kind, saved, lost in ((Kind.LAZY, round(101 / 2) / 101, 1.0), (Kind.SYBIL, 1.0, 0.7)):
         claims, seen = int(play.tally.claims[kind]), int(play.tally.convicted[kind])
@@ -79,6 +82,24 @@ def test_looking_costs_what_is_computed(played: Play) -> None:
     revealed = int(tally.claims.sum()) / (len(played.kind) * SOCIETY.rounds)
     computed = audit.cost_share() - audit.merge_steps / audit.transitions
     assert looked == pytest.approx(computed / revealed, rel=0.02)
+
+
+def test_rounds_that_fall_with_a_merge_are_paid_by_who_made_them_fall() -> None:
+    rules = replace(RULES, gas_price=0)
+    calm = Play(rules, replace(SOCIETY, shares={})).play()
+    play = Play(rules, replace(SOCIETY, shares={Kind.VANDAL: 0.02})).play()
+    tally = play.tally
+    assert tally.rewinds > 10
+    assert tally.rewinds * rules.backed <= tally.voided, "all that stand on a merge fall with it"
+    shared = economics.split_slash(Wei(rules.merge_stake), 1)
+    lost = tally.voided * rules.round_pay + tally.rewinds * (rules.merge_stake - shared.winners[0])
+    assert tally.vandalism == lost, "every seat, merge and witness of each round, and the stake but for its own prize"
+    earned, before = (p.ledger.profit[p.honest].mean() for p in (play, calm))
+    assert earned == pytest.approx(before, rel=0.01), "the honest earn what they do without vandals"
+    assert play.ledger.requesters > 0.9 * tally.voided * rules.round_pay, "requesters keep what those rounds would cost"
+    vandals = play.kind == Kind.VANDAL
+    worked = before * vandals.sum()
+    assert play.ledger.profit[vandals].sum() == pytest.approx(worked - lost, rel=0.05), "who is no witness earns less"
 
 
 @pytest.mark.parametrize(("multiple", "cheating"), [(1, 1.0), (20, 0.0)])
