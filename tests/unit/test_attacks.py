@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import economics as command
 from benchmarks.attacks import DAY, Attack, Market
-from lockstep.protocol import backing, game
+from lockstep.protocol import backing, economics, game
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import JobParams, Phase
@@ -123,6 +123,12 @@ def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
         for name, value in (("clock", terms.clock_seconds), ("step", terms.step_seconds), ("open_games", open_games)):
             object.__setattr__(at, name, value)
         assert game.budget(at, defender=True) == terms.clock_seconds + extra
+
+
+def test_a_job_of_ones_own_asks_for_a_bond_of_next_to_nothing() -> None:
+    params = replace(FULL, slot_price=Wei(1), merge_price=Wei(0), slot_stake=Wei(10), merge_stake=Wei(1), bond=Wei(1))
+    check_params(params, Seconds(1_000), CHAINS["devnet"])
+    assert economics.bond_of(params.bond, params.gas_price, params.fee_cap, params.fee_cap) == 1, "gas alone is a cost"
 
 
 def test_a_full_pipeline_locks_what_mergers_need() -> None:
