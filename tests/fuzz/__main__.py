@@ -56,6 +56,9 @@ def fuzz(name: str, corpus: Path, *options: str, planted: bool = False) -> Fuzze
     said = done.stdout + done.stderr
     counts = re.findall(r"stat::number_of_executed_units:\s*(\d+)|^#(\d+)\s", said, re.MULTILINE)
     executions = max((int(a or b) for a, b in counts), default=0)
+    # What ends the process before or beside the fuzzer says nothing of the decoder.
+    if done.returncode and "Uncaught Python exception" not in said and "SUMMARY: libFuzzer" not in said:
+        raise RuntimeError(f"{name}: {said[-2000:]}")
     crash = "" if done.returncode == 0 else _told(said)
     return Fuzzed(name, executions, time.monotonic() - began, crash)
 
