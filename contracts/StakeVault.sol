@@ -211,7 +211,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         // INVARIANT: slashed = owed to work + burned + to the challengers + to the requester; of the rest at least half is burned.
         uint256 burned = taken.amount - owed - toChallenger - toRequester;
 
-        totalEscrow += owed;
+        if (owed != 0) totalEscrow += owed;
         credits[BURN] += burned;
 
         emit Slashed(key, taken.account, taken.amount, burned, toChallenger, toRequester, owed);

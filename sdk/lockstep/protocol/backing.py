@@ -32,6 +32,6 @@ def blocked_by(leads: Iterable[tuple[int, int]], started: int) -> list[int]:
 
 
 def stake(params: JobParams) -> Wei:
-    """What a merger of every round in flight locks to back all of the rounds above each."""
+    """What a merger of every round in flight locks to back all that may start on each before it is settled."""
     ahead = min(params.max_lead, params.rounds)
-    return Wei(ahead * (ahead - 1) // 2 * params.round_pay)
+    return Wei(sum(wanted(params, r) for r in range(ahead)) * params.round_pay)

@@ -246,9 +246,9 @@ def test_stake_covers_every_round_that_may_be_ahead() -> None:
     lead = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
     backed, pay = replace(lead, stored=Round(merged_at=Seconds(990), backed=1)), PARAMS.round_pay
     poor = replace(WORLD, free=Wei(30))
-    assert stake_due(job(), poor) == 2 * 100 + pay - 30, "two merges, the lower backed for the round above it"
-    assert stake_due(job(lead), poor) == 100 + pay - 30, "what is locked for a merge made is not asked for again"
-    assert stake_due(job(backed), poor) == 100 - 30
+    assert stake_due(job(), poor) == 2 * (100 + pay) - 30, "two merges, each backed for the round above it"
+    assert stake_due(job(lead), poor) == 100 + 2 * pay - 30, "what is locked for a merge made is not asked for again"
+    assert stake_due(job(backed), poor) == 100 + pay - 30
     assert stake_due(job(), replace(poor, balance=Wei(7))) == 7, "no more than there is"
     assert stake_due(job(started=4, settled=3), poor) == 100 - 30, "no more rounds than are left"
     assert stake_due(job(barred=True), poor) == 0
@@ -261,7 +261,7 @@ def test_a_merge_waits_for_its_stake() -> None:
     assert Merge(0, 0) in decide(job(merging), replace(WORLD, free=Wei(100 + pay - 1))), "backed for what it can"
     poor = decide(job(merging), replace(WORLD, free=Wei(99)))
     assert not merges(poor)
-    assert Deposit(Wei(101 + pay)) in poor
+    assert Deposit(Wei(101 + 2 * pay)) in poor
     assert not merges(decide(job(replace(merging, merger=WORKERS[0])), WORLD))
     assert Finalize(0) in decide(job(replace(merging, turns_over=True)), WORLD)
 
