@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from lockstep.chain.contracts import Call, Contracts
+from lockstep.decoding import U64, anything, from_json, refusing, several, table, whole
 from lockstep.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
 from lockstep.protocol.errors import LockstepError, Mismatch, Unreachable
 from lockstep.protocol.types import ClaimId
@@ -31,6 +32,7 @@ POLL_SECONDS = 2.0
 TIMEOUT_SECONDS = 5.0
 PAGE = 200
 MAX_PAGE_BYTES = 1 << 20
+PAGE_OF = table({"items": several(anything, 4096), "last": whole(0, U64)})
 
 log = structlog.get_logger(__name__)
 
@@ -127,21 +129,21 @@ def _read_all(after: Mapping[str, int]) -> dict[str, tuple[list[Any], int]]:
 def _read(url: str, after: int) -> tuple[list[Any], int]:
     import httpx2
 
+    request = {"after": after, "limit": PAGE}
+    content = bytearray()
     try:
-        answer = httpx2.get(
-            f"{url}{PATH}", params={"after": after, "limit": PAGE}, timeout=TIMEOUT_SECONDS, follow_redirects=False
-        )
+        with httpx2.stream("GET", f"{url}{PATH}", params=request, timeout=TIMEOUT_SECONDS) as answer:
+            for chunk in answer.iter_bytes():
+                content += chunk
+                # INVARIANT: a coordinator fills nobody's memory.
+                if answer.status_code != 200 or len(content) > MAX_PAGE_BYTES:
+                    raise Mismatch(f"{answer.status_code}, {len(content)} bytes or more")
     except httpx2.HTTPError as error:
         raise Unreachable(f"{urlsplit(url).netloc} does not answer: {error}") from error
-    if answer.status_code != 200 or len(answer.content) > MAX_PAGE_BYTES:
-        raise Mismatch(f"{answer.status_code}, {len(answer.content)} bytes")
-    try:
-        page = answer.json()
-        items, last = list(page["items"])[:PAGE], int(page["last"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise Mismatch(f"no page of signed claims: {error!r}") from error
+    with refusing(Mismatch, "a page of signed claims"):
+        page = PAGE_OF(from_json(bytes(content), MAX_PAGE_BYTES), "page")
     # A number below ours: the index was made anew and counts from the start.
-    return items, last if last >= after else 0
+    return page["items"][:PAGE], page["last"] if page["last"] >= after else 0
 
 
 def urls_of(setting: str) -> list[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.protocol.claims import claim_id
-from lockstep.protocol.errors import KeyStoreError
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId
 from lockstep.settings import Settings
@@ -52,21 +50,14 @@ class Account:
 
 def open_account(settings: Settings) -> Account:
     """The account of a home (no password is needed: nothing is signed), read up to the latest block."""
-    from web3 import Web3
 
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
-    from lockstep.chain.keys import KEYSTORE
+    from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect
 
-    path = settings.home_path / KEYSTORE
-    try:
-        address = Address(Web3.to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x")))
-    except FileNotFoundError as error:
-        raise KeyStoreError(f"no key at {path}", hint="make one: `lockstep key new`") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KeyStoreError(f"{path} is not a v3 keystore", hint="restore the file from its backup") from error
+    address = account_address(settings.home_path / KEYSTORE)
     addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
     watcher = Watcher(EventReader(w3, addresses))

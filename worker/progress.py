@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import structlog
 
 from lockstep.jobs import ClaimRun, State, trace_root
 from lockstep.merging import Payload
@@ -24,6 +25,8 @@ from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.program import Alias, Program
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
+
+log = structlog.get_logger(__name__)
 
 PROGRESS, MATERIAL = "progress", "material.json"
 
@@ -118,7 +121,7 @@ class WorkFolder:
             if len(roots) != t or not 1 <= t <= run.transitions or head["seed"] != run.seed.hex():
                 return run.start, []
             state = _restored(run, t, head["entries"], body)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return run.start, []
         # INVARIANT: work is gone on with only from a state that hashes to its root.
         return (state, roots) if run.root(t, state) == roots[-1] else (run.start, [])
@@ -132,6 +135,12 @@ class WorkFolder:
         try:
             return Material.from_json((self.path / MATERIAL).read_text())
         except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            # One damaged file must not end what defends the other claims.
+            log.error(
+                "the material of a claim is damaged: restore it from a backup", path=str(self.path), why=repr(error)
+            )
             return None
 
     def drop_progress(self) -> None:

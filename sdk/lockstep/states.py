@@ -192,7 +192,7 @@ class States:
         try:
             with path.open("rb") as file:
                 return dict(json.loads(file.readline())), file.read()
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
 

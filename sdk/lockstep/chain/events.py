@@ -99,7 +99,7 @@ class Cursor:
         try:
             value = json.loads(text)
             return cls(int(value["next_block"]), tuple((int(n), str(h)) for n, h in value["recent"]))
-        except (ValueError, TypeError, KeyError) as failure:
+        except (ValueError, TypeError, KeyError, RecursionError) as failure:
             raise UsageError(f"not an event cursor: {failure}", "start again from the deployment's block") from failure
 
 
