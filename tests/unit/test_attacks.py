@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import economics as command
 from benchmarks.attacks import DAY, Attack, Market
-from lockstep.protocol import backing, economics, game
+from lockstep.protocol import economics, game
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import JobParams, Phase
@@ -133,7 +133,9 @@ def test_a_job_of_ones_own_asks_for_a_bond_of_next_to_nothing() -> None:
 
 def test_a_full_pipeline_locks_what_mergers_need() -> None:
     market = priced(replace(FULL, rounds=9))
-    lead = FULL.max_lead * FULL.merge_stake + backing.stake(FULL)
+    # Each merge is covered for the rounds that have started on it, and for no more.
+    covered = sum(range(FULL.max_lead)) * FULL.round_pay
+    lead = FULL.max_lead * FULL.merge_stake + covered
     slots = FULL.max_lead * FULL.slots * FULL.slot_stake
     assert market.locked * FULL.slot_price == lead + slots
     shares = [capital.interest for capital in market.capital()]
