@@ -31,10 +31,9 @@ from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
-from lockstep.protocol.job_rules import answer_floor, check_params
+from lockstep.protocol.job_rules import ChainTimes, answer_floor, check_params
 from lockstep.protocol.jobs import JobParams, JobStatus, Phase
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.presets import CHAINS
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
-
-SLOWEST = max(CHAINS.values(), key=lambda chain: chain.inclusion)
-"""A job's answers are given time on every chain that is known."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,9 @@ class Network:
         Raises ProgramInvalid, or ChainError for terms that the market refuses. Nothing is stored or sent.
         """
         spec = _spec(job)
-        params = _params(job, spec)
-        check_params(params, self.contracts.vault.unbond_seconds(), self.contracts.market.chain_times())
+        chain = self.contracts.market.chain_times()
+        params = _params(job, spec, chain)
+        check_params(params, self.contracts.vault.unbond_seconds(), chain)
         check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
         return Quote(job, spec, params)
 
@@ -343,7 +340,7 @@ def _store_parts(store: ContentStore, quote: Quote) -> None:
     store.put(quote.spec.encode(), codec="dag-cbor")
 
 
-def _params(job: TrainingJob, spec: Spec) -> JobParams:
+def _params(job: TrainingJob, spec: Spec, chain: ChainTimes) -> JobParams:
     step, encode, merge = job.programs.step, job.programs.encode, job.programs.merge
     quarter = 1 << job.shared_depth
     outputs = merge.output_layout
@@ -390,7 +387,7 @@ def _params(job: TrainingJob, spec: Spec) -> JobParams:
         audit_seconds=terms.audit_seconds,
         witness_fee=terms.witness_fee,
         witness_stake=terms.witness_stake,
-        answer_seconds=max(terms.answer_seconds, answer_floor(job.dataset.row_tokens, SLOWEST.inclusion)),
+        answer_seconds=max(terms.answer_seconds, answer_floor(job.dataset.row_tokens, chain.inclusion)),
         gas_price=terms.gas_price,
         fee_cap=terms.fee_cap,
         carry=int(job.carry),
