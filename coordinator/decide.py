@@ -204,8 +204,7 @@ def stake_due(seen: JobView, world: World) -> Wei:
     locked = sum(view.mine and view.phase == Phase.LEAD for view in seen.views)
     backed = sum(view.stored.backed for view in seen.views if view.mine and view.phase == Phase.LEAD)
     needed = seen.params.merge_stake * max(0, ahead - locked)
-    cover = sum(backing.wanted(seen.params, seen.job.settled + k) for k in range(ahead))
-    needed += max(0, cover - backed) * seen.params.round_pay
+    needed += max(0, backing.cover(seen.params, seen.job.settled) - backed) * seen.params.round_pay
     return Wei(max(0, min(needed - world.free, world.balance)))
 
 

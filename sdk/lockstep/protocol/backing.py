@@ -33,5 +33,9 @@ def blocked_by(leads: Iterable[tuple[int, int]], started: int) -> list[int]:
 
 def stake(params: JobParams) -> Wei:
     """What a merger of every round in flight locks to back all that may start on each before it is settled."""
-    ahead = min(params.max_lead, params.rounds)
-    return Wei(sum(wanted(params, r) for r in range(ahead)) * params.round_pay)
+    return Wei(cover(params) * params.round_pay)
+
+
+def cover(params: JobParams, first: int = 0) -> int:
+    """How many rounds the merges of all rounds in flight, from `first` on, back together."""
+    return sum(wanted(params, r) for r in range(first, min(first + params.max_lead, params.rounds)))
