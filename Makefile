@@ -164,7 +164,7 @@ recordings: setup $(STAMP)/brownie ## record the tests that run on a chain into 
 
 .PHONY: contract-coverage
 contract-coverage: recordings ## lines and branches of contracts/ that forge's tests and the recorded chains reach
-	$(BIN)/python tools/contract_coverage.py --missing
+	$(BIN)/python tools/contract_coverage.py
 
 .PHONY: slither
 slither: setup $(STAMP)/slither ## static analysis of contracts/: no high or medium finding without its explanation
