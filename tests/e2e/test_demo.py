@@ -47,10 +47,10 @@ def left_behind(folder: Path) -> list[str]:
 def assert_money_adds_up(data: dict[str, Any]) -> None:
     n = {
         k: int(data[k])
-        for k in ("escrow_in", "paid_out", "refunded", "slashed", "burned", "to_challenger", "to_requester")
+        for k in ("escrow_in", "paid_out", "refunded", "slashed", "burned", "to_challenger", "to_requester", "to_work")
     }
-    assert n["escrow_in"] == n["paid_out"] + n["refunded"], "escrow"
-    assert n["slashed"] == n["burned"] + n["to_challenger"] + n["to_requester"], "slash"
+    assert n["escrow_in"] + n["to_work"] == n["paid_out"] + n["refunded"], "escrow"
+    assert n["slashed"] == n["burned"] + n["to_challenger"] + n["to_requester"] + n["to_work"], "slash"
     assert n["paid_out"] == sum(int(p["earned"]) for p in data["parties"]), "pay"
     lost = sum(int(p["stake_before"]) - int(p["stake_after"]) for p in data["parties"])
     assert lost == n["slashed"] + int(data["bonds_lost"]), "stakes"

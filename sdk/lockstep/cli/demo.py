@@ -58,12 +58,12 @@ def _summary(data: dict[str, Any]) -> str:
             f"{game['gas_total']:,} gas"
         )
     lines.append(
-        f"escrow {data['escrow_in']} = paid {data['paid_out']} (witness's fees {data['witness_fees']} of it) "
-        f"+ refunded {data['refunded']}"
+        f"escrow {data['escrow_in']} + from slashes {data['to_work']} = paid {data['paid_out']} "
+        f"(witness's fees {data['witness_fees']} of it) + refunded {data['refunded']}"
     )
     lines.append(
         f"slashed {data['slashed']} = burned {data['burned']} + challenger {data['to_challenger']} "
-        f"+ requester {data['to_requester']}"
+        f"+ requester {data['to_requester']} + work that fell with it {data['to_work']}"
     )
     lines.append(f"model: {data['model_path']}")
     lines.append(f"sample: {data['sample']!r}")

@@ -59,25 +59,27 @@ def _locked(events: Sequence[Event], account: Address) -> int:
 def money(events: Sequence[Event], witness_fee: Wei = NOTHING) -> dict[str, str]:
     """Escrow and slashes, summed over the log; raises nothing: whether they add up is the reader's to check.
 
-    What a witness's duty closes after the job is done is paid, or goes back to the requester, too.
+    Work that fell with a convicted claim is paid from the slash. A duty that closes after the job is done is paid, or
+    its fee goes back to the requester.
     """
     created = [e for e in events if e.name == "JobCreated"]
     done = [e for e in events if e.name == "JobDone"]
     slashed = [e for e in events if e.name == "Slashed"]
     bonds = [e for e in events if e.name == "BondTaken"]
     ended = next((i for i, e in enumerate(events) if e.name == "JobDone"), len(events))
-    late = [e.args["outcome"] == Outcome.PAID for e in events[ended:] if e.name == "DutyClosed"]
+    late = [e for e in events[ended:] if e.name == "DutyClosed" and not _is_fee(e)]
     totals = {
         "escrow_in": sum(e.args["escrow"] for e in created),
         "deposit_in": sum(e.args["deposit"] for e in created),
         "deposit_returned": sum(e.args["returned"] for e in done),
-        "paid_out": sum(e.args["paid"] for e in done) + late.count(True) * witness_fee,
+        "paid_out": sum(e.args["amount"] for e in events if e.name == "Paid" or _is_fee(e)),
         "witness_fees": sum(e.args["amount"] for e in events if _is_fee(e)),
-        "refunded": sum(e.args["refunded"] for e in done) + late.count(False) * witness_fee,
+        "refunded": sum(e.args["refunded"] for e in done) + len(late) * witness_fee,
         "slashed": sum(e.args["amount"] for e in slashed),
         "burned": sum(e.args["burned"] for e in slashed),
         "to_challenger": sum(e.args["to_challenger"] for e in slashed),
         "to_requester": sum(e.args["to_requester"] for e in slashed),
+        "to_work": sum(e.args["owed"] for e in slashed),
         "bonds_lost": sum(e.args["amount"] for e in bonds),
         "bonds_burned": sum(e.args["burned"] for e in bonds),
         "bonds_to_defender": sum(e.args["to_defender"] for e in bonds),
@@ -86,12 +88,13 @@ def money(events: Sequence[Event], witness_fee: Wei = NOTHING) -> dict[str, str]
 
 
 def adds_up(totals: Mapping[str, str]) -> bool:
-    """escrow = paid + refunded, deposit = returned, slashed = burned + challengers + requester, bonds: to the wei."""
+    """To the wei: escrow + slashed for work = paid + refunded, deposit = returned, slashed = burned + challengers +
+    requester + work, bonds = burned + defenders."""
     n = {name: int(amount) for name, amount in totals.items()}
     return (
-        n["escrow_in"] == n["paid_out"] + n["refunded"]
+        n["escrow_in"] + n["to_work"] == n["paid_out"] + n["refunded"]
         and n["deposit_in"] == n["deposit_returned"]
-        and n["slashed"] == n["burned"] + n["to_challenger"] + n["to_requester"]
+        and n["slashed"] == n["burned"] + n["to_challenger"] + n["to_requester"] + n["to_work"]
         and n["bonds_lost"] == n["bonds_burned"] + n["bonds_to_defender"]
     )
 
