@@ -33,7 +33,7 @@ import torch
 
 from lockstep.numerics import executor
 from lockstep.numerics.builder import ProgramBuilder, Tensor
-from lockstep.numerics.cuda import CudaExecutable, default_device
+from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.executor import Array, Context
@@ -215,7 +215,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         emulated = compare_roots(Emulator(), small, SMALL_MODEL, SMALL_BATCH, min(arguments.steps, 5), threads)
         return {"results": [asdict(emulated)], "device": "emulated"}
     try:
-        device = default_device()
+        device = open_device()
     except UsageError as error:
         return {"results": [], "skipped": str(error)}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -65,13 +65,11 @@ class LyingRun(ClaimRun):
 
     def advance(self, t: int, state: State) -> State:
         """The tensors of the checkpoint as the liar has them."""
-        return list(self.job.executable(self._forged).run(state, self.context(t), self.job.dataset))
+        return self.compute(self._forged, t, state)
 
     def materialise(self, t: int, state: State) -> StepTrace:
         """What the liar shows of the merge: the forged Program's tensors under the honest Program's name."""
-        programs = replace(self.job.programs, merge=self._forged)
-        lying = ClaimRun.materialise(replace(self, job=replace(self.job, programs=programs)), t, state)
-        return replace(lying, program=self.program(t))
+        return replace(self.show(self._forged, t, state), program=self.program(t))
 
     @property
     def _forged(self) -> Program:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
 from lockstep.cli import guard
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.device import on_device, tell
+from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import DoctorError, FundsError, LockstepError
 
@@ -30,13 +32,13 @@ Broker = Annotated[str | None, typer.Option(help="Celery broker URL; default: a 
 def up(
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, threads: Threads = None, host: Host = None, port: Port = None,
-    database: DatabaseUrl = None, broker: Broker = None,
+    database: DatabaseUrl = None, broker: Broker = None, device: Device = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Serve the API, follow the chain, aggregate; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
     settings = resolve_coordinator(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, threads=threads,
-        host=host, port=port, database=database, broker=broker,
+        host=host, port=port, database=database, broker=broker, device=device,
     )  # fmt: skip
     from coordinator import cheats, queue, supervisor
     from coordinator.api import create_app
@@ -45,6 +47,8 @@ def up(
     from lockstep.guard import lock
 
     logs.configure()
+    shared, chosen = on_device(settings.shared)
+    settings = replace(settings, shared=shared)
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
         parts = Parts.open(settings)
         cheats.named(os.environ, parts.party.addresses.chain_id)
@@ -53,6 +57,7 @@ def up(
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:
+            tell(chosen)
             event("ready", url=url, address=parts.me, pid=os.getpid())
 
         try:

@@ -252,7 +252,7 @@ class Service:
     def _aggregator(self, job: JobId, params: JobParams) -> Aggregator:
         if job not in self._aggregators:
             settings = self._parts.settings
-            loaded = jobs.load(job, params, self._party.store, settings.shared.threads)
+            loaded = jobs.load(job, params, self._party.store, settings.shared.threads, settings.shared.path)
             loaded.executable(loaded.programs.merge)
             cheat = None
             if self._cheat is not None:

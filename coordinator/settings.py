@@ -26,7 +26,7 @@ class CoordinatorSettings:
     """Flag > LOCKSTEP_COORDINATOR_* > coordinator_* of ./lockstep.toml > default."""
 
     shared: Settings
-    """RPC, storage, deployment, home, password file, threads."""
+    """RPC, storage, deployment, home, password file, threads, device."""
     host: str
     port: int
     """0: any free one; the `ready` line names it."""

@@ -10,7 +10,7 @@ from lockstep.numerics import executor
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.executor import Array, Context
-from lockstep.numerics.trace import layout_root
+from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.program import Program
 from tests.unit.numerics.comparison import words
 
@@ -31,6 +31,12 @@ class Both:
         for i, (own, other) in enumerate(zip(due, kept, strict=True)):
             label = f"op {i} ({self.program.name_of(i)})"
             np.testing.assert_array_equal(words(other), words(own), err_msg=label)
+        assert self.emulated.roots(state, context, dataset) == tuple(tensor_root(own) for own in due), "all ops' roots"
+        some = frozenset(range(0, len(due), 3))
+        found = self.emulated.outputs(state, context, dataset, some)
+        assert set(found) == some, "the outputs that were asked for, and no other"
+        for i in some:
+            np.testing.assert_array_equal(words(found[i]), words(due[i]), err_msg=f"op {i}, shown with few others")
         final = self.processor.run(state, context, dataset)
         resident = self.emulated.step(self.emulated.upload(state), context, dataset)
         for k, (own, other) in enumerate(zip(final, self.emulated.download(resident), strict=True)):

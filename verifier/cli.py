@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.device import on_device, tell
+from lockstep.cli.options import (
+    CoordinatorUrl,
+    DeploymentFile,
+    Device,
+    Home,
+    Json,
+    PasswordFile,
+    Rpc,
+    Storage,
+    Threads,
+)
 from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import Mismatch, NotFoundError, UsageError
 from lockstep.protocol.jobs import JobStatus
@@ -32,7 +43,7 @@ def main() -> None:
 def up(
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
-    witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
+    device: Device = None, witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
@@ -42,7 +53,7 @@ def up(
     """
     settings = resolve(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
-        coordinator=coordinator, threads=threads,
+        coordinator=coordinator, threads=threads, device=device,
     )  # fmt: skip
     from lockstep import logs
     from lockstep.party import Party
@@ -51,6 +62,7 @@ def up(
     from verifier.service import Service
 
     logs.configure()
+    settings, chosen = on_device(settings)
     stop = threading.Event()
 
     def told_to_stop(number: int, frame: Any) -> None:
@@ -61,6 +73,7 @@ def up(
     with Memory(settings.home_dir) as memory, Party.open(settings) as party:
         seed = cheats.seed_of(os.environ, party.addresses.chain_id)
         signal.signal(signal.SIGTERM, told_to_stop)
+        tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
         if seed is not None:
             cheats.FalseChallenger(party, seed).run(stop)

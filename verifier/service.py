@@ -276,8 +276,8 @@ class Service:
 
     def _public_of(self, job: JobId) -> PublicData:
         if job not in self._public:
-            threads = self._party.settings.threads
-            self._public[job] = PublicData(load(job, self._params[job], self._party.store, threads), self._party.store)
+            store, settings = self._party.store, self._party.settings
+            self._public[job] = PublicData(load(job, self._params[job], store, settings.threads, settings.path), store)
         return self._public[job]
 
     def _collect(self, head: Head, draining: bool) -> None:

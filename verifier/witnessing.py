@@ -448,8 +448,8 @@ class Witnessing:
 
     def _public_of(self, job: JobId) -> PublicData:
         if job not in self._public:
-            store, threads = self._party.store, self._party.settings.threads
-            self._public[job] = PublicData(load(job, self._params[job], store, threads), store)
+            store, settings = self._party.store, self._party.settings
+            self._public[job] = PublicData(load(job, self._params[job], store, settings.threads, settings.path), store)
         return self._public[job]
 
     def _claim_of(self, audit: AuditLedger, i: int) -> ClaimId:

@@ -18,7 +18,7 @@ from lockstep.jobs import ClaimRun, Schedule, State
 from lockstep.numerics import scalar
 from lockstep.numerics.executor import to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
-from lockstep.numerics.trace import StepTrace, materialise
+from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
@@ -107,14 +107,14 @@ class LyingRun(ClaimRun):
         forgery, _ = self._forgery(t, state)
         if forgery is None:
             return super().advance(t, state)
-        return list(self.job.executable(forgery.program).run(state, self.context(t), self.job.dataset))
+        return self.compute(forgery.program, t, state)
 
     def materialise(self, t: int, state: State) -> StepTrace:
         """What the liar shows of transition t."""
         forgery, lies = self._forgery(t, state)
         if forgery is None:
             return super().materialise(t, state)
-        step = materialise(self.job.executable(forgery.program), state, self.context(t), self.job.dataset)
+        step = self.show(forgery.program, t, state)
         outputs = tuple(a for i, a in enumerate(step.outputs) if i != forgery.hidden)
         return LyingStep(self.program(t), step.before, outputs, step.next, step.context, step.rows, lies=lies)
 
@@ -149,7 +149,7 @@ class LyingRun(ClaimRun):
             if scalar.is_nan(word) or scalar.is_nan(lie):
                 continue
             forgery = _nudged(honest.program, nudge, off)
-            lying = list(self.job.executable(forgery.program).run(state, self.context(nudge.t), self.job.dataset))
+            lying = self.compute(forgery.program, nudge.t, state)
             if self.root(nudge.t, lying) != honest.root:
                 yield forgery, lies
 

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.cli import guard
-from lockstep.cli.options import CoordinatorUrl, DeploymentFile, Home, Json, Listen, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.device import on_device, tell
+from lockstep.cli.options import (
+    CoordinatorUrl,
+    DeploymentFile,
+    Device,
+    Home,
+    Json,
+    Listen,
+    PasswordFile,
+    Rpc,
+    Storage,
+    Threads,
+)
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
@@ -34,6 +46,7 @@ def up(
     password_file: PasswordFile = None,
     coordinator: CoordinatorUrl = None,
     threads: Threads = None,
+    device: Device = None,
     listen_seconds: Listen = None,
     once: Annotated[
         bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
@@ -44,7 +57,7 @@ def up(
     """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
-        coordinator=coordinator, threads=threads, listen_seconds=listen_seconds,
+        coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
     )  # fmt: skip
     only = _job_id(job)
     from lockstep import logs
@@ -52,10 +65,12 @@ def up(
     from worker.setup import assemble
 
     logs.configure()
+    settings, chosen = on_device(settings)
     with assemble(settings) as parts:
         worker = Worker(parts, once=once, only=only, cheat_for=_cheat(settings))
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.drain())
+        tell(chosen)
         worker.run()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from lockstep.jobs import ClaimRun, State, trace_root
+from lockstep.jobs import ClaimRun, Entries, State, trace_root
 from lockstep.merging import Payload
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
@@ -175,7 +175,7 @@ def _changed(program: Program, state: State) -> list[int]:
 def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: bytes) -> State:
     """S_t's tensors: the saved ones, and S_0's where an entry was passed on."""
     layout = run.program(t).output_layout
-    state: State = [None if header is None else run.start[k] for k, header in enumerate(layout)]
+    state: Entries = [None if header is None else run.start[k] for k, header in enumerate(layout)]
     at = 0
     for k in entries:
         header = layout[k]

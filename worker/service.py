@@ -298,7 +298,8 @@ class Worker:
 
     def _load(self, job_id: JobId) -> tuple[JobParams, Job]:
         params = self._market.params(job_id)
-        job = invalidity.load(job_id, params, self.parts.store, self.parts.party.settings.threads)
+        settings = self.parts.party.settings
+        job = invalidity.load(job_id, params, self.parts.store, settings.threads, settings.path)
         for program in (job.programs.step, job.programs.encode):
             job.executable(program)
         return params, job

@@ -160,6 +160,7 @@ class HeldClaim:
 
     def _put_state(self, t: int, before: State) -> None:
         if t > 1:
+            before = list(before)  # a device's memory is for what it computes
             size = bytes_of(before, self.run.start)
             self.shelf.put((self, "state", t), before, size, lambda: t in self.wanted)
 

@@ -6,6 +6,7 @@ bits. Nothing here talks to a chain; `load` reads a content store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ import numpy as np
 
 from lockstep.numerics import executor
 from lockstep.numerics.executor import Context, Executable
+from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.numerics.trace import StepTrace, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.errors import Mismatch, ProgramInvalid, UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.presets import DEVNET, Terms
@@ -35,10 +37,15 @@ if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
     from lockstep.storage import ContentStore
 
+log = logging.getLogger(__name__)
+
 Tensors = tuple[np.ndarray, ...]
-State = list[np.ndarray | None]
-"""One entry per state entry, None = EMPTY; flat arrays of 4-byte words."""
+State = Sequence[np.ndarray | None]
+"""One entry per state entry, None = EMPTY; flat arrays of 4-byte words. On a device a `numerics.resident.Resident`."""
+Entries = list[np.ndarray | None]
+"""A state that is put together."""
 _R = TypeVar("_R")
+PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512")
 
 
 class Beside(Generic[_R]):
@@ -141,14 +148,46 @@ class Job:
     genesis: Checkpoint
     threads: int = 1
     path: str = "auto"
-    """Of the kernels: "auto", "scalar", "avx2" or "avx512"; the bits depend neither on it nor on the threads."""
+    """Of the kernels: "auto", "scalar", "avx2", "avx512", "cuda:N" or "emulated"; the bits depend neither on it nor on
+    the threads."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
+    _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
+    """Of Programs that the device does not run, or cannot show."""
 
     def executable(self, program: Program) -> Executable:
-        """The compiled Program; compiled once per job."""
+        """The compiled Program; compiled once per job. The processor has those that the device cannot hold."""
         if program.root not in self._compiled:
-            self._compiled[program.root] = executor.compile(program, threads=self.threads, path=self.path)
+            self._compiled[program.root] = self._compile(program)
         return self._compiled[program.root]
+
+    def showing(self, program: Program) -> Executable:
+        """What shows a Program's transitions in games: the device that runs it, or where that lacks the memory, the
+        processor."""
+        executable = self.executable(program)
+        return executable if executable.shows else self._on_processor(program)
+
+    def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
+        """The processor in the place of a device that failed: a claim at stake is defended all the same."""
+        log.warning("the processor goes on with a Program, because the device failed: %s", failure)
+        self._compiled[program.root] = self._on_processor(program)
+        return self._compiled[program.root]
+
+    def _compile(self, program: Program) -> Executable:
+        try:
+            return executor.compile(program, threads=self.threads, path=self.path)
+        except DeviceFailed as failure:
+            log.warning("the processor runs a Program that the device cannot hold: %s", failure)
+        except UsageError as error:
+            if self.path in PROCESSOR_PATHS:
+                raise
+            log.warning("the processor runs a Program that the device has no kernels for: %s", error)
+        return self._on_processor(program)
+
+    def _on_processor(self, program: Program) -> Executable:
+        if program.root not in self._processor:
+            path = self.path if self.path in PROCESSOR_PATHS else "auto"
+            self._processor[program.root] = executor.compile(program, threads=self.threads, path=path)
+        return self._processor[program.root]
 
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
@@ -174,7 +213,7 @@ class Job:
         """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
         params, layout = self.params, self.programs.merge.inputs
         quarter, width = 1 << params.shared_depth, 1 << params.payload_depth
-        state: State = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
+        state = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
         for payload in payloads:
             state += _filled(self.payload_layout, payload)
         state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.slots)))
@@ -230,16 +269,33 @@ class ClaimRun:
 
     def advance(self, t: int, state: State) -> State:
         """The tensors of S_t from those of S_{t-1}."""
-        return list(self.job.executable(self.program(t)).run(state, self.context(t), self.job.dataset))
+        return self.compute(self.program(t), t, state)
+
+    def compute(self, program: Program, t: int, state: State) -> State:
+        """What a Program makes of S_{t-1}'s tensors at transition t. On a device they stay there; one that fails is
+        given up."""
+        try:
+            return self.job.executable(program).advance(state, self.context(t), self.job.dataset)
+        except DeviceFailed as failure:
+            executable = self.job.give_up(program, failure)
+        return executable.advance(list(state), self.context(t), self.job.dataset)
 
     def root(self, t: int, state: State) -> StateRoot:
         """S_t of its tensors; t = 0 is S_0."""
         layout = self.program(1).inputs if t == 0 else self.program(t).output_layout
-        return layout_root(layout, state)
+        return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state)
 
     def materialise(self, t: int, state: State) -> StepTrace:
         """Everything that a game may ask of transition t: G_t, tensors, leaves, partials. `state` is S_{t-1}'s."""
-        return materialise(self.job.executable(self.program(t)), state, self.context(t), self.job.dataset)
+        return self.show(self.program(t), t, state)
+
+    def show(self, program: Program, t: int, state: State) -> StepTrace:
+        """`materialise` with a Program in the place of transition t's."""
+        try:
+            return materialise(self.job.showing(program), state, self.context(t), self.job.dataset)
+        except DeviceFailed as failure:
+            executable = self.job.give_up(program, failure)
+        return materialise(executable, list(state), self.context(t), self.job.dataset)
 
     def states(self, after: int = 0, state: State | None = None) -> Iterator[tuple[int, State, StateRoot]]:
         """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
@@ -354,11 +410,11 @@ def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: byt
     return checkpoint
 
 
-def _padded(entries: Sequence[np.ndarray | None], width: int) -> State:
+def _padded(entries: State, width: int) -> Entries:
     return [*entries, *[None] * (width - len(entries))]
 
 
-def _filled(layout: Sequence[TensorHeader | None], tensors: Tensors | None = None) -> State:
+def _filled(layout: Sequence[TensorHeader | None], tensors: Tensors | None = None) -> Entries:
     """A subtree's entries: the tensors, or zeros, where the layout has any."""
     given = iter([_zeros(h) for h in layout if h is not None] if tensors is None else tensors)
     return [None if h is None else next(given, None) for h in layout]

@@ -7,12 +7,16 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lockstep.decoding import file_bytes, from_toml
 from lockstep.protocol.errors import KeyStoreError, Malformed, UsageError
+
+DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
+"""What computes (`numerics.devices`)."""
 
 DEVNET_CHAIN_ID = 31337
 """Anvil's; lies refuse to run on any other chain."""
@@ -35,6 +39,13 @@ class Settings:
     """What claims under a game may take in memory; 0: a quarter of the machine's."""
     disk_mib: int = 16_384
     """What their states may take under the home."""
+    device: str = "auto"
+    """"auto", "cpu", "cuda:N" or "emulated"."""
+
+    @property
+    def path(self) -> str:
+        """Of `executor.compile`: the device that was chosen, or the processor's widest kernels."""
+        return "auto" if self.device in ("auto", "cpu") else self.device
 
     @property
     def memory_bytes(self) -> int | None:
@@ -89,6 +100,7 @@ DEFAULTS: dict[str, Any] = {
     "listen_seconds": 120,
     "memory_mib": 0,
     "disk_mib": 16_384,
+    "device": "auto",
 }
 
 
@@ -113,6 +125,10 @@ def resolve(**flags: Any) -> Settings:
     for name in ("memory_mib", "disk_mib"):
         if values[name] < 0:
             raise UsageError(f"{name} is {values[name]}", hint="MiB, not negative")
+    if values["device"] == "cuda":
+        values["device"] = "cuda:0"
+    if not DEVICE.fullmatch(values["device"]):
+        raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     return Settings(**values)

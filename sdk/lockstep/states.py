@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import structlog
 
-from lockstep.jobs import ClaimRun, Job, State
+from lockstep.jobs import ClaimRun, Entries, Job, State
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import TensorHeader
@@ -243,7 +243,7 @@ def _unpacked(
     layout: Sequence[TensorHeader | None], entries: Sequence[Sequence[int]], body: bytes, start: State | None
 ) -> State:
     """The tensors of a state; raises ValueError where a file does not fit the layout."""
-    state: State = [None] * len(layout)
+    state: Entries = [None] * len(layout)
     at = 0
     for k, source in entries:
         header = layout[k]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lockstep.numerics import executor
-from lockstep.numerics.cuda import CudaExecutable, default_device
+from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.executor import Array, Context
@@ -73,7 +73,7 @@ def test_every_model_takes_emulated_steps(name: str) -> None:
 @pytest.mark.parametrize("steps", GOLDEN)
 def test_training_on_the_device_ends_in_the_golden_state(program: Program, steps: int) -> None:
     try:
-        device = default_device()
+        device = open_device()
     except UsageError as error:
         pytest.skip(str(error))
     assert trained(program, device, steps, *start(program)) == GOLDEN[steps]

@@ -1,6 +1,7 @@
 /* A CUDA driver without a device: what lockstep/numerics/cuda/device.py calls, with kernels of the emulator behind it.
  *
- * The environment says what there is: EMULATED_LIBRARY, a library of emulator.build(); NO_DEVICE, an error from cuInit. */
+ * The environment says what there is: EMULATED_LIBRARY, a library of emulator.recipe(); NO_DEVICE, an error from cuInit;
+ * FULL, no memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -19,6 +20,10 @@ static _Thread_local bool entered; /* a context is current per thread */
     if (!entered) return INVALID_CONTEXT
 
 int fake_cuInit(unsigned flags) { return flags ? INVALID_VALUE : getenv("NO_DEVICE") ? NO_DEVICE : SUCCESS; }
+int fake_cuDeviceGetCount(int* count) {
+    *count = 1;
+    return SUCCESS;
+}
 int fake_cuDeviceGet(int* device, int ordinal) {
     *device = 7;
     return ordinal ? INVALID_VALUE : SUCCESS;
@@ -51,6 +56,12 @@ int fake_cuModuleGetFunction(void** function, void* module, const char* name) {
     snprintf(launcher, sizeof launcher, "launch_%s", name);
     *function = dlsym(module, launcher);
     return *function ? SUCCESS : NOT_FOUND;
+}
+int fake_cuMemGetInfo(size_t* free, size_t* total) {
+    ENTERED;
+    *total = (size_t)1 << 30;
+    *free = getenv("FULL") ? 1000 : *total;
+    return SUCCESS;
 }
 int fake_cuMemAlloc(uint64_t* address, size_t bytes) {
     ENTERED;

@@ -14,6 +14,14 @@ Home = Annotated[str | None, typer.Option(help="The process's own directory.")]
 PasswordFile = Annotated[str | None, typer.Option(help="File that holds the keystore's password.")]
 CoordinatorUrl = Annotated[str | None, typer.Option("--coordinator", help="URL of a coordinator (optional).")]
 Threads = Annotated[int | None, typer.Option(help="Kernel threads.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|cpu|cuda:N|emulated",
+        help="What computes; the bits are the same. auto: the first CUDA device that passes the self-test, else the "
+        "processor. emulated: CUDA's kernels on the processor, for tests; some hundred times slower.",
+    ),
+]
 Listen = Annotated[
     int | None,
     typer.Option(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.cli.options import DeploymentFile, Json, Rpc, Storage, Threads
+from lockstep.cli.device import on_device
+from lockstep.cli.options import DeploymentFile, Device, Json, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import Inconclusive, LockstepError, Mismatch, NotFoundError, UsageError
 from lockstep.settings import resolve
@@ -31,7 +32,6 @@ class KernelPath(StrEnum):
     SCALAR = "scalar"
     AVX2 = "avx2"
     AVX512 = "avx512"
-    CUDA = "cuda"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,10 @@ def replay(
     storage: Storage = None,
     deployment: DeploymentFile = None,
     threads: Threads = None,
-    path: Annotated[KernelPath, typer.Option(help="Kernels to compute with; the bits are the same.")] = KernelPath.AUTO,
+    device: Device = None,
+    path: Annotated[
+        KernelPath, typer.Option(help="Kernels of the processor; the bits are the same.")
+    ] = KernelPath.AUTO,
     roots: Annotated[bool, typer.Option("--roots", help="Print every state root that was computed.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +66,12 @@ def replay(
     are known once a game was played about it: until then only the step's roots are public.
     """
     wanted = _claim_id(claim)
-    settings = resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads)
+    # Who names kernels of the processor means the processor.
+    on = device or (None if path == KernelPath.AUTO else "cpu")
+    settings, chosen = on_device(resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads, device=on))
+    if path != KernelPath.AUTO and chosen.device != "cpu":
+        raise UsageError(f"--path {path.value} on {chosen.device}", hint="--path names kernels of --device cpu")
+    kernels = path.value if chosen.device == "cpu" else chosen.path
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
@@ -81,11 +89,12 @@ def replay(
         raise NotFoundError(f"no claim {claim} was made public", hint="`verifier up` and the events name claims")
     begun = time.monotonic()
     with open_store(settings.storage) as store:
-        public, run = _prepare(contracts, store, found, settings.threads, path.value)
+        public, run = _prepare(contracts, store, found, settings.threads, kernels)
         done = _audit(run, found[2], public)
         place = None if done.matches else _place(contracts, public, done, found[2])
     data = _report(run, found[2], done, place) | {
-        "threads": settings.threads, "path": path.value, "seconds": round(time.monotonic() - begun, 3),
+        "threads": settings.threads, "device": chosen.device, "path": path.value,
+        "seconds": round(time.monotonic() - begun, 3),
     }  # fmt: skip
     if roots:
         shown = done.held.trace if done.t is None else done.held.trace[: done.t]

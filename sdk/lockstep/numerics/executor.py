@@ -101,6 +101,11 @@ class Executable:
         object.__setattr__(self, "_fusion", Fusion(executor, self.path, self.fused))
 
     @property
+    def shows(self) -> bool:
+        """Whether a game's transition can be computed here."""
+        return True
+
+    @property
     def compiled(self) -> bool:
         """Whether maps run compiled code by now."""
         return self._fusion.compiled
@@ -123,6 +128,12 @@ class Executable:
         self._fusion.before_run()
         outputs = self._executor.run(arrays, context.seed, *context.words, rows, keep, self.threads, self.path)
         return tuple(outputs) if keep else self.select(outputs, state)
+
+    def advance(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+    ) -> Sequence[Array | None]:
+        """`run`, for what is passed on to the next step: on a device the state stays there (`resident.Resident`)."""
+        return self.run(state, context, dataset)
 
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""
@@ -177,14 +188,14 @@ def compile(  # noqa: A001 - the verb that the field uses
 ) -> Executable:
     """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1; `fused` to LOCKSTEP_FUSED, or "auto".
 
-    `path` "cuda" gives a `cuda.CudaExecutable` on the first CUDA device. Raises ProgramInvalid; DoctorError on a
-    machine whose arithmetic fails the self-test, or which cannot compile loops that `fused="require"` wants; UsageError
-    for a path that this machine does not have.
+    `path` "cuda", "cuda:N" or "emulated" gives a `cuda.CudaExecutable` on that device. Raises ProgramInvalid;
+    DoctorError on a machine whose arithmetic fails the self-test, or which cannot compile loops that `fused="require"`
+    wants; UsageError for a path that this machine does not have.
     """
-    if path == "cuda":
-        from lockstep.numerics.cuda import compile_for_device
+    if path == "emulated" or path.partition(":")[0] == "cuda":
+        from lockstep.numerics.cuda import CudaExecutable, open_device
 
-        return compile_for_device(program)
+        return CudaExecutable(program, device=open_device("cuda:0" if path == "cuda" else path))
     mode = mode_of(fused)
     try:
         check_machine(path)

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.numerics import executor
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.cuda import CudaExecutable, default_device, generate
+from lockstep.numerics.cuda import CudaExecutable, generate, open_device
 from lockstep.numerics.cuda.device import FOLDER, Kernels
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import Space
@@ -214,10 +214,12 @@ def test_only_folds_that_keep_their_partial_results_are_bounded() -> None:
         generate.generate(b.finish([None]))
 
 
-def test_no_op_lies_where_one_that_is_still_read_does() -> None:
+@pytest.mark.parametrize("shown", [False, True])
+def test_no_op_lies_where_one_that_is_still_read_does(shown: bool) -> None:
     for own in (products(), Maker(11).step().program):
         launches = generate.generate(own).launches
-        arena = plan(own, launches)
+        arena = plan(own, launches, shown)
+        assert set(arena.offsets) == set(range(len(own.ops))) or not shown, "all ops are shown"
         last = {i: i for i in arena.offsets}
         for i, ops in enumerate(launches):
             if arena.needed[i]:
@@ -273,7 +275,7 @@ def test_a_dataset_that_changes_is_copied_again() -> None:
 
 def test_without_a_device_the_path_is_refused() -> None:
     try:
-        default_device()
+        open_device()
     except UsageError:
         with pytest.raises(UsageError, match=r"cuda|CUDA") as refused:
             executor.compile(simple(), path="cuda")
@@ -287,7 +289,7 @@ def test_without_the_bindings_the_hint_names_the_extra(monkeypatch: pytest.Monke
         raise ImportError(name) if name.startswith("cuda.") else AssertionError(name)
 
     monkeypatch.setattr("lockstep.numerics.cuda.device.import_module", no_bindings)
-    default_device.cache_clear()
+    open_device.cache_clear()
     with pytest.raises(UsageError) as refused:
         executor.compile(simple(), path="cuda")
     assert "lockstep-compute[cuda]" in refused.value.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.numerics import libraries
 from lockstep.numerics.cuda import generate
-from lockstep.numerics.cuda.emulator import build
+from lockstep.numerics.cuda.emulator import recipe
 from tests.unit.numerics.test_cuda import products
 
 BODY = """
@@ -20,7 +22,7 @@ import numpy as np
 from lockstep.numerics import executor
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.device import Cuda
-from lockstep.numerics.trace import layout_root
+from lockstep.numerics.trace import layout_root, tensor_root
 from tests.unit.numerics.comparison import CONTEXT, normal
 from tests.unit.numerics.test_cuda import filled, products
 
@@ -41,7 +43,9 @@ thread = threading.Thread(target=check)  # a worker's own
 thread.start()
 thread.join()
 assert sum(executable.profile(state, CONTEXT)) > 0
-print(found)
+kept = executor.compile(program, fused="off").run(state, CONTEXT, keep=True)
+assert executable.roots(state, CONTEXT) == tuple(map(tensor_root, kept))
+print(found, device.label, device.architecture, device.memory.total)
 """
 
 
@@ -54,8 +58,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("driver")
     source = Path(__file__).parents[2] / "native/libcuda.c"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(folder / "libcuda.so.1"), "-ldl"], check=True)
-    library = build(generate.generate(products()).source, folder)
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "EMULATED_LIBRARY": str(library)}
+    library = libraries.build(recipe(generate.generate(products()).source))
+    cache = {"LOCKSTEP_CACHE": str(folder / "cache")}
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "EMULATED_LIBRARY": str(library._name), **cache}
 
 
 def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -68,10 +73,50 @@ def run(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[s
 def test_the_driver_is_called_as_it_wants(environment: dict[str, str]) -> None:
     done = run(BODY, environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "['no device 7', 'no device 7']"
+    assert done.stdout.strip() == "['no device 7', 'no device 7'] cuda:0 sm_90 1073741824"
 
 
 def test_a_driver_without_a_device_is_a_usage_error(environment: dict[str, str]) -> None:
     code = "from lockstep.numerics.cuda.device import Cuda; Cuda()"
     done = run(code, {**environment, "NO_DEVICE": "1"})
     assert "UsageError: no CUDA device: the CUDA driver says CUDA_ERROR_NO_DEVICE" in done.stderr
+
+
+def test_another_ordinal_names_those_that_there_are(environment: dict[str, str]) -> None:
+    done = run("from lockstep.numerics.cuda.device import Cuda; Cuda(1)", environment)
+    assert "UsageError: no CUDA device cuda:1: this machine has cuda:0" in done.stderr
+
+
+def test_a_full_device_says_how_much_a_step_takes(environment: dict[str, str]) -> None:
+    done = run(BODY, {**environment, "FULL": "1"})
+    assert re.search(r"DeviceFailed: a step takes [\d,]+ bytes of cuda:0, which has 1,000 free", done.stderr), (
+        done.stderr
+    )
+
+
+MACHINE_CODE = """
+from lockstep.numerics.cuda import device, generate
+from tests.unit.numerics.test_cuda import products
+
+calls = []
+compile_source = device.compile_source
+device.compile_source = lambda *asked: calls.append(asked) or compile_source(*asked)
+source = generate.generate(products()).source
+code = [device.machine_code(source, architecture) for architecture in ("sm_89", "sm_89", "sm_80")]
+print(len(calls), code[0] == code[1] != code[2], code[0][:4])
+"""
+
+
+def test_machine_code_is_kept_by_architecture(environment: dict[str, str]) -> None:
+    first, second = run(MACHINE_CODE, environment), run(MACHINE_CODE, environment)
+    assert first.stdout == "2 True b'\\x7fELF'\n", first.stderr
+    assert second.stdout == "0 True b'\\x7fELF'\n", second.stderr
+    cache = Path(environment["LOCKSTEP_CACHE"])
+    (spoilt, *_) = cache.glob("*.cubin")
+    spoilt.write_bytes(spoilt.read_bytes()[:-1])
+    assert run(MACHINE_CODE, environment).stdout.startswith("1 True"), "what is damaged is compiled again"
+    cache.chmod(0o777)
+    try:
+        assert run(MACHINE_CODE, environment).stdout.startswith("3 True"), "nothing is taken from an open cache"
+    finally:
+        cache.chmod(0o700)

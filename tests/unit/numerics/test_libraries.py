@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.numerics import libraries
+from lockstep.numerics import compiled, libraries
 from lockstep.numerics.libraries import Recipe
 from lockstep.protocol.errors import DoctorError
 
@@ -108,7 +108,7 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_those_unused_for_longest_go_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "KEPT", 2)
+    monkeypatch.setattr(compiled, "KEPT", 2)
     recipes = [recipe(SOURCE + f"// {i}\n") for i in range(3)]
     for i, each in enumerate(recipes):
         libraries.build(each)

@@ -5,15 +5,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.numerics import compiled
+from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError, UsageError
+
+log = logging.getLogger(__name__)
 
 Address = int
 Words = npt.NDArray[np.uint32]
@@ -26,14 +33,36 @@ HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp")
 """What generated source includes."""
 
 
+class Memory(NamedTuple):
+    """Of a device, in bytes."""
+
+    total: int
+    free: int
+
+
 class Device(Protocol):
     """Memory and kernels of a machine. Everything that is asked of it happens in order."""
+
+    @property
+    def label(self) -> str:
+        """What `--device` calls it."""
+
+    @property
+    def name(self) -> str:
+        """What its maker calls it."""
+
+    @property
+    def memory(self) -> Memory:
+        """What it has, and what of it nobody uses now."""
+
+    def enter(self) -> None:
+        """Makes the calling thread one that may ask."""
 
     def load(self, source: str) -> Kernels:
         """The kernels of a translation unit."""
 
     def allocate(self, words: int) -> Address:
-        """Uninitialised words, 256-byte aligned."""
+        """Uninitialised words, 256-byte aligned; raises DeviceFailed if there are not so many."""
 
     def free(self, address: Address) -> None:
         """Gives an allocation back."""
@@ -59,81 +88,105 @@ class Cuda:
     """A CUDA device through the driver (package cuda-bindings), on its default stream."""
 
     def __init__(self, ordinal: int = 0) -> None:
-        self._driver, self._nvrtc = _bindings("driver"), _bindings("nvrtc")
-        try:
-            self._call(self._driver.cuInit(0))
-            self._device = self._call(self._driver.cuDeviceGet(ordinal))
-        except (DoctorError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(
-                f"no CUDA device: {reason}", hint="a machine with an NVIDIA driver has one; path auto needs none"
-            ) from error
-        self._context = self._call(self._driver.cuDevicePrimaryCtxRetain(self._device))
-        self._enter()
+        count = count_devices()
+        self._driver = _bindings("driver")
+        self.label = f"cuda:{ordinal}"
+        if not ordinal < count:
+            there = ", ".join(f"cuda:{i}" for i in range(count)) or "none"
+            raise UsageError(f"no CUDA device {self.label}: this machine has {there}", hint="nvidia-smi lists them")
+        self._device = _value(self._driver.cuDeviceGet(ordinal))
+        self._context = _value(self._driver.cuDevicePrimaryCtxRetain(self._device))
+        self.enter()
 
     @property
     def name(self) -> str:
         """What the driver calls the device."""
-        return str(self._call(self._driver.cuDeviceGetName(64, self._device)).split(b"\0")[0].decode())
+        return str(_value(self._driver.cuDeviceGetName(64, self._device)).split(b"\0")[0].decode())
 
-    def load(self, source: str) -> Kernels:
-        """Compiles for this device; raises DoctorError with the compiler's first lines."""
+    @property
+    def memory(self) -> Memory:
+        """See `Device`."""
+        self.enter()
+        free, total = _value(self._driver.cuMemGetInfo())
+        return Memory(int(total), int(free))
+
+    @cached_property
+    def architecture(self) -> str:
+        """As compilers name it: "sm_90"."""
         attribute = self._driver.CUdevice_attribute
         major, minor = (
-            self._call(self._driver.cuDeviceGetAttribute(which, self._device))
+            _value(self._driver.cuDeviceGetAttribute(which, self._device))
             for which in (
                 attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             )
         )
-        image = compile_source(source, f"sm_{major}{minor}")
-        self._enter()
+        return f"sm_{major}{minor}"
+
+    def load(self, source: str) -> Kernels:
+        """Compiles for this device, unless the cache has it; raises DoctorError with the compiler's first lines."""
+        image = machine_code(source, self.architecture)
+        self.enter()
         place = np.frombuffer(image, np.uint8).ctypes.data
-        return _Module(self, self._call(self._driver.cuModuleLoadData(place)))
+        return _Module(self, _value(self._driver.cuModuleLoadData(place)))
 
     def allocate(self, words: int) -> Address:
         """See `Device`."""
-        self._enter()
-        return int(self._call(self._driver.cuMemAlloc(4 * max(words, 1))))
+        self.enter()
+        return int(_value(self._driver.cuMemAlloc(4 * max(words, 1))))
 
     def free(self, address: Address) -> None:
         """See `Device`."""
-        self._enter()
-        self._call(self._driver.cuMemFree(address))
+        self.enter()
+        _value(self._driver.cuMemFree(address))
 
     def write(self, address: Address, words: Words) -> None:
         """See `Device`."""
-        self._enter()
-        self._call(self._driver.cuMemcpyHtoD(address, words.ctypes.data, words.nbytes))
+        self.enter()
+        _value(self._driver.cuMemcpyHtoD(address, words.ctypes.data, words.nbytes))
 
     def read(self, address: Address, words: Words) -> None:
         """See `Device`."""
-        self._enter()
-        self._call(self._driver.cuMemcpyDtoH(words.ctypes.data, address, words.nbytes))
+        self.enter()
+        _value(self._driver.cuMemcpyDtoH(words.ctypes.data, address, words.nbytes))
 
     def wait(self) -> None:
         """See `Device`."""
-        self._enter()
-        self._call(self._driver.cuCtxSynchronize())
+        self.enter()
+        _value(self._driver.cuCtxSynchronize())
 
     def launch(self, function: Any, blocks: int, threads: int, arguments: Address) -> None:
         """Starts a function of a module."""
-        self._call(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, 0, arguments, 0))
+        _value(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, 0, arguments, 0))
 
     def function(self, module: Any, name: str) -> Any:
         """A kernel of a module."""
-        return self._call(self._driver.cuModuleGetFunction(module, name.encode()))
+        return _value(self._driver.cuModuleGetFunction(module, name.encode()))
 
-    def _enter(self) -> None:
-        """A context is current per thread, and a worker trains in one of its own."""
-        self._call(self._driver.cuCtxSetCurrent(self._context))
+    def enter(self) -> None:
+        """See `Device`: a context is current per thread, and a worker trains in one of its own."""
+        _value(self._driver.cuCtxSetCurrent(self._context))
 
-    def _call(self, result: tuple[Any, ...]) -> Any:
-        """The value of a driver call; raises DoctorError for any status but success."""
-        status, *values = result
-        if int(status) != 0:
-            raise DoctorError(f"the CUDA driver says {status.name}", hint="nvidia-smi shows the device and its memory")
-        return values[0] if values else None
+
+def _value(result: tuple[Any, ...]) -> Any:
+    """The value of a driver call, or its values; raises DeviceFailed for any status but success."""
+    status, *values = result
+    if int(status) != 0:
+        raise DeviceFailed(f"the CUDA driver says {status.name}", hint="nvidia-smi shows the device and its memory")
+    return tuple(values) if len(values) > 1 else values[0] if values else None
+
+
+def count_devices() -> int:
+    """CUDA devices of this machine; raises UsageError without a driver, or what the `cuda` extra installs."""
+    driver, _ = _bindings("driver"), _bindings("nvrtc")
+    try:
+        _value(driver.cuInit(0))
+        return int(_value(driver.cuDeviceGetCount()))
+    except (DoctorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            f"no CUDA device: {reason}", hint="a machine with an NVIDIA driver has one; --device cpu needs none"
+        ) from error
 
 
 class _Module:
@@ -147,13 +200,48 @@ class _Module:
         self._device.launch(self._functions[name], blocks, threads, arguments)
 
 
+def machine_code(source: str, architecture: str) -> bytes:
+    """`compile_source`, once per user: what was compiled is kept under the hash of the source, what it includes, the
+    architecture, the options and NVRTC's version."""
+    parts = [source.encode(), *(path.read_bytes() for path in HEADERS), *_options(architecture), _version().encode()]
+    key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
+
+    def make(room: Path) -> Path:
+        made = room / "made.cubin"
+        made.write_bytes(compile_source(source, architecture))
+        return made
+
+    try:
+        # INVARIANT: nobody but the user can place code where it is loaded from.
+        compiled.directory()
+    except DoctorError as error:
+        log.warning("kernels are compiled anew: %s", error)
+        return compile_source(source, architecture)
+    return compiled.Entry(key, ".cubin").make(make)
+
+
+def _options(architecture: str) -> list[bytes]:
+    return [f"-arch={architecture}".encode(), b"-std=c++20", *(flag.encode() for flag in ARITHMETIC)]
+
+
+def _version() -> str:
+    """NVRTC's; raises UsageError without it."""
+    try:
+        status, *version = _bindings("nvrtc").nvrtcVersion()
+    except RuntimeError as error:
+        raise UsageError(f"no NVRTC: {str(error).splitlines()[0]}", hint=INSTALL) from error
+    if int(status) != 0:
+        raise DoctorError(f"NVRTC says {status.name}", hint=INSTALL)
+    return ".".join(map(str, version))
+
+
 def compile_source(source: str, architecture: str) -> bytes:
     """Machine code for an architecture such as "sm_90", by NVRTC; needs no device. Raises DoctorError with what the
     compiler says, UsageError without NVRTC."""
     nvrtc = _bindings("nvrtc")
     names = [path.name.encode() for path in HEADERS]
     texts = [path.read_bytes() for path in HEADERS]
-    options = [f"-arch={architecture}".encode(), b"-std=c++20", *(flag.encode() for flag in ARITHMETIC)]
+    options = _options(architecture)
     try:
         status, program = nvrtc.nvrtcCreateProgram(source.encode(), b"program.cu", len(names), texts, names)
     except RuntimeError as error:
@@ -183,7 +271,7 @@ def _bindings(name: str) -> ModuleType:
     try:
         return import_module(f"cuda.bindings.{name}")
     except ImportError as error:
-        raise UsageError("the path cuda needs the package cuda-bindings", hint=INSTALL) from error
+        raise UsageError("a CUDA device needs the package cuda-bindings", hint=INSTALL) from error
 
 
 def addresses(cells: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -7,14 +7,15 @@ speed, its compiler and its floating-point units.
 from __future__ import annotations
 
 import ctypes
-import platform
-import subprocess
-import tempfile
-from pathlib import Path
+import os
+import threading
 
 import numpy as np
 
-from lockstep.numerics.cuda.device import HEADERS, Address, Words
+from lockstep.numerics import _native, libraries
+from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, Memory, Words
+from lockstep.numerics.fused import ISA_FLAGS
+from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
 
 POISON = 0xFFFFFFFF
@@ -23,37 +24,56 @@ GUARD = 64
 """Words beyond each allocation that nobody may write."""
 
 
-def build(source: str, folder: Path, compiler: str = "c++") -> Path:
-    """A library with a function launch_<kernel> for each kernel; raises DoctorError with what the compiler says."""
-    native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
-    unit, library = folder / "program.cpp", folder / "program.so"
-    unit.write_text(source)
-    command = [
-        compiler, "-std=c++20", "-O1", native, "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math",
-        "-fno-strict-aliasing", "-fwrapv", *(f"-I{path.parent}" for path in HEADERS), str(unit), "-o", str(library),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise DoctorError(f"{compiler} compiles no kernels: {done.stderr[:2000]}", hint="it needs g++ or clang++")
-    return library
+FLAGS = (
+    *("-std=c++20", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-fast-math"),
+    *("-fno-strict-aliasing", "-fwrapv"),
+)
+_turn = threading.Lock()
+"""A block's position and its shared memory are globals: one launch at a time in a process."""
+
+
+def recipe(source: str) -> libraries.Recipe:
+    """A library with a function launch_<kernel> for each kernel; raises DoctorError without a compiler."""
+    compiler = libraries.find_compiler()
+    if compiler is None:
+        raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
+    return libraries.Recipe(
+        source, (*FLAGS, *ISA_FLAGS[_native.best_isa()]), compiler, (*HEADERS, FOLDER / "emulation.hpp")
+    )
 
 
 class Emulator:
-    """`device.Device` on the processor. `descending` runs the threads of a block in the other order."""
+    """`device.Device` on the processor. `descending` runs the threads of a block in the other order; `size`: bytes of
+    memory, all of the machine's if it is not given."""
 
-    def __init__(self, *, descending: bool = False, compiler: str = "c++") -> None:
-        self._descending, self._compiler = descending, compiler
+    label = "emulated"
+    name = "emulated on the processor, thread by thread"
+
+    def __init__(self, *, descending: bool = False, size: int | None = None) -> None:
+        self._descending = descending
+        self._size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if size is None else size
         self._allocations: dict[Address, Words] = {}
         self._overrun = False
 
     def load(self, source: str) -> EmulatedKernels:
-        """Compiles with the C++ compiler; raises DoctorError with what it says."""
-        with tempfile.TemporaryDirectory() as folder:
-            library = ctypes.CDLL(str(build(source, Path(folder), self._compiler)))
-            return EmulatedKernels(library, self._descending)
+        """Compiles with the C++ compiler, unless the cache has it; raises DoctorError with what it says."""
+        return EmulatedKernels(libraries.build(recipe(source)), self._descending)
+
+    @property
+    def memory(self) -> Memory:
+        """See `Device`."""
+        used = sum(memory.nbytes for memory in list(self._allocations.values()))
+        return Memory(self._size, self._size - used)
+
+    def enter(self) -> None:
+        """See `Device`: any thread may ask."""
 
     def allocate(self, words: int) -> Address:
         """See `Device`; the words are poisoned."""
+        if 4 * words > (free := self.memory.free):
+            raise DeviceFailed(
+                f"the emulated device has {free:,} bytes, and {4 * words:,} are asked for", hint="use another device"
+            )
         memory = np.full(words + GUARD + 64, POISON, np.uint32)
         skipped = -memory.ctypes.data % 256 // 4
         own = memory[skipped : skipped + words + GUARD]
@@ -94,6 +114,6 @@ class EmulatedKernels:
     def launch(self, name: str, blocks: int, threads: int, arguments: Address) -> None:
         """See `Kernels`."""
         function = self._library[f"launch_{name}"]
-        function(
-            ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_bool(self._descending), ctypes.c_void_p(arguments)
-        )
+        flags = ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_bool(self._descending)
+        with _turn:
+            function(*flags, ctypes.c_void_p(arguments))

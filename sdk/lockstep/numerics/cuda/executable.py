@@ -10,18 +10,23 @@ arrays = executable.download(state)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from time import perf_counter_ns
 
 import numpy as np
 
-from lockstep.numerics.cuda.device import Device
+from lockstep.numerics.cuda.device import Address, Device
 from lockstep.numerics.cuda.loaded import DeviceState, DeviceTensor, Loaded
 from lockstep.numerics.executor import DTYPES, Array, Context, Executable
+from lockstep.numerics.resident import Resident
+from lockstep.protocol.errors import PayloadInvalid
+from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import Alias, state_root
-from lockstep.protocol.types import StateRoot
+from lockstep.protocol.types import StateRoot, TensorRoot
 
 
 @dataclass(frozen=True)
@@ -39,17 +44,32 @@ class CudaExecutable(Executable):
         super().__post_init__()  # parses the Program, and refuses one that would read foreign memory
         object.__setattr__(self, "_loaded", Loaded(self.program, self.device))
 
+    @property
+    def shows(self) -> bool:
+        """Whether the device has room for what a game asks of a step; else the processor shows it."""
+        return self._loaded.need.shown <= self.device.memory.free
+
     def upload(self, state: Sequence[Array | None]) -> DeviceState:
-        """A state on the device; raises PayloadInvalid as `run` does."""
-        arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
-        return tuple(
-            None if header is None or array is None else DeviceTensor(header, self._loaded.pool.filled(array))
-            for header, array in zip(self.program.inputs, arrays, strict=True)
-        )
+        """A state on the device; raises PayloadInvalid as `run` does. What lies there already is not copied."""
+        if isinstance(state, Resident) and state.where is self.device:
+            return self._own(state.tensors)
+        buffers = {}
+        tensors: list[DeviceTensor | None] = []
+        self.device.enter()
+        for k, given in enumerate(self._entries(state)):
+            array, header = self._entry(k, given), self.program.inputs[k]
+            if header is None or array is None:
+                tensors.append(None)
+                continue
+            # A tensor that stands in two places is one.
+            if id(given) not in buffers:
+                buffers[id(given)] = self._loaded.pool.filled(array)
+            tensors.append(DeviceTensor(header, buffers[id(given)]))
+        return tuple(tensors)
 
     def step(self, state: DeviceState, context: Context, dataset: Array | None = None) -> DeviceState:
         """The output state, still under way. A dataset that is read-only is copied to the device once."""
-        outputs = self._launch(state, context, dataset, keep=False)
+        outputs = self._launch(state, context, dataset)
         sources: dict[int, DeviceState] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 
@@ -66,8 +86,40 @@ class CudaExecutable(Executable):
         self, state: Sequence[Array | None], context: Context, dataset: Array | None = None, keep: bool = False
     ) -> tuple[Array | None, ...]:
         """See `Executable.run`."""
-        arrays = self.download(self._launch(self.upload(state), context, dataset, keep))
-        return arrays if keep else self.select(arrays, state)
+        if keep:
+            found = self.outputs(state, context, dataset, range(len(self.program.ops)))
+            return tuple(found[i] for i in range(len(self.program.ops)))
+        return self.select(self.download(self._launch(self.upload(state), context, dataset)), state)
+
+    def advance(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+    ) -> Resident[DeviceTensor]:
+        """See `Executable.advance`: the state stays on the device."""
+        tensors = self.step(self.upload(state), context, dataset)
+        layout = [None if tensor is None else tensor.header for tensor in tensors]
+        return Resident(self.device, layout, tensors, self._array, partial(self.root, tensors))
+
+    def roots(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+    ) -> tuple[TensorRoot, ...]:
+        """The roots of all ops' outputs, in order; no more of them are on the device at a time than a step needs."""
+        resident, rows = self.upload(state), self._dataset(dataset)
+        with self._running:
+            return self._loaded.roots(resident, context, rows)
+
+    def outputs(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None, ops: Collection[int]
+    ) -> dict[int, Array]:
+        """The outputs of some ops, each copied before its place on the device is another's."""
+        resident, rows = self.upload(state), self._dataset(dataset)
+        found: dict[int, Array] = {}
+
+        def copy(op: int, at: Address) -> None:
+            found[op] = self._read(self.program.ops[op].header, at)
+
+        with self._running:
+            self._loaded.show(resident, context, rows, ops, copy)
+        return found
 
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """See `Executable.profile`: each op is waited for, so a step takes less than their sum."""
@@ -81,7 +133,7 @@ class CudaExecutable(Executable):
             spent[op] += end - begin
             begin = end
 
-        self._launch(self.upload(state), context, dataset, keep=False, after=after)
+        self._launch(self.upload(state), context, dataset, after)
         return spent
 
     def _launch(
@@ -89,15 +141,29 @@ class CudaExecutable(Executable):
         state: DeviceState,
         context: Context,
         dataset: Array | None,
-        keep: bool,
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:
         rows = self._dataset(dataset)
         with self._running:
-            return self._loaded.launch(state, context, rows, keep, after)
+            return self._loaded.launch(state, context, rows, after)
+
+    def _own(self, tensors: Sequence[DeviceTensor | None]) -> DeviceState:
+        """The tensors of another Program's state, where this one takes such."""
+        layout = [None if tensor is None else tensor.header for tensor in tensors]
+        if layout != list(self.program.inputs):
+            raise PayloadInvalid("a state on the device is of another layout", hint="the tensors are of another job")
+        return tuple(tensors)
 
     def _array(self, tensor: DeviceTensor) -> Array:
-        words = np.empty(tensor.header.elements, np.uint32)
-        self.device.read(tensor.buffer.address, words)
+        known = None if tensor.buffer.host is None else tensor.buffer.host()
+        if known is not None and known.shape == tensor.header.shape:
+            return known
+        array = self._read(tensor.header, tensor.buffer.address)
+        tensor.buffer.host = weakref.ref(array)
+        return array
+
+    def _read(self, header: TensorHeader, at: Address) -> Array:
+        words = np.empty(header.elements, np.uint32)
+        self.device.read(at, words)
         words.flags.writeable = False
-        return words.view(DTYPES[tensor.header.dtype]).reshape(tensor.header.shape)
+        return words.view(DTYPES[header.dtype]).reshape(header.shape)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,14 +13,18 @@ import numpy as np
 from lockstep.numerics import reference
 from lockstep.numerics.cuda.device import Address, Device, Kernels, addresses
 from lockstep.numerics.cuda.generate import Generated, Space, generate
-from lockstep.numerics.cuda.memory import plan
+from lockstep.numerics.cuda.memory import plan, reads
 from lockstep.numerics.executor import Array, Context, to_array
+from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
 from lockstep.protocol.program import Alias, Program
 from lockstep.protocol.types import TensorRoot
 
 HASH_THREADS = 128
 """Of hash_leaves and hash_nodes in kernels.cuh."""
+STATES = 3
+"""A step's input, its output, and the one before that is still read or hashed."""
+DIGEST_WORDS = 8
 
 
 class Buffer:
@@ -28,6 +34,8 @@ class Buffer:
         self.address = address
         self.root: TensorRoot | None = None
         """Of the tensor that lies here, once somebody asked: what is committed is not edited."""
+        self.host: weakref.ref[Array] | None = None
+        """The same words in the host's memory, while somebody holds them there."""
         weakref.finalize(self, give_back, address)
 
 
@@ -41,18 +49,31 @@ class Pool:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._free: dict[int, list[Address]] = {}
+        self._taking = Lock()
         weakref.finalize(self, _free_all, device, self._free)
 
     def take(self, words: int) -> Buffer:
-        """A buffer of so many words, with any contents."""
-        held = self._free.setdefault(words, [])
-        return Buffer(held.pop() if held else self._device.allocate(words), held.append)
+        """A buffer of so many words, with any contents; raises DeviceFailed if the device has no room for it."""
+        with self._taking:
+            held = self._free.setdefault(words, [])
+            return Buffer(held.pop() if held else self._allocated(words), held.append)
+
+    def _allocated(self, words: int) -> Address:
+        try:
+            return self._device.allocate(words)
+        except DeviceFailed:
+            if not any(self._free.values()):
+                raise
+        _free_all(self._device, self._free)  # what is kept for another size makes room for this one
+        return self._device.allocate(words)
 
     def filled(self, array: Array) -> Buffer:
         """A buffer with an array's words."""
         words = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         buffer = self.take(len(words))
         self._device.write(buffer.address, words)
+        if not array.flags.writeable:
+            buffer.host = weakref.ref(array)
         return buffer
 
 
@@ -73,13 +94,31 @@ DeviceState: TypeAlias = tuple[DeviceTensor | None, ...]
 """One tensor per entry, None = EMPTY."""
 
 
+class Need(NamedTuple):
+    """Bytes that a Program takes of a device, its dataset left out."""
+
+    step: int
+    """From state to state."""
+    shown: int
+    """To show every op's output, one after the other."""
+
+
 class Loaded:
     """A Program ready to be launched, by one thread at a time."""
 
     def __init__(self, program: Program, device: Device) -> None:
+        """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run."""
         self._program, self._device = program, device
         self._generated = generate(program)
         self._arena = plan(program, self._generated.launches)
+        self._all = plan(program, self._generated.launches, shown=True)
+        self.need = self._needed()
+        free = device.memory.free
+        if self.need.step > free:
+            raise DeviceFailed(
+                f"a step takes {self.need.step:,} bytes of {device.label}, which has {free:,} free",
+                hint="use a device with more memory, or --device cpu",
+            )
         self._kernels = device.load(self._generated.source)
         self.pool = Pool(device)
         self._consts = [self.pool.filled(to_array(c.header, c.data)) for c in program.consts]
@@ -89,55 +128,111 @@ class Loaded:
         self._region: Buffer | None = None
         self._dataset: tuple[Array, Buffer] | None = None
         self._results = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-        count, needed = len(program.ops), self._arena.needed
-        self._step = _Packed(self._generated, [i for i in range(count) if needed[i]])
-        self._whole = _Packed(self._generated, range(count))
+        self._reads = reads(self._generated.launches)
+        needed = self._arena.needed
+        self._step = _Packed(self._generated, [i for i in range(len(program.ops)) if needed[i]])
 
     def launch(
         self,
         state: Sequence[DeviceTensor | None],
         context: Context,
         dataset: Array | None,
-        keep: bool,
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:
-        """The ops' outputs, under way: the Program's, or with `keep` all of them. `after` is called with each op."""
-        where = self._fixed(context, dataset)
-        where.update({(Space.STATE, k): held.buffer.address for k, held in enumerate(state) if held is not None})
+        """The outputs of the Program's ops, under way; None for an op that is none. `after` is called with each op."""
+        where = self._fixed(state, context, dataset)
         outputs: list[DeviceTensor | None] = [None] * len(self._program.ops)
-        for i, op in enumerate(self._program.ops):
-            if keep or i in self._results:
-                buffer = self._output(op.header.elements, keep)
-                outputs[i] = DeviceTensor(op.header, buffer)
-                where[Space.OP, i] = buffer.address
-            elif i in self._arena.offsets:
-                where[Space.OP, i] = self._shared().address + 4 * self._arena.offsets[i]
-        (self._whole if keep else self._step).launch(self._kernels, where, after)
+        if self._region is None:
+            self._region = self.pool.take(self._arena.words)
+        where.update({(Space.OP, i): self._region.address + 4 * at for i, at in self._arena.offsets.items()})
+        for i in self._results:
+            header = self._program.ops[i].header
+            outputs[i] = DeviceTensor(header, self.pool.take(header.elements))
+            where[Space.OP, i] = outputs[i].buffer.address  # type: ignore[union-attr]
+        self._step.launch(self._kernels, where, after)
         return tuple(outputs)
+
+    def show(
+        self,
+        state: Sequence[DeviceTensor | None],
+        context: Context,
+        dataset: Array | None,
+        ops: Collection[int],
+        each: Callable[[int, Address], None],
+    ) -> None:
+        """Compute `ops` and what they read; `each` is called with an op of them and where its output lies until the
+        call returns (a kernel that it starts still finds it)."""
+        where = self._fixed(state, context, dataset)
+        region = self.pool.take(self._all.words)
+        where.update({(Space.OP, i): region.address + 4 * at for i, at in self._all.offsets.items()})
+        run, wanted = set(ops), frozenset(ops)
+        for i in reversed(range(len(self._program.ops))):
+            if i in run:
+                run |= self._reads[i]
+
+        def after(op: int) -> None:
+            if op in wanted:
+                each(op, where[Space.OP, op])
+
+        _Packed(self._generated, sorted(run)).launch(self._kernels, where, after)
+
+    def roots(
+        self, state: Sequence[DeviceTensor | None], context: Context, dataset: Array | None
+    ) -> tuple[TensorRoot, ...]:
+        """The roots of all ops' outputs, each hashed on the device before its place is another's."""
+        headers = [op.header for op in self._program.ops]
+        digests = self.pool.take(DIGEST_WORDS * len(headers))
+
+        def hash_(op: int, at: Address) -> None:
+            self._hash_tree(headers[op], at, digests.address + 4 * DIGEST_WORDS * op)
+
+        self.show(state, context, dataset, range(len(headers)), hash_)
+        words = np.empty((len(headers), DIGEST_WORDS), np.uint32)
+        self._device.read(digests.address, words)
+        return tuple(tensor_root_of_tree(h, row.tobytes()) for h, row in zip(headers, words, strict=True))
 
     def root(self, tensor: DeviceTensor) -> TensorRoot:
         """The root of a tensor, hashed on the device."""
-        buffer, count = tensor.buffer, tensor.header.leaves
+        buffer = tensor.buffer
         if buffer.root is None:
-            level = self.pool.take(8 * count)
-            self._hash("hash_leaves", count, buffer.address, level.address, tensor.header.elements)
-            for height in range(tensor.header.depth):
-                above = self.pool.take(8 * ((count + 1) // 2))
-                empty = self._empties.address + 32 * height
-                self._hash("hash_nodes", (count + 1) // 2, level.address, above.address, empty, count)
-                level, count = above, (count + 1) // 2
-            digest = np.empty(8, np.uint32)
-            self._device.read(level.address, digest)
-            buffer.root = tensor_root_of_tree(tensor.header, digest.tobytes())
+            digest = self.pool.take(DIGEST_WORDS)
+            self._device.enter()
+            self._hash_tree(tensor.header, buffer.address, digest.address)
+            words = np.empty(DIGEST_WORDS, np.uint32)
+            self._device.read(digest.address, words)
+            buffer.root = tensor_root_of_tree(tensor.header, words.tobytes())
         return buffer.root
+
+    def _hash_tree(self, header: TensorHeader, at: Address, to: Address) -> None:
+        """Starts to hash the words at an address; the digest of their tree goes to another."""
+        count = header.leaves
+        levels = [self.pool.take(DIGEST_WORDS * (-(-count >> height))) for height in range(header.depth)]
+        places = [*(level.address for level in levels), to]
+        self._hash("hash_leaves", count, at, places[0], header.elements)
+        for height, (level, above) in enumerate(pairwise(places)):
+            empty = self._empties.address + 4 * DIGEST_WORDS * height
+            self._hash("hash_nodes", (count + 1) // 2, level, above, empty, count)
+            count = (count + 1) // 2
 
     def _hash(self, kernel: str, items: int, *values: int) -> None:
         cells = np.array(values, np.uint64)
         pointers = addresses(cells)
         self._kernels.launch(kernel, -(-items // HASH_THREADS), HASH_THREADS, pointers.ctypes.data)
 
-    def _fixed(self, context: Context, dataset: Array | None) -> dict[tuple[Space, int], Address]:
-        """Where everything lies that is neither state nor an op's output."""
+    def _needed(self) -> Need:
+        program, generated = self._program, self._generated
+        inputs = sum(header.elements for header in program.inputs if header is not None)
+        fixed = sum(const.header.elements for const in program.consts) + generated.scratch_words
+        largest = max((op.header.elements for op in program.ops), default=0)
+        hashing = largest // 16  # 32 bytes a leaf of 1 KiB, and as much above it
+        step = fixed + STATES * inputs + self._arena.words + hashing
+        return Need(4 * step, 4 * (fixed + inputs + self._all.words + hashing))
+
+    def _fixed(
+        self, state: Sequence[DeviceTensor | None], context: Context, dataset: Array | None
+    ) -> dict[tuple[Space, int], Address]:
+        """Where everything lies that is no op's output."""
+        self._device.enter()
         rows = 0 if dataset is None else len(dataset)
         drawn = [
             reference.drawn_row(context.seed, context.words, first + j, rows)
@@ -151,6 +246,7 @@ class Loaded:
         where[Space.SCRATCH, 0] = self._scratch.address
         if dataset is not None:
             where[Space.DATASET, 0] = self._held(dataset).address
+        where.update({(Space.STATE, k): held.buffer.address for k, held in enumerate(state) if held is not None})
         return where
 
     def _held(self, dataset: Array) -> Buffer:
@@ -160,23 +256,13 @@ class Loaded:
             self._dataset = dataset, self.pool.filled(dataset)
         return self._dataset[1]
 
-    def _shared(self) -> Buffer:
-        """The region of the outputs that die within a step; a run that keeps everything needs none."""
-        if self._region is None:
-            self._region = self.pool.take(self._arena.words)
-        return self._region
-
-    def _output(self, words: int, keep: bool) -> Buffer:
-        """Memory of an op's own: from the pool for what every step makes, else for this once."""
-        return Buffer(self._device.allocate(words), self._device.free) if keep else self.pool.take(words)
-
 
 class _Packed:
     """Launches with their arguments in one array, so that a step only fills in where tensors lie."""
 
     def __init__(self, generated: Generated, ops: Sequence[int]) -> None:
-        self._launches = [(i, launch) for i in ops for launch in generated.launches[i]]
-        places = [place for _, launch in self._launches for place in launch.arguments]
+        self._launches = [(i, generated.launches[i]) for i in ops]
+        places = [place for _, own in self._launches for launch in own for place in launch.arguments]
         self._slots: dict[tuple[Space, int], int] = {}
         self._slot = np.array([self._slots.setdefault(place[:2], len(self._slots)) for place in places], np.int64)
         self._offset = np.array([4 * place.offset for place in places], np.uint64)
@@ -186,12 +272,13 @@ class _Packed:
     def launch(
         self, kernels: Kernels, where: dict[tuple[Space, int], Address], after: Callable[[int], None] | None
     ) -> None:
-        """Starts all of them, in order."""
+        """Starts all of them, in order; `after` is called with each op when all of its own are started."""
         bases = np.array([where[key] for key in self._slots], np.uint64)
         self._cells[:] = bases[self._slot] + self._offset
         at = int(self._addresses.ctypes.data)
-        for op, launch in self._launches:
-            kernels.launch(launch.kernel, launch.blocks, launch.threads, at)
-            at += 8 * len(launch.arguments)
+        for op, own in self._launches:
+            for launch in own:
+                kernels.launch(launch.kernel, launch.blocks, launch.threads, at)
+                at += 8 * len(launch.arguments)
             if after is not None:
                 after(op)

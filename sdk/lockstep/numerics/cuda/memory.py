@@ -23,17 +23,23 @@ class Arena(NamedTuple):
     words: int
 
 
-def plan(program: Program, launches: Sequence[Sequence[Launch]]) -> Arena:
-    """The arena of a Program whose ops launch what is given."""
-    kept = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
-    reads = [
+def reads(launches: Sequence[Sequence[Launch]]) -> list[set[int]]:
+    """Per op: the ops whose outputs it reads."""
+    return [
         {place.entry for launch in own for place in launch.arguments if place.space == Space.OP} - {i}
         for i, own in enumerate(launches)
     ]
-    needed = [i in kept for i in range(len(program.ops))]
+
+
+def plan(program: Program, launches: Sequence[Sequence[Launch]], shown: bool = False) -> Arena:
+    """The arena of a Program whose ops launch what is given; `shown`: of all ops, the Program's outputs too, each there
+    until its last reader has run, and at least until it is computed."""
+    kept = set() if shown else {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
+    read = reads(launches)
+    needed = [shown or i in kept for i in range(len(program.ops))]
     last_reader: dict[int, int] = {}
     for i in reversed(range(len(needed))):
-        for source in reads[i] if needed[i] else ():
+        for source in read[i] if needed[i] else ():
             needed[source] = True
             last_reader.setdefault(source, i)
     free = _Free()
@@ -43,7 +49,7 @@ def plan(program: Program, launches: Sequence[Sequence[Launch]]) -> Arena:
     for i, wanted in enumerate(needed):
         if wanted and i not in kept:
             offsets[i] = free.take(sizes[i])
-            dying.setdefault(last_reader[i], []).append(i)
+            dying.setdefault(last_reader.get(i, i), []).append(i)
         for dead in dying.get(i, ()):
             free.give(offsets[dead], sizes[dead])
     return Arena(tuple(needed), offsets, free.words)
