@@ -25,7 +25,7 @@ contract Validator is IValidator, Precommitted {
     uint256 private constant MAX_TENSOR_OPERANDS = 6;
     uint256 private constant MAX_INSTRS = 32;
     uint256 private constant MAX_FUNCTIONS = 8;
-    uint256 private constant MAX_TOTAL = 1 << 34;
+    uint256 private constant MAX_TOTAL = 1 << 40;
     uint256 private constant MAX_STATE_DEPTH = 10;
 
     /// "LSP1", profile 1, op-set 1.
@@ -313,7 +313,7 @@ contract Validator is IValidator, Precommitted {
         if (rule != Rule.Holds) return (rule, op);
         // INVARIANT: a draw's rows are the dataset's rows.
         if (op.at.kind == Program.DRAW && Program.extent(d, 1) != job.rowLength) return (Rule.DrawLength, op);
-        // INVARIANT: the ops of a Program have at most 2^34 elements together.
+        // INVARIANT: the ops of a Program have at most 2^40 elements together.
         if (op.cumulative > MAX_TOTAL) return (Rule.ElementLimit, op);
     }
 

@@ -28,7 +28,7 @@ MAX_TENSOR_OPERANDS = 6
 """Of a map: those that cost an opening."""
 MAX_INSTRS = 32
 MAX_FUNCTIONS = 8
-MAX_TOTAL = 1 << 34
+MAX_TOTAL = 1 << 40
 """Elements of all ops of one Program, unless a party allows less."""
 MAX_STATE_DEPTH = 10
 """log2 of a state's entries: the header lists them, and four moves of a game carry the header (9 KiB at most)."""
@@ -365,7 +365,7 @@ def check_draw_length(op: Op, row_length: int) -> None:
 
 def check_total(total: int, limit: int = MAX_TOTAL) -> None:
     """The elements of all ops so far."""
-    # INVARIANT: the ops of a Program have at most 2^34 elements together.
+    # INVARIANT: the ops of a Program have at most 2^40 elements together.
     if total > limit:
         raise Broken(
             Rule.ELEMENT_LIMIT, f"the Program has more than {limit} elements",
