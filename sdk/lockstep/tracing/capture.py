@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.modules import module as torch_module
 
 from lockstep.protocol.errors import LockstepError, LoweringError
@@ -28,6 +30,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)
 ORIGIN = "lockstep_origin"
 """Key of a node's Origin in `fx.Node.meta`."""
+NO_VALUES = "buffers and frozen parameters are constants: training.parameters.without_weights() keeps buffers' values"
 
 
 class _Recorder:
@@ -98,16 +101,23 @@ class _Retrace(fx.Interpreter):
 
 
 def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """The aten graph of `fn(*examples)`; raises LoweringError where torch cannot trace it."""
+    """The aten graph of `fn` on fake tensors like the examples, whose values and devices nothing reads.
+
+    Raises LoweringError where torch cannot trace it.
+    """
     recorder = _Recorder()
+    with FakeTensorMode(
+        allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
+    ):
+        fakes = [torch.empty(e.shape, dtype=e.dtype) for e in examples]
     with recorder.recording(), without_checkpointing(), Replaced():
         try:
-            graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+            graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
             if any(_mutates(n) for n in graph_module.graph.nodes):
                 again = torch.func.functionalize(
                     lambda *args: _Retrace(graph_module, recorder).run(*args), remove="mutations"
                 )
-                graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+                graph_module = make_fx(again, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)
         except Exception as error:
             raise _explain(error, recorder) from error
     _drop_empty_parts(graph_module)
@@ -181,6 +191,8 @@ def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
         hint = (
             "a Program's shapes and control flow are fixed: no .item(), nonzero, boolean-mask indexing or `if tensor`"
         )
+    elif "two devices" in str(error) and "meta" in str(error):
+        what, hint = f"a constant that has no values ({aten})", NO_VALUES
     elif "mutating a non-functional tensor" in str(error):
         what = f"a write to a tensor that is no part of the state ({aten or 'in place'})"
         hint = "buffers are constants of a Program: pass what changes to the function, and return it"

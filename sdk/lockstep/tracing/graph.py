@@ -14,10 +14,16 @@ from math import prod
 
 from lockstep.numerics import scalar
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.program import Fold
+from lockstep.protocol.program import CHUNK, Fold
+from lockstep.protocol.rules import MAX_TERMS
 
 F32, I32, BOOL = "f32", "i32", "bool"
 """dtypes of a node; a bool is an i32 of 0 or 1."""
+
+ROW_TERMS = CHUNK**2
+"""Of a sum that one fold cannot hold: a row has one level of partials, and the largest tensor 2^15 rows."""
+MAX_PARTS = 255
+"""Of one concat: its descriptor counts operands in one byte."""
 
 VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip", "window"})
 """Node kinds that only re-index their one argument."""
@@ -213,12 +219,30 @@ class Graph:
     # --- the rest -----------------------------------------------------------------------------------------
 
     def fold(self, mode: Fold, axes: Sequence[int], *args: Node) -> Node:
-        """Chunked chain over the axes, which vanish; two equal shapes for `dot`, else one."""
+        """Chunked chain over the axes, which vanish; two equal shapes for `dot`, else one.
+
+        More terms than a fold may have are folded by rows of `ROW_TERMS`, and the rows' results once more.
+        """
         axes = tuple(sorted(axes))
         rest = [i for i in range(len(args[0].shape)) if i not in axes]
         shape = tuple(args[0].shape[i] for i in rest)
         moved = tuple(self.permute(a, [*rest, *axes]) for a in args)
+        terms = prod(args[0].shape[i] for i in axes)
+        if terms > MAX_TERMS:
+            return self._fold_by_rows(mode, shape, terms, moved)
         return self._node("fold", I32 if mode == Fold.ISUM else F32, shape, moved, (int(mode), len(axes)))
+
+    def _fold_by_rows(self, mode: Fold, shape: tuple[int, ...], terms: int, args: tuple[Node, ...]) -> Node:
+        """The fold of args [*shape, ...] over all axes after `shape`: views of whole rows, and of what is left."""
+        rank, whole = len(shape), terms // ROW_TERMS * ROW_TERMS
+        flat = [self.reshape(a, (*shape, terms)) for a in args]
+        rows = [self.reshape(self.slice(a, rank, 0, whole), (*shape, whole // ROW_TERMS, ROW_TERMS)) for a in flat]
+        results = [self.fold(mode, [rank + 1], *rows)]
+        if whole < terms:
+            last = self.fold(mode, [rank], *(self.slice(a, rank, whole, terms - whole) for a in flat))
+            results.append(self.reshape(last, (*shape, 1)))
+        again = Fold.SUM if mode == Fold.DOT else mode
+        return self.fold(again, [rank], self.concat(results, rank))
 
     def gather(self, table: Node, index: Node) -> Node:
         """table [R, *shape], index i32 [*shape] -> [*shape]: row index of every column, +0 outside 0..R-1."""
@@ -228,6 +252,9 @@ class Graph:
         """Parts one after another along an axis."""
         if len(parts) == 1:
             return parts[0]
+        if len(parts) > MAX_PARTS:
+            whole = [self.concat(parts[i : i + MAX_PARTS], axis) for i in range(0, len(parts), MAX_PARTS)]
+            return self.concat(whole, axis)
         shape = list(parts[0].shape)
         shape[axis] = sum(p.shape[axis] for p in parts)
         return self._node("concat", parts[0].dtype, shape, tuple(parts), (axis,))

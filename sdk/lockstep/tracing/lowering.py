@@ -17,7 +17,7 @@ from torch import fx
 
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
-from lockstep.tracing.capture import ORIGIN
+from lockstep.tracing.capture import NO_VALUES, ORIGIN
 from lockstep.tracing.graph import BOOL, F32, I32, Graph, Node, Origin
 
 Rule = Callable[..., Any]
@@ -165,13 +165,7 @@ class Lowering:
 
     def error(self, node: fx.Node, why: str, hint: str) -> LoweringError:
         """Names the module, the aten operation and the user's forward line."""
-        origin = node.meta.get(ORIGIN, Origin())
-        place = origin.place or "an unknown line"
-        return LoweringError(
-            f"module `{origin.module or '(top level)'}` uses {_rule_name(node)}, which cannot become a Program: "
-            f"{why}; at {place}",
-            hint=hint,
-        )
+        return refusal(node.meta.get(ORIGIN, Origin()), _rule_name(node), why, hint)
 
     def _dtype_of(self, tensor: torch.Tensor, node: fx.Node) -> str:
         if tensor.dtype not in _DTYPES:
@@ -186,11 +180,22 @@ class Lowering:
 
     def _constant(self, tensor: torch.Tensor, node: fx.Node) -> Node:
         dtype = self._dtype_of(tensor, node)
+        if tensor.is_meta:
+            raise self.error(node, "a constant has no values", NO_VALUES)
         values = tensor.detach().contiguous().numpy()
         if dtype != F32 and (values.astype(np.int64) != values.astype(np.int32)).any():
             raise self.error(node, "an integer constant exceeds 32 bits", "integers of a Program have 32 bits")
         words = values.astype("<f4" if dtype == F32 else "<i4")
         return self.graph.const(dtype, tuple(tensor.shape), words.tobytes())
+
+
+def refusal(origin: Origin, operation: str, why: str, hint: str) -> LoweringError:
+    """What of a model cannot become a Program, with its module and its line."""
+    return LoweringError(
+        f"module `{origin.module or '(top level)'}` uses {operation}, which cannot become a Program: "
+        f"{why}; at {origin.place or 'an unknown line'}",
+        hint=hint,
+    )
 
 
 def input_dtype(tensor: torch.Tensor, index: int) -> str:

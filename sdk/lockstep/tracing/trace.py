@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from lockstep.protocol.errors import LoweringError
+from lockstep.protocol import rules
+from lockstep.protocol.errors import LoweringError, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.program import F32, I32, Alias, Const, Op, Program, Tag
 from lockstep.tracing import graph as g
@@ -33,17 +34,18 @@ from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
 )
 from lockstep.tracing.capture import capture
 from lockstep.tracing.graph import Node
-from lockstep.tracing.lowering import Lowering, input_dtype
+from lockstep.tracing.lowering import Lowering, input_dtype, refusal
 from lockstep.tracing.schedule import Draft, Schedule
 
 
 def trace(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Program:
     """The Program of `fn(*examples) -> sequence of tensors or None`.
 
-    Each example gives the dtype and shape of one entry of the input state (float32 or int32, rank 0 or 1); None is
-    an EMPTY entry, which `fn` receives as None. What `fn` returns is the output state, None again for EMPTY; both are
-    padded with EMPTY to a power of two. `torch.autograd.grad` may run inside. Raises LoweringError, with the module,
-    the aten operation and the line of the forward, for what cannot become a Program.
+    Each example gives the dtype and shape of one entry of the input state (float32 or int32, rank 0 or 1) and needs no
+    values (`device="meta"`): time and memory grow with the operations, not with the elements. None is an EMPTY entry,
+    which `fn` receives as None. What `fn` returns is the output state, None again for EMPTY; both are padded with
+    EMPTY to a power of two. `torch.autograd.grad` may run inside. Raises LoweringError, with the module, the aten
+    operation and the line of the forward, for what cannot become a Program or breaks a bound of `protocol.rules`.
     """
     given = [(i, e) for i, e in enumerate(examples) if e is not None]
     entries: list[TensorHeader | None] = [None] * _padded(len(examples))
@@ -52,6 +54,7 @@ def trace(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Program:
     for i, example in given:
         dtype = input_dtype(example, i)
         entries[i] = TensorHeader(F32 if dtype == g.F32 else I32, tuple(example.shape))
+        rules.check_input(i, entries[i])
         nodes.append(low.graph.state(i, dtype, tuple(example.shape)))
 
     def dense(*tensors: torch.Tensor) -> list[Any]:
@@ -61,11 +64,13 @@ def trace(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Program:
         results = fn(*full)
         return list(results) if isinstance(results, (tuple, list)) else [results]
 
-    module = capture(dense, [e.detach().clone() for _, e in given])
+    module = capture(dense, [e for _, e in given])
     outputs = _flat(low.run(module, nodes))
     outputs += [None] * (_padded(len(outputs)) - len(outputs))
     schedule = Schedule()
     aliases = schedule.run(outputs)
+    for what, state in (("input", entries), ("output", outputs)):
+        rules.check_width(what, len(state))
     return _assemble(schedule, tuple(entries), aliases)
 
 
@@ -98,6 +103,11 @@ def _assemble(schedule: Schedule, entries: tuple[TensorHeader | None, ...], alia
         op = _op(schedule.drafts[old], new_op, new_const)
         elements += op.header.elements
         ops.append(replace(op, cumulative=elements))
+        try:
+            _check_bounds(len(ops), ops[-1])
+        except ProgramInvalid as broken:
+            origin = schedule.origins[old]
+            raise refusal(origin, origin.aten or op.kind.name.lower(), broken.message, broken.hint) from broken
     tables = [schedule.consts[i] for i in used]
     consts = [Const(TensorHeader(F32 if n.dtype == g.F32 else I32, n.shape), n.attrs[0]) for n in tables]
     outputs = tuple(Alias(a.kind, new_op[a.index]) if a.kind == Alias.OP_KIND else a for a in aliases)
@@ -109,6 +119,14 @@ def _assemble(schedule: Schedule, entries: tuple[TensorHeader | None, ...], alia
         tuple(schedule.origins[i].name or schedule.drafts[i].kind.name.lower() for i in order),
         tuple(schedule.origins[i].place for i in order),
     )
+
+
+def _check_bounds(count: int, op: Op) -> None:
+    """Raises ProgramInvalid if the Program outgrows a bound with this op, its last of `count`."""
+    rules.check_op_count(count)
+    rules.check_shape(op)
+    rules.check_kind(op)
+    rules.check_total(op.cumulative)
 
 
 def _op(draft: Draft, new_op: dict[int, int], new_const: dict[int, int]) -> Op:
