@@ -266,7 +266,7 @@ class JobHandle:
         folder = Path(out)
         try:
             path: Path = save_model(
-                folder, checkpoint.shared[0], job.spec.parameters, job.spec.model, job.programs.step.consts
+                folder, checkpoint.shared, job.spec.parameters, job.spec.model, job.programs.step.consts
             )
         except OSError as error:
             raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error

@@ -110,7 +110,7 @@ class TrainingJob:
     model: Mapping[str, Any]
     """config.json of the model."""
     parameters: tuple[Mapping[str, Any], ...]
-    """{name, offset, shape} of each parameter in the flat tensor."""
+    """{name, offset, shape} of each parameter in the flat tensor; and its shard where there are several."""
     strategy: Mapping[str, Any]
     inner_steps: int
     """H."""

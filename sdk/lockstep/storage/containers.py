@@ -50,7 +50,7 @@ _PROGRAM = table(
 )
 _SHAPE = several(whole(0, U32), 255)
 _PARAMETER = either(
-    table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}),
+    table({"name": text(), "offset": whole(0, U64), "shape": _SHAPE}, {"shard": whole(0, U32)}),
     table({"name": text(), "root": text(64), "shape": _SHAPE}),
 )
 _CID = text(128)
@@ -127,7 +127,7 @@ class Spec:
     model: Mapping[str, Any]
     """config.json of the model."""
     parameters: tuple[Mapping[str, Any], ...]
-    """{name, offset, shape} of each parameter in the flat tensor, in order."""
+    """{name, offset, shape} of each parameter in the flat tensor, in order; and its shard where there are several."""
     strategy: Mapping[str, Any]
     """The strategy's Spec."""
     version: int = SPEC_VERSION

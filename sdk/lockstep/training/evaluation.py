@@ -2,7 +2,7 @@
 
 Each slot draws `batches` batches of a round, adds up their losses and puts the sum out as its payload; a merge adds the
 accepted slots' sums to those of the rounds before and leaves the parameters as they are. State layouts are those of
-docs/protocol.md section 3 with both depths 0:
+docs/protocol.md section 3, for parameters of one flat tensor with both depths 0:
 
     slot    [parameters] [parameters] [sum, rest] [counter]      step -> the same, encode -> [sum, rest, batches] [-]
     merge   [parameters, metrics] lifted, [payloads ...], [mask] lifted -> [parameters, metrics]
@@ -13,7 +13,7 @@ drawn follows from the round's seed: nobody chooses them, and the mean is an unb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -35,21 +35,28 @@ from lockstep.training.job import (
     Programs,
     check_parties,
     check_size,
+    check_width,
     described_parameters,
     loss_at,
     mean_of_passes,
+    padded,
+    unallocated,
 )
 from lockstep.training.losses import Loss, RandomLoss
 from lockstep.training.metrics import BATCHES, MAX_BATCHES, REST, SUM, EvaluationSpec
 from lockstep.training.models import describe, loss_of, next_token_loss
-from lockstep.training.parameters import Layout, layout_of
-
-DEPTH = 0
-"""Of shared state and payload: one tensor each."""
+from lockstep.training.parameters import SHARD_ELEMENTS, Layout, layout_of
 
 
 def build_programs(
-    model: nn.Module, loss: Loss | RandomLoss, *, batch: Batch, batches: int, rounds: int, slots: int
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    *,
+    batch: Batch,
+    batches: int,
+    rounds: int,
+    slots: int,
+    shard_elements: int = SHARD_ELEMENTS,
 ) -> Programs:
     """Traces the Programs of an evaluation of `rounds` rounds with `slots` workers each, `batches` steps a slot.
 
@@ -61,30 +68,43 @@ def build_programs(
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
         raise UsageError(f"{rounds} x {slots} x {batches} batches", f"at most {MAX_BATCHES} are counted: larger ones")
-    layout, half = layout_of(model), 1 << ceil_log2(slots)
+    layout = layout_of(model, shard_elements)
+    shards, (shared_depth, payload_depth) = len(layout.sizes), depths_of(layout, slots)
+    check_width(shards, slots, payload_depth)
+    quarter, width = 1 << shared_depth, 1 << payload_depth
+    half = width << ceil_log2(slots)
 
-    def step(live: Tensor, anchor: Tensor, total: Tensor, counter: Tensor) -> list[Tensor]:
-        return [live, anchor, _added(total, mean_loss(model, loss, layout, live, batch)), counter + 1]
+    def step(*state: Tensor) -> list[Tensor | None]:
+        total, counter = state[2 * quarter], state[3 * quarter]
+        total = _added(total, mean_loss(model, loss, layout, state[:shards], batch))
+        return [*state[: 2 * quarter], *padded(quarter, total), *padded(quarter, counter + 1)]
 
-    def encode(live: Tensor, anchor: Tensor, total: Tensor, counter: Tensor) -> list[Tensor | None]:
-        return [torch.cat([total, torch.tensor([float(batches)])]), None]
+    def encode(*state: Tensor) -> list[Tensor | None]:
+        return padded(2 * width, torch.cat([state[2 * quarter], torch.tensor([float(batches)])]))
 
-    def merge(*state: Tensor) -> list[Tensor]:
-        base, metrics = state[0], state[1]
-        payloads, mask = state[2 * half : 2 * half + slots], state[3 * half]
+    def merge(*state: Tensor) -> list[Tensor | None]:
+        metrics, mask = state[quarter], state[3 * half]
+        payloads = state[2 * half : 2 * half + slots * width : width]
         total, count = metrics[:BATCHES], metrics[BATCHES]
         for slot, payload in enumerate(payloads):
             heard = torch.where(mask[slot] > 0, payload, 0.0)
             total = _added(total, heard[SUM], heard[REST])
             count = count + heard[BATCHES]
-        return [base, torch.cat([total, count.reshape(1)])]
+        return [*state[:quarter], *padded(quarter, torch.cat([total, count.reshape(1)]))]
 
-    flat, pair, words = torch.zeros(layout.size), torch.zeros(2), torch.zeros(3)
-    start = [flat, flat, pair, torch.zeros((), dtype=torch.int32)]
-    received = [*[words] * slots, *[None] * (half - slots), torch.zeros(slots), *[None] * (half - 1)]
-    shared = [flat, words, *[None] * (2 * half - 2)]
+    pair, words, accepted = (torch.empty(n, device="meta") for n in (2, 3, slots))
+    parameters, clock = padded(quarter, *unallocated(layout)), torch.empty((), dtype=torch.int32, device="meta")
+    start = [*parameters, *parameters, *padded(quarter, pair), *padded(quarter, clock)]
+    received = [*padded(half, *padded(width, words) * slots), *padded(half, accepted)]
+    shared = padded(2 * half, *parameters, words)
     with _evaluating(model):
         return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
+
+
+def depths_of(layout: Layout, slots: int) -> tuple[int, int]:
+    """(shared, payload) depth: log2 of the parameters' shards, and what makes q + p as deep as that."""
+    shared = ceil_log2(len(layout.sizes))
+    return shared, max(0, shared - ceil_log2(slots))
 
 
 def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
@@ -100,9 +120,12 @@ def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
     return torch.stack([new, kept + (lost if rest is None else lost + rest)])
 
 
-def mean_loss(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
+def mean_loss(
+    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
+) -> Tensor:
     """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend."""
-    return mean_of_passes(loss, batch, lambda drawing, rows: loss_at(model, drawing, layout.split(flat), rows))
+    (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, layout.split(*shards), rows)])
+    return mean
 
 
 @contextmanager
@@ -133,12 +156,14 @@ def evaluation_job(
 ) -> TrainingJob:
     """An evaluation as `Network.quote` takes it: the model with `parameters`, f32 [P], on rows of the dataset.
 
-    `parameters` are a checkpoint's first tensor, or `baseline.flat_parameters(model)`; each accepted slot adds
-    `batches` batches in each round. `loss` defaults to the model's own. UsageError if a size does not fit.
+    `parameters` are a checkpoint's shared tensors one after the other, or `baseline.flat_parameters(model)`; each
+    accepted slot adds `batches` batches in each round. `loss` defaults to the model's own. UsageError if a size does
+    not fit.
     """
     check_parties(dataset, batch, slots, min_slots)
     value = loss or loss_of(model)
     built = build_programs(model, value, batch=batch, batches=batches, rounds=rounds, slots=slots)
+    shared_depth, payload_depth = depths_of(built.layout, slots)
     # INVARIANT: what is evaluated are the parameters of this model.
     if parameters.dtype != np.float32 or parameters.shape != (built.layout.size,):
         raise UsageError(
@@ -148,7 +173,7 @@ def evaluation_job(
     return TrainingJob(
         programs=Schedule(built.step, built.encode, built.merge),
         dataset=dataset,
-        genesis=Checkpoint((parameters,), (np.zeros(3, np.float32),)),
+        genesis=Checkpoint(built.layout.cut(parameters), (np.zeros(3, np.float32),)),
         model=describe(model),
         parameters=described_parameters(model, built),
         strategy=EvaluationSpec(value is next_token_loss).to_dict(),
@@ -156,8 +181,8 @@ def evaluation_job(
         rounds=rounds,
         slots=slots,
         min_slots=min_slots,
-        shared_depth=DEPTH,
-        payload_depth=DEPTH,
+        shared_depth=shared_depth,
+        payload_depth=payload_depth,
         aggregator=aggregator,
         terms=terms,
     )

@@ -35,20 +35,22 @@ UNBOUNDED = 1024
 
 def save_model(
     folder: Path,
-    flat: NDArray[np.float32],
+    shared: NDArray[np.float32] | tuple[NDArray[np.float32], ...],
     parameters: Sequence[Mapping[str, Any]],
     config: Mapping[str, Any],
     constants: Sequence[Const] = (),
 ) -> Path:
     """Writes model.safetensors and config.json, which `transformers` reads if it knows such a model; returns the first.
 
-    `parameters` lists {name, offset, shape} of each part of the flat tensor and {name, root, shape} of each frozen one,
-    as a job's spec does; `constants` are those of its step. Needs no torch. A file appears whole or not at all.
+    `shared` is a checkpoint's flat tensor, or its shards. `parameters` lists {name, offset, shape} of each part of it
+    and {name, root, shape} of each frozen one, as a job's spec does; `constants` are those of its step. Needs no torch.
+    A file appears whole or not at all.
     """
     from safetensors.numpy import save
 
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
-    named = {str(p["name"]): _part(p, flat, tables) for p in parameters}
+    shards = shared if isinstance(shared, tuple) else (shared,)
+    named = {str(p["name"]): _part(p, shards, tables) for p in parameters}
     try:
         written, parts = published(config, named)
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
@@ -122,7 +124,7 @@ def _context(model: nn.Module) -> int:
 
 
 def _part(
-    parameter: Mapping[str, Any], flat: NDArray[np.float32], tables: Mapping[str, NDArray[np.float32]]
+    parameter: Mapping[str, Any], shards: Sequence[NDArray[np.float32]], tables: Mapping[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
     name, shape = parameter["name"], parameter["shape"]
     if "root" in parameter:
@@ -133,8 +135,11 @@ def _part(
         if table.size != prod(shape):
             raise PayloadInvalid(f"the frozen {name} has {table.size} elements", "its Programs are of another job")
         return table.reshape(shape)
-    end = parameter["offset"] + prod(shape)
+    shard, end = parameter.get("shard", 0), parameter["offset"] + prod(shape)
     # INVARIANT: every parameter lies inside the flat tensor.
+    if not 0 <= shard < len(shards):
+        raise PayloadInvalid(f"parameter {name} lies in shard {shard} of {len(shards)}", "its spec is of another job")
+    flat = shards[shard]
     if not 0 <= parameter["offset"] <= end <= flat.size:
         raise PayloadInvalid(f"parameter {name} ends at {end} of {flat.size}", "the checkpoint is of another model")
     return np.ascontiguousarray(flat[parameter["offset"] : end].reshape(shape))

@@ -1,6 +1,7 @@
 """A model, a loss and a strategy as the three Programs of a job.
 
-State layouts are those of docs/protocol.md section 3 with shared depth 1 and payload depth 0:
+State layouts are those of docs/protocol.md section 3, for parameters of one flat tensor with shared depth 1 and payload
+depth 0:
 
     slot    [parameters, -] [anchor, -] [m, v] [counter, -]      step -> the same, encode -> [payload] [-]
     merge   [parameters, -, momentum, -] lifted, [payloads ...], [mask] lifted -> [parameters, -, momentum, -]
@@ -8,6 +9,9 @@ State layouts are those of docs/protocol.md section 3 with shared depth 1 and pa
 and where moments are carried, with both depths 2, since the moments' age is carried with them:
 
     slot    [parameters, ...] [anchor, ...] [m, v, age, -] [counter, ...]      encode -> [payload, ...] [m, v, age, -]
+
+More than 2^30 parameters are several flat tensors, shards, wherever one stands above (m of each, then v of each), and
+the depths follow.
 """
 
 from __future__ import annotations
@@ -28,19 +32,22 @@ from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import Program
+from lockstep.protocol.rules import MAX_STATE_DEPTH
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint
 from lockstep.tracing import draw, random_words, trace
 from lockstep.training.losses import Loss, RandomLoss, bound
 from lockstep.training.models import describe, loss_of
-from lockstep.training.parameters import Layout, describe_frozen, frozen_parameters, initial_parameters, layout_of
+from lockstep.training.parameters import (
+    SHARD_ELEMENTS,
+    Layout,
+    describe_frozen,
+    frozen_parameters,
+    initial_parameters,
+    layout_of,
+)
 from lockstep.training.strategies import diloco
-
-SHARED_DEPTH = 1
-PAYLOAD_DEPTH = 0
-CARRIED_DEPTH = 2
-"""Of both, where a slot's moments are carried."""
 
 
 @dataclass(frozen=True)
@@ -70,51 +77,84 @@ class Programs:
 
 
 def build_programs(
-    model: nn.Module, loss: Loss | RandomLoss, spec: diloco.Spec, *, batch: Batch, rounds: int, slots: int
+    model: nn.Module,
+    loss: Loss | RandomLoss,
+    spec: diloco.Spec,
+    *,
+    batch: Batch,
+    rounds: int,
+    slots: int,
+    shard_elements: int = SHARD_ELEMENTS,
 ) -> Programs:
     """Traces the Programs of a job of `rounds` rounds with `slots` workers each.
 
-    Raises LoweringError if the model uses what cannot become a Program.
+    The model's weights are not read: it may be built `without_weights()`. Raises LoweringError if it uses what cannot
+    become a Program, UsageError if its flat tensors, of `shard_elements` at most, do not fit a state.
     """
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
     if rounds < 1 or slots < 2:
         raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one round and two slots")
     check_size(rounds, spec.inner_steps, slots)
-    layout = layout_of(model)
-    flat, scalar = torch.zeros(layout.size), torch.zeros((), dtype=torch.int32)
+    layout = layout_of(model, shard_elements)
+    count = len(layout.sizes)
+    flats, scalar = unallocated(layout), torch.empty((), dtype=torch.int32, device="meta")
     steps = rounds * spec.inner_steps
     table, rates, ages = spec.inner.table(steps, spec.inner_steps), spec.inner.rates(steps), spec.inner.ages(steps)
-    shared_depth, payload_depth = depths_of(spec)
+    shared_depth, payload_depth = depths_of(spec, layout)
+    check_width(count, slots, payload_depth)
     quarter, width = 1 << shared_depth, 1 << payload_depth
 
     def quarters(*parts: Sequence[Tensor]) -> list[Tensor | None]:
-        return [entry for part in parts for entry in _padded(quarter, *part)]
+        return [entry for part in parts for entry in padded(quarter, *part)]
 
     def step(*state: Tensor) -> list[Tensor | None]:
-        live, anchor, counter = state[0], state[quarter], state[3 * quarter]
-        m, v, *age = state[2 * quarter : 2 * quarter + (3 if spec.carry else 2)]
+        live, anchor, counter = state[:count], state[quarter : quarter + count], state[3 * quarter]
+        carry = state[2 * quarter : 3 * quarter]
+        m, v = carry[:count], carry[count : 2 * count]
         grad = mean_gradient(model, loss, layout, live, batch)
         if spec.carry:
-            live, m, v = spec.inner.update_aged(rates, ages, counter, age[0], live, m, v, grad)
-        else:
-            live, m, v = spec.inner.update(table, counter, live, m, v, grad)
-        return quarters([live], [anchor], [m, v, *(a + 1 for a in age)], [counter + 1])
+            age = carry[2 * count]
+            p, m_, v_ = spec.inner.update_aged(rates, ages, counter, age, live, m, v, grad)
+            return quarters(p, anchor, [*m_, *v_, age + 1], [counter + 1])
+        p, m_, v_ = spec.inner.update(table, counter, live, m, v, grad)
+        return quarters(p, anchor, [*m_, *v_], [counter + 1])
 
     def encode(*state: Tensor) -> list[Tensor | None]:
         carry = state[2 * quarter : 3 * quarter] if spec.carry else ()
-        return [*_padded(width, diloco.encode(spec, state[quarter], state[0])), *_padded(width, *carry)]
+        pairs = zip(state[quarter : quarter + count], state[:count], strict=True)
+        payload = [diloco.encode(spec, anchor, live) for anchor, live in pairs]
+        return [*padded(width, *payload), *padded(width, *carry)]
 
     half = width << ceil_log2(slots)
 
     def merge(*state: Tensor) -> list[Tensor | None]:
-        payloads, mask = state[2 * half : 2 * half + slots * width : width], state[3 * half]
-        base, momentum = diloco.merge(spec, state[0], state[quarter], payloads, mask)
-        return quarters([base], [momentum])
+        mask, bases, momenta = state[3 * half], [], []
+        for k in range(count):
+            payloads = state[2 * half + k : 2 * half + slots * width : width]
+            base, momentum = diloco.merge(spec, state[k], state[quarter + k], payloads, mask)
+            bases.append(base)
+            momenta.append(momentum)
+        return quarters(bases, momenta)
 
-    start = quarters([flat], [flat], [flat, flat, scalar] if spec.carry else [flat, flat], [scalar])
-    shared = _padded(2 * half, *quarters([flat], [flat]))
-    received = [*_padded(half, *_padded(width, flat) * slots), *_padded(half, torch.zeros(slots))]
+    start = quarters(flats, flats, [*flats, *flats, scalar] if spec.carry else [*flats, *flats], [scalar])
+    shared = padded(2 * half, *quarters(flats, flats))
+    received = [*padded(half, *padded(width, *flats) * slots), *padded(half, torch.empty(slots, device="meta"))]
     return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
+
+
+def unallocated(layout: Layout) -> list[Tensor]:
+    """The shards' shapes: flat f32 tensors without values."""
+    return [torch.empty(size, device="meta") for size in layout.sizes]
+
+
+def check_width(shards: int, slots: int, payload_depth: int) -> None:
+    """Raises UsageError if the state of a merge would have more entries than a Program's: a payload for each slot."""
+    if payload_depth + ceil_log2(slots) + 2 > MAX_STATE_DEPTH:
+        most = 1 << (MAX_STATE_DEPTH - 2 - payload_depth)
+        raise UsageError(
+            f"{slots} slots of {shards} shards, {1 << payload_depth} entries each in a merge",
+            f"a state has {1 << MAX_STATE_DEPTH} entries at most: {most} slots" if most > 1 else "a smaller model",
+        )
 
 
 def check_size(rounds: int, steps: int, slots: int) -> None:
@@ -135,39 +175,47 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
 
 
-def depths_of(spec: diloco.Spec) -> tuple[int, int]:
-    """(shared, payload) depth of a job's states."""
-    return (CARRIED_DEPTH, CARRIED_DEPTH) if spec.carry else (SHARED_DEPTH, PAYLOAD_DEPTH)
+def depths_of(spec: diloco.Spec, layout: Layout) -> tuple[int, int]:
+    """(shared, payload) depth of a job's states: log2 of what a quarter, and of what a payload, has room for."""
+    shards = len(layout.sizes)
+    if spec.carry:
+        # INVARIANT: a payload has the depth of the carry beside it.
+        return ceil_log2(2 * shards + 1), ceil_log2(2 * shards + 1)
+    return ceil_log2(2 * shards), ceil_log2(shards)
 
 
-def _padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
+def padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
+    """A subtree's entries: the tensors, then EMPTY."""
     return [*tensors, *[None] * (width - len(tensors))]
 
 
-def mean_gradient(model: nn.Module, loss: Loss | RandomLoss, layout: Layout, flat: Tensor, batch: Batch) -> Tensor:
-    """f32 [P]: the gradient of the loss over the rows of one step."""
-    return mean_of_passes(loss, batch, lambda drawing, rows: gradient(model, drawing, layout, flat, rows))
+def mean_gradient(
+    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
+) -> list[Tensor]:
+    """The gradient of the loss over the rows of one step, shard by shard."""
+    return mean_of_passes(loss, batch, lambda drawing, rows: gradient(model, drawing, layout, shards, rows))
 
 
-def mean_of_passes(loss: Loss | RandomLoss, batch: Batch, value: Callable[[Loss, Tensor], Tensor]) -> Tensor:
-    """The mean of `value` over the rows of one step, drawn in passes of `batch.rows`.
+def mean_of_passes(
+    loss: Loss | RandomLoss, batch: Batch, values: Callable[[Loss, Tensor], list[Tensor]]
+) -> list[Tensor]:
+    """The means of `values` over the rows of one step, drawn in passes of `batch.rows`.
 
     What a loss draws in pass k comes from stream k.
     """
-    total: Tensor | None = None
+    totals: list[Tensor] = []
     for passed in range(batch.accumulation):
         rows = draw(passed * batch.rows, batch.rows, batch.row_length)
-        found = value(bound(loss, partial(random_words, stream=passed)), rows)
-        total = found if total is None else total + found
-    assert total is not None
-    return total if batch.accumulation == 1 else total * (1 / batch.accumulation)
+        found = values(bound(loss, partial(random_words, stream=passed)), rows)
+        totals = [a + b for a, b in zip(totals, found, strict=True)] if totals else found
+    return totals if batch.accumulation == 1 else [total * (1 / batch.accumulation) for total in totals]
 
 
-def gradient(model: nn.Module, loss: Loss, layout: Layout, flat: Tensor, rows: Tensor) -> Tensor:
-    """f32 [P]: the gradient of the loss by the flat parameters, by autograd; the rest of the model is constant."""
-    leaves = {name: part.detach().requires_grad_() for name, part in layout.split(flat).items()}
+def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
+    """The gradient of the loss by the shards, by autograd; the rest of the model is constant."""
+    leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
     grads = torch.autograd.grad(loss_at(model, loss, leaves, rows), list(leaves.values()))
-    return layout.join(dict(zip(leaves, grads, strict=True)))
+    return layout.shards(dict(zip(leaves, grads, strict=True)))
 
 
 def loss_at(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], rows: Tensor) -> Tensor:
@@ -200,12 +248,12 @@ def training_job(
     """
     check_parties(dataset, batch, slots, min_slots)
     built = build_programs(model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots)
-    flat = initial_parameters(model, seed)
-    shared_depth, payload_depth = depths_of(spec)
+    shards = built.layout.cut(initial_parameters(model, seed))
+    shared_depth, payload_depth = depths_of(spec, built.layout)
     return TrainingJob(
         programs=Schedule(built.step, built.encode, built.merge),
         dataset=dataset,
-        genesis=Checkpoint((flat,), (np.zeros_like(flat),)),
+        genesis=Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards)),
         model=describe(model),
         parameters=described_parameters(model, built),
         strategy=spec.to_dict(),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
+
+Shards = Sequence[Tensor]
+"""Flat f32 tensors that together hold one value for each parameter."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,15 @@ class AdamW:
         return torch.tensor(rows, dtype=torch.float32)
 
     def update(
-        self, table: Tensor, counter: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(p', m', v') of flat f32 [P]; `counter` i32 () is the step's number in the whole job."""
+        self, table: Tensor, counter: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """(p', m', v'), shard by shard flat f32; `counter` i32 () is the step's number in the whole job."""
         decay, move, root = F.embedding(counter, table).unbind(0)
         return self._moved(decay, move, root, p, m, v, grad)
 
     def update_aged(
-        self, rates: Tensor, ages: Tensor, counter: Tensor, age: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, rates: Tensor, ages: Tensor, counter: Tensor, age: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """`update` with moments of `age` i32 (): the steps that they have seen."""
         (rate,) = F.embedding(counter, rates).unbind(0)
         warm, first, root = F.embedding(age, ages).unbind(0)
@@ -91,10 +96,20 @@ class AdamW:
         return self._moved(1 - rate * self.weight_decay, rate * first, root, p, m, v, grad)
 
     def _moved(
-        self, decay: Tensor, move: Tensor, root: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
+        self, decay: Tensor, move: Tensor, root: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        norm = torch.sqrt(reduce(torch.add, [(g * g).sum() for g in grad]))
+        scale = torch.clamp(self.clip / (norm + 1e-6), max=1.0)
+        moved: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+        for shard in zip(p, m, v, grad, strict=True):
+            for found, tensor in zip(moved, self._moved_shard(decay, move, root, scale, *shard), strict=True):
+                found.append(tensor)
+        return moved
+
+    def _moved_shard(
+        self, decay: Tensor, move: Tensor, root: Tensor, scale: Tensor, p: Tensor, m: Tensor, v: Tensor, grad: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        norm = torch.sqrt((grad * grad).sum())
-        clipped = grad * torch.clamp(self.clip / (norm + 1e-6), max=1.0)
+        clipped = grad * scale
         m = self.beta1 * m + (1 - self.beta1) * clipped
         v = self.beta2 * v + (1 - self.beta2) * (clipped * clipped)
         p = p * decay - move * (m / (torch.sqrt(v) * root + self.epsilon))

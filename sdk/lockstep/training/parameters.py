@@ -1,8 +1,9 @@
-"""A model's parameters as one flat tensor: where each lies, and what it starts as."""
+"""A model's parameters as flat tensors: where each lies, and what it starts as."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -10,20 +11,46 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.merkle import LEAF_ELEMENTS, tensor_root
 from lockstep.protocol.program import F32
 
+SHARD_ELEMENTS = 1 << 30
+"""Most of one flat tensor of a job: half of what a tensor may have, so that offsets and strides stay in 31 bits."""
+
+
+class _Unallocated(TorchFunctionMode):
+    """Memory that is asked for without values is not made."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.empty and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Models built inside have parameters of a shape alone (torch's meta device), and buffers with their values.
+
+    Enough for tracing, whatever the size. Weights are allocated by `torch.empty` and then filled, which does nothing
+    here; buffers are computed.
+    """
+    with _Unallocated():
+        yield
+
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter's place in the flat tensor."""
+    """One parameter's place in the flat tensors."""
 
     name: str
     offset: int
-    """Elements before it."""
+    """Elements before it in its shard."""
     shape: tuple[int, ...]
+    shard: int = 0
 
     @property
     def elements(self) -> int:
@@ -33,48 +60,87 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of a model's parameters in the flat tensor.
+    """The order of a model's parameters in one flat tensor, or in several where one would be too large: its shards.
 
     Parameters of whole leaves come first, so that a row of a matrix lies in as few 1 KiB leaves as it can: each leaf
-    costs the court an opening. The size is rounded up to whole leaves; the rest stays zero.
+    costs the court an opening. A shard is rounded up to whole leaves; the rest stays zero.
     """
 
     parameters: tuple[Parameter, ...]
-    size: int
-    """Elements of the flat tensor, a multiple of 256."""
+    sizes: tuple[int, ...]
+    """Elements of each shard, multiples of 256."""
+
+    @property
+    def size(self) -> int:
+        """Elements of all shards."""
+        return sum(self.sizes)
 
     @property
     def used(self) -> int:
         """Elements that are parameters."""
         return sum(p.elements for p in self.parameters)
 
-    def split(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Views of a flat tensor by name."""
-        return {p.name: flat[p.offset : p.offset + p.elements].view(p.shape) for p in self.parameters}
+    def start(self, parameter: Parameter) -> int:
+        """Elements before a parameter where the shards lie one after the other."""
+        return sum(self.sizes[: parameter.shard]) + parameter.offset
+
+    def cut(self, flat: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """The shards, as views of all of them one after the other."""
+        return tuple(np.split(flat, np.cumsum(self.sizes)[:-1]))
+
+    def split(self, *shards: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Views of the shards by name."""
+        return {p.name: shards[p.shard][p.offset : p.offset + p.elements].view(p.shape) for p in self.parameters}
+
+    def shards(self, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The flat tensors of tensors by name."""
+        parts: list[list[torch.Tensor]] = [[] for _ in self.sizes]
+        for p in self.parameters:
+            parts[p.shard].append(tensors[p.name].reshape(-1))
+        for part, size in zip(parts, self.sizes, strict=True):
+            used = sum(t.numel() for t in part)
+            if size > used:
+                part.append(torch.zeros(size - used))
+        return [torch.cat(part) for part in parts]
 
     def join(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        """One flat tensor of tensors by name."""
-        parts = [tensors[p.name].reshape(-1) for p in self.parameters]
-        if self.size > self.used:
-            parts.append(torch.zeros(self.size - self.used))
-        return torch.cat(parts)
+        """The shards one after the other, of tensors by name."""
+        shards = self.shards(tensors)
+        return shards[0] if len(shards) == 1 else torch.cat(shards)
 
     def describe(self) -> list[dict[str, Any]]:
-        """`parameters` of a job's spec: {name, offset, shape} each."""
-        return [{"name": p.name, "offset": p.offset, "shape": list(p.shape)} for p in self.parameters]
+        """`parameters` of a job's spec: {name, offset, shape} each, and which shard if there is more than one."""
+        several = len(self.sizes) > 1
+        return [
+            {"name": p.name, "offset": p.offset, "shape": list(p.shape), **({"shard": p.shard} if several else {})}
+            for p in self.parameters
+        ]
 
 
-def layout_of(model: torch.nn.Module) -> Layout:
-    """Where each parameter of a model lies; tied parameters once, frozen ones (no `requires_grad`) nowhere."""
+def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> Layout:
+    """Where each parameter of a model lies; tied parameters once, frozen ones (no `requires_grad`) nowhere.
+
+    Each goes into the first shard that has room for it. UsageError for one that no shard could hold.
+    """
     named = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
         raise UsageError(f"{type(model).__name__} has nothing to train", "every parameter is frozen")
     ordered = sorted(named, key=lambda item: prod(item[1]) % LEAF_ELEMENTS != 0)
-    places, offset = [], 0
+    places: list[Parameter] = []
+    ends = [0]
     for name, shape in ordered:
-        places.append(Parameter(name, offset, shape))
-        offset += prod(shape)
-    return Layout(tuple(places), -(-offset // LEAF_ELEMENTS) * LEAF_ELEMENTS)
+        # INVARIANT: a parameter lies in one shard.
+        if prod(shape) > shard_elements:
+            raise UsageError(
+                f"the parameter {name} of shape {shape} has {prod(shape)} elements",
+                f"a tensor of a job has {shard_elements} at most: cut the parameter into several",
+            )
+        shard = next((k for k, end in enumerate(ends) if end + prod(shape) <= shard_elements), len(ends))
+        if shard == len(ends):
+            ends.append(0)
+        places.append(Parameter(name, ends[shard], shape, shard))
+        ends[shard] += prod(shape)
+    return Layout(tuple(places), tuple(-(-end // LEAF_ELEMENTS) * LEAF_ELEMENTS for end in ends))
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -92,18 +158,21 @@ def describe_frozen(model: torch.nn.Module) -> list[dict[str, Any]]:
 
 
 def initial_parameters(model: torch.nn.Module, seed: int) -> NDArray[np.float32]:
-    """The flat tensor at the start: a function of the layout and the seed alone, on every machine.
+    """The shards at the start, one after the other: a function of the layout and the seed alone, on every machine.
 
     Matrices are normal in all but the far tails (sums of twelve uniforms, Irwin-Hall) with the model's
     `initial_scale(name, shape)`; vectors are ones for weights of norms and zeros for biases. A model without
-    `initial_scale` starts from the weights that it has.
+    `initial_scale` starts from the weights that it has; UsageError if it was built without any.
     """
     layout = layout_of(model)
     if not hasattr(model, "initial_scale"):
+        if any(p.is_meta for p in model.parameters()):
+            raise UsageError(f"{type(model).__name__} has no weights to start from", "build it with its weights")
         return layout.join({name: p.detach().float() for name, p in model.named_parameters()}).numpy()
     flat = np.zeros(layout.size, np.float32)
     for index, parameter in enumerate(layout.parameters):
-        part = flat[parameter.offset : parameter.offset + parameter.elements]
+        start = layout.start(parameter)
+        part = flat[start : start + parameter.elements]
         if len(parameter.shape) < 2:
             part[:] = 1.0 if parameter.name.endswith("weight") else 0.0
         else:
@@ -126,4 +195,5 @@ def _normal(seed: int, stream: int, count: int) -> NDArray[np.float32]:
 def tensors(layout: Layout, flat: NDArray[np.float32]) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, copy of its part) of every parameter."""
     for p in layout.parameters:
-        yield p.name, torch.from_numpy(flat[p.offset : p.offset + p.elements].reshape(p.shape).copy())
+        start = layout.start(p)
+        yield p.name, torch.from_numpy(flat[start : start + p.elements].reshape(p.shape).copy())

@@ -72,7 +72,7 @@ def traced(name: str) -> Program:
         given = given if x.is_floating_point() else given.long()
         with torch.no_grad():
             scores = logits(torch.func.functional_call(model, layout.split(flat), (given,)))
-        return [gradient(model, loss, layout, flat, given), scores.reshape(-1)]
+        return [*gradient(model, loss, layout, [flat], given), scores.reshape(-1)]
 
     example = torch.zeros(x.numel(), dtype=torch.float32 if x.is_floating_point() else torch.int32)
     return trace(both, torch.zeros(layout.size), example)
@@ -274,7 +274,7 @@ def test_caches_and_checkpoints_change_no_gradient() -> None:
             model.train().activation_checkpointing_enable()
         layout, x = layout_of(model), inputs("llama")
         program = trace(
-            lambda flat, x: [gradient(model, loss, layout, flat, x.view(ROWS, LENGTH).long()), None],
+            lambda flat, x: [*gradient(model, loss, layout, [flat], x.view(ROWS, LENGTH).long()), None],
             torch.zeros(layout.size),
             torch.zeros(ROWS * LENGTH, dtype=torch.int32),
         )
@@ -294,7 +294,7 @@ def test_loss_of_the_model_itself_can_be_used() -> None:
         return called(rows, labels=rows).loss
 
     program = trace(
-        lambda flat, x: [gradient(model, own, layout, flat, x.view(ROWS, LENGTH).long()), None],
+        lambda flat, x: [*gradient(model, own, layout, [flat], x.view(ROWS, LENGTH).long()), None],
         torch.zeros(layout.size),
         torch.zeros(ROWS * LENGTH, dtype=torch.int32),
     )

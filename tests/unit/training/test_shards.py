@@ -1,0 +1,247 @@
+"""Parameters in several flat tensors: the same training, the same claims, the same files as in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.validate import check_schedule
+from lockstep.protocol import validator
+from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError
+from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.validator import Held, Parts
+from lockstep.training import evaluation
+from lockstep.training.export import load_model, save_model
+from lockstep.training.job import Batch, Programs, build_programs, depths_of
+from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, describe, next_token_loss
+from lockstep.training.parameters import initial_parameters, layout_of, without_weights
+from lockstep.training.strategies import diloco
+from tests import invalid
+
+CONFIG = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
+ROW, H, SLOTS, SHARD = CONFIG.context + 1, 3, 3, 8192
+BATCH = Batch(rows=3, row_length=ROW)
+DATA = np.random.default_rng(3).integers(0, CONFIG.vocabulary, (40, ROW), dtype=np.int32)
+SEED = bytes(range(32))
+
+
+def spec(carry: bool) -> diloco.Spec:
+    return diloco.Spec(inner_steps=H, payload="int8-block", carry=carry)
+
+
+def built(carry: bool, shard: int = SHARD) -> Programs:
+    return build_programs(
+        GPT(CONFIG), next_token_loss, spec(carry), batch=BATCH, rounds=2, slots=SLOTS, shard_elements=shard
+    )
+
+
+def start() -> np.ndarray:
+    """The parameters of the one-shard layout, with life in every part."""
+    flat, used = initial_parameters(GPT(CONFIG), 1), layout_of(GPT(CONFIG)).used
+    flat[:used] += 0.03 * np.random.default_rng(0).standard_normal(used).astype(np.float32)
+    return flat
+
+
+def moved(flat: np.ndarray, programs: Programs) -> tuple[np.ndarray, ...]:
+    """The same parameters, laid out as the Programs' are."""
+    named = layout_of(GPT(CONFIG)).split(torch.from_numpy(flat))
+    return tuple(shard.numpy() for shard in programs.layout.shards(named))
+
+
+def joined(shards: list[np.ndarray], programs: Programs) -> np.ndarray:
+    """The inverse of `moved`."""
+    named = programs.layout.split(*(torch.from_numpy(np.array(s)) for s in shards))
+    return layout_of(GPT(CONFIG)).join(named).numpy()
+
+
+def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[list, list]:
+    """(state after H steps of round 1, what encode puts out) from `flat`, moments zero."""
+    shards = moved(flat, programs)
+    zeros = [np.zeros_like(s) for s in shards]
+    quarter = 1 << depths_of(spec(carry), programs.layout)[0]
+    parts = [shards, shards, [*zeros, *zeros, *([np.array(0, np.int32)] if carry else [])], [np.array(H, np.int32)]]
+    state = [entry for part in parts for entry in [*part, *[None] * (quarter - len(part))]]
+    step = compile(programs.step)
+    for t in range(1, H + 1):
+        state = list(step.run(state, Context(SEED, 1, 2, t), DATA))
+    return state, list(compile(programs.encode).run(state, Context(SEED, 1, 2, H + 1), DATA))
+
+
+def test_parameters_fill_shards_and_lie_in_one_each() -> None:
+    layout = built(False).layout
+    assert len(layout.sizes) > 2
+    assert max(layout.sizes) <= SHARD
+    assert all(size % 256 == 0 for size in layout.sizes)
+    for k in range(len(layout.sizes)):
+        at = 0
+        for p in (p for p in layout.parameters if p.shard == k):
+            assert p.offset == at, "without gaps"
+            at += p.elements
+        assert 0 <= layout.sizes[k] - at < 256
+    assert [p["shard"] for p in layout.describe()] == [p.shard for p in layout.parameters]
+    assert not any("shard" in p for p in layout_of(GPT(CONFIG)).describe()), "one tensor is no shard"
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_shards_train_as_one_tensor(carry: bool) -> None:
+    flat, one, several = start(), built(carry, 1 << 30), built(carry)
+    assert (len(one.layout.sizes), len(several.layout.sizes)) == (1, 4)
+    (due, due_payload), (state, payload) = (after_a_round(p, flat, carry) for p in (one, several))
+    got, wanted = joined(state[:4], several), due[0]
+    assert np.abs(wanted - flat).max() > 1e-3, "the steps move the weights"
+    # The norm of the gradient is added up in another order.
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
+    differences = joined(payload[:4], several)
+    np.testing.assert_allclose(differences, due_payload[0], rtol=0, atol=2e-2 * np.abs(due_payload[0]).max())
+    width = 1 << depths_of(spec(carry), several.layout)[1]
+    if carry:
+        assert [x.tobytes() for x in payload[width : width + 9]] == [
+            x.tobytes() for x in state[2 * width : 2 * width + 9]
+        ]
+        assert int(payload[width + 8]) == H, "the moments' age"
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
+    dice, size = np.random.default_rng(5), layout_of(GPT(CONFIG)).size
+    base, momentum, *payloads = (dice.standard_normal(size).astype(np.float32) for _ in range(2 + SLOTS))
+    results = []
+    for programs in (built(carry, 1 << 30), built(carry)):
+        shared, payload = depths_of(spec(carry), programs.layout)
+        quarter, width = 1 << shared, 1 << payload
+        half = width << ceil_log2(SLOTS)
+
+        def padded(entries: list, n: int) -> list:
+            return [*entries, *[None] * (n - len(entries))]
+
+        state = padded([e for x in (base, momentum) for e in padded([*moved(x, programs)], quarter)], 2 * half)
+        state += padded([e for x in payloads for e in padded([*moved(x, programs)], width)], half)
+        state += padded([np.array([1, 0, 1], np.float32)], half)
+        out = compile(programs.merge).run(state, Context(SEED, 1, 0xFFFFFFFF, 1))
+        count = len(programs.layout.sizes)
+        results.append([joined(out[at : at + count], programs).tobytes() for at in (0, quarter)])
+    assert results[0] == results[1], "to the bit: what is merged does not depend on where it lies"
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> None:
+    programs = built(carry)
+    shared, payload = depths_of(spec(carry), programs.layout)
+    assert (shared, payload) == ((4, 4) if carry else (3, 2))
+    parts = tuple(Parts.of(p) for p in (programs.step, programs.encode, programs.merge))
+    names = ("step_program", "encode_program", "merge_program")
+    roots = {name: part.root for name, part in zip(names, parts, strict=True)}
+    shape = {"shared_depth": shared, "payload_depth": payload, "carry": int(carry), "slots": SLOTS, "row_length": ROW}
+    params = replace(invalid.sound().job, **roots, **shape)
+    check_schedule(programs.step, programs.encode, programs.merge, params)
+    assert validator.find(Held(params, parts)) is None
+
+
+@pytest.mark.parametrize("slots", [2, 9])
+def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
+    model, sums = GPT(CONFIG), []
+    for shard in (1 << 30, SHARD):
+        programs = evaluation.build_programs(
+            model, next_token_loss, batch=BATCH, batches=H, rounds=1, slots=slots, shard_elements=shard
+        )
+        shared, payload = evaluation.depths_of(programs.layout, slots)
+        quarter = 1 << shared
+        shards = [*moved(start(), programs), *[None] * (quarter - len(programs.layout.sizes))]
+        empty = [None] * (quarter - 1)
+        state = [*shards, *shards, np.zeros(2, np.float32), *empty, np.array(0, np.int32), *empty]
+        out = compile(programs.step).run(state, Context(SEED, 0, 1, 1), DATA)
+        sums.append(out[2 * quarter].tobytes())
+        params = replace(
+            invalid.sound().job, shared_depth=shared, payload_depth=payload, carry=0, slots=slots, row_length=ROW
+        )
+        check_schedule(programs.step, programs.encode, programs.merge, params)
+    assert sums[0] == sums[1]
+
+
+def test_shards_are_exported_as_one_tensor(tmp_path: Path) -> None:
+    flat, programs = start(), built(False)
+    one = save_model(tmp_path / "one", flat, layout_of(GPT(CONFIG)).describe(), describe(GPT(CONFIG)))
+    shards = moved(flat, programs)
+    several = save_model(tmp_path / "several", shards, programs.layout.describe(), describe(GPT(CONFIG)))
+    assert one.read_bytes() == several.read_bytes()
+    assert isinstance(load_model(tmp_path / "several"), GPT)
+    with pytest.raises(PayloadInvalid, match="shard 1 of 1"):
+        save_model(tmp_path / "half", shards[:1], programs.layout.describe(), describe(GPT(CONFIG)))
+
+
+def test_shards_cut_what_is_made_for_them() -> None:
+    layout = built(False).layout
+    flat = np.arange(layout.size, dtype=np.float32)
+    shards = layout.cut(flat)
+    assert [s.size for s in shards] == list(layout.sizes)
+    assert all(np.shares_memory(s, flat) for s in shards)
+    for p in layout.parameters:
+        assert shards[p.shard][p.offset] == flat[layout.start(p)]
+
+
+def test_a_parameter_that_no_shard_holds_is_named() -> None:
+    with pytest.raises(UsageError, match=r"blocks\.0\.up\.weight of shape \(128, 32\)"):
+        layout_of(GPT(CONFIG), 4000)
+
+
+def test_more_slots_than_a_state_of_shards_has_room_for_are_refused() -> None:
+    with pytest.raises(UsageError, match="64 slots of 7 shards") as caught:
+        build_programs(
+            GPT(replace(CONFIG, layers=4)), next_token_loss, spec(False),
+            batch=BATCH, rounds=1, slots=64, shard_elements=SHARD,
+        )  # fmt: skip
+    assert "32 slots" in caught.value.hint
+
+
+# -- models without weights
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: GPT(CONFIG),
+        lambda: Llama(LlamaConfig(vocabulary=32, context=16, layers=1, heads=2, kv_heads=1, width=32, hidden=48)),
+    ],
+)
+def test_programs_do_not_depend_on_weights(build) -> None:
+    with without_weights():
+        bare = build()
+    assert all(p.is_meta for p in bare.parameters())
+    assert not any(b.is_meta for b in bare.buffers()), "buffers are constants"
+    roots = [
+        [p.root for p in (programs.step, programs.encode, programs.merge)]
+        for programs in (
+            build_programs(m, next_token_loss, spec(False), batch=BATCH, rounds=1, slots=2) for m in (build(), bare)
+        )
+    ]
+    assert roots[0] == roots[1]
+    assert (initial_parameters(bare, 3) == initial_parameters(build(), 3)).all(), "a start that the seed alone fixes"
+
+
+def test_a_frozen_parameter_without_values_is_refused() -> None:
+    with without_weights():
+        model = GPT(CONFIG)
+    model.norm.weight.requires_grad_(False)
+    with pytest.raises(LoweringError, match=r"`norm` uses a constant that has no values .*gpt\.py"):
+        build_programs(model, next_token_loss, spec(False), batch=BATCH, rounds=1, slots=2)
+
+
+def test_a_model_of_transformers_is_traced_without_weights() -> None:
+    transformers = pytest.importorskip("transformers")
+    shape = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=16,
+    )  # fmt: skip
+    with without_weights():
+        bare = transformers.LlamaForCausalLM(shape)
+    models: list[nn.Module] = [transformers.LlamaForCausalLM(shape), bare]
+    roots = [build_programs(m, next_token_loss, spec(False), batch=BATCH, rounds=1, slots=2).step.root for m in models]
+    assert roots[0] == roots[1]
+    with pytest.raises(UsageError, match="no weights"):
+        initial_parameters(bare, 0)
