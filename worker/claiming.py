@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from lockstep.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payload_of, slot_run
 from lockstep.merging import RoundRecord, base_checkpoint, fetch_payloads, payload_bytes
 from lockstep.numerics import reference
+from lockstep.numerics.resident import Resident
 from lockstep.numerics.trace import StepTrace, layout_root
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.program import CHUNK, Kind
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 CHECKED_WORDS = 12
 """Words of one step that are computed once more in Python integers before every claim."""
+
+REST = 4
+"""Times that it took to copy and write a device's state: so long no other is written."""
 
 CHECKED_TERMS = 1 << 12
 """Folds of more terms are checked by one chunk."""
@@ -61,16 +65,25 @@ def train(
 ) -> tuple[State, list[StateRoot], int]:
     """(tensors of S_T, S_1..S_T, steps found on disk). Raises Stopped between two steps once `stop` is set.
 
-    A state is hashed and written to disk while the next step is computed.
+    A state is hashed and written to disk while the next step is computed. One on a device is copied for that: such
+    states are written as often as leaves the device most of its time.
     `check` draws the step that is checked against the reference arithmetic; None checks nothing (a lie would fail).
     """
     state, roots = folder.resume(run)
     resumed = len(roots)
     checked = check.randint(resumed + 1, run.transitions) if check and resumed < run.transitions else 0
 
+    rests_until = 0.0
+
     def keep(t: int, state: State) -> None:
+        nonlocal rests_until
         roots.append(run.root(t, state))
+        began = time.monotonic()
+        if began < rests_until and t < run.transitions:
+            return
         folder.save_step(run, state, roots)
+        if isinstance(state, Resident):
+            rests_until = time.monotonic() + REST * (time.monotonic() - began)
 
     with Beside[None]() as beside:
         for t in range(resumed + 1, run.transitions + 1):

@@ -95,6 +95,8 @@ class Worker:
         self._loading: dict[JobId, Future[tuple[JobParams, Job]]] = {}
         self._retry_at: dict[JobId, Seconds] = {}
         self._refused: set[JobId] = set()
+        self._paced: set[JobId] = set()
+        """Jobs whose pace was told."""
         self._undefendable: dict[JobId, Undefendable] = {}
         """Jobs that break a rule, until that is proven."""
         self._done: set[JobId] = set()
@@ -357,6 +359,7 @@ class Worker:
             return False
         error = taken.trial.exception()
         if error is None:
+            self._tell_pace(taken)
             return self._has_room(taken)
         if not isinstance(error, Unfit):
             raise error
@@ -366,6 +369,15 @@ class Worker:
         elif taken.again_at <= self._now:
             taken.again_at, taken.trial = None, self._try(taken.job)
         return False
+
+    def _tell_pace(self, taken: Taken) -> None:
+        if taken.ledger.id not in self._paced:
+            self._paced.add(taken.ledger.id)
+            found = taken.trial.result()
+            event(
+                "paced", time=self._now, job=taken.ledger.id.hex(), trains=found.trains, defends=found.defends,
+                step_seconds=round(found.step, 6), shown_seconds=round(found.shown, 6),
+            )  # fmt: skip
 
     def _has_room(self, taken: Taken) -> bool:
         """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""

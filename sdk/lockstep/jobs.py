@@ -166,6 +166,11 @@ class Job:
         executable = self.executable(program)
         return executable if executable.shows else self._on_processor(program)
 
+    def places(self, program: Program) -> tuple[str, str]:
+        """The devices that run a Program and that show it, as `--device` calls them."""
+        executable = self._compiled[program.root]
+        return executable.place, executable.place if executable.shows else "cpu"
+
     def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
         """The processor in the place of a device that failed: a claim at stake is defended all the same."""
         log.warning("the processor goes on with a Program, because the device failed: %s", failure)

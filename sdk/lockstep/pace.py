@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from lockstep.jobs import Job, slot_run
+from lockstep.jobs import PROCESSOR_PATHS, Job, slot_run
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.job_rules import GAME_MOVES
 from lockstep.protocol.jobs import JobParams
@@ -27,6 +27,8 @@ AGAIN_SECONDS = Seconds(300)
 WORD_BYTES = 4
 FASTEST = 4e11
 """Operations a second that no thread reaches: a job that is too slow even so is not tried."""
+FASTEST_DEVICE = 1e15
+"""Operations a second in float32 that no device reaches."""
 
 
 INCLUSION_BLOCKS = 2
@@ -61,6 +63,10 @@ class Pace:
     """One transition, hashed."""
     shown: float
     """One with everything that a game may ask of it, and the tree over it."""
+    trains: str = "cpu"
+    """The device that computed the first, as `--device` calls it."""
+    defends: str = "cpu"
+    """The one that computed the second: the same, unless it lacks the memory."""
 
     def defence(self, transitions: int) -> float:
         """What a game on one claim asks of this machine: a replay of the claim, and one step as a game shows it."""
@@ -93,17 +99,20 @@ def keep_up(job: Job, require: Require, chain: ChainPace) -> Pace:
 
 def least(job: Job) -> Pace:
     """What a step takes at a rate that no machine reaches."""
-    seconds = operations(job.programs.step) / (FASTEST * job.threads)
+    rate = FASTEST * job.threads if job.path in PROCESSOR_PATHS else FASTEST_DEVICE
+    seconds = operations(job.programs.step) / rate
     return Pace(seconds, seconds)
 
 
 def measure(job: Job) -> Pace:
-    """The quickest of some first steps from the genesis: what else the machine does at the moment is not counted."""
+    """The quickest of some first steps from the genesis, where claims are trained and where they are defended: what
+    else the machine does at the moment is not counted."""
     run = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
-    # What a process makes once, such as kernels, is no step's.
-    run.advance(1, run.start)
-    step = min(_seconds(lambda: run.root(1, run.advance(1, run.start))) for _ in range(SAMPLES))
-    return Pace(step, min(_seconds(lambda: run.materialise(1, run.start).graph) for _ in range(SAMPLES)))
+    # What a process makes once, such as kernels, is no step's; a state is on its device already.
+    state = run.advance(1, run.start)
+    step = min(_seconds(lambda: run.root(1, run.advance(1, state))) for _ in range(SAMPLES))
+    shown = min(_seconds(lambda: run.materialise(1, run.start).graph) for _ in range(SAMPLES))
+    return Pace(step, shown, *job.places(job.programs.step))
 
 
 def operations(program: Program) -> int:

@@ -28,6 +28,20 @@ def test_flag_beats_environment_beats_file_beats_default(monkeypatch: pytest.Mon
     assert resolve(threads=None).threads == 3, "a flag that was not given"
 
 
+@pytest.mark.parametrize(
+    ("device", "path"),
+    [("auto", "auto"), ("cpu", "auto"), ("cuda", "cuda:0"), ("cuda:12", "cuda:12"), ("emulated", "emulated")],
+)
+def test_a_device_is_a_path_of_the_kernels(device: str, path: str) -> None:
+    assert resolve(device=device).path == path
+
+
+@pytest.mark.parametrize("device", ["", "CUDA", "cuda:", "cuda:01", "cuda:-1", "cuda:1000", "cuda:0 ", "gpu", "cpu\n"])
+def test_a_device_that_there_cannot_be_is_a_usage_error(device: str) -> None:
+    with pytest.raises(UsageError, match="device is"):
+        resolve(device=device)
+
+
 @pytest.mark.parametrize("text", ["threads = 'many'", "threads = [1]", "threads = 0", "threads = ", "\x00"])
 def test_a_wrong_file_is_a_usage_error(text: str) -> None:
     Path("lockstep.toml").write_text(text)

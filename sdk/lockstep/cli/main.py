@@ -17,6 +17,7 @@ import typer
 from lockstep import logs
 from lockstep.cli import key, storage, train
 from lockstep.cli.demo import demo
+from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
@@ -35,6 +36,7 @@ def build() -> typer.Typer:
     )
     app.command("demo")(demo)
     app.command("replay")(replay)
+    app.command("doctor")(doctor)
     app.add_typer(train.app, name="train")
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")

@@ -112,10 +112,15 @@ class Entry:
         return None
 
 
+def location() -> Path:
+    """Where the cache is, or would be."""
+    named = os.environ.get("LOCKSTEP_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
+
+
 def directory() -> Path:
     """The cache, made if need be; raises DoctorError unless it is the user's alone."""
-    named = os.environ.get("LOCKSTEP_CACHE")
-    path = Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
+    path = location()
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = path.stat()
@@ -127,9 +132,10 @@ def directory() -> Path:
     return path
 
 
-def entries() -> list[Path]:
-    """Every file of code in the cache, what was used last first; raises DoctorError if it is not the user's alone."""
-    return [place for place, _, _ in _found(directory())]
+def entries() -> list[tuple[Path, int, float]]:
+    """(file, bytes, last use) of all code in the cache, what was used last first; raises DoctorError if it is not the
+    user's alone."""
+    return _found(directory())
 
 
 def _found(folder: Path) -> list[tuple[Path, int, float]]:

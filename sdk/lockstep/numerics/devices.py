@@ -6,11 +6,30 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-from lockstep.numerics import _native
+import numpy as np
+
+from lockstep.numerics import _native, executor
+from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.executor import Array, Context, Executable
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
+from lockstep.protocol.program import F32
+
+if TYPE_CHECKING:
+    from lockstep.numerics.cuda.executable import CudaExecutable
+    from lockstep.numerics.cuda.loaded import DeviceState
+
+MEASURED_SECONDS = 0.2
+"""Of the product that a device's speed is taken from: the first size that takes so long, or the largest."""
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,90 @@ def _automatic() -> Choice:
         except LockstepError as error:
             refused.append(f"{label}: {error.message}")
     return _processor("; ".join(refused) or "no CUDA device: the driver counts none")
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a device is and does, measured for a moment."""
+
+    device: str
+    name: str
+    passed: bool
+    message: str
+    """What the self-test found, where it did not pass."""
+    memory_bytes: int = 0
+    free_bytes: int = 0
+    gflops: float = 0.0
+    """Of a square product in float32, 10^9 operations a second; on the processor by the threads given."""
+    start_seconds: float = 0.0
+    """To open and self-test the device: short where its kernels were compiled before."""
+
+
+def examine(device: str, threads: int = 1) -> Examined:
+    """Open "cpu", "cuda:N" or "emulated", test it, measure it. Raises UsageError if it is not there."""
+    began = time.perf_counter()
+    try:
+        chosen = choose(device)
+    except DoctorError as error:
+        return Examined(device, device, passed=False, message=error.message)
+    start = time.perf_counter() - began
+    total, free = _memory(device)
+    rate = speed(chosen.path, threads)
+    return Examined(device, chosen.name, True, "", total, free, round(rate / 1e9, 2), round(start, 3))
+
+
+def present() -> list[str]:
+    """The devices of this machine, the processor first; the emulated one is left out."""
+    from lockstep.numerics.cuda import count_devices
+
+    try:
+        return ["cpu", *(f"cuda:{i}" for i in range(count_devices()))]
+    except UsageError:
+        return ["cpu"]
+
+
+def speed(path: str, threads: int = 1) -> float:
+    """Operations a second of a square product on a path of `executor.compile`."""
+    for size in SIZES:
+        b = ProgramBuilder([(F32, size * size), (F32, size * size)])
+        product = b.dot(b.input(0).reshape(size, 1, size), b.input(1).reshape(size, size))
+        seconds = _seconds(executor.compile(b.finish([product]), threads=threads, path=path), size * size)
+        if seconds >= MEASURED_SECONDS:
+            break
+    return 2 * size**3 / seconds
+
+
+def _seconds(executable: Executable, words: int) -> float:
+    """The shortest of some runs on two random inputs, which a device has already."""
+    from lockstep.numerics.cuda.executable import CudaExecutable
+
+    rng = np.random.default_rng(0)
+    state: list[Array | None] = [rng.standard_normal(words, np.float32) for _ in range(2)]
+    context = Context(bytes(32), 0, 0, 1)
+    run: Callable[[], object] = partial(executable.run, state, context)
+    if isinstance(executable, CudaExecutable):
+        run = partial(_step, executable, executable.upload(state), context)
+    seconds = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def _step(executable: CudaExecutable, state: DeviceState, context: Context) -> None:
+    executable.step(state, context)
+    executable.device.wait()
+
+
+def _memory(device: str) -> tuple[int, int]:
+    """(all, free) bytes."""
+    if device == "cpu":
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
+    from lockstep.numerics.cuda import open_device
+
+    return open_device(device).memory
 
 
 def _processor(why: str) -> Choice:

@@ -101,6 +101,11 @@ class Executable:
         object.__setattr__(self, "_fusion", Fusion(executor, self.path, self.fused))
 
     @property
+    def place(self) -> str:
+        """What computes, as `--device` calls it."""
+        return "cpu"
+
+    @property
     def shows(self) -> bool:
         """Whether a game's transition can be computed here."""
         return True

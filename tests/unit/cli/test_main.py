@@ -18,9 +18,9 @@ from lockstep.protocol.errors import TryLater, UsageError
 
 from .conftest import Lockstep
 
-NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "key")
+NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key")
 COMMANDS = [
-    ("demo",), ("replay",), ("key", "new"), ("key", "show"),
+    ("demo",), ("doctor",), ("replay",), ("key", "new"), ("key", "show"),
     *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "metrics", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     ("verifier", "void"),
@@ -71,6 +71,14 @@ def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(
         (("worker", "up", "--bogus"), "--bogus"),
         (("worker", "up", "--threads", "many"), "--threads"),
         (("worker", "up", "--threads", "0"), "threads is 0"),
+        (("worker", "up", "--device", "gpu"), "device is 'gpu'"),
+        (("verifier", "up", "--device", "cuda:x"), "device is 'cuda:x'"),
+        (("worker", "up", "--device", "cuda:999"), "CUDA"),
+        (("verifier", "up", "--device", "cuda:999"), "CUDA"),
+        (("coordinator", "up", "--device", "cuda:999"), "CUDA"),
+        (("replay", "ab" * 32, "--device", "cuda:999"), "CUDA"),
+        (("replay", "ab" * 32, "--device", "emulated", "--path", "scalar"), "--path scalar"),
+        (("doctor", "--device", "cuda:999"), "CUDA"),
         (("worker", "up", "--job", "xyz"), "xyz"),
         (("coordinator", "up", "--port", "70000"), "70000"),
         (("coordinator", "up", "--poll", "1"), "--poll"),

@@ -14,6 +14,7 @@ import pytest
 from lockstep.numerics import libraries
 from lockstep.numerics.cuda import generate
 from lockstep.numerics.cuda.emulator import recipe
+from lockstep.numerics.cuda.selftest import golden_program
 from tests.unit.numerics.test_cuda import products
 
 BODY = """
@@ -58,7 +59,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("driver")
     source = Path(__file__).parents[2] / "native/libcuda.c"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(folder / "libcuda.so.1"), "-ldl"], check=True)
-    library = libraries.build(recipe(generate.generate(products()).source))
+    parts = [generate.generate(own()).source for own in (products, golden_program)]
+    library = libraries.build(recipe(parts[0] + parts[1].replace('#include "kernels.cuh"', "")))
     cache = {"LOCKSTEP_CACHE": str(folder / "cache")}
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "EMULATED_LIBRARY": str(library._name), **cache}
 
@@ -92,6 +94,16 @@ def test_a_full_device_says_how_much_a_step_takes(environment: dict[str, str]) -
     assert re.search(r"DeviceFailed: a step takes [\d,]+ bytes of cuda:0, which has 1,000 free", done.stderr), (
         done.stderr
     )
+
+
+def test_auto_takes_the_device_and_the_processor_where_there_is_none(environment: dict[str, str]) -> None:
+    code = "from lockstep.numerics.devices import choose; print(choose('auto'))"
+    done = run(code, environment)
+    told = "device='cuda:0', name='no device 7', why='it is the first that passed the self-test'"
+    assert done.stdout.strip() == f"Choice({told})", done.stderr
+    without = run(code, {**environment, "NO_DEVICE": "1"}).stdout
+    assert "device='cpu'" in without
+    assert "why='no CUDA device: the CUDA driver says CUDA_ERROR_NO_DEVICE'" in without
 
 
 MACHINE_CODE = """

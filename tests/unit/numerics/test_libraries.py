@@ -100,6 +100,50 @@ def test_a_cache_that_is_open_to_others_is_refused(cache: Path) -> None:
         libraries.build(recipe())
 
 
+def test_a_cache_or_a_file_of_another_user_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries.build(recipe())
+    place = only_library(cache)
+    monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+    with pytest.raises(DoctorError, match="open to others"):
+        libraries.cached(recipe())
+    with pytest.raises(DoctorError, match="open to others"):
+        compiled.entries()
+    monkeypatch.setattr(compiled, "directory", lambda: cache)
+    assert libraries.cached(recipe()) is None
+    assert not place.exists(), "what somebody else placed is removed"
+
+
+def test_a_link_in_the_place_of_the_cache_is_no_way_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "open")
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "link"))
+    with pytest.raises(DoctorError, match="open to others"):
+        libraries.build(recipe())
+
+
+def test_a_header_is_part_of_the_library(cache: Path, tmp_path: Path) -> None:
+    header = tmp_path / "answer.hpp"
+    header.write_text("constexpr int kAnswer = 42;")
+    compiler = recipe().compiler
+    own = Recipe('#include "answer.hpp"\nextern "C" int answer() { return kAnswer; }', FLAGS, compiler, (header,))
+    assert answer(libraries.build(own)) == 42
+    header.write_text("constexpr int kAnswer = 43;")
+    assert libraries.cached(own) is None
+    assert answer(libraries.build(own)) == 43
+
+
+def test_the_files_together_are_bounded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries.build(recipe())
+    size = only_library(cache).stat().st_size
+    monkeypatch.setattr(compiled, "KEPT_BYTES", 2 * size + size // 2)
+    for i in range(4):
+        libraries.build(recipe(SOURCE + f"// {i}\n"))
+    assert len(compiled.entries()) == 2
+    monkeypatch.setattr(compiled, "KEPT_BYTES", 1)
+    assert answer(libraries.build(recipe(SOURCE + "// last\n"))) == 42, "what was made last stays"
+
+
 def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "file/cache"))
@@ -147,10 +191,10 @@ def builder(folder: Path, compiler: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def test_two_processes_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
+def test_sixteen_processes_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
     compiler = counting_compiler(tmp_path, 1)
-    both = [builder(tmp_path, compiler) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0].strip() for process in both] == ["42", "42"]
+    all_ = [builder(tmp_path, compiler) for _ in range(16)]
+    assert [process.communicate(timeout=120)[0].strip() for process in all_] == ["42"] * 16
     assert len(list(tmp_path.glob("call-*"))) == 1
     assert not list(cache.glob("build-*"))
 

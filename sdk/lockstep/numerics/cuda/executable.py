@@ -45,6 +45,11 @@ class CudaExecutable(Executable):
         object.__setattr__(self, "_loaded", Loaded(self.program, self.device))
 
     @property
+    def place(self) -> str:
+        """See `Executable.place`."""
+        return self.device.label
+
+    @property
     def shows(self) -> bool:
         """Whether the device has room for what a game asks of a step; else the processor shows it."""
         return self._loaded.need.shown <= self.device.memory.free
@@ -76,7 +81,10 @@ class CudaExecutable(Executable):
     def root(self, state: DeviceState) -> StateRoot:
         """`trace.layout_root` of the state's arrays; only digests leave the device."""
         with self._running:
-            return state_root([None if tensor is None else self._loaded.root(tensor) for tensor in state])
+            hashing = self._loaded.hash(tensor for tensor in state if tensor is not None)
+        # Whoever waits for digests keeps nobody from starting the next step.
+        self._loaded.finish(hashing)
+        return state_root([None if tensor is None else tensor.buffer.root for tensor in state])
 
     def download(self, state: DeviceState) -> tuple[Array | None, ...]:
         """The state's tensors as read-only arrays."""

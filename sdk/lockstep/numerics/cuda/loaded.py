@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple, TypeAlias
@@ -92,6 +92,13 @@ class DeviceTensor(NamedTuple):
 
 DeviceState: TypeAlias = tuple[DeviceTensor | None, ...]
 """One tensor per entry, None = EMPTY."""
+
+
+class Hashing(NamedTuple):
+    """Tensors that are being hashed, and where their digests will lie."""
+
+    tensors: tuple[DeviceTensor, ...]
+    digests: Buffer
 
 
 class Need(NamedTuple):
@@ -187,21 +194,28 @@ class Loaded:
             self._hash_tree(headers[op], at, digests.address + 4 * DIGEST_WORDS * op)
 
         self.show(state, context, dataset, range(len(headers)), hash_)
+        return tuple(self._roots(headers, digests))
+
+    def hash(self, tensors: Iterable[DeviceTensor]) -> Hashing:
+        """Starts to hash tensors on the device, those whose roots are not known."""
+        unknown = {id(t.buffer): t for t in tensors if t.buffer.root is None}
+        digests = self.pool.take(DIGEST_WORDS * len(unknown))
+        self._device.enter()
+        for i, tensor in enumerate(unknown.values()):
+            self._hash_tree(tensor.header, tensor.buffer.address, digests.address + 4 * DIGEST_WORDS * i)
+        return Hashing(tuple(unknown.values()), digests)
+
+    def finish(self, hashing: Hashing) -> None:
+        """Waits for the digests; the tensors' roots are known from then on."""
+        if hashing.tensors:
+            headers = [tensor.header for tensor in hashing.tensors]
+            for tensor, root in zip(hashing.tensors, self._roots(headers, hashing.digests), strict=True):
+                tensor.buffer.root = root
+
+    def _roots(self, headers: Sequence[TensorHeader], digests: Buffer) -> list[TensorRoot]:
         words = np.empty((len(headers), DIGEST_WORDS), np.uint32)
         self._device.read(digests.address, words)
-        return tuple(tensor_root_of_tree(h, row.tobytes()) for h, row in zip(headers, words, strict=True))
-
-    def root(self, tensor: DeviceTensor) -> TensorRoot:
-        """The root of a tensor, hashed on the device."""
-        buffer = tensor.buffer
-        if buffer.root is None:
-            digest = self.pool.take(DIGEST_WORDS)
-            self._device.enter()
-            self._hash_tree(tensor.header, buffer.address, digest.address)
-            words = np.empty(DIGEST_WORDS, np.uint32)
-            self._device.read(digest.address, words)
-            buffer.root = tensor_root_of_tree(tensor.header, words.tobytes())
-        return buffer.root
+        return [tensor_root_of_tree(header, row.tobytes()) for header, row in zip(headers, words, strict=True)]
 
     def _hash_tree(self, header: TensorHeader, at: Address, to: Address) -> None:
         """Starts to hash the words at an address; the digest of their tree goes to another."""

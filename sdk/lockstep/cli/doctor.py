@@ -1,0 +1,61 @@
+"""`lockstep doctor`: what this machine computes on, whether its arithmetic is right, how fast it is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lockstep.cli.options import Device, Json, Threads
+from lockstep.cli.output import emit
+from lockstep.protocol.errors import DoctorError
+from lockstep.settings import resolve
+
+if TYPE_CHECKING:
+    from lockstep.numerics.devices import Examined
+
+
+def doctor(device: Device = None, threads: Threads = None, as_json: Json = False) -> None:
+    """Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.
+
+    Also says what `--device auto` takes, and whether compiled kernels are kept from one start to the next.
+    """
+    settings = resolve(device=device, threads=threads)
+    from lockstep.numerics.devices import choose, examine, present
+
+    named = [settings.device] if settings.device != "auto" else present()
+    examined = [examine(each, settings.threads) for each in named]
+    kernels = _kernels()
+    data: dict[str, Any] = {"devices": [asdict(e) for e in examined], "threads": settings.threads, "kernels": kernels}
+    lines = [_line(e) for e in examined]
+    try:
+        data["auto"] = asdict(choose("auto"))
+        lines.append(f"--device auto takes {data['auto']['device']}: {data['auto']['why']}")
+    except DoctorError as error:
+        lines.append(f"--device auto takes nothing: {error.message}")
+    kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
+    lines.append(f"compiled kernels in {kernels['path']}: {kept}")
+    emit(data, as_json, text="\n".join(lines))
+    if not all(e.passed for e in examined):
+        raise typer.Exit(DoctorError.exit_code)
+
+
+def _line(found: Examined) -> str:
+    if not found.passed:
+        return f"FAILED  {found.device}: {found.message}"
+    memory = f"{found.memory_bytes / 1e9:.1f} GB of memory, {found.free_bytes / 1e9:.1f} free"
+    speed = f"{found.gflops:,.1f} GFLOP/s in float32, ready in {found.start_seconds:.2f} s"
+    return f"ok      {found.device}: {found.name}; self-test passed; {memory}; {speed}"
+
+
+def _kernels() -> dict[str, Any]:
+    """The state of the cache of compiled code."""
+    from lockstep.numerics import compiled
+
+    state = {"path": str(compiled.location()), "kept": False, "files": 0, "bytes": 0, "message": ""}
+    try:
+        sizes = [size for _, size, _ in compiled.entries()]
+    except DoctorError as error:
+        return state | {"message": f"{error.message}: they are compiled at every start ({error.hint})"}
+    return state | {"kept": True, "files": len(sizes), "bytes": sum(sizes)}

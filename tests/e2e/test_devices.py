@@ -1,0 +1,103 @@
+"""A market on the emulated device: workers, a liar and a verifier compute there, and the lie is found all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.jobs import Job
+from lockstep.protocol.types import Seconds
+from tests.e2e.test_worker import (
+    WITHOUT_AGGREGATOR,
+    Market,
+    Process,
+    arguments,
+    events_of,
+    homes_of,
+    replayed,
+    reveals,
+    up,
+    wait,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.chain]
+
+EMULATED = ("--device", "emulated")
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    market = Market.build(tmp_path)
+    yield market
+    market.close()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of compiled code: nobody has compiled anything yet."""
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def verifier_up(market: Market, home: Path, *more: str) -> Process:
+    process = market.start(home.name, ["verifier", *arguments(market, home, *more)[1:]])
+    process.wait_for("ready")
+    return process
+
+
+def replay(market: Market, claim: bytes, *more: str) -> dict[str, Any]:
+    """What `lockstep replay` says of a claim, with its roots."""
+    where = ["--rpc", market.devnet.url, "--storage", market.store.url]
+    command = ["replay", claim.hex(), *where, "--deployment", str(market.folder / "deployment.json")]
+    process = market.start("replay", [*command, "--roots", "--json", *more])
+    assert process.popen.wait(300) in (0, 10), process.log.read_text()
+    data: dict[str, Any] = json.loads(process.out.read_text())["data"]
+    return data
+
+
+def test_a_lie_is_convicted_where_worker_and_verifier_compute_on_a_device(market: Market, cache: Path) -> None:
+    homes = homes_of(market, "w0", "w1", "w2", "verifier")
+    verifier = verifier_up(market, homes[3], *EMULATED)
+    liar = up(market, homes[0], *EMULATED, env={"LOCKSTEP_CHEAT": "one-ulp", "LOCKSTEP_CHEAT_SEED": "1"})
+    honest = [up(market, homes[1], *EMULATED), up(market, homes[2], "--device", "cpu")]
+    processes = [liar, *honest, verifier]
+    named = [process.named("device")[0]["device"] for process in processes]
+    assert named == ["emulated", "emulated", "cpu", "emulated"], "each says where it computes"
+    job: Job = market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
+
+    lie = liar.wait_for("lie")["expectation"]
+    told = market.folder / "w0" / "lie"
+    wait(told.exists, 200, "a lie that shows")
+    claim = bytes.fromhex(told.read_text())
+    won = verifier.wait_for("won", 200)
+    assert (won["verdict"], won["claim"]) == ("fraud", claim.hex())
+    finding = next(e for e in events_of(market, "Convicted") if e.contract == "DisputeGame").finding
+    assert (finding["t"], finding["position"]) == (lie["step"], lie["op_index"])
+    assert (finding["element"], finding["chunk"]) == (lie["element"], lie["chunk"])
+    assert liar.named("defending"), "the liar argued from the device's tensors"
+    kernels = re.compile(rf"{re.escape(str(cache))}/[0-9a-f]+\.so")
+    mapped = [bool(kernels.search(Path(f"/proc/{process.popen.pid}/maps").read_text())) for process in (liar, verifier)]
+    assert all(mapped), "kernels were loaded, from the cache"
+
+    own = next(e for e in reveals(market) if e.claim != claim)
+    assert own.trace_root == replayed(market, job, own.slot, own.round), "the device's roots are the processor's"
+    on_cpu, on_device = replay(market, own.claim, "--device", "cpu"), replay(market, own.claim, *EMULATED)
+    assert (on_cpu["device"], on_device["device"]) == ("cpu", "emulated")
+    assert on_cpu["verdict"] == on_device["verdict"] == "match"
+    assert on_cpu["roots"] == on_device["roots"]
+    wrong = replay(market, claim, *EMULATED)
+    assert (wrong["verdict"], wrong["step"], wrong["op"]["index"]) == ("mismatch", lie["step"], lie["op_index"])
+
+    os.environ["LOCKSTEP_CACHE"] = str(cache.with_name("another"))  # `cache` puts it back
+    cold = replay(market, own.claim, *EMULATED)["seconds"]
+    warm = replay(market, own.claim, *EMULATED)["seconds"]
+    print(f"replay with a cold cache of kernels {cold} s, with a warm one {warm} s")
+    assert warm < cold / 2, "nothing is compiled again"
+    for worker in (liar, *honest):
+        assert worker.leave() == 0, worker.log.read_text()
