@@ -16,6 +16,7 @@ from coordinator.cheats import Cheat
 from lockstep import jobs, merging
 from lockstep.decoding import either, from_cbor, nothing, octets, several, table
 from lockstep.disputes import HeldClaim
+from lockstep.footprint import MERGED_ROUNDS
 from lockstep.guard.memory import Memory, Place, Promise
 from lockstep.jobs import ClaimRun, Job, Tensors
 from lockstep.merging import Merged, RoundRecord
@@ -28,9 +29,6 @@ from lockstep.shelf import Shelf, bytes_of
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, decode_checkpoint, encode_checkpoint
 from lockstep.storage.store import write_atomically
-
-KEPT_ROUNDS = 2
-"""Rounds whose decoded payloads are kept in memory between judging and merging."""
 
 _START = table({"base": octets(), "payloads": several(either(nothing, octets()), MAX_SLOTS)})
 
@@ -128,7 +126,7 @@ class Aggregator:
         key = (ref.cid, bytes(ref.out), bytes(ref.out2))
         if key not in self._payloads:
             self._payloads[key] = merging.fetch_payload(self.job, self._store, ref)
-            while len(self._payloads) > KEPT_ROUNDS * self.job.params.slots:
+            while len(self._payloads) > MERGED_ROUNDS * self.job.params.slots:
                 self._payloads.popitem(last=False)
         return self._payloads[key]
 

@@ -40,11 +40,12 @@ from coordinator.models import Claim, Event, Job, Payload
 from coordinator.parts import Parts
 from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
-from lockstep import jobs
+from lockstep import footprint, jobs
 from lockstep.chain.contracts import Call
 from lockstep.cli.output import event
 from lockstep.demands import Answers
 from lockstep.disputes import AtHand, Due, NotAtHand, Seat, Side, Table
+from lockstep.pace import AGAIN_SECONDS
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.errors import (
     ChainError,
@@ -53,6 +54,7 @@ from lockstep.protocol.errors import (
     Mismatch,
     ProgramInvalid,
     TryLater,
+    Unfit,
     Unreachable,
 )
 from lockstep.protocol.game import Game as StoredGame
@@ -91,6 +93,8 @@ class Service:
         self._params: dict[JobId, JobParams] = {}
         self._aggregators: dict[JobId, Aggregator] = {}
         self._refused: set[JobId] = set()
+        self._too_large: dict[JobId, Seconds] = {}
+        """Jobs that this machine cannot hold: when they are looked at again."""
         self._closed: set[str] = set()
         self._shelf = Shelf(parts.settings.shared.memory_bytes)
         self._rests: dict[str, tuple[float, float]] = {}
@@ -199,7 +203,7 @@ class Service:
             return False
         world = reading.read_world(self._party)
         seen = self._read(job, params, world)
-        if seen.job.status != JobStatus.DONE and not self._prepared(job, params):
+        if seen.job.status != JobStatus.DONE and not self._prepared(job, params, world.now):
             return False
         defended = self._defend(job, params, world)
         answered = self._answer_rows(job, params, world)
@@ -237,22 +241,32 @@ class Service:
     def _is_mine(self, row: Job | None) -> bool:
         return row is not None and row.aggregator.lower() == self._parts.me.lower()
 
-    def _prepared(self, job: JobId, params: JobParams) -> bool:
-        """Load the job before its first payload comes; False for good if it is not what the chain names."""
-        if job in self._refused:
+    def _prepared(self, job: JobId, params: JobParams, now: Seconds) -> bool:
+        """Load the job before its first payload comes; False for good if it is not what the chain names, and for a
+        while if this machine cannot hold it."""
+        if job in self._refused or self._too_large.get(job, now) > now:
             return False
+        with self._parts.database.reading() as session:
+            made = reading.merges_by(session, reading.hex32(job), self._parts.me)
         try:
-            self._aggregator(job, params)
+            # INVARIANT: whatever it needs, a job is loaded in which a merge of ours may be challenged.
+            self._aggregator(job, params, None if made else footprint.fitting(footprint.aggregator))
+        except Unfit as error:
+            if job not in self._too_large:
+                log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
+            self._too_large[job] = Seconds(now + AGAIN_SECONDS)
+            return False
         except (ProgramInvalid, Mismatch) as error:
             self._refused.add(job)
             log.error("the job is refused", job=reading.hex32(job), why=error.message, hint=error.hint)
             return False
         return True
 
-    def _aggregator(self, job: JobId, params: JobParams) -> Aggregator:
+    def _aggregator(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> Aggregator:
         if job not in self._aggregators:
             settings = self._parts.settings
-            loaded = jobs.load(job, params, self._party.store, settings.shared.threads, settings.shared.path)
+            shared = settings.shared
+            loaded = jobs.load(job, params, self._party.store, shared.threads, shared.path, fits=fits)
             loaded.executable(loaded.programs.merge)
             cheat = None
             if self._cheat is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from lockstep import footprint
 from lockstep.audits import UNAVAILABLE, Audit, PublicData, audit, first_difference, published_trace
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
@@ -26,6 +27,7 @@ from lockstep.docket import Docket
 from lockstep.invalidity import Undefendable, load, proof
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import ClaimRecord, GameRecord, Watcher
+from lockstep.pace import AGAIN_SECONDS
 from lockstep.party import Head, Party
 from lockstep.protocol import honest
 from lockstep.protocol.claims import audit_id
@@ -37,6 +39,7 @@ from lockstep.protocol.errors import (
     NotFoundError,
     RowMissing,
     TryLater,
+    Unfit,
     Unreachable,
 )
 from lockstep.protocol.game import game_id
@@ -109,6 +112,8 @@ class Service:
         self._settled: set[ClaimId] = set()
         """Claims that need no (more) replaying."""
         self._rest: dict[ClaimId, Seconds] = {}
+        self._too_large: dict[JobId, Seconds] = {}
+        """Jobs that this machine cannot hold: when they are looked at again."""
         self._unavailable: set[ClaimId] = set()
         self._wrong: dict[ClaimId, HeldAudit] = {}
         """Claims found wrong, their game not opened yet."""
@@ -237,8 +242,9 @@ class Service:
                 self._settled.add(game.claim)
                 self._begin(Subject(known[2], game))
                 return
+        held = [c for c in found if self._too_large.get(c.record.job, now) <= now]
         while (not draining or (self._suspects and not self._volunteers)) and (
-            chosen := decide.next_claim(found, self._settled, self._rest, now)
+            chosen := decide.next_claim(held, self._settled, self._rest, now)
         ) is not None:
             if not self._is_known(chosen.record):
                 self._begin(Subject(chosen.record))
@@ -262,7 +268,8 @@ class Service:
             return HeldClaim(run, trace, self._shelf, ClaimStates(self._states, record.id))
 
         def compute(go_on: Callable[[], None]) -> Replayed:
-            public = self._public_of(record.job)
+            # INVARIANT: whatever it needs, a job is loaded in which a game of ours runs.
+            public = self._public_of(record.job, None if subject.game else footprint.fitting(footprint.verifier))
             run = public.run_of(ledger, round_, record)
             go_on()
             done = audit(run, record, self._party.store, lambda t, root: go_on(), hold)
@@ -274,10 +281,11 @@ class Service:
 
         self._bench.begin(subject, compute)
 
-    def _public_of(self, job: JobId) -> PublicData:
+    def _public_of(self, job: JobId, fits: footprint.Fits | None) -> PublicData:
         if job not in self._public:
             store, settings = self._party.store, self._party.settings
-            self._public[job] = PublicData(load(job, self._params[job], store, settings.threads, settings.path), store)
+            loaded = load(job, self._params[job], store, settings.threads, settings.path, fits=fits)
+            self._public[job] = PublicData(loaded, store)
         return self._public[job]
 
     def _collect(self, head: Head, draining: bool) -> None:
@@ -296,6 +304,9 @@ class Service:
         except LockstepError as error:
             if isinstance(error, Undefendable):
                 self._prove(record.job, error)
+            if isinstance(error, Unfit):
+                self._leave(record.job, error, head.time)
+                return
             self._could_not(record, error, head.time)
             return
         except Exception as error:  # whatever a claimant published must not end the games that run
@@ -327,6 +338,12 @@ class Service:
         if record.id not in self._unavailable:
             self._unavailable.add(record.id)
             self._tell_audited(record, Outcome.UNAVAILABLE, reason=error.code)
+
+    def _leave(self, job: JobId, error: Unfit, now: Seconds) -> None:
+        """Let a job be that this machine cannot hold, and look again later, in case memory comes free; said once."""
+        if job not in self._too_large:
+            self._tell("refused", job=job.hex(), code=error.code, message=error.message)
+        self._too_large[job] = Seconds(now + AGAIN_SECONDS)
 
     def _settle(self, record: ClaimRecord, outcome: Outcome, **more: Any) -> None:
         self._settled.add(record.id)

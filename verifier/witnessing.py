@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from lockstep import merging, pace
+from lockstep import footprint, merging, pace
 from lockstep.audits import Audit as Replay
 from lockstep.audits import PublicData, published_trace
 from lockstep.chain.contracts import Call
@@ -221,7 +221,8 @@ class Witnessing:
     def _try(self, job: JobId) -> None:
         """Raises Unfit if this machine is. On the bench."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
-        pace.keep_up(self._public_of(job).job, pace.require_witness, self._party.chain_pace())
+        public = self._public_of(job, footprint.fitting(footprint.verifier))
+        pace.keep_up(public.job, pace.require_witness, self._party.chain_pace(), footprint.verifier)
 
     def _tried(self, job: JobId, tried: Future[None]) -> None:
         try:
@@ -231,7 +232,9 @@ class Witnessing:
         except (Unfit, ProgramInvalid) as error:
             # A slow machine may have been busy; a Program stays what it is.
             self._rest["enrol", job] = Seconds(self._now + pace.AGAIN_SECONDS) if isinstance(error, Unfit) else NEVER
-            self._tell("refused", job=job.hex(), code=error.code, message=error.message)
+            if ("refused", job) not in self._told:
+                self._told.add(("refused", job))
+                self._tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
             log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)
             self._rest["enrol", job] = Seconds(self._now + LOAD_SECONDS)
@@ -446,10 +449,11 @@ class Witnessing:
 
     # -- inside
 
-    def _public_of(self, job: JobId) -> PublicData:
+    def _public_of(self, job: JobId, fits: footprint.Fits | None = None) -> PublicData:
         if job not in self._public:
             store, settings = self._party.store, self._party.settings
-            self._public[job] = PublicData(load(job, self._params[job], store, settings.threads, settings.path), store)
+            loaded = load(job, self._params[job], store, settings.threads, settings.path, fits=fits)
+            self._public[job] = PublicData(loaded, store)
         return self._public[job]
 
     def _claim_of(self, audit: AuditLedger, i: int) -> ClaimId:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from lockstep import invalidity, pace
+from lockstep import footprint, invalidity, pace
 from lockstep.cli.output import event
 from lockstep.demands import Answers, Asks
 from lockstep.invalidity import Undefendable
@@ -97,6 +97,8 @@ class Worker:
         self._refused: set[JobId] = set()
         self._paced: set[JobId] = set()
         """Jobs whose pace was told."""
+        self._too_large: set[JobId] = set()
+        """Jobs whose memory was told: they are looked at again, in case it comes free."""
         self._undefendable: dict[JobId, Undefendable] = {}
         """Jobs that break a rule, until that is proven."""
         self._done: set[JobId] = set()
@@ -285,7 +287,7 @@ class Worker:
                 if self._retry_at.get(job_id, 0) <= self._now:
                     # What a stranger's job takes to load holds up no claim of ours.
                     pool = self._urgent if job_id in at_stake else self._loader
-                    self._loading[job_id] = self._beside(partial(self._load, job_id), pool)
+                    self._loading[job_id] = self._beside(partial(self._load, job_id, job_id in at_stake), pool)
             elif self._loading[job_id].done():
                 self._take(ledger, self._loading.pop(job_id))
 
@@ -298,10 +300,12 @@ class Worker:
         future.add_done_callback(lambda _: self._wake.set())
         return future
 
-    def _load(self, job_id: JobId) -> tuple[JobParams, Job]:
+    def _load(self, job_id: JobId, at_stake: bool) -> tuple[JobParams, Job]:
         params = self._market.params(job_id)
         settings = self.parts.party.settings
-        job = invalidity.load(job_id, params, self.parts.store, settings.threads, settings.path)
+        # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
+        fits = None if at_stake else footprint.fitting(footprint.worker)
+        job = invalidity.load(job_id, params, self.parts.store, settings.threads, settings.path, fits=fits)
         for program in (job.programs.step, job.programs.encode):
             job.executable(program)
         return params, job
@@ -314,6 +318,12 @@ class Worker:
             if isinstance(error, RowMissing):
                 self._ask_row(ledger.id, error)
             self._retry_at[ledger.id] = Seconds(self._now + RETRY_SECONDS)
+            return
+        except Unfit as error:
+            if ledger.id not in self._too_large:
+                self._too_large.add(ledger.id)
+                event("refused", time=self._now, job=ledger.id.hex(), code=error.code, message=error.message)
+            self._retry_at[ledger.id] = Seconds(self._now + pace.AGAIN_SECONDS)
             return
         except Exception as error:
             # INVARIANT: a worker joins only jobs whose every part it has checked.

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lockstep.disputes import HeldClaim
+from lockstep.footprint import AUDITED_ROUNDS
 from lockstep.jobs import (
     Carried,
     ClaimRun,
@@ -36,9 +37,6 @@ from lockstep.protocol.types import StateRoot
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
     from lockstep.storage.payload import Checkpoint
-
-KEPT_ROUNDS = 3
-"""Rounds whose checkpoints and payloads are kept in memory: claims of one round start from one checkpoint."""
 
 ROOT_BYTES = 32
 
@@ -174,12 +172,12 @@ class PublicData:
 
     def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
         self._checkpoints[key] = checkpoint
-        while len(self._checkpoints) > KEPT_ROUNDS:
+        while len(self._checkpoints) > AUDITED_ROUNDS:
             self._checkpoints.popitem(last=False)
 
     def _keep_payload(self, key: tuple[bytes, bytes], payload: Tensors) -> None:
         self._payloads[key] = payload
-        while len(self._payloads) > KEPT_ROUNDS * self.job.params.slots:
+        while len(self._payloads) > AUDITED_ROUNDS * self.job.params.slots:
             self._payloads.popitem(last=False)
 
 

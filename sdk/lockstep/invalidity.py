@@ -14,6 +14,7 @@ from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_parts
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Validator
+    from lockstep.footprint import Fits
     from lockstep.jobs import Job
     from lockstep.protocol.jobs import JobParams
     from lockstep.protocol.types import Address, JobId
@@ -29,10 +30,18 @@ class Undefendable(ProgramInvalid):
         self.rule = rule
 
 
-def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1, path: str = "auto") -> Job:
+def load(
+    job_id: JobId,
+    params: JobParams,
+    store: ContentStore,
+    threads: int = 1,
+    path: str = "auto",
+    *,
+    fits: Fits | None = None,
+) -> Job:
     """`jobs.load`, but a Program that breaks a provable rule is raised as Undefendable."""
     try:
-        return jobs.load(job_id, params, store, threads, path)
+        return jobs.load(job_id, params, store, threads, path, fits=fits)
     except ProgramInvalid as error:
         found = evidence_against(params, store)
         if found is None:

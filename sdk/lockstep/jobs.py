@@ -368,10 +368,19 @@ def subtree_root(layout: Sequence[TensorHeader | None], tensors: Sequence[np.nda
     return Digest(layout_root(layout, _checked(layout, _filled(layout, tuple(tensors)))))
 
 
-def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1, path: str = "auto") -> Job:
+def load(
+    job_id: JobId,
+    params: JobParams,
+    store: ContentStore,
+    threads: int = 1,
+    path: str = "auto",
+    *,
+    fits: Callable[[Schedule, JobParams], None] | None = None,
+) -> Job:
     """Fetch a job's parts by CID, check every root against the chain, validate every Program.
 
-    Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended.
+    Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
+    `fits` raises of the Programs, before dataset and checkpoint are fetched.
     """
     spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
     roots = {"step": params.step_program, "encode": params.encode_program, "merge": params.merge_program}
@@ -381,6 +390,8 @@ def load(job_id: JobId, params: JobParams, store: ContentStore, threads: int = 1
         **{k: decode_program(store.get(spec.programs[k], max_bytes=MAX_PROGRAM_BYTES), roots[k]) for k in roots}
     )
     check_schedule(programs.step, programs.encode, programs.merge, params)
+    if fits is not None:
+        fits(programs, params)
     dataset = load_dataset(store, spec.dataset, root=params.dataset_root).rows
     if dataset.shape != (params.dataset_rows, params.row_length):
         raise Mismatch("the dataset has another shape than the job names", hint="do not run the job")

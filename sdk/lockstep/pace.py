@@ -7,12 +7,13 @@ all clocks cover  the work of a game on every claim that is live, opened at once
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lockstep import footprint
 from lockstep.jobs import PROCESSOR_PATHS, Job, slot_run
+from lockstep.machine import memory
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.job_rules import GAME_MOVES
 from lockstep.protocol.jobs import JobParams
@@ -24,7 +25,6 @@ SHARE = 0.5
 SAMPLES = 3
 AGAIN_SECONDS = Seconds(300)
 """Of chain time: how long a job rests that this machine was too slow for."""
-WORD_BYTES = 4
 FASTEST = 4e11
 """Operations a second that no thread reaches: a job that is too slow even so is not tried."""
 FASTEST_DEVICE = 1e15
@@ -87,11 +87,13 @@ class LiveClaim:
 Require = Callable[[JobParams, Pace, ChainPace], None]
 
 
-def keep_up(job: Job, require: Require, chain: ChainPace) -> Pace:
+def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
     """The pace of a job; raises Unfit if this machine cannot do what is required of it. No step is run that could not
     be in time, or whose tensors do not fit."""
     require(job.params, least(job), chain)
-    _require_memory(job)
+    need = role(job.programs, job.params)
+    # The job is loaded: its constants and a checkpoint are in memory.
+    memory().require(need.total, need.process + need.constants + need.base)
     pace = measure(job)
     require(job.params, pace, chain)
     return pace
@@ -118,16 +120,6 @@ def measure(job: Job) -> Pace:
 def operations(program: Program) -> int:
     """Terms of its folds and elements of its other ops: at least so many operations."""
     return sum(op.header.elements * max(1, op.k_terms) for op in program.ops)
-
-
-def _require_memory(job: Job) -> None:
-    kept = WORD_BYTES * sum(op.header.elements for op in job.programs.step.ops)
-    held = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if kept > held:
-        raise Unfit(
-            f"a step as a game shows it: {kept:,} bytes, and this machine has {held:,}",
-            hint="leave this job to larger machines",
-        )
 
 
 def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:

@@ -5,7 +5,6 @@ Everything here can be made again. What nothing needs any more goes first, then 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
@@ -14,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from lockstep.machine import memory
+
 SHARE = 0.25
 """Of the machine's memory, where nobody says how much may be kept."""
 
 
 def default_limit() -> int:
     """A quarter of the machine's memory, in bytes."""
-    return int(SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return int(SHARE * memory().total)
 
 
 @dataclass(frozen=True)

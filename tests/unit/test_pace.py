@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lockstep import pace
+from lockstep import footprint, pace
 from lockstep.jobs import Job
+from lockstep.machine import Memory, readable
 from lockstep.pace import (
     ChainPace,
     LiveClaim,
@@ -96,12 +96,14 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
 def test_a_step_whose_tensors_do_not_fit_is_not_tried(
     toy: Job, ran: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = 4 * sum(op.header.elements for op in toy.programs.step.ops)
-    memory = {"SC_PHYS_PAGES": kept - 1, "SC_PAGE_SIZE": 1}
-    monkeypatch.setattr(os, "sysconf", memory.__getitem__)
-    with pytest.raises(Unfit, match=f"{kept:,} bytes"):
-        keep_up(toy, require_claimant, AT_ONCE)
-    assert ran == []
+    need = footprint.worker(toy.programs, toy.params).total
+    for held in (Memory(need - 1, need - 1), Memory(2 * need, 0)):
+        monkeypatch.setattr(pace, "memory", lambda held=held: held)
+        with pytest.raises(Unfit, match=f"needs {readable(need)} of memory, this machine has"):
+            keep_up(toy, require_claimant, AT_ONCE)
+        assert ran == []
+    monkeypatch.setattr(pace, "memory", lambda: Memory(need, need))
+    keep_up(toy, require_claimant, AT_ONCE)
 
 
 def test_a_chain_takes_its_part_of_every_window() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,16 @@ import pytest
 from coordinator import reading, service
 from coordinator.decide import JobView, RoundView
 from coordinator.service import Service
+from lockstep import footprint
 from lockstep.disputes import NotAtHand, Seat
+from lockstep.machine import Memory
+from lockstep.pace import AGAIN_SECONDS
 from lockstep.protocol.errors import ChainError, Unreachable
 from lockstep.protocol.jobs import Job, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds
+from lockstep.shelf import Shelf
+from lockstep.storage.directory import DirectoryStore
+from tests import toyjob
 from tests.unit.coordinator.test_decide import PARAMS, WORLD
 
 JOB = JobId(b"j" * 32)
@@ -146,6 +153,25 @@ def test_moves_at_hand_come_first_then_the_earliest_deadline_and_a_failure_keeps
     assert coordinator.sent == ["move/2", "move/1", "move/3"]
     coordinator.open = []
     assert not coordinator._defend(JOB, PARAMS, WORLD)
+
+
+def test_a_job_that_does_not_fit_is_refused_for_a_while_unless_a_merge_of_ours_is_there(
+    coordinator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = toyjob.load(DirectoryStore(tmp_path / "store"))
+    coordinator._refused, coordinator._too_large, coordinator._aggregators = set(), {}, {}
+    coordinator._cheat, coordinator._shelf = None, Shelf(1)
+    coordinator._party = SimpleNamespace(store=DirectoryStore(tmp_path / "store"))
+    coordinator._parts.guard = None
+    coordinator._parts.settings = SimpleNamespace(home=tmp_path, shared=SimpleNamespace(threads=1, path="auto"))
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(1, 1))
+    monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [])
+    for now in (1000, 1001, 1000 + AGAIN_SECONDS):
+        assert not coordinator._prepared(toy.id, toy.params, Seconds(now))
+    assert not coordinator._refused, "it is looked at again, in case memory comes free"
+    assert coordinator._too_large[toy.id] == 1000 + 2 * AGAIN_SECONDS
+    monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [claim(1)])
+    assert coordinator._prepared(toy.id, toy.params, Seconds(9999)), "what may be challenged is defended"
 
 
 def test_a_done_job_is_closed_once_nothing_of_ours_is_at_stake(coordinator: Any) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from lockstep import footprint
 from lockstep.jobs import Job
 from lockstep.ledger import GameRecord, JobLedger, Ledger
-from lockstep.pace import Pace
+from lockstep.machine import Memory, readable
+from lockstep.pace import AGAIN_SECONDS, Pace
 from lockstep.party import Head
-from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, ProgramInvalid, TryLater, Unreachable
+from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, ProgramInvalid, TryLater, Unfit, Unreachable
 from lockstep.protocol.types import Address, ClaimId, GameId, JobId, Seconds, Wei
 from lockstep.storage import ContentStore
 from worker.parts import Taken
@@ -96,6 +98,29 @@ def test_a_job_that_cannot_be_loaded_is_refused(
     assert '"refused"' in capsys.readouterr().out
 
 
+def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_on(
+    worker: Worker, toy: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need = footprint.worker(toy.programs, toy.params).total
+    worker._market = SimpleNamespace(params=lambda job: toy.params)  # type: ignore[assignment]
+    worker.parts.party = SimpleNamespace(settings=SimpleNamespace(threads=1, path="auto"))  # type: ignore[misc, assignment]
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(need - 1, need - 1))
+    ledger = worker._ledger.jobs[toy.id] = JobLedger(toy.id, OTHER, 0)
+    for now in (1000, 1000 + AGAIN_SECONDS, 1000 + 2 * AGAIN_SECONDS):
+        worker._head = Head(1, Seconds(now))
+        worker._take_jobs()
+        with pytest.raises(Unfit, match=f"needs {readable(need)} of memory, this machine has"):
+            worker._loading[toy.id].result(10)
+        worker._take_jobs()
+        assert toy.id not in worker._loading, "it rests"
+    assert capsys.readouterr().out.count('"refused"') == 1, "said once"
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(need, need))
+    assert worker._load(toy.id, False)[1].params == toy.params, "when there is room, it is taken"
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(1, 1))
+    assert worker._load(toy.id, True)[1].params == toy.params, "what hangs on it is defended, room or not"
+    assert ledger.id not in worker._refused
+
+
 def test_it_stays_until_nothing_is_at_stake(worker: Worker, toy: Job, capsys: pytest.CaptureFixture[str]) -> None:
     worker._once = True
     assert not worker._finished()
@@ -124,7 +149,7 @@ def test_a_done_job_is_loaded_again_if_something_of_ours_hangs_on_it(
 ) -> None:
     ledger = JobLedger(toy.id, OTHER, 0, done=True)
     worker._ledger.jobs[toy.id] = ledger
-    monkeypatch.setattr(worker, "_load", lambda job: (toy.params, toy))
+    monkeypatch.setattr(worker, "_load", lambda job, at_stake: (toy.params, toy))
     worker._take_jobs()
     assert not worker._loading
     at_stake(worker, toy.id)

@@ -15,10 +15,13 @@ constexpr std::size_t kLine = 64, kHugePage = std::size_t{2} << 20;
 
 std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+std::size_t bytes_for(Index words) { return static_cast<std::size_t>(words + 16) * sizeof(Word); }
+
 // A pass over many large tensors misses few translations in huge pages, and a new buffer few faults.
+std::size_t page_for(Index words) { return bytes_for(words) >= 2 * kHugePage ? kHugePage : kLine; }
+
 Word* allocate(Index words) {
-    const std::size_t bytes = static_cast<std::size_t>(words + 16) * sizeof(Word);
-    const std::size_t page = bytes >= 2 * kHugePage ? kHugePage : kLine;
+    const std::size_t bytes = bytes_for(words), page = page_for(words);
     void* found = std::aligned_alloc(page, rounded(bytes, page));
     if (!found) throw std::bad_alloc();
 #if defined(MADV_HUGEPAGE)
@@ -28,6 +31,8 @@ Word* allocate(Index words) {
 }
 
 }  // namespace
+
+Index Buffer::bytes_of(Index words) { return static_cast<Index>(rounded(bytes_for(words), page_for(words))); }
 
 Buffer::Buffer(Index words) : data_(allocate(words)), words_(words) {}
 

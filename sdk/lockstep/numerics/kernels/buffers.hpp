@@ -15,6 +15,8 @@ public:
     explicit Buffer(Index words);
     Word* data() const { return data_.get(); }
     Index words() const { return words_; }
+    // What a buffer of so many words takes, rounded to its pages.
+    static Index bytes_of(Index words);
 
 private:
     struct Free {

@@ -80,6 +80,21 @@ std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vect
     return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));
 }
 
+// What a run holds beside its inputs, in bytes: the arena, what it leaves, every op's output. Nothing is allocated.
+nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
+    std::vector<std::span<const std::uint8_t>> ops;
+    for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
+    const Program program = decode_program(span_of(header), ops, std::move(const_elements));
+    const Schedule schedule = make_schedule(program);
+    Index results = 0, outputs = 0;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const Index bytes = Buffer::bytes_of(program.ops[i].elements);
+        if (schedule.needed[i] && schedule.kept[i]) results += bytes;
+        outputs += bytes;
+    }
+    return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), results, outputs);
+}
+
 nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
              bool keep, int threads, const std::string& path, const nb::object& nanoseconds) {
     const Program& program = executor.program();
@@ -203,6 +218,8 @@ NB_MODULE(_native, m) {
           "op(a, b, c) element by element: flat arrays of 32-bit words of one length.");
     m.def("chunk_results", &chunk_results, nb::arg("mode"), nb::arg("a"), nb::arg("b"), nb::arg("path") = "auto",
           "The chunks of a fold (Fold's number) over flat operands of one length; b is read by a dot alone.");
+    m.def("bytes_of_run", &bytes_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
+          "(arena, results, every op's output), in bytes: what a run holds beside its inputs. ValueError as Executor.");
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
