@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep import pace
-from lockstep.jobs import Job
+from lockstep.jobs import ClaimRun, Job
 from lockstep.pace import (
     ChainPace,
     LiveClaim,
@@ -19,6 +19,7 @@ from lockstep.pace import (
     least,
     live_claim,
     measure,
+    needed_bytes,
     operations,
     require_all,
     require_claimant,
@@ -93,15 +94,15 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
     assert ran == []
 
 
-def test_a_step_whose_tensors_do_not_fit_is_not_tried(
-    toy: Job, ran: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = 4 * sum(op.header.elements for op in toy.programs.step.ops)
-    memory = {"SC_PHYS_PAGES": kept - 1, "SC_PAGE_SIZE": 1}
+def test_a_step_whose_tensors_do_not_fit_is_not_tried(toy: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    advanced: list[int] = []
+    monkeypatch.setattr(ClaimRun, "advance", lambda self, t, state: advanced.append(t))
+    needed = needed_bytes(toy)
+    memory = {"SC_PHYS_PAGES": needed - 1, "SC_PAGE_SIZE": 1}
     monkeypatch.setattr(os, "sysconf", memory.__getitem__)
-    with pytest.raises(Unfit, match=f"{kept:,} bytes"):
+    with pytest.raises(Unfit, match=f"{needed:,} bytes"):
         keep_up(toy, require_claimant, AT_ONCE)
-    assert ran == []
+    assert advanced == []
 
 
 def test_a_chain_takes_its_part_of_every_window() -> None:
