@@ -1,6 +1,6 @@
 """The native executor of Programs (profile F32-C256)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ def chunk_results(mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str
     """The chunks of a fold (`Fold`'s number) over flat operands of one length; b is read by a dot alone."""
 
 def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[int, int, int]:
-    """(arena, results, every op's output), in bytes: what a run holds beside its inputs. Nothing is allocated;
+    """(arena, results, arena of a sweep), in bytes: what runs hold beside their inputs. Nothing is allocated;
     ValueError as `Executor`."""
 
 class Executor:
@@ -39,6 +39,32 @@ class Executor:
         nanoseconds: list[int] | None = None,
     ) -> list[npt.NDArray[Any] | None]:
         """One read-only output array per op, None where it was not kept; appends to `nanoseconds` each op's time."""
+    def sweep(
+        self,
+        state: list[npt.NDArray[Any] | None],
+        seed: bytes,
+        round: int,  # noqa: A002
+        slot: int,
+        t: int,
+        dataset: npt.NDArray[Any] | None,
+        threads: int,
+        path: str,
+        visit: Callable[[int, memoryview], None],
+    ) -> None:
+        """Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone."""
+    def some(
+        self,
+        state: list[npt.NDArray[Any] | None],
+        seed: bytes,
+        round: int,  # noqa: A002
+        slot: int,
+        t: int,
+        dataset: npt.NDArray[Any] | None,
+        threads: int,
+        path: str,
+        ops: list[int],
+    ) -> list[npt.NDArray[Any] | None]:
+        """One read-only output array per op, None for those that are not in `ops`."""
     def loops(
         self,
     ) -> list[

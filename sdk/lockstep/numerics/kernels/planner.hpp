@@ -39,6 +39,7 @@ using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, Fol
 
 struct Schedule {
     std::vector<Step> steps;          // one per op: how it is run by itself
+    std::vector<std::vector<int>> reads;  // one per op: the ops whose outputs its own step reads
     std::vector<Fused> fused;         // one per op: what is run in its place, unless every op's output is kept
     std::vector<int> order;           // of the ops that are run; a group is run in the place of its last member
     std::vector<bool> needed;         // false: nothing reads it from memory
@@ -47,6 +48,7 @@ struct Schedule {
     std::vector<Loop> loops;          // maps that may run together
     std::vector<int> loop_of;         // per op: its loop, or -1
     Index arena_words = 0;
+    Index result_words = 0;           // of the outputs with memory of their own
 };
 
 Schedule make_schedule(const Program& program);
