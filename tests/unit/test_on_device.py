@@ -16,6 +16,7 @@ from lockstep.jobs import ClaimRun, Job, checkpoint_of, merge_run, payload_of, s
 from lockstep.numerics import cuda
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.loaded import available
 from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.protocol.errors import Mismatch, PayloadInvalid
 from lockstep.protocol.types import ClaimId, StateRoot
@@ -168,12 +169,26 @@ def test_games_are_played_on_the_processor_where_the_device_lacks_the_memory(loa
     assert job.executable(job.programs.step).shows
     found = pace.measure(job)
     assert (found.trains, found.defends) == ("emulated", "emulated")
-    device._size = device._size - device.memory.free + need.shown - 1
+    device._size -= available(device) - (need.shown - 1)
     found = pace.measure(job)
     assert (found.trains, found.defends) == ("emulated", "cpu")
     assert (
         slot(job).materialise(1, slot(job).start).graph == slot(processor).materialise(1, slot(processor).start).graph
     )
+
+
+def test_what_a_job_keeps_for_its_next_step_makes_room_for_another_job(load: Load, processor: Job) -> None:
+    device = Emulator()
+    first = load(device)
+    due = roots(slot(first))
+    used = device._size - device.memory.free
+    kept = available(device) - device.memory.free
+    assert kept > used // 4, "most of what a step takes"
+    device._size = 2 * used - kept + 4000  # two jobs' constants, and what one of them computes with
+    second = load(device)
+    assert roots(slot(second)) == due
+    assert roots(slot(first)) == due, "and the other way round"
+    assert second.executable(second.programs.step).place == "emulated"
 
 
 def test_a_device_that_is_lost_is_replaced_and_the_claim_defended(load: Load, processor: Job) -> None:
