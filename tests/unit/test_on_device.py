@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,6 +149,26 @@ def test_work_in_progress_is_resumed_on_the_other_side(load: Load, processor: Jo
     _, found, resumed = train(due, folder, threading.Event(), None)
     assert resumed == 3
     assert found == roots(due)
+
+
+def test_states_on_a_device_are_written_as_often_as_leaves_it_its_time(
+    load: Load, processor: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def slow(folder: WorkFolder, run: ClaimRun, state: object, found: list[StateRoot]) -> None:
+        written.append(len(found))
+        time.sleep(10)
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(WorkFolder, "save_step", slow)
+    train(slot(processor), WorkFolder(tmp_path / "processor", CLAIM), threading.Event(), None)
+    assert written == [1, 2, 3, 4, 5, 6], "every step on the processor"
+    written.clear()
+    train(slot(load(Emulator())), WorkFolder(tmp_path / "device", CLAIM), threading.Event(), None)
+    assert written == [1, 6], "the rest took less than four times as long as writing the first, and the last is written"
 
 
 def test_a_program_that_does_not_fit_runs_on_the_processor(
