@@ -4,10 +4,11 @@
     python benchmarks/gpu.py --json      one line of JSON on stdout
     python benchmarks/gpu.py --emulate    the roots alone, of a small model on the emulated device
 
-First a GPT is trained for some steps on the processor and on the device, and every state root is compared. Then the
-same step is timed against eager PyTorch: float32 with TF32 off, and bfloat16 autocast, both with fused AdamW. Last come
-the products under it against torch.matmul in float32. The sides run turn by turn; times are medians of synchronised
-runs. (The file is not called cuda.py: a script's folder comes first, and `cuda` is what torch would import from it.)
+First a GPT is trained for some steps on the processor and on the device, and every state root is compared. Then its
+kernels are made with an empty cache of compiled code and with a full one, and the same step is timed against eager
+PyTorch: float32 with TF32 off, and bfloat16 autocast, both with fused AdamW. Last come the products under it against
+torch.matmul in float32. The sides run turn by turn; times are medians of synchronised runs. (The file is not called
+cuda.py: a script's folder comes first, and `cuda` is what torch would import from it.)
 Without a device nothing is measured: {"data": {"results": [], "skipped": why}}.
 
 A machine with a device may have a torch that does not trace: `--trace FILE` writes the step's Program elsewhere, and
@@ -22,11 +23,13 @@ import os
 import pickle
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -36,6 +39,7 @@ from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
@@ -84,6 +88,16 @@ class Time:
     """Our time / theirs."""
     rate: float
     """Tokens per second of a step, TFLOP/s of a product: ours."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a process needs for a step's kernels, before anybody compiled them and after."""
+
+    cold_seconds: float
+    warm_seconds: float
+    kernels: int
+    what: str = "kernels"
 
 
 def training_step(config: GPTConfig, batch: Batch) -> Program:
@@ -207,13 +221,25 @@ def time_product(device: Device, m: int, k: int, n: int, runs: int) -> Time:
     return Time(f"product {m} x {k} x {n}", "torch float32", round(ms, 4), round(base, 4), round(ms / base, 3), rate)
 
 
+def time_kernels(device: Device, program: Program) -> Start:
+    """Twice from source to a loaded module, beginning with an empty cache."""
+    source = generate(program).source
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, LOCKSTEP_CACHE=f"{folder}/cache"):
+        for _ in range(2):
+            begin = time.perf_counter()
+            device.load(source)
+            seconds.append(round(time.perf_counter() - begin, 3))
+    return Start(*seconds, source.count("LOCKSTEP_EXPORT("))
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """What stands under "data"."""
     threads = arguments.threads or os.cpu_count() or 1
     if arguments.emulate:
         small = training_step(SMALL_MODEL, SMALL_BATCH)
         emulated = compare_roots(Emulator(), small, SMALL_MODEL, SMALL_BATCH, min(arguments.steps, 5), threads)
-        return {"results": [asdict(emulated)], "device": "emulated"}
+        return {"results": [asdict(emulated), asdict(time_kernels(Emulator(), small))], "device": "emulated"}
     try:
         device = open_device()
     except UsageError as error:
@@ -222,6 +248,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     given = arguments.program
     program = pickle.loads(given.read_bytes()) if given else training_step(MODEL, BATCH)
     results: list[object] = [asdict(compare_roots(device, program, MODEL, BATCH, arguments.steps, threads))]
+    results.append(asdict(time_kernels(device, program)))
     results += map(asdict, time_steps(device, program, MODEL, BATCH, arguments.runs))
     results += [asdict(time_product(device, *shape, arguments.runs)) for shape in PRODUCTS]
     return {"results": results, "device": device.name}

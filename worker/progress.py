@@ -103,7 +103,7 @@ class WorkFolder:
     def save_step(self, run: ClaimRun, state: State, roots: Sequence[StateRoot]) -> None:
         """Keep the tensors of S_t, t = len(roots); a kill before this returns costs that step and the one in work."""
         t = len(roots)
-        changed = _changed(run.program(t), state)
+        changed = _changed(run.program(t))
         head = {"t": t, "seed": run.seed.hex(), "roots": [r.hex() for r in roots], "entries": changed}
         line = json.dumps(head).encode() + b"\n"
         # No fsync: this guards against a killed process, whose writes the system keeps. After a power cut the root
@@ -163,12 +163,12 @@ def materials(home: Path) -> list[Material]:
     return [m for m in found if m is not None]
 
 
-def _changed(program: Program, state: State) -> list[int]:
+def _changed(program: Program) -> list[int]:
     """Entries to keep: those that are not the input state's entry of the same place (the anchor is S_0's)."""
     return [
         k
-        for k, (alias, tensor) in enumerate(zip(program.outputs, state, strict=True))
-        if tensor is not None and alias != Alias(Alias.STATE_KIND, k)
+        for k, (alias, header) in enumerate(zip(program.outputs, program.output_layout, strict=True))
+        if header is not None and alias != Alias(Alias.STATE_KIND, k)
     ]
 
 

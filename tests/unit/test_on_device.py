@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lockstep.jobs import ClaimRun, Job, checkpoint_of, merge_run, payload_of, s
 from lockstep.numerics import cuda
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
+from lockstep.numerics.cuda.loaded import available
 from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.protocol.errors import Mismatch, PayloadInvalid
 from lockstep.protocol.types import ClaimId, StateRoot
@@ -149,6 +151,26 @@ def test_work_in_progress_is_resumed_on_the_other_side(load: Load, processor: Jo
     assert found == roots(due)
 
 
+def test_states_on_a_device_are_written_as_often_as_leaves_it_its_time(
+    load: Load, processor: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def slow(folder: WorkFolder, run: ClaimRun, state: object, found: list[StateRoot]) -> None:
+        written.append(len(found))
+        time.sleep(10)
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr(WorkFolder, "save_step", slow)
+    train(slot(processor), WorkFolder(tmp_path / "processor", CLAIM), threading.Event(), None)
+    assert written == [1, 2, 3, 4, 5, 6], "every step on the processor"
+    written.clear()
+    train(slot(load(Emulator())), WorkFolder(tmp_path / "device", CLAIM), threading.Event(), None)
+    assert written == [1, 6], "the rest took less than four times as long as writing the first, and the last is written"
+
+
 def test_a_program_that_does_not_fit_runs_on_the_processor(
     load: Load, processor: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,12 +190,26 @@ def test_games_are_played_on_the_processor_where_the_device_lacks_the_memory(loa
     assert job.executable(job.programs.step).shows
     found = pace.measure(job)
     assert (found.trains, found.defends) == ("emulated", "emulated")
-    device._size = device._size - device.memory.free + need.shown - 1
+    device._size -= available(device) - (need.shown - 1)
     found = pace.measure(job)
     assert (found.trains, found.defends) == ("emulated", "cpu")
     assert (
         slot(job).materialise(1, slot(job).start).graph == slot(processor).materialise(1, slot(processor).start).graph
     )
+
+
+def test_what_a_job_keeps_for_its_next_step_makes_room_for_another_job(load: Load, processor: Job) -> None:
+    device = Emulator()
+    first = load(device)
+    due = roots(slot(first))
+    used = device._size - device.memory.free
+    kept = available(device) - device.memory.free
+    assert kept > used // 4, "most of what a step takes"
+    device._size = 2 * used - kept + 4000  # two jobs' constants, and what one of them computes with
+    second = load(device)
+    assert roots(slot(second)) == due
+    assert roots(slot(first)) == due, "and the other way round"
+    assert second.executable(second.programs.step).place == "emulated"
 
 
 def test_a_device_that_is_lost_is_replaced_and_the_claim_defended(load: Load, processor: Job) -> None:

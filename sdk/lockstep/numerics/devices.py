@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lockstep.machine import memory
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.executor import Array, Context, Executable
@@ -157,8 +157,8 @@ def _step(executable: CudaExecutable, state: DeviceState, context: Context) -> N
 def _memory(device: str) -> tuple[int, int]:
     """(all, free) bytes."""
     if device == "cpu":
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
+        held = memory()
+        return held.total, held.available
     from lockstep.numerics.cuda import open_device
 
     return open_device(device).memory

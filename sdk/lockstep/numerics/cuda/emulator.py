@@ -7,11 +7,11 @@ speed, its compiler and its floating-point units.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 
 import numpy as np
 
+from lockstep.machine import memory
 from lockstep.numerics import _native, libraries
 from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, Memory, Words
 from lockstep.numerics.fused import ISA_FLAGS
@@ -51,7 +51,7 @@ class Emulator:
 
     def __init__(self, *, descending: bool = False, size: int | None = None) -> None:
         self._descending = descending
-        self._size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if size is None else size
+        self._size = memory().total if size is None else size
         self._allocations: dict[Address, Words] = {}
         self._overrun = False
 

@@ -20,7 +20,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from lockstep.numerics.cuda.device import Address, Device
-from lockstep.numerics.cuda.loaded import DeviceState, DeviceTensor, Loaded
+from lockstep.numerics.cuda.loaded import DeviceState, DeviceTensor, Loaded, available
 from lockstep.numerics.executor import DTYPES, Array, Context, Executable
 from lockstep.numerics.resident import Resident
 from lockstep.protocol.errors import PayloadInvalid
@@ -52,7 +52,7 @@ class CudaExecutable(Executable):
     @property
     def shows(self) -> bool:
         """Whether the device has room for what a game asks of a step; else the processor shows it."""
-        return self._loaded.need.shown <= self.device.memory.free
+        return self._loaded.need.shown <= available(self.device)
 
     def upload(self, state: Sequence[Array | None]) -> DeviceState:
         """A state on the device; raises PayloadInvalid as `run` does. What lies there already is not copied."""

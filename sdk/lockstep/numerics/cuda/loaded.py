@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
-from threading import Lock
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -49,22 +49,32 @@ class Pool:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._free: dict[int, list[Address]] = {}
-        self._taking = Lock()
         weakref.finalize(self, _free_all, device, self._free)
 
     def take(self, words: int) -> Buffer:
         """A buffer of so many words, with any contents; raises DeviceFailed if the device has no room for it."""
-        with self._taking:
-            held = self._free.setdefault(words, [])
-            return Buffer(held.pop() if held else self._allocated(words), held.append)
+        held = self._free.setdefault(words, [])
+        try:
+            return Buffer(held.pop(), held.append)
+        except IndexError:
+            return Buffer(self._allocated(words), held.append)
+
+    @property
+    def idle(self) -> int:
+        """Bytes that nobody uses."""
+        return 4 * sum(words * len(held) for words, held in list(self._free.items()))
+
+    def trim(self) -> None:
+        """Give the device back what nobody uses."""
+        _free_all(self._device, self._free)
 
     def _allocated(self, words: int) -> Address:
         try:
             return self._device.allocate(words)
         except DeviceFailed:
-            if not any(self._free.values()):
-                raise
-        _free_all(self._device, self._free)  # what is kept for another size makes room for this one
+            # What other Programs of this process keep for their next step makes room for this one.
+            for loaded in list(_programs.get(self._device, ())):
+                loaded.trim()
         return self._device.allocate(words)
 
     def filled(self, array: Array) -> Buffer:
@@ -78,9 +88,10 @@ class Pool:
 
 
 def _free_all(device: Device, free: dict[int, list[Address]]) -> None:
-    for held in free.values():
-        while held:
-            device.free(held.pop())
+    for held in list(free.values()):
+        with suppress(IndexError):  # whoever takes one meanwhile has it
+            while True:
+                device.free(held.pop())
 
 
 class DeviceTensor(NamedTuple):
@@ -120,7 +131,7 @@ class Loaded:
         self._arena = plan(program, self._generated.launches)
         self._all = plan(program, self._generated.launches, shown=True)
         self.need = self._needed()
-        free = device.memory.free
+        free = available(device)
         if self.need.step > free:
             raise DeviceFailed(
                 f"a step takes {self.need.step:,} bytes of {device.label}, which has {free:,} free",
@@ -132,12 +143,23 @@ class Loaded:
         self._context = self.pool.take(self._generated.context_words)
         self._scratch = self.pool.take(self._generated.scratch_words)
         self._empties = self.pool.filled(np.frombuffer(b"".join(EMPTY), np.uint32))
-        self._region: Buffer | None = None
         self._dataset: tuple[Array, Buffer] | None = None
         self._results = {alias.index for alias in program.outputs if alias.kind == Alias.OP_KIND}
         self._reads = reads(self._generated.launches)
         needed = self._arena.needed
         self._step = _Packed(self._generated, [i for i in range(len(program.ops)) if needed[i]])
+        _programs.setdefault(device, weakref.WeakSet()).add(self)
+
+    @property
+    def idle(self) -> int:
+        """Bytes that are kept for the next step alone."""
+        held = self._dataset
+        return self.pool.idle + (0 if held is None else held[0].nbytes)
+
+    def trim(self) -> None:
+        """Give the device back what is kept for the next step; who uses it now has it until it is done."""
+        self._dataset = None
+        self.pool.trim()
 
     def launch(
         self,
@@ -147,11 +169,12 @@ class Loaded:
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:
         """The outputs of the Program's ops, under way; None for an op that is none. `after` is called with each op."""
-        where = self._fixed(state, context, dataset)
+        rows = self._rows(dataset)
+        where = self._fixed(state, context, dataset, rows)
         outputs: list[DeviceTensor | None] = [None] * len(self._program.ops)
-        if self._region is None:
-            self._region = self.pool.take(self._arena.words)
-        where.update({(Space.OP, i): self._region.address + 4 * at for i, at in self._arena.offsets.items()})
+        # Given back when the step is started: what is written there later is asked for later.
+        region = self.pool.take(self._arena.words)
+        where.update({(Space.OP, i): region.address + 4 * at for i, at in self._arena.offsets.items()})
         for i in self._results:
             header = self._program.ops[i].header
             outputs[i] = DeviceTensor(header, self.pool.take(header.elements))
@@ -169,7 +192,8 @@ class Loaded:
     ) -> None:
         """Compute `ops` and what they read; `each` is called with an op of them and where its output lies until the
         call returns (a kernel that it starts still finds it)."""
-        where = self._fixed(state, context, dataset)
+        rows = self._rows(dataset)
+        where = self._fixed(state, context, dataset, rows)
         region = self.pool.take(self._all.words)
         where.update({(Space.OP, i): region.address + 4 * at for i, at in self._all.offsets.items()})
         run, wanted = set(ops), frozenset(ops)
@@ -243,32 +267,43 @@ class Loaded:
         return Need(4 * step, 4 * (fixed + inputs + self._all.words + hashing))
 
     def _fixed(
-        self, state: Sequence[DeviceTensor | None], context: Context, dataset: Array | None
+        self, state: Sequence[DeviceTensor | None], context: Context, dataset: Array | None, rows: Buffer | None
     ) -> dict[tuple[Space, int], Address]:
         """Where everything lies that is no op's output."""
-        self._device.enter()
-        rows = 0 if dataset is None else len(dataset)
-        drawn = [
-            reference.drawn_row(context.seed, context.words, first + j, rows)
-            for first, count in self._generated.draws
-            for j in range(count)
+        count = 0 if dataset is None else len(dataset)
+        draws = [
+            reference.drawn_row(context.seed, context.words, first + j, count)
+            for first, drawn in self._generated.draws
+            for j in range(drawn)
         ]
-        words = np.array([*context.words, *np.frombuffer(context.seed, "<u4"), *drawn], np.uint32)
+        words = np.array([*context.words, *np.frombuffer(context.seed, "<u4"), *draws], np.uint32)
         self._device.write(self._context.address, words)
         where = {(Space.CONST, k): const.address for k, const in enumerate(self._consts)}
         where[Space.CONTEXT, 0] = self._context.address
         where[Space.SCRATCH, 0] = self._scratch.address
-        if dataset is not None:
-            where[Space.DATASET, 0] = self._held(dataset).address
+        if rows is not None:
+            where[Space.DATASET, 0] = rows.address
         where.update({(Space.STATE, k): held.buffer.address for k, held in enumerate(state) if held is not None})
         return where
 
-    def _held(self, dataset: Array) -> Buffer:
+    def _rows(self, dataset: Array | None) -> Buffer | None:
         """The dataset on the device; copied again unless it is the same array, and one that nobody writes to."""
-        if self._dataset is None or self._dataset[0] is not dataset or dataset.flags.writeable:
-            self._dataset = None
-            self._dataset = dataset, self.pool.filled(dataset)
-        return self._dataset[1]
+        self._device.enter()
+        if dataset is None:
+            return None
+        held = self._dataset
+        if held is None or held[0] is not dataset or dataset.flags.writeable:
+            self._dataset = None  # the other one's place may be needed
+            held = self._dataset = dataset, self.pool.filled(dataset)
+        return held[1]
+
+
+_programs: weakref.WeakKeyDictionary[Device, weakref.WeakSet[Loaded]] = weakref.WeakKeyDictionary()
+
+
+def available(device: Device) -> int:
+    """Bytes of a device that this process could have: what is free, and what its Programs keep for their next step."""
+    return device.memory.free + sum(loaded.idle for loaded in list(_programs.get(device, ())))
 
 
 class _Packed:
