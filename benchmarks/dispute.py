@@ -98,7 +98,7 @@ class FlippedStep:
 
     @cached_property
     def _flipped(self) -> Contents:
-        array = self.honest.outputs[self.op].copy()
+        array = self.honest.output(self.op).array.copy()
         array.reshape(-1).view(np.uint32)[self.element] = self.word
         return Contents(array)
 

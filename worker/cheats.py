@@ -16,12 +16,13 @@ import numpy as np
 
 from lockstep.jobs import ClaimRun, Schedule, State
 from lockstep.numerics import scalar
-from lockstep.numerics.executor import to_array, to_bytes
+from lockstep.numerics.executor import Array, to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
-from lockstep.numerics.trace import StepTrace
+from lockstep.numerics.trace import Made, StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.types import TensorRoot
 from lockstep.settings import DEVNET_CHAIN_ID
 
 Lies = Mapping[tuple[int, int], tuple[int, ...]]
@@ -115,8 +116,8 @@ class LyingRun(ClaimRun):
         if forgery is None:
             return super().materialise(t, state)
         step = self.show(forgery.program, t, state)
-        outputs = tuple(a for i, a in enumerate(step.outputs) if i != forgery.hidden)
-        return LyingStep(self.program(t), step.before, outputs, step.next, step.context, step.rows, lies=lies)
+        made = Behind(step.made, forgery.hidden)
+        return LyingStep(self.program(t), step.before, made, step.context, step.rows, lies=lies)
 
     @property
     def lied(self) -> bool:
@@ -152,6 +153,25 @@ class LyingRun(ClaimRun):
             lying = self.compute(forgery.program, nudge.t, state)
             if self.root(nudge.t, lying) != honest.root:
                 yield forgery, lies
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A forged Program's outputs (`trace.Made`) under the numbers of the honest one's ops."""
+
+    forged: Made
+    hidden: int | None
+
+    @property
+    def roots(self) -> tuple[TensorRoot, ...]:
+        """All but the hidden one's."""
+        return tuple(root for i, root in enumerate(self.forged.roots) if i != self.hidden)
+
+    def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
+        """The outputs of some ops."""
+        behind = {op: op if self.hidden is None or op < self.hidden else op + 1 for op in ops}
+        made = self.forged.arrays(frozenset(behind.values()))
+        return {op: made[at] for op, at in behind.items()}
 
 
 @dataclass(frozen=True)

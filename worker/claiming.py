@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ from lockstep.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payl
 from lockstep.merging import RoundRecord, base_checkpoint, fetch_payloads, payload_bytes
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
-from lockstep.numerics.trace import StepTrace, layout_root
+from lockstep.numerics.trace import StepTrace, TensorShelf, layout_root
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.program import CHUNK, Kind
+from lockstep.protocol.program import CHUNK, Kind, Program
 from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot
 from worker.progress import Material, WorkFolder
 
@@ -34,6 +34,9 @@ REST = 4
 
 CHECKED_TERMS = 1 << 12
 """Folds of more terms are checked by one chunk."""
+
+CHECKED_BYTES = 1 << 30
+"""Tensors that a check has in memory at a time, or those of one op."""
 
 
 class Stopped(Exception):
@@ -145,23 +148,47 @@ def check_step(step: StepTrace, t: int, root: StateRoot, random: Random) -> None
 
     Raises DoctorError: a claim of this machine would lose its stake.
     """
-    program, operands = step.program, step.operands()
+    program = step.program
     # INVARIANT: what would be shown in a game is what is claimed.
     if step.root != root:
         raise _unfit(f"step {t} gives another state when its tensors are kept")
-    for _ in range(CHECKED_WORDS):
-        index = random.randrange(len(program.ops))
-        op = program.ops[index]
-        element = random.randrange(op.header.elements)
-        if op.kind == Kind.FOLD and op.k_terms > CHECKED_TERMS:
-            group = random.randrange(-(-op.chunks // CHUNK)) if op.chunks > CHUNK else None
-            words = step.partials(index, element, group)
-            j = random.randrange(len(words))
-            expected, got = reference.chunk(op, element, CHUNK * (group or 0) + j, operands), words[j]
-        else:
-            expected, got = reference.element(op, element, operands), int(step.output(index).words[element])
-        if expected != got:
-            raise _unfit(f"op {index} ({program.name_of(index)}), element {element} of step {t} is not what it must be")
+    for words in _batches(program, sorted(_drawn(program, random) for _ in range(CHECKED_WORDS))):
+        part = replace(step, place=TensorShelf())
+        part.hold(frozenset(index for index, _ in words))
+        for index, element in words:
+            expected, got = _word(part, index, element, random)
+            if expected != got:
+                raise _unfit(
+                    f"op {index} ({program.name_of(index)}), element {element} of step {t} is not what it must be"
+                )
+
+
+def _drawn(program: Program, random: Random) -> tuple[int, int]:
+    index = random.randrange(len(program.ops))
+    return index, random.randrange(program.ops[index].header.elements)
+
+
+def _batches(program: Program, words: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """(op, element) in lists whose ops and what they read fit into CHECKED_BYTES, or are one op's."""
+    batch: list[tuple[int, int]] = []
+    for word in words:
+        ops = frozenset(index for index, _ in (*batch, word))
+        if batch and program.held_bytes(ops) > CHECKED_BYTES:
+            yield batch
+            batch = []
+        batch.append(word)
+    yield batch
+
+
+def _word(step: StepTrace, index: int, element: int, random: Random) -> tuple[int, int]:
+    """(what an element, or of a long fold a chunk of it, must be; what it is)."""
+    op, operands = step.program.ops[index], step.operands()
+    if op.kind != Kind.FOLD or op.k_terms <= CHECKED_TERMS:
+        return reference.element(op, element, operands), int(step.output(index).words[element])
+    group = random.randrange(-(-op.chunks // CHUNK)) if op.chunks > CHUNK else None
+    words = step.partials(index, element, group)
+    j = random.randrange(len(words))
+    return reference.chunk(op, element, CHUNK * (group or 0) + j, operands), words[j]
 
 
 def _unfit(what: str) -> DoctorError:

@@ -7,8 +7,8 @@ say again, so a process that was killed sits down where it stood.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from math import inf
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 from lockstep.chain import games
 from lockstep.jobs import ClaimRun, State
+from lockstep.numerics.executor import Array
+from lockstep.numerics.trace import StepTrace, TensorShelf
 from lockstep.protocol import honest, merkle, moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.game import Game
 from lockstep.protocol.moves import DEFENDERS, Event, Move, Phase, Verdict
 from lockstep.protocol.openings import Levels, MaterialisedStep, Tensor
 from lockstep.protocol.program import Program
-from lockstep.protocol.types import GameId, Seconds, StateRoot
+from lockstep.protocol.types import GameId, Seconds, StateRoot, TensorRoot
 from lockstep.shelf import Shelf, bytes_of
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ class NotAtHand(Exception):
 class HeldClaim:
     """A claim as one party computed it, its steps materialised on demand.
 
-    What that takes (states, materialised steps) lies on a shelf and can be made again; states that games argue from
-    are on disk too, where `states` says so. A step's tree, once made, stays.
+    What that takes (states, single tensors of steps) lies on a shelf and can be made again; states that games argue
+    from are on disk too, where `states` says so. A step's tree, once made, stays.
     """
 
     run: ClaimRun
@@ -57,7 +59,7 @@ class HeldClaim:
     states: ClaimStates | None = field(default=None, repr=False)
     wanted: frozenset[int] = frozenset()
     """Transitions that open games are about."""
-    _outlines: dict[int, Outline] = field(default_factory=dict, repr=False)
+    _trees: dict[int, Tree] = field(default_factory=dict, repr=False)
     _pinned: dict[int, MaterialisedStep] = field(default_factory=dict, repr=False)
     """Steps that cannot be made again from the run."""
 
@@ -77,39 +79,50 @@ class HeldClaim:
         return () if self.run.carried is None else self.run.carried.words
 
     def step(self, t: int) -> MaterialisedStep:
-        """Transition t with all that a game may ask of it."""
-        known = self.in_memory(t) or self.outline(t)
-        return self.whole(t) if known is None else known
+        """Transition t with all that a game may ask of it, for one move."""
+        pinned = self._pinned.get(t)
+        if pinned is not None:
+            return pinned
+        if t not in self._trees:
+            self.whole(t)
+        return Shown(self._trees[t], self.place(t), lambda: self.whole(t))
 
-    def in_memory(self, t: int) -> MaterialisedStep | None:
-        """Transition t with its tensors, if they are in memory."""
-        known: MaterialisedStep | None = self._pinned.get(t) or self.shelf.get((self, "step", t))
-        return known
-
-    def outline(self, t: int) -> Outline | None:
-        """The tree of transition t, if it was made."""
-        return self._outlines.get(t)
+    def at_hand(self, t: int) -> MaterialisedStep:
+        """Transition t, as far as it is in memory; what is not raises NotAtHand, here or when it is asked for."""
+        pinned = self._pinned.get(t)
+        if pinned is not None:
+            return pinned
+        if t not in self._trees:
+            raise NotAtHand
+        return Shown(self._trees[t], self.place(t), lambda: self._in_memory(t))
 
     def has(self, t: int) -> bool:
-        """Tells if transition t can be shown without a replay: its tensors are in memory, or S_{t-1} is."""
+        """Tells if transition t can be shown without a replay: S_{t-1} is in memory."""
         return t in self._pinned or any((self, kind, t) in self.shelf for kind in ("step", "state"))
 
-    def whole(self, t: int) -> MaterialisedStep:
-        """Transition t with its tensors, made again if they had to go."""
-        known = self.in_memory(t)
-        if known is None:
-            before = self.approach(t)
-            assert before is not None, "nothing limits the time"
-            known = self.hold(t, before)
-        return known
+    def whole(self, t: int) -> StepTrace:
+        """Transition t from the tensors of S_{t-1}, which are computed again if they had to go."""
+        known: StepTrace | None = self.shelf.get((self, "step", t))
+        if known is not None:
+            return known
+        before = self.approach(t)
+        assert before is not None, "nothing limits the time"
+        return self.hold(t, before)
 
-    def hold(self, t: int, before: State) -> MaterialisedStep:
-        """Materialise transition t from the tensors of S_{t-1}, where they are at hand."""
+    def hold(self, t: int, before: State) -> StepTrace:
+        """Materialise transition t from the tensors of S_{t-1}, where they are at hand; its tree is made now."""
         self._keep_state(t, before)
-        step = self.run.materialise(t, before)
-        self._outlines[t] = Outline(self, t, step.program, step.graph, step.prev)
-        self.shelf.put((self, "step", t), step, bytes_of(step.outputs), lambda: t in self.wanted)
+        step = replace(self.run.materialise(t, before), place=self.place(t))
+        if t not in self._trees:
+            self._trees[t] = Tree(step.program, step.graph, step.prev)
+        # Its state is the one that was kept just now, and takes no memory of its own.
+        self.shelf.drop((self, "state", t))
+        self.shelf.put((self, "step", t), step, bytes_of(before, self.run.start), lambda: t in self.wanted)
         return step
+
+    def place(self, t: int) -> TensorShelf:
+        """Where the tensors of transition t lie between moves."""
+        return TensorShelf(self.shelf, (self, "tensors", t), lambda: t in self.wanted)
 
     def keep(self, t: int, step: MaterialisedStep) -> None:
         """Keep a transition that was materialised elsewhere."""
@@ -141,7 +154,7 @@ class HeldClaim:
         """(k, the tensors of S_{k-1}), k <= t as large as can be had."""
         on_disk = [] if self.states is None else [s + 1 for s in self.states.kept() if s < t]
         for k in sorted({*on_disk, *range(2, t + 1)}, reverse=True):
-            state: State | None = self.shelf.get((self, "state", k))
+            state = self._shelved(k)
             if state is None and k in on_disk and self.states is not None:
                 state = self.states.load(self.run, k - 1, self.trace[k - 2])
                 if state is not None:
@@ -149,6 +162,18 @@ class HeldClaim:
             if state is not None:
                 return k, state
         return 1, self.run.start
+
+    def _in_memory(self, t: int) -> StepTrace:
+        known: StepTrace | None = self.shelf.get((self, "step", t))
+        if known is None:
+            raise NotAtHand
+        return replace(known, made=InMemory())
+
+    def _shelved(self, t: int) -> State | None:
+        """The tensors of S_{t-1}, if they are in memory."""
+        step: StepTrace | None = self.shelf.get((self, "step", t))
+        state: State | None = self.shelf.get((self, "state", t)) if step is None else list(step.before)
+        return state
 
     def _keep_state(self, t: int, before: State) -> None:
         """S_{t-1} on the shelf if a game is about t, on disk if there is one."""
@@ -159,21 +184,43 @@ class HeldClaim:
             self._put_state(t, before)
 
     def _put_state(self, t: int, before: State) -> None:
-        if t > 1:
+        if t > 1 and (self, "step", t) not in self.shelf:
             before = list(before)  # a device's memory is for what it computes
             size = bytes_of(before, self.run.start)
             self.shelf.put((self, "state", t), before, size, lambda: t in self.wanted)
 
 
-class Outline:
-    """A materialised step without its tensors: its tree stays, they are made again when one is asked for."""
+@dataclass(frozen=True)
+class Tree:
+    """What of a materialised step stays in memory."""
 
-    def __init__(self, held: HeldClaim, t: int, program: Program, graph: Levels, prev: Levels) -> None:
-        self.program = program
-        self.graph = graph
-        self.prev = prev
-        self._held = held
-        self._t = t
+    program: Program
+    graph: Levels
+    prev: Levels
+
+
+class InMemory:
+    """The outputs of a step's ops (`trace.Made`) while none may be computed: raises NotAtHand."""
+
+    @property
+    def roots(self) -> tuple[TensorRoot, ...]:
+        """Those of a step that was made are in its tree."""
+        raise NotAtHand
+
+    def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
+        """What is in memory is not asked for here."""
+        raise NotAtHand
+
+
+class Shown:
+    """A step as one move sees it: its tree, and tensors from where they lie; the step itself only if one is missing."""
+
+    def __init__(self, tree: Tree, place: TensorShelf, find: Callable[[], StepTrace]) -> None:
+        self.program = tree.program
+        self.graph = tree.graph
+        self.prev = tree.prev
+        self._place = place
+        self._find = find
 
     @property
     def root(self) -> StateRoot:
@@ -182,30 +229,26 @@ class Outline:
         return StateRoot(merkle.node_at(self.graph, s, self.program.state_block >> s))
 
     def output(self, op: int) -> Tensor:
-        """The output of an op; it stays for a while, since a game asks for it at several moves."""
-        key = (self._held, "tensor", self._t, op)
-        found: Tensor | None = self._held.shelf.get(key)
-        if found is None:
-            found = self._whole.output(op)
-            size = 4 * found.header.elements
-            self._held.shelf.put(key, found, size, lambda: self._t in self._held.wanted)
-        return found
+        """The output of an op."""
+        found = self._place.get(op)
+        return self._step.output(op) if found is None else found
 
     def state(self, entry: int) -> Tensor:
         """A tensor of S_{t-1}."""
-        return self._whole.state(entry)
+        return self._step.state(entry)
 
     def dataset(self) -> Tensor:
         """The job's dataset."""
-        return self._whole.dataset()
+        return self._step.dataset()
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
         """One level of a fold's partials."""
-        return self._whole.partials(op, element, group)
+        return self._step.partials(op, element, group)
 
-    @property
-    def _whole(self) -> MaterialisedStep:
-        return self._held.whole(self._t)
+    @cached_property
+    def _step(self) -> StepTrace:
+        # A copy: what this move asks for lives as long as it does, and no longer.
+        return replace(self._find())
 
 
 @dataclass(frozen=True)
@@ -232,32 +275,13 @@ class AtHand:
 
     def step(self, t: int) -> MaterialisedStep:
         """Transition t, as far as it is in memory."""
-        held = self._held
-        found = held.in_memory(t)
-        if found is not None:
-            return found
-        outline = held.outline(t)
-        if outline is None:
-            raise NotAtHand
-        return _OutlineAtHand(held, t, outline.program, outline.graph, outline.prev)
+        return self._held.at_hand(t)
 
     @property
     def _held(self) -> HeldClaim:
         if self.known is None:
             raise NotAtHand
         return self.known
-
-
-class _OutlineAtHand(Outline):
-    def output(self, op: int) -> Tensor:
-        found: Tensor | None = self._held.shelf.get((self._held, "tensor", self._t, op))
-        if found is None:
-            raise NotAtHand
-        return found
-
-    @property
-    def _whole(self) -> MaterialisedStep:
-        raise NotAtHand
 
 
 class Side(Enum):

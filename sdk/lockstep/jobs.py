@@ -295,12 +295,9 @@ class ClaimRun:
         return self.show(self.program(t), t, state)
 
     def show(self, program: Program, t: int, state: State) -> StepTrace:
-        """`materialise` with a Program in the place of transition t's."""
-        try:
-            return materialise(self.job.showing(program), state, self.context(t), self.job.dataset)
-        except DeviceFailed as failure:
-            executable = self.job.give_up(program, failure)
-        return materialise(executable, list(state), self.context(t), self.job.dataset)
+        """`materialise` with a Program in the place of transition t's. A device that fails on the way is given up."""
+        instead = partial(self.job.give_up, program)
+        return materialise(self.job.showing(program), state, self.context(t), self.job.dataset, instead)
 
     def states(self, after: int = 0, state: State | None = None) -> Iterator[tuple[int, State, StateRoot]]:
         """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).

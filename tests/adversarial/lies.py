@@ -14,8 +14,9 @@ import numpy as np
 from lockstep.jobs import ClaimRun, State
 from lockstep.numerics.executor import to_bytes
 from lockstep.numerics.scalar import Op as Code
-from lockstep.numerics.trace import StepTrace, materialise
+from lockstep.numerics.trace import StepTrace, materialise, tensor_root
 from lockstep.protocol.program import Alias, Const, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.types import TensorRoot
 from worker.cheats import inserted
 
 Array = np.ndarray
@@ -31,7 +32,7 @@ class Lying(ClaimRun):
 
     def advance(self, t: int, state: State) -> State:
         """The tensors of S_t as the liar has them."""
-        return list(self.materialise(t, state).next)
+        return list(next_of(self.materialise(t, state)))
 
     def materialise(self, t: int, state: State) -> StepTrace:
         """What the liar shows of transition t."""
@@ -46,7 +47,53 @@ def lying(honest: ClaimRun, lie: Lie) -> Lying:
 
 
 @dataclass(frozen=True)
-class Shown(StepTrace):
+class Given:
+    """Outputs that are there (`trace.Made`)."""
+
+    outputs: tuple[Array, ...]
+
+    @property
+    def roots(self) -> tuple[TensorRoot, ...]:
+        return tuple(tensor_root(array) for array in self.outputs)
+
+    def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
+        return {op: self.outputs[op] for op in ops}
+
+
+@dataclass(frozen=True)
+class Written(StepTrace):
+    """A step whose new state is written down: its entries need not be those that the Program names."""
+
+    next: tuple[Array | None, ...] = ()
+
+    @property
+    def entries(self) -> tuple[TensorRoot | None, ...]:
+        return tuple(None if array is None else tensor_root(array) for array in self.next)
+
+
+def written(step: StepTrace, outputs: Sequence[Array], after: Sequence[Array | None]) -> Written:
+    """The step with these outputs and this new state."""
+    return Written(step.program, step.before, Given(tuple(outputs)), step.context, step.rows, next=tuple(after))
+
+
+def outputs_of(step: StepTrace) -> tuple[Array, ...]:
+    """The outputs of all ops, in order."""
+    made = step.made.arrays(frozenset(range(len(step.program.ops))))
+    return tuple(made[op] for op in range(len(step.program.ops)))
+
+
+def next_of(step: StepTrace) -> tuple[Array | None, ...]:
+    """The tensors of S_t."""
+    if isinstance(step, Written):
+        return step.next
+    named = frozenset(a.index for a in step.program.outputs if a.kind == Alias.OP_KIND)
+    made = step.made.arrays(named)
+    sources = {Alias.OP_KIND: made, Alias.STATE_KIND: step.before}
+    return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in step.program.outputs)  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Shown(Written):
     """The honest Program over a forged one's tensors."""
 
     forged: StepTrace | None = None
@@ -60,18 +107,22 @@ class Shown(StepTrace):
         return super().partials(op, element, group)
 
 
+def shown(honest: StepTrace, forged: StepTrace, behind: Mapping[int, int]) -> Shown:
+    """The forged step under the honest Program's name; op -> the op of it that is shown."""
+    made = outputs_of(forged)
+    return Shown(
+        honest.program, honest.before, Given(tuple(made[behind[op]] for op in range(len(behind)))), honest.context,
+        honest.rows, next=next_of(forged), forged=forged, behind=behind,
+    )  # fmt: skip
+
+
 def by_program(program: Callable[[Program], Program], shows: Callable[[int], int] = lambda op: op) -> Lie:
     """A lie that runs another Program; `shows(op)` is the op of it that is shown as op of the honest one."""
 
     def lie(run: Lying, t: int, honest: StepTrace) -> StepTrace:
         made = program(honest.program)
         forged = materialise(run.job.executable(made), honest.before, honest.context, honest.rows)
-        behind = {op: shows(op) for op in range(len(honest.program.ops))}
-        outputs = tuple(forged.outputs[behind[op]] for op in behind)
-        return Shown(
-            honest.program, honest.before, outputs, forged.next, honest.context, honest.rows, forged=forged,
-            behind=behind,
-        )  # fmt: skip
+        return shown(honest, forged, {op: shows(op) for op in range(len(honest.program.ops))})
 
     return lie
 
@@ -84,12 +135,12 @@ def at(t: int | Sequence[int], lie: Lie) -> Lie:
 
 def changed(step: StepTrace, outputs: Mapping[int, Array]) -> StepTrace:
     """The step with other outputs of some ops, and the state's entries that name them; nothing else follows."""
-    made = tuple(outputs.get(op, old) for op, old in enumerate(step.outputs))
+    made = tuple(outputs.get(op, old) for op, old in enumerate(outputs_of(step)))
     after = tuple(
         made[alias.index].reshape(old.shape) if old is not None and alias.kind == Alias.OP_KIND else old
-        for alias, old in zip(step.program.outputs, step.next, strict=True)
+        for alias, old in zip(step.program.outputs, next_of(step), strict=True)
     )
-    return StepTrace(step.program, step.before, made, after, step.context, step.rows)
+    return written(step, made, after)
 
 
 def words(array: Array) -> Array:
@@ -139,9 +190,9 @@ def skipping(hidden: int) -> Callable[[int], int]:
 
 def recomputed(run: Lying, made: StepTrace, at_op: int) -> StepTrace:
     """The step with everything behind op `at_op` computed from its output as it stands in `made`."""
-    program, shown = made.program, made.outputs[at_op]
+    program, claimed = made.program, made.output(at_op).array
     const = len(program.consts)
-    consts = (*program.consts, Const(program.ops[at_op].header, to_bytes(shown)))
+    consts = (*program.consts, Const(program.ops[at_op].header, to_bytes(claimed)))
     strides = row_major(program.ops[at_op].extents)
     copy = Op(
         Kind.MAP, program.ops[at_op].dtype, program.ops[at_op].extents, (View(Tag.CONST, const, 0, strides),),
@@ -149,7 +200,7 @@ def recomputed(run: Lying, made: StepTrace, at_op: int) -> StepTrace:
     )  # fmt: skip
     forged = replace(with_op(program, at_op, copy), consts=consts)
     step = materialise(run.job.executable(forged), made.before, made.context, made.rows)
-    return StepTrace(program, made.before, step.outputs, step.next, made.context, made.rows)
+    return written(made, outputs_of(step), next_of(step))
 
 
 def row_major(extents: Sequence[int]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ def play(court: Court) -> Ended:
 
     def lie(run: Lying, t: int, step: StepTrace) -> StepTrace:
         op = named(step.program, "difference")
-        return changed(step, {op: theirs.reshape(step.outputs[op].shape)})
+        return changed(step, {op: theirs.reshape(step.output(op).array.shape)})
 
     honest = court.run(0)
     declared = Where(ENCODE, named(honest.program(ENCODE), "difference"), 0, rule="op")

@@ -54,19 +54,19 @@ def rows_of_the_batch(program: Program) -> int:
 def halved(run, t, step):  # type: ignore[no-untyped-def]
     """The payload claims half the sum."""
     op = behind(step.program, 0)
-    return changed(step, {op: step.outputs[op] * np.array([0.5, 1, 1], np.float32)})
+    return changed(step, {op: step.output(op).array * np.array([0.5, 1, 1], np.float32)})
 
 
 def one_ulp_less(run, t, step):  # type: ignore[no-untyped-def]
     """The sum has one ulp less; what is added later is added to that."""
     op = behind(step.program, SUM)
-    return changed(step, {op: with_word(step.outputs[op], 0, int(words(step.outputs[op])[0]) - 1)})
+    return changed(step, {op: with_word(step.output(op).array, 0, int(words(step.output(op).array)[0]) - 1)})
 
 
 def easier_batch(run, t, step):  # type: ignore[no-untyped-def]
     """One batch is said to be easier, and everything behind that is computed honestly."""
     op = loss_of_the_batch(step.program)
-    return recomputed(run, changed(step, {op: step.outputs[op] * np.float32(0.9)}), op)
+    return recomputed(run, changed(step, {op: step.output(op).array * np.float32(0.9)}), op)
 
 
 def other_rows(program: Program) -> Program:
@@ -160,7 +160,7 @@ def lying_merger(court: Court) -> Ended:
 
     def less(run, t, step):  # type: ignore[no-untyped-def]
         op = behind(step.program, 1)
-        return changed(step, {op: step.outputs[op] * np.array([0.9, 1, 1], np.float32)})
+        return changed(step, {op: step.output(op).array * np.array([0.9, 1, 1], np.float32)})
 
     claim = court.merge(lambda honest: lying(honest, less))
     merger = court.name_of(court.record(claim).worker)

@@ -59,8 +59,7 @@ def client(court: Court) -> Ended:
 def contract(court: Court) -> Ended:
     """A deployment whose Arbiter is off by one opcode gives other words for an honest step's elements."""
     held = HeldClaim.of(court.run(0))
-    step, statement = held.step(1), statement_of(court, held)
-    assert isinstance(step, StepTrace)
+    step, statement = held.whole(1), statement_of(court, held)
     arbiter = court.contracts.addresses.arbiter
     sound = bytes(court.devnet.w3.eth.get_code(arbiter))
     assert list(disagreements(court, step, statement, sound)) == [], "the deployed Arbiter computes our bits"

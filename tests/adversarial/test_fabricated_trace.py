@@ -21,7 +21,7 @@ def random_states(honest: ClaimRun) -> Lying:
             return None
         random = np.random.default_rng(t)
         ops = [named(step.program, name) for name in ("m", "v", "p")]
-        return changed(step, {op: random.normal(size=step.outputs[op].shape).astype(np.float32) for op in ops})
+        return changed(step, {op: random.normal(size=step.output(op).array.shape).astype(np.float32) for op in ops})
 
     return lying(honest, lie)
 

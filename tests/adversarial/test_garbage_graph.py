@@ -10,15 +10,15 @@ from lockstep.disputes import HeldClaim, Side
 from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
-from tests.adversarial.lies import named
+from tests.adversarial.lies import named, next_of, outputs_of, written
 
 STEP = 2
 
 
 def garbage(step: StepTrace, op: int) -> StepTrace:
     """The honest step with ones for the output of an op that no state entry names."""
-    outputs = tuple(np.ones_like(a) if i == op else a for i, a in enumerate(step.outputs))
-    return StepTrace(step.program, step.before, outputs, step.next, step.context, step.rows)
+    outputs = tuple(np.ones_like(a) if i == op else a for i, a in enumerate(outputs_of(step)))
+    return written(step, outputs, next_of(step))
 
 
 def play(court: Court, name: str) -> Ended:
@@ -28,7 +28,7 @@ def play(court: Court, name: str) -> Ended:
     op = named(honest.run.program(STEP), name)
     game = court.open_at(claims[0], STEP, "verifier")
     posted = HeldClaim(honest.run, honest.trace)
-    posted.keep(STEP, garbage(honest.step(STEP), op))  # type: ignore[arg-type]
+    posted.keep(STEP, garbage(honest.whole(STEP), op))  # type: ignore[arg-type]
     defender = court.seat(game, Side.DEFENDER, posted, "worker-0").turn
     court.play(game, defender, court.seat(game, Side.CHALLENGER, honest, "verifier").turn)
     court.settle()

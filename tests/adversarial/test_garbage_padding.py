@@ -33,9 +33,7 @@ class Littered(StepTrace):
 
 
 def littered(step: StepTrace, position: int) -> Littered:
-    return Littered(
-        step.program, step.before, step.outputs, step.next, step.context, step.rows, position=position
-    )  # fmt: skip
+    return Littered(step.program, step.before, step.made, step.context, step.rows, position=position)
 
 
 def play(court: Court, which: int) -> Ended:
@@ -46,7 +44,7 @@ def play(court: Court, which: int) -> Ended:
     position = range(len(program.ops), program.state_block)[which]
     game = court.open_at(claims[0], STEP, "verifier")
     posted = HeldClaim(honest.run, honest.trace)
-    posted.keep(STEP, littered(honest.step(STEP), position))  # type: ignore[arg-type]
+    posted.keep(STEP, littered(honest.whole(STEP), position))  # type: ignore[arg-type]
     defender = court.seat(game, Side.DEFENDER, posted, "worker-0").turn
     court.play(game, defender, court.seat(game, Side.CHALLENGER, honest, "verifier").turn)
     court.settle()

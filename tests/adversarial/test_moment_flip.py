@@ -15,8 +15,8 @@ def flips(name: str, bit: int) -> Lie:
 
     def lie(run: Lying, t: int, step: StepTrace) -> StepTrace:
         op = named(step.program, name)
-        word = int(words(step.outputs[op])[ELEMENT]) ^ 1 << bit
-        return changed(step, {op: with_word(step.outputs[op], ELEMENT, word)})
+        word = int(words(step.output(op).array)[ELEMENT]) ^ 1 << bit
+        return changed(step, {op: with_word(step.output(op).array, ELEMENT, word)})
 
     return at(STEP, lie)
 

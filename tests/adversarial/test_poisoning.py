@@ -17,7 +17,7 @@ RELATIVE = 1e-5
 def poisoned(run: Lying, t: int, step: StepTrace) -> StepTrace:
     """The payload, a hundred-thousandth of its length further in a direction of the attacker's choice."""
     op = named(step.program, "difference")
-    payload = step.outputs[op]
+    payload = step.output(op).array
     direction = np.where(np.arange(payload.size) % 2, 1, -1).astype(np.float32)
     push = (np.float32(RELATIVE * np.linalg.norm(payload)) * direction).reshape(payload.shape)
     moved = (payload + push).astype(np.float32)

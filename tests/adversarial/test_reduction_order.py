@@ -10,7 +10,7 @@ from lockstep.numerics.trace import StepTrace, materialise
 from lockstep.protocol.program import F32, Alias, Instr, Kind, Op, Program, Tag, View
 from tests.adversarial.cheat import Cheat, convicts, run
 from tests.adversarial.court import Court, Where
-from tests.adversarial.lies import Lying, Shown, at, named
+from tests.adversarial.lies import Lying, at, named, shown
 from tests.toyjob import SIZE, STEPS, TERMS
 
 _MOVE = (Instr(Code.MOV),)
@@ -41,8 +41,7 @@ def backwards(run: Lying, t: int, step: StepTrace) -> StepTrace:
         step.rows,
     )  # fmt: skip
     behind = {op: op if op < at_fold else op + 2 for op in range(len(ops))}
-    shown = tuple(forged.outputs[behind[op]] for op in behind)
-    return Shown(program, step.before, shown, forged.next, step.context, step.rows, forged=forged, behind=behind)
+    return shown(step, forged, behind)
 
 
 def _later(op: Op, at_fold: int) -> Op:

@@ -26,7 +26,7 @@ def puts(word: int) -> Lie:
 
     def lie(run: Lying, t: int, step: StepTrace) -> StepTrace:
         op = named(step.program, "v")
-        return changed(step, {op: with_word(step.outputs[op], ELEMENT, word)})
+        return changed(step, {op: with_word(step.output(op).array, ELEMENT, word)})
 
     return at(STEP, lie)
 

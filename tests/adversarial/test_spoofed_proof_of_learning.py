@@ -25,7 +25,7 @@ def spoofed(honest: ClaimRun) -> Lying:
         if t > run.job.params.inner_steps:
             return None
         op = named(step.program, "p")
-        old = step.outputs[op]
+        old = step.output(op).array
         moved = (old + np.float32(TOLERANCE / 2) * np.sign(target - old)).astype(np.float32)
         assert np.abs(moved - old).max() < TOLERANCE, "a verifier with a tolerance would accept it"
         return changed(step, {op: moved})

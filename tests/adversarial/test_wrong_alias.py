@@ -5,7 +5,7 @@ import pytest
 from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, convicts, run
 from tests.adversarial.court import Court, Where
-from tests.adversarial.lies import Lie, Lying, at, named
+from tests.adversarial.lies import Lie, Lying, at, named, next_of, outputs_of, written
 
 STEP = 2
 
@@ -14,9 +14,9 @@ def swaps(entry: int, shown: str | int) -> Lie:
     """State entry `entry` holds the output of another op (a name) or another tensor of S_{t-1} (a number)."""
 
     def lie(run: Lying, t: int, step: StepTrace) -> StepTrace:
-        other = step.outputs[named(step.program, shown)] if isinstance(shown, str) else step.before[shown]
-        after = tuple(other if k == entry else tensor for k, tensor in enumerate(step.next))
-        return StepTrace(step.program, step.before, step.outputs, after, step.context, step.rows)
+        other = step.output(named(step.program, shown)).array if isinstance(shown, str) else step.before[shown]
+        after = tuple(other if k == entry else tensor for k, tensor in enumerate(next_of(step)))
+        return written(step, outputs_of(step), after)
 
     return at(STEP, lie)
 

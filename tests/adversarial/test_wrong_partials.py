@@ -13,7 +13,7 @@ from lockstep.protocol import moves
 from lockstep.protocol.types import Seconds
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
-from tests.adversarial.lies import Lying, at, changed, lying, named, recomputed, with_word, words
+from tests.adversarial.lies import Lying, Written, at, changed, lying, named, next_of, recomputed, with_word, words
 from tests.toyjob import SIZE
 from worker.cheats import wrong_partials
 
@@ -21,30 +21,32 @@ STEP, CHUNK = 1, 1
 
 
 @dataclass(frozen=True)
-class Padded(StepTrace):
+class Padded(Written):
     """A step whose one gradient word is a lie, with partials that combine to it."""
 
-    place: tuple[int, int] = (0, 0)
+    cell: tuple[int, int] = (0, 0)
     """(op, element)."""
     shown: tuple[int, ...] = ()
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
         """Of the lie: the words that were made up."""
-        return list(self.shown) if (op, element) == self.place else super().partials(op, element, group)
+        return list(self.shown) if (op, element) == self.cell else super().partials(op, element, group)
 
 
 def lie(run: Lying, t: int, step: StepTrace) -> Padded:
     """A gradient's element a little off, made up for by the partial of chunk CHUNK: the first that S_1 shows."""
     op = named(step.program, "gradient")
     for bit, element in product((0, 1, 2, 4, 8), range(SIZE)):
-        off = int(words(step.outputs[op])[element]) ^ 1 << bit
+        off = int(words(step.output(op).array)[element]) ^ 1 << bit
         shown = wrong_partials(step.program.ops[op].mode, step.partials(op, element), CHUNK, off)
         if shown is None:
             continue
-        made = recomputed(run, changed(step, {op: with_word(step.outputs[op], element, off)}), op)
+        made = recomputed(run, changed(step, {op: with_word(step.output(op).array, element, off)}), op)
         if made.root != step.root:
-            state = step.program, step.before, made.outputs, made.next, step.context, step.rows
-            return Padded(*state, place=(op, element), shown=shown)
+            return Padded(
+                step.program, step.before, made.made, step.context, step.rows, next=next_of(made), cell=(op, element),
+                shown=shown,
+            )  # fmt: skip
     raise AssertionError("no wrong gradient shows")
 
 
@@ -53,7 +55,7 @@ def play(court: Court) -> Ended:
     claims = court.claim({0: lying(honest, at(STEP, lie))})
     ((claim, found),) = court.audits().items()
     assert claim == claims[0]
-    step = court.held[claim].step(STEP)
+    step = court.held[claim].whole(STEP)
     assert isinstance(step, Padded)
     game = court.open(claim, found)
     defender, challenger = court.defender(game), court.seat(game, Side.CHALLENGER, found.held, "verifier").turn
@@ -72,7 +74,7 @@ def play(court: Court) -> Ended:
     assert refusals == ["LengthWrong", "LengthWrong", "PartialsWrong", "LengthWrong"]
     court.settle()
     court.balance({"worker-0": court.params.slot_stake})
-    return ended(court, game, Where(STEP, *step.place, CHUNK, "op"))
+    return ended(court, game, Where(STEP, *step.cell, CHUNK, "op"))
 
 
 def pack(partials: list[int]) -> bytes:

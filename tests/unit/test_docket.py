@@ -229,7 +229,7 @@ def test_a_move_at_hand_does_not_wait_for_a_replay(
     second = list(desk.court.claims)[1]
     held = desk.keep(desk.court.claims[second])
     assert held is not None
-    held.step(1)
+    held.step(1).output(FOLD)
     monkeypatch.setattr(HeldClaim, "approach", approach)
     until = time.monotonic() + 10
     while desk.court.at.get(second, 0) < 3:

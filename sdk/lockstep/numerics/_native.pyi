@@ -1,6 +1,6 @@
 """The native executor of Programs (profile F32-C256)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,36 @@ class Executor:
         nanoseconds: list[int] | None = None,
     ) -> list[npt.NDArray[Any] | None]:
         """One read-only output array per op, None where it was not kept; appends to `nanoseconds` each op's time."""
+    def sweep(
+        self,
+        state: list[npt.NDArray[Any] | None],
+        seed: bytes,
+        round: int,  # noqa: A002
+        slot: int,
+        t: int,
+        dataset: npt.NDArray[Any] | None,
+        threads: int,
+        path: str,
+        visit: Callable[[int, memoryview], None],
+    ) -> None:
+        """Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone."""
+    def some(
+        self,
+        state: list[npt.NDArray[Any] | None],
+        seed: bytes,
+        round: int,  # noqa: A002
+        slot: int,
+        t: int,
+        dataset: npt.NDArray[Any] | None,
+        threads: int,
+        path: str,
+        ops: list[int],
+    ) -> list[npt.NDArray[Any] | None]:
+        """One read-only output array per op, None for those that are not in `ops`."""
+    def step_words(self) -> int:
+        """Words that a run takes beside what it is given, its results included."""
+    def sweep_words(self) -> int:
+        """Words that a sweep takes beside what it is given."""
     def loops(
         self,
     ) -> list[

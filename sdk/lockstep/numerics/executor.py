@@ -22,9 +22,11 @@ import numpy.typing as npt
 from lockstep.numerics import _native
 from lockstep.numerics.fused import Fusion, mode_of
 from lockstep.numerics.selftest import check_machine
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32, Alias, Const, Kind, Program
+from lockstep.protocol.program import F32, I32, WORD_BYTES, Alias, Const, Kind, Program
+from lockstep.protocol.types import TensorRoot
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -128,10 +130,9 @@ class Executable:
         int32 (rows, row length). An entry that the output state takes from the input is the same array. Raises
         PayloadInvalid for a tensor of another dtype or shape.
         """
-        arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
-        rows = self._dataset(dataset)
+        arguments = self._arguments(state, context, dataset)
         self._fusion.before_run()
-        outputs = self._executor.run(arrays, context.seed, *context.words, rows, keep, self.threads, self.path)
+        outputs = self._executor.run(*arguments, keep, self.threads, self.path)
         return tuple(outputs) if keep else self.select(outputs, state)
 
     def advance(
@@ -140,20 +141,64 @@ class Executable:
         """`run`, for what is passed on to the next step: on a device the state stays there (`resident.Resident`)."""
         return self.run(state, context, dataset)
 
+    def roots(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+    ) -> tuple[TensorRoot, ...]:
+        """The roots of all ops' outputs, in order.
+
+        Each is hashed as soon as it is complete and let go of after its last reader: a step's memory, not that of all
+        outputs. Raises PayloadInvalid as `run` does.
+        """
+        found: list[TensorRoot] = []
+
+        def hashed(op: int, data: memoryview) -> None:
+            tree = merkle.data_root(data, self.threads)
+            found.append(merkle.tensor_root_of_tree(self.program.ops[op].header, tree))
+
+        self._executor.sweep(*self._arguments(state, context, dataset), self.threads, self.path, hashed)
+        return tuple(found)
+
+    def outputs(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None, ops: frozenset[int]
+    ) -> dict[int, Array]:
+        """The outputs of some ops. Computes what they are computed from alone, as an ordinary step does.
+
+        Raises PayloadInvalid as `run` does.
+        """
+        self._fusion.before_run()
+        arguments = self._arguments(state, context, dataset)
+        made = self._executor.some(*arguments, self.threads, self.path, sorted(ops))
+        return {op: array for op, array in enumerate(made) if array is not None}
+
+    @property
+    def step_bytes(self) -> int:
+        """Memory that `run` takes beside what it is given, the state that it returns included."""
+        return WORD_BYTES * self._executor.step_words()
+
+    @property
+    def shown_bytes(self) -> int:
+        """Memory that a game takes beside the state that a step starts from: the roots of all ops, or a step as far as
+        one op, with the tensors that a move about the largest asks for."""
+        asked = max((self.program.held_bytes([op]) for op in range(len(self.program.ops))), default=0)
+        return max(WORD_BYTES * self._executor.sweep_words(), self.step_bytes + asked)
+
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""
-        arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
         spent: list[int] = []
-        words = context.words
-        self._executor.run(
-            arrays, context.seed, *words, self._dataset(dataset), False, self.threads, self.path, nanoseconds=spent
-        )
+        arguments = self._arguments(state, context, dataset)
+        self._executor.run(*arguments, False, self.threads, self.path, nanoseconds=spent)
         return spent
 
     def select(self, outputs: Sequence[Array | None], state: Sequence[Array | None]) -> tuple[Array | None, ...]:
         """The output state: what its aliases name among ops' outputs and the input state."""
         sources: dict[int, Sequence[Array | None]] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
+
+    def _arguments(
+        self, state: Sequence[Array | None], context: Context, dataset: Array | None
+    ) -> tuple[list[Array | None], bytes, int, int, int, Array | None]:
+        arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
+        return arrays, context.seed, *context.words, self._dataset(dataset)
 
     def _entries(self, state: Sequence[Array | None]) -> Sequence[Array | None]:
         entries = self.program.inputs

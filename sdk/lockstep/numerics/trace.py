@@ -1,4 +1,4 @@
-"""A materialised step: every tensor of G_t, its roots, and on demand the levels, leaves and partials of a game.
+"""A materialised step: the roots of every tensor of G_t, and on demand the tensors, leaves and partials of a game.
 
 >>> from lockstep.numerics.builder import F32, ProgramBuilder
 >>> from lockstep.numerics.executor import compile
@@ -6,29 +6,34 @@
 >>> program = b.finish([b.map((2,), [b.input(0)], lambda e, x: e.fmul(x, e.f32(0.5)))])
 >>> state = [np.array([1.0, 2.0], dtype=np.float32)]
 >>> step = materialise(compile(program), state, Context(bytes(32), 0, 0, 1))
->>> step.root == layout_root(program.output_layout, step.next)
+>>> step.root == layout_root(program.output_layout, compile(program).run(state, step.context))
 True
+>>> step.output(0).array.tolist()
+[0.5, 1.0]
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from lockstep.numerics import _native, reference
 from lockstep.numerics.executor import DTYPES, Array, Context, Executable, to_array
-from lockstep.protocol import _hash, merkle
+from lockstep.numerics.resident import DeviceFailed
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, NotFoundError
-from lockstep.protocol.merkle import LEAF_ELEMENTS, TensorHeader
-from lockstep.protocol.program import CHUNK, Fold, Kind, Op, Program, Tag, View, state_root
-from lockstep.protocol.types import Digest, StateRoot, TensorRoot
+from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, Level, TensorHeader
+from lockstep.protocol.openings import Levels
+from lockstep.protocol.program import CHUNK, Alias, Fold, Kind, Op, Program, Tag, View, state_root
+from lockstep.protocol.types import StateRoot, TensorRoot
+from lockstep.shelf import Shelf
 
-Levels = list[list[Digest]]
-
+_T = TypeVar("_T")
 
 # --- roots of arrays ----------------------------------------------------------------------------------------
 
@@ -74,7 +79,13 @@ def layout_root(layout: Sequence[TensorHeader | None], state: Sequence[Array | N
     """The Merkle root over a state's tensors, which must be those of the layout; raises Mismatch."""
     if len(layout) != len(state):
         raise Mismatch(f"a state of {len(state)} entries", hint=f"the layout has {len(layout)}")
-    return state_root([_entry_root(k, h, a, threads) for k, (h, a) in enumerate(zip(layout, state, strict=True))])
+    return state_root(_entry_roots(layout, state, threads))
+
+
+def _entry_roots(
+    layout: Sequence[TensorHeader | None], state: Sequence[Array | None], threads: int = 1
+) -> list[TensorRoot | None]:
+    return [_entry_root(k, h, a, threads) for k, (h, a) in enumerate(zip(layout, state, strict=True))]
 
 
 def _entry_root(k: int, header: TensorHeader | None, array: Array | None, threads: int = 1) -> TensorRoot | None:
@@ -99,14 +110,19 @@ class Contents:
         return TensorHeader(_dtype(self.array), self.array.shape)
 
     @cached_property
-    def levels(self) -> Levels:
+    def levels(self) -> Sequence[Level]:
         """Merkle levels over the 1 KiB leaves, leaves first, without padding."""
-        return [_split(level) for level in _hash.tree_levels(_bytes(self.array))]
+        return merkle.data_levels(_bytes(self.array))
 
     @property
     def words(self) -> Array:
         """The contents as flat uint32."""
         return np.ascontiguousarray(self.array).reshape(-1).view(np.uint32)
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory, the tree included."""
+        return self.array.nbytes + 2 * HASH_BYTES * self.header.leaves
 
     def leaf(self, index: int) -> bytes:
         """The bytes of one leaf."""
@@ -116,36 +132,105 @@ class Contents:
         return words.tobytes()
 
 
+class Made(Protocol):
+    """The outputs of one transition's ops, made when they are asked for."""
+
+    @property
+    def roots(self) -> tuple[TensorRoot, ...]:
+        """Of all ops, in order."""
+
+    def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
+        """The outputs of some ops."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Outputs that are computed again from the state before, by a run for the roots and one for each set of ops."""
+
+    executable: Executable
+    state: tuple[Array | None, ...] = field(repr=False)
+    context: Context
+    dataset: Array | None = field(repr=False)
+    instead: Callable[[DeviceFailed], Executable] | None = field(default=None, repr=False)
+    """What computes them once a device has failed; without it that is raised."""
+
+    @cached_property
+    def roots(self) -> tuple[TensorRoot, ...]:
+        """Of all ops, in order."""
+        return self._computed(lambda executable: executable.roots(self.state, self.context, self.dataset))
+
+    def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
+        """The outputs of some ops."""
+        return self._computed(lambda executable: executable.outputs(self.state, self.context, self.dataset, ops))
+
+    def _computed(self, work: Callable[[Executable], _T]) -> _T:
+        try:
+            return work(self.executable)
+        except DeviceFailed as failure:
+            if self.instead is None:
+                raise
+            executable = self.instead(failure)
+        return work(executable)
+
+
+@dataclass(frozen=True)
+class TensorShelf:
+    """Where a step's tensors stay between two moves that ask for them."""
+
+    shelf: Shelf = field(default_factory=Shelf, repr=False)
+    key: Hashable = field(default_factory=object)
+    """Of the step, among all whose tensors lie on the shelf."""
+    needed: Callable[[], bool] = lambda: False
+    """Tells if something still waits for them."""
+
+    def get(self, op: int) -> Contents | None:
+        """The output of an op, if it is still there."""
+        found: Contents | None = self.shelf.get((self.key, op))
+        return found
+
+    def put(self, op: int, contents: Contents) -> None:
+        """Keep the output of an op for a while."""
+        self.shelf.put((self.key, op), contents, contents.nbytes, self.needed)
+
+
 @dataclass(frozen=True)
 class StepTrace:
-    """A transition t computed with every op's output kept (`protocol.openings.MaterialisedStep`)."""
+    """A transition t as a game shows it (`protocol.openings.MaterialisedStep`): the roots of all ops' outputs are kept,
+    the outputs themselves are made when a move asks for them.
+
+    A move asks for one op or what that reads: they are made together. What was asked for lives as long as this object,
+    which is one move's; between moves it lies in its place, and can be made again.
+    """
 
     program: Program
     before: tuple[Array | None, ...] = field(repr=False)
     """The tensors of S_{t-1}."""
-    outputs: tuple[Array, ...] = field(repr=False)
-    """The outputs of all ops, in order."""
-    next: tuple[Array | None, ...] = field(repr=False)
-    """The tensors of S_t."""
+    made: Made = field(repr=False)
     context: Context
     rows: Array | None = field(default=None, repr=False)
     """The dataset, i32 (N, L)."""
-    _tensors: dict[tuple[Tag, int], Contents] = field(default_factory=dict, repr=False, compare=False)
+    place: TensorShelf = field(default_factory=TensorShelf, repr=False, compare=False)
+    _held: dict[int, Contents] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Nothing drops these in the middle of a move."""
 
-    @cached_property
+    @property
     def roots(self) -> tuple[TensorRoot, ...]:
         """The roots of all ops' outputs: the first leaves of G_t."""
-        return tuple(tensor_root(array) for array in self.outputs)
+        return self.made.roots
+
+    @property
+    def entries(self) -> tuple[TensorRoot | None, ...]:
+        """The roots of S_t's tensors, None where an entry is EMPTY."""
+        kept = _entry_roots(self.program.inputs, self.before)
+        sources: dict[int, Sequence[TensorRoot | None]] = {Alias.OP_KIND: self.roots, Alias.STATE_KIND: kept}
+        return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 
     @cached_property
     def graph(self) -> Levels:
         """Levels over the 2^D leaves of G_t, leaves first."""
         program = self.program
-        entries = [
-            merkle.EMPTY[0] if h is None else _entry_root(k, h, a) or merkle.EMPTY[0]
-            for k, (h, a) in enumerate(zip(program.output_layout, self.next, strict=True))
-        ]
         padding = [merkle.EMPTY[0]] * (program.state_block - len(program.ops))
+        entries = [merkle.EMPTY[0] if root is None else root for root in self.entries]
         return merkle.levels([*self.roots, *padding, *entries], program.depth)
 
     @property
@@ -157,16 +242,24 @@ class StepTrace:
     @cached_property
     def prev(self) -> Levels:
         """Levels over the entries of S_{t-1}."""
-        roots = [_entry_root(k, h, a) for k, (h, a) in enumerate(zip(self.program.inputs, self.before, strict=True))]
+        roots = _entry_roots(self.program.inputs, self.before)
         return merkle.levels([merkle.EMPTY[0] if r is None else r for r in roots], self.program.s_in)
 
     def output(self, op: int) -> Contents:
         """The output of an op."""
-        return self._contents(Tag.OP, op)
+        found = self._held.get(op) or self.place.get(op)
+        if found is None:
+            self.hold(frozenset({op}))
+            return self._held[op]
+        self._held[op] = found
+        return found
 
     def state(self, entry: int) -> Contents:
         """A tensor of S_{t-1}; raises NotFoundError for an EMPTY entry."""
-        return self._contents(Tag.STATE, entry)
+        array = self.before[entry]
+        if array is None:
+            raise NotFoundError(f"state entry {entry} is EMPTY", hint="the Program names no tensor there")
+        return Contents(array)
 
     def dataset(self) -> Contents:
         """The job's dataset."""
@@ -189,6 +282,7 @@ class StepTrace:
         descriptor = self.program.ops[op]
         if descriptor.kind != Kind.FOLD:
             raise NotFoundError(f"op {op} is a {descriptor.kind.name.lower()}", hint="only folds have partials")
+        self.hold(frozenset({op}))
         o = reference.unflatten(descriptor.extents, element)
         terms = [self._terms(descriptor, view, o) for view in descriptor.views]
         return _native.chunk_results(descriptor.mode, terms[0], terms[1 if descriptor.mode == Fold.DOT else 0])
@@ -206,22 +300,29 @@ class StepTrace:
 
         return reference.Operands(word, self.context.seed, self.context.words, dataset)
 
-    def _contents(self, tag: Tag, index: int) -> Contents:
-        key = tag, index
-        if key not in self._tensors:
-            self._tensors[key] = Contents(self._array(tag, index))
-        return self._tensors[key]
+    def hold(self, ops: frozenset[int]) -> None:
+        """Have the outputs of these ops, and what they read."""
+        for op in self._missing(ops):
+            kept = self.place.get(op)
+            if kept is not None:
+                self._held[op] = kept
+        missing = self._missing(ops)
+        if missing:
+            for op, array in self.made.arrays(missing).items():
+                self._held[op] = Contents(array)
+                self.place.put(op, self._held[op])
 
-    def _array(self, tag: Tag, index: int) -> Array:
+    def _missing(self, ops: frozenset[int]) -> frozenset[int]:
+        read = {v.index for op in ops for v in self.program.ops[op].views if v.tag == Tag.OP}
+        return frozenset((ops | read) - self._held.keys())
+
+    def _contents(self, tag: Tag, index: int) -> Contents:
         if tag == Tag.OP:
-            return self.outputs[index]
+            return self.output(index)
         if tag == Tag.CONST:
             const = self.program.consts[index]
-            return to_array(const.header, const.data)
-        array = self.before[index]
-        if array is None:
-            raise NotFoundError(f"state entry {index} is EMPTY", hint="the Program names no tensor there")
-        return array
+            return Contents(to_array(const.header, const.data))
+        return self.state(index)
 
     def _terms(self, op: Op, view: View, o: reference.Coordinates) -> Array:
         """The K words that a fold's view shows for output `o`."""
@@ -234,13 +335,16 @@ class StepTrace:
 
 
 def materialise(
-    executable: Executable, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+    executable: Executable,
+    state: Sequence[Array | None],
+    context: Context,
+    dataset: Array | None = None,
+    instead: Callable[[DeviceFailed], Executable] | None = None,
 ) -> StepTrace:
-    """Runs one transition and keeps every op's output. Raises what `Executable.run` raises."""
-    outputs = executable.run(state, context, dataset, keep=True)
-    kept = tuple(a for a in outputs if a is not None)
-    return StepTrace(executable.program, tuple(state), kept, executable.select(outputs, state), context, dataset)
+    """One transition, computed as far as it is asked for; `instead` gives what goes on where a device fails.
 
-
-def _split(hashes: bytes) -> list[Digest]:
-    return [Digest(hashes[i : i + 32]) for i in range(0, len(hashes), 32)]
+    What is asked for raises what `Executable.run` raises.
+    """
+    before = tuple(state)
+    made = Recomputed(executable, before, context, dataset, instead)
+    return StepTrace(executable.program, before, made, context, dataset)

@@ -262,6 +262,8 @@ def _prove_op(
         if first is None:
             return None
         chunk = first
+    # What an op reads is made together with its output.
+    step.output(game.op)
     opened = openings.build(step, graph, statement, game.op, game.position, CHUNK * game.group + chunk)
     proof = tuple(merkle.proof(program.ops_levels, game.op))
     described, context = program.descriptors[game.op], statement.encode()

@@ -7,10 +7,11 @@ The native module `_hash` computes the same digests, several leaves at a time; w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from types import ModuleType
+from typing import overload
 
 from lockstep.protocol.types import Digest, ProgramRoot, TensorRoot
 
@@ -23,6 +24,7 @@ LEAF_BYTES = 1024
 """Bytes of tensor contents in one leaf: 256 elements of 4 bytes."""
 
 LEAF_ELEMENTS = LEAF_BYTES // 4
+HASH_BYTES = 32
 MAX_DEPTH = 40
 
 
@@ -113,15 +115,37 @@ def leaf_count(data_bytes: int) -> int:
     return -(-data_bytes // LEAF_BYTES)
 
 
-def data_levels(data: bytes | memoryview) -> list[list[Digest]]:
-    """`levels` over the 1 KiB leaves of a tensor's contents."""
+@dataclass(frozen=True)
+class Level(Sequence[Digest]):
+    """One level of a tree in one piece: 32 bytes a node, whatever the number of nodes."""
+
+    packed: bytes = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.packed) // HASH_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> Digest: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Digest]: ...
+
+    def __getitem__(self, index: int | slice) -> Digest | list[Digest]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"node {index} of {len(self)}")
+        at = index % len(self) * HASH_BYTES
+        return Digest(self.packed[at : at + HASH_BYTES])
+
+
+def data_levels(data: bytes | memoryview, threads: int = 1) -> list[Level]:
+    """`levels` over the 1 KiB leaves of a tensor's contents; equal for all `threads`."""
     view = memoryview(data).cast("B")
     if _native is not None:
-        packed = _native.leaf_hashes(view)
-        hashes: list[bytes] = [packed[i : i + 32] for i in range(0, len(packed), 32)]
-    else:
-        hashes = [leaf(bytes(view[i : i + LEAF_BYTES])) for i in range(0, len(view), LEAF_BYTES)]
-    return levels(hashes)
+        return [Level(level) for level in _native.tree_levels(view, threads=threads)]
+    hashes = [leaf(bytes(view[i : i + LEAF_BYTES])) for i in range(0, len(view), LEAF_BYTES)]
+    return [Level(b"".join(level)) for level in levels(hashes)]
 
 
 def data_root(data: bytes | memoryview, threads: int = 1) -> Digest:

@@ -7,7 +7,7 @@ Layouts are those of docs/protocol.md section 2, field by field. A Program is da
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -25,6 +25,8 @@ CHUNK = 256
 """Terms of a fold that are chained before a partial result is taken (document 3, rule 3)."""
 
 F32, I32 = 0, 1
+WORD_BYTES = 4
+"""Of an element of either dtype."""
 
 
 class Kind(IntEnum):
@@ -307,6 +309,12 @@ class Program:
     def output_layout(self) -> tuple[TensorHeader | None, ...]:
         """Headers of the output state; must equal the next Program's `inputs`."""
         return tuple(self.output_header(k) for k in range(len(self.outputs)))
+
+    def held_bytes(self, ops: Iterable[int]) -> int:
+        """Bytes of the outputs of some ops and of those that they read: what a move about one of them asks for."""
+        asked = set(ops)
+        asked |= {v.index for op in asked for v in self.ops[op].views if v.tag == Tag.OP}
+        return WORD_BYTES * sum(self.ops[op].header.elements for op in asked)
 
     def name_of(self, index: int) -> str:
         """What people call op `index`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from lockstep.numerics import _native, executor, reference
 from lockstep.numerics.executor import Array, Context
-from lockstep.numerics.trace import materialise
+from lockstep.numerics.trace import materialise, tensor_root
 from lockstep.protocol.program import Alias, Op, Program
 
 PATHS = ("scalar", "avx2", "avx512")[: 1 + ("scalar", "avx2", "avx512").index(_native.best_isa())]
@@ -48,23 +48,34 @@ def compare(
 ) -> None:
     """Asserts equal bits on all paths and thread counts, kept or not, and against the reference for about `budget`
     elements of each op (a fold's K terms count)."""
-    step = materialise(executor.compile(program, path="scalar", threads=1), state, CONTEXT, dataset)
+    slow = executor.compile(program, path="scalar", threads=1)
+    every = slow.run(state, CONTEXT, dataset, keep=True)
+    roots = tuple(tensor_root(array) for array in every if array is not None)
+    rng = np.random.default_rng(0)
     for path in PATHS:
         for count in threads:
             executable = executor.compile(program, path=path, threads=count)
             kept = executable.run(state, CONTEXT, dataset, keep=True)
-            for i, (got, due) in enumerate(zip(kept, step.outputs, strict=True)):
+            for i, (got, due) in enumerate(zip(kept, every, strict=True)):
                 label = f"op {i} ({program.name_of(i)}) on {path} with {count} threads"
                 np.testing.assert_array_equal(words(got), words(due), err_msg=label)
             final = executable.run(state, CONTEXT, dataset)
             for k, alias in enumerate(program.outputs):
                 if alias.kind == Alias.OP_KIND:
                     label = f"output {k} on {path} with {count} threads, memory reused"
-                    np.testing.assert_array_equal(words(final[k]), words(step.outputs[alias.index]), err_msg=label)
-    rng = np.random.default_rng(0)
+                    np.testing.assert_array_equal(words(final[k]), words(every[alias.index]), err_msg=label)
+            assert executable.roots(state, CONTEXT, dataset) == roots, f"roots on {path} with {count} threads"
+            some = frozenset(rng.choice(len(every), min(3, len(every)), replace=False).tolist())
+            made = executable.outputs(state, CONTEXT, dataset, some)
+            assert made.keys() == some, "what was asked for"
+            for op, array in made.items():
+                label = f"op {op} ({program.name_of(op)}) by itself on {path} with {count} threads"
+                np.testing.assert_array_equal(words(array), words(every[op]), err_msg=label)
+    step = materialise(slow, state, CONTEXT, dataset)
+    step.hold(frozenset(range(len(every))))
     operands = step.operands()
     for i, op in enumerate(program.ops):
-        output = words(step.outputs[i])
+        output = words(every[i])
         for at in _sample(op, budget, rng):
             due = reference.element(op, at, operands)
             assert output[at] == due, f"op {i} ({program.name_of(i)}), element {at}: {output[at]:#x}, not {due:#x}"

@@ -11,6 +11,7 @@ import pytest
 from lockstep.numerics import executor
 from lockstep.numerics.builder import Expression, ProgramBuilder, Tensor, row_major
 from lockstep.numerics.executor import Array
+from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.program import F32, Alias, Program, Tag
 from tests.unit.numerics.comparison import CONTEXT, PATHS, normal, strange, words
 
@@ -248,6 +249,7 @@ def check(seed: int, fused: str = "off") -> None:
     state: list[Array | None] = [data(rng, WORDS) for _ in range(ENTRIES)]
     state += [None] * (len(program.inputs) - ENTRIES)
     due = executor.compile(program, path="scalar", threads=1, fused="off").run(state, CONTEXT, keep=True)
+    roots = tuple(tensor_root(array) for array in due if array is not None)
     for path in {PATHS[0], PATHS[-1]}:
         for threads in (1, 3):
             executable = executor.compile(program, path=path, threads=threads, fused=fused)
@@ -257,6 +259,12 @@ def check(seed: int, fused: str = "off") -> None:
                     if alias.kind == Alias.OP_KIND:
                         label = f"seed {seed}: op {alias.index} on {path} with {threads} threads"
                         np.testing.assert_array_equal(words(final[k]), words(due[alias.index]), err_msg=label)
+                # What a step leaves out is shown, and is there by itself.
+                label = f"seed {seed} on {path} with {threads} threads"
+                assert executable.roots(state, CONTEXT) == roots, f"roots, {label}"
+                some = frozenset(rng.choice(len(due), min(len(due), int(rng.integers(1, 10))), replace=False).tolist())
+                for op, array in executable.outputs(state, CONTEXT, None, some).items():
+                    np.testing.assert_array_equal(words(array), words(due[op]), err_msg=f"op {op} by itself, {label}")
 
 
 @pytest.mark.parametrize("first", range(0, 300, 50))

@@ -34,34 +34,44 @@ void Pool::give(Buffer buffer) {
 // One run: resolves sources, computes op after op.
 class Executor::Run {
 public:
-    Run(Executor& executor, const RunInputs& in)
-        : e_(executor), in_(in), context_(in.context), results_(executor.program_.ops.size()), out_(executor.program_.ops.size()) {}
+    Run(Executor& executor, const Schedule& schedule, const RunInputs& in)
+        : e_(executor), schedule_(schedule), in_(in), context_(in.context), results_(executor.program_.ops.size()), out_(executor.program_.ops.size()) {}
 
     std::vector<Buffer> compute() {
         const f32::FloatEnvironment environment;
         for (std::size_t i = 0; i < out_.size(); ++i) {
-            if (in_.keep || (e_.schedule_.needed[i] && e_.schedule_.kept[i])) {
+            if (in_.keep || (schedule_.needed[i] && schedule_.kept[i])) {
                 results_[i] = e_.pool_->take(e_.program_.ops[i].elements);
                 out_[i] = results_[i].data();
-            } else if (e_.schedule_.needed[i]) {
-                out_[i] = e_.arena_.data() + e_.schedule_.arena_offset[i];
+            } else if (schedule_.needed[i]) {
+                out_[i] = e_.arena_.data() + schedule_.arena_offset[i];
             }
         }
         if (in_.keep)
-            for (std::size_t i = 0; i < out_.size(); ++i) timed(i, e_.schedule_.steps[i]);
+            for (std::size_t i = 0; i < out_.size(); ++i) timed(i, schedule_.steps[i]);
         else
-            for (const int op : e_.schedule_.order) run_op(static_cast<std::size_t>(op));
+            for (const int op : schedule_.order) run_op(static_cast<std::size_t>(op));
         return std::move(results_);
+    }
+
+    void sweep(const Sweep& sweep, const Visit& visit) {
+        const f32::FloatEnvironment environment;
+        for (const Sweep::Run& run : sweep.runs) {
+            const auto i = static_cast<std::size_t>(run.op);
+            out_[i] = e_.arena_.data() + run.offset;
+            timed(i, schedule_.steps[i]);
+            if (!run.again) visit(i, out_[i]);
+        }
     }
 
 private:
     void run_op(std::size_t i) {
         if (const Loop* loop = compiled_loop(i)) {
             if (loop->members.back() == i) timed(i, std::variant<const Loop*>(loop));
-        } else if (std::holds_alternative<std::monostate>(e_.schedule_.fused[i])) {
-            timed(i, e_.schedule_.steps[i]);
+        } else if (std::holds_alternative<std::monostate>(schedule_.fused[i])) {
+            timed(i, schedule_.steps[i]);
         } else {
-            timed(i, e_.schedule_.fused[i]);
+            timed(i, schedule_.fused[i]);
         }
     }
 
@@ -76,8 +86,8 @@ private:
 
     // The loop that computes op i, if there is code for these kernels.
     const Loop* compiled_loop(std::size_t i) const {
-        if (e_.schedule_.loop_of[i] < 0) return nullptr;
-        const Loop& loop = e_.schedule_.loops[static_cast<std::size_t>(e_.schedule_.loop_of[i])];
+        if (schedule_.loop_of[i] < 0) return nullptr;
+        const Loop& loop = schedule_.loops[static_cast<std::size_t>(schedule_.loop_of[i])];
         return loop.function && loop.isa == in_.kernels ? &loop : nullptr;
     }
 
@@ -180,7 +190,7 @@ private:
 
     void compute(const StripGroup& group, const Descriptor&, Word*) {
         run_strips(group, [&](const Source& s) { return base(s); }, [&](int op) { return out_[static_cast<std::size_t>(op)]; },
-                   e_.schedule_.loops, *in_.kernels, workspaces());
+                   schedule_.loops, *in_.kernels, workspaces());
     }
 
     void compute(const ScatterPlan& plan, const Descriptor&, Word* out) {
@@ -212,6 +222,7 @@ private:
     }
 
     Executor& e_;
+    const Schedule& schedule_;
     const RunInputs& in_;
     const Context context_;
     std::vector<Buffer> results_;
@@ -221,11 +232,18 @@ private:
 Executor::Executor(Program program, std::vector<Buffer> consts)
     : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
     // A step's inputs are the last one's outputs: two states live at a time, and come back one after the other.
-    Index state = 0;
     for (std::size_t i = 0; i < program_.ops.size(); ++i)
-        if (schedule_.kept[i]) state += program_.ops[i].elements;
-    pool_ = std::make_shared<Pool>(2 * state);
+        if (schedule_.kept[i]) result_words_ += program_.ops[i].elements;
+    pool_ = std::make_shared<Pool>(2 * result_words_);
 }
+
+// Games are rare: what they need beyond an ordinary step is given back.
+struct Executor::Shrunk {
+    Executor& executor;
+    ~Shrunk() {
+        if (executor.arena_.words() > executor.schedule_.arena_words) executor.arena_ = Buffer();
+    }
+};
 
 bool Executor::attach(std::size_t index, LoopFunction function, const Kernels& kernels) {
     Loop& loop = schedule_.loops.at(index);
@@ -240,9 +258,50 @@ bool Executor::attach(std::size_t index, LoopFunction function, const Kernels& k
 
 std::vector<Buffer> Executor::run(const RunInputs& in) {
     const std::lock_guard lock(running_);
-    if (!in.keep) at_least(arena_, schedule_.arena_words);
+    prepare(in, in.keep ? 0 : schedule_.arena_words);
+    return Run(*this, schedule_, in).compute();
+}
+
+void Executor::sweep(const RunInputs& in, const Visit& visit) {
+    const std::lock_guard lock(running_);
+    const Sweep& planned = planned_sweep();
+    prepare(in, planned.words);
+    const Shrunk afterwards{*this};
+    Run(*this, schedule_, in).sweep(planned, visit);
+}
+
+Index Executor::sweep_words() {
+    const std::lock_guard lock(running_);
+    return planned_sweep().words;
+}
+
+// What a step returns a sweep shows and lets go of.
+const Sweep& Executor::planned_sweep() {
+    if (!sweep_) sweep_ = plan_sweep(program_, schedule_.reads, schedule_.needed, step_words());
+    return *sweep_;
+}
+
+std::vector<Buffer> Executor::some(const RunInputs& in, const std::vector<int>& ops) {
+    Program asked = program_;
+    asked.outputs.clear();
+    for (const int op : ops) asked.outputs.push_back(Alias{1, op});
+    Schedule schedule = make_schedule(asked);
+    const std::lock_guard lock(running_);
+    for (Loop& loop : schedule.loops)
+        for (const Loop& known : schedule_.loops)
+            if (known.function && same_function(known, loop)) {
+                loop.function = known.function;
+                loop.isa = known.isa;
+                break;
+            }
+    prepare(in, schedule.arena_words);
+    const Shrunk afterwards{*this};
+    return Run(*this, schedule, in).compute();
+}
+
+void Executor::prepare(const RunInputs& in, Index arena_words) {
+    at_least(arena_, arena_words);
     if (workspaces_.size() < static_cast<std::size_t>(in.threads)) workspaces_.resize(static_cast<std::size_t>(in.threads));
-    return Run(*this, in).compute();
 }
 
 }  // namespace lockstep

@@ -1,8 +1,10 @@
 // Runs a Program: one pass over its ops, every op split over the threads, the bits independent of how.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "kernels.hpp"
 #include "plain.hpp"
 #include "planner.hpp"
+#include "sweep.hpp"
 
 namespace lockstep {
 
@@ -39,12 +42,24 @@ struct RunInputs {
     std::vector<std::int64_t>* nanoseconds = nullptr;  // filled with each op's time where there is one
 };
 
+// Told of an op's output as soon as it is complete; the words are gone afterwards.
+using Visit = std::function<void(std::size_t op, const Word* words)>;
+
 class Executor {
 public:
     Executor(Program program, std::vector<Buffer> consts);
 
     // One buffer per op; empty where the op's output was not kept.
     std::vector<Buffer> run(const RunInputs& in);
+
+    // Shows every op's output, in order.
+    void sweep(const RunInputs& in, const Visit& visit);
+    // One buffer per op; empty for those that are not in `ops`. Runs what they are computed from, fused as in `run`.
+    std::vector<Buffer> some(const RunInputs& in, const std::vector<int>& ops);
+
+    // Words that a run takes beside what it is given: an ordinary one (its results included), and a sweep.
+    Index step_words() const { return schedule_.arena_words + result_words_; }
+    Index sweep_words();
 
     // Loop `index` runs `function`, from the next run with these kernels on; false, and nothing changes, if it gives other bits.
     bool attach(std::size_t index, LoopFunction function, const Kernels& kernels);
@@ -55,9 +70,15 @@ public:
 
 private:
     class Run;
+    struct Shrunk;
+
+    const Sweep& planned_sweep();
+    void prepare(const RunInputs& in, Index arena_words);
 
     Program program_;
     Schedule schedule_;
+    Index result_words_ = 0;  // of the Program's own outputs
+    std::optional<Sweep> sweep_;  // planned when it is first asked for
     std::vector<Buffer> consts_;
     std::shared_ptr<Pool> pool_;
     std::mutex running_;  // the arena serves one run at a time

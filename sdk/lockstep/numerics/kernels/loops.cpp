@@ -322,6 +322,14 @@ private:
 
 }  // namespace
 
+bool same_function(const Loop& one, const Loop& other) {
+    if (one.plan.operands != other.plan.operands || one.plan.streams != other.plan.streams || one.instrs != other.instrs || one.results != other.results)
+        return false;
+    return std::equal(one.plan.operand, one.plan.operand + one.plan.operands, other.plan.operand, [](const LoopOperand& a, const LoopOperand& b) {
+        return a.form == b.form && (a.form != Form::kIota || a.step == b.step);
+    });
+}
+
 bool computes(LoopFunction function, const Loop& loop, const Kernels& kernels) {
     constexpr Index kRows = 3, kColumns = 277, kCells = kRows * kColumns;
     constexpr std::size_t kLine = 16, kPitch = (kCells + kLine - 1) / kLine * kLine;

@@ -57,6 +57,7 @@ struct LoopPlan {
 struct LoopInstr {
     int op, a, b, c;  // registers: the plan's operands first, then one per instruction
     Word imm;
+    bool operator==(const LoopInstr&) const = default;
 };
 
 struct Loop {
@@ -74,6 +75,9 @@ struct Loop {
 // through; an op that is not `needed` is not run; one that is `kept` is stored whoever reads it.
 std::vector<Loop> make_loops(const Program& program, const std::vector<std::vector<View>>& views, const std::vector<bool>& candidate,
                              const std::vector<bool>& needed, const std::vector<bool>& kept);
+
+// Whether code that was compiled for one computes the other: what a compiler is told of them is the same.
+bool same_function(const Loop& one, const Loop& other);
 
 // Whether `function` gives the interpreter's bits on blocks of numbers of every kind: a compiler is trusted no further.
 bool computes(LoopFunction function, const Loop& loop, const Kernels& kernels);

@@ -95,14 +95,21 @@ nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& de
     return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), results, outputs);
 }
 
-nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
-             bool keep, int threads, const std::string& path, const nb::object& nanoseconds) {
+// The arguments of a run, and the arrays that they point into.
+struct Arguments {
+    RunInputs in;
+    std::vector<Array> held;
+};
+
+Arguments arguments(const Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
+                    int threads, const std::string& path) {
     const Program& program = executor.program();
     if (state.size() != program.inputs.size()) throw nb::value_error("the state has another number of entries than the Program");
     if (seed.size() != 32) throw nb::value_error("a seed is 32 bytes");
     if (threads < 1 || threads > 1024) throw nb::value_error("threads: 1 to 1024");
-    RunInputs in;
-    std::vector<Array> held;  // keeps the buffers alive while the interpreter runs on
+    Arguments result;
+    RunInputs& in = result.in;
+    std::vector<Array>& held = result.held;
     for (std::size_t i = 0; i < state.size(); ++i) {
         in.state.push_back(nullptr);
         if (program.inputs[i].kind == 0) continue;
@@ -120,24 +127,62 @@ nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, W
     in.context.words[0] = round;
     in.context.words[1] = slot;
     in.context.words[2] = t;
-    in.keep = keep;
     in.threads = threads;
     in.kernels = kernels_named(path);
-    std::vector<std::int64_t> spent(program.ops.size());
-    if (!nanoseconds.is_none()) in.nanoseconds = &spent;
-    std::vector<Buffer> results;
-    {
-        nb::gil_scoped_release release;
-        results = executor.run(in);
-    }
-    if (in.nanoseconds)
-        for (const std::int64_t ns : spent) nb::cast<nb::list>(nanoseconds).append(ns);
+    return result;
+}
+
+nb::list to_arrays(const Executor& executor, std::vector<Buffer> results) {
     nb::list out;
     for (std::size_t i = 0; i < results.size(); ++i) {
-        if (results[i].data()) out.append(to_array(program.ops[i], std::move(results[i]), executor.pool()));
+        if (results[i].data()) out.append(to_array(executor.program().ops[i], std::move(results[i]), executor.pool()));
         else out.append(nb::none());
     }
     return out;
+}
+
+nb::list run(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset,
+             bool keep, int threads, const std::string& path, const nb::object& nanoseconds) {
+    Arguments given = arguments(executor, state, seed, round, slot, t, dataset, threads, path);
+    given.in.keep = keep;
+    std::vector<std::int64_t> spent(executor.program().ops.size());
+    if (!nanoseconds.is_none()) given.in.nanoseconds = &spent;
+    std::vector<Buffer> results;
+    {
+        nb::gil_scoped_release release;
+        results = executor.run(given.in);
+    }
+    if (given.in.nanoseconds)
+        for (const std::int64_t ns : spent) nb::cast<nb::list>(nanoseconds).append(ns);
+    return to_arrays(executor, std::move(results));
+}
+
+// visit(op, bytes) for every op in order; the bytes can be read during the call alone.
+void sweep(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset, int threads,
+           const std::string& path, const nb::callable& visit) {
+    const Arguments given = arguments(executor, state, seed, round, slot, t, dataset, threads, path);
+    nb::gil_scoped_release release;
+    executor.sweep(given.in, [&](std::size_t op, const Word* words) {
+        nb::gil_scoped_acquire acquire;
+        const auto bytes = static_cast<Py_ssize_t>(executor.program().ops[op].elements) * static_cast<Py_ssize_t>(sizeof(Word));
+        char* begin = const_cast<char*>(reinterpret_cast<const char*>(words));
+        const nb::object view = nb::steal(PyMemoryView_FromMemory(begin, bytes, PyBUF_READ));
+        visit(op, view);
+        view.attr("release")();
+    });
+}
+
+nb::list some(Executor& executor, const nb::list& state, const nb::bytes& seed, Word round, Word slot, Word t, const nb::object& dataset, int threads,
+              const std::string& path, const std::vector<int>& ops) {
+    for (const int op : ops)
+        if (op < 0 || static_cast<std::size_t>(op) >= executor.program().ops.size()) throw nb::value_error("no such op");
+    const Arguments given = arguments(executor, state, seed, round, slot, t, dataset, threads, path);
+    std::vector<Buffer> results;
+    {
+        nb::gil_scoped_release release;
+        results = executor.some(given.in, ops);
+    }
+    return to_arrays(executor, std::move(results));
 }
 
 // What a compiler has to know of a loop: elements, per operand (form, step), instructions, registers of the results, whether
@@ -225,6 +270,13 @@ NB_MODULE(_native, m) {
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("keep"), nb::arg("threads"), nb::arg("path"), nb::arg("nanoseconds").none() = nb::none(),
              "One output array per op, None where it was not kept. Releases the interpreter while it computes.")
+        .def("sweep", &sweep, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
+             nb::arg("threads"), nb::arg("path"), nb::arg("visit"),
+             "Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone.")
+        .def("some", &some, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
+             nb::arg("threads"), nb::arg("path"), nb::arg("ops"), "One output array per op, None for those that are not in `ops`.")
+        .def("step_words", &Executor::step_words, "Words that a run takes beside what it is given, its results included.")
+        .def("sweep_words", &Executor::sweep_words, "Words that a sweep takes beside what it is given.", nb::call_guard<nb::gil_scoped_release>())
         .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results, streams.")
         .def("attach", &attach, nb::arg("loop"), nb::arg("address"), nb::arg("path"),
              "Lets a loop run the function at an address; False, and nothing changes, if it gives other bits than the interpreter.");

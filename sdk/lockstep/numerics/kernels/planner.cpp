@@ -2,10 +2,10 @@
 #include "planner.hpp"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "apply_op.hpp"
+#include "arena.hpp"
 #include "axes.hpp"
 #include "kernels.hpp"
 #include "loops.hpp"
@@ -408,46 +408,6 @@ void choose_layouts(Program& program, std::vector<std::vector<View>>& views, Sch
 
 // --- memory -------------------------------------------------------------------------------------------------------------
 
-// Free ranges of the arena by offset; first fit, merged when given back.
-class Arena {
-public:
-    Index take(Index words) {
-        words = (words + 15) / 16 * 16;  // 64 bytes
-        for (auto it = free_.begin(); it != free_.end(); ++it) {
-            if (it->second < words) continue;
-            const Index at = it->first, left = it->second - words;
-            free_.erase(it);
-            if (left) free_[at + words] = left;
-            return at;
-        }
-        Index at = size_;
-        if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == size_) {
-            at = std::prev(free_.end())->first;
-            free_.erase(std::prev(free_.end()));
-        }
-        size_ = at + words;
-        return at;
-    }
-    void give(Index at, Index words) {
-        words = (words + 15) / 16 * 16;
-        auto next = free_.lower_bound(at);
-        if (next != free_.end() && at + words == next->first) {
-            words += next->second;
-            next = free_.erase(next);
-        }
-        if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == at) {
-            std::prev(next)->second += words;
-            return;
-        }
-        free_[at] = words;
-    }
-    Index size() const { return size_; }
-
-private:
-    std::map<Index, Index> free_;
-    Index size_ = 0;
-};
-
 // Which ops run, and which of them have memory of their own.
 void choose_results(const Program& program, const std::vector<std::vector<View>>& views, Schedule& schedule) {
     const std::size_t n = program.ops.size();
@@ -558,6 +518,14 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
         if (auto* group = std::get_if<StripGroup>(&fused)) add_loops(*group, schedule.loops);
 }
 
+// Each once.
+std::vector<int> ops_read(const std::vector<View>& views) {
+    std::vector<int> ops;
+    for (const View& view : views)
+        if (view.tag == Tag::kOp && std::find(ops.begin(), ops.end(), view.index) == ops.end()) ops.push_back(view.index);
+    return ops;
+}
+
 }  // namespace
 
 Schedule make_schedule(const Program& program) {
@@ -565,6 +533,7 @@ Schedule make_schedule(const Program& program) {
     std::vector<std::vector<View>> views;
     for (const Descriptor& op : program.ops) {
         views.push_back(op.views);
+        schedule.reads.push_back(ops_read(op.views));
         schedule.fused.emplace_back();
         switch (op.kind) {
         case Kind::kMap: schedule.steps.emplace_back(plan_map_step(op)); break;
@@ -573,6 +542,7 @@ Schedule make_schedule(const Program& program) {
             for (View& view : views.back()) view = seen_through(program, op, view);
             schedule.steps.push_back(plan_fold_step(op, views.back()));
             if (std::holds_alternative<PlainStep>(schedule.steps.back())) views.back() = op.views;
+            schedule.reads.back() = ops_read(views.back());
             if (auto scatter = plan_scatter(program, op, views.back())) {
                 views.back() = {scatter->index, scatter->table};
                 schedule.fused.back() = std::move(*scatter);

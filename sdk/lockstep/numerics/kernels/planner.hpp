@@ -39,6 +39,7 @@ using Fused = std::variant<std::monostate, ScatterPlan, StripGroup, MapStep, Fol
 
 struct Schedule {
     std::vector<Step> steps;          // one per op: how it is run by itself
+    std::vector<std::vector<int>> reads;  // one per op: the ops whose outputs its own step reads
     std::vector<Fused> fused;         // one per op: what is run in its place, unless every op's output is kept
     std::vector<int> order;           // of the ops that are run; a group is run in the place of its last member
     std::vector<bool> needed;         // false: nothing reads it from memory

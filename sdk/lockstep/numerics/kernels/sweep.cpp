@@ -1,0 +1,121 @@
+// What a sweep holds, drops and computes again.
+#include "sweep.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "arena.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr Index kMostWork = 2;      // times the work of the ops themselves; a larger budget is tried instead
+constexpr std::size_t kMostRuns = 4;  // times the number of ops
+constexpr Index kLeastShare = 256;  // a tensor below this part of what is too much is not worth its second computation
+
+class Planner {
+public:
+    Planner(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget)
+        : ops_(program.ops), reads_(reads), stored_(stored), budget_(budget), readers_(ops_.size()), last_(ops_.size()), until_(ops_.size()),
+          offset_(ops_.size(), -1), pins_(ops_.size(), 0), ends_(ops_.size()) {
+        for (std::size_t i = 0; i < ops_.size(); ++i) {
+            most_work_ += kMostWork * work(i);
+            for (const int read : reads_[i]) readers_[static_cast<std::size_t>(read)].push_back(i);
+        }
+        for (std::size_t i = ops_.size(); i-- > 0;) {
+            last_[i] = until_[i] = i;
+            for (const std::size_t reader : readers_[i]) {
+                // A reader that can be dropped is perhaps computed again, for a reader of its own.
+                until_[i] = std::max(until_[i], stored_[reader] ? reader : until_[reader]);
+                last_[i] = stored_[i] ? until_[i] : std::max(last_[i], reader);
+            }
+        }
+        for (std::size_t i = 0; i < ops_.size(); ++i) ends_[last_[i]].push_back(i);
+    }
+
+    // Nothing if it takes too much work.
+    std::optional<Sweep> plan() {
+        for (now_ = 0; now_ < ops_.size(); ++now_) {
+            if (!make(now_)) return std::nullopt;
+            for (const std::size_t dead : ends_[now_]) drop(dead);
+            for (const std::size_t made : again_)
+                if (last_[made] <= now_) drop(made);
+            again_.clear();
+        }
+        sweep_.words = arena_.size();
+        return std::move(sweep_);
+    }
+
+private:
+    Index work(std::size_t i) const { return ops_[i].elements * std::max<Index>(1, ops_[i].k); }
+    bool live(std::size_t i) const { return offset_[i] >= 0; }
+
+    bool make(std::size_t i) {
+        for (const int read : reads_[i]) {
+            const auto operand = static_cast<std::size_t>(read);
+            if (!live(operand) && !make(operand)) return false;
+            ++pins_[operand];
+        }
+        make_room(ops_[i].elements);
+        offset_[i] = arena_.take(ops_[i].elements);
+        held_ += ops_[i].elements;
+        if (!stored_[i]) droppable_.push_back(i);
+        const bool again = i != now_;
+        if (again) again_.push_back(i);
+        sweep_.runs.push_back({static_cast<int>(i), offset_[i], again});
+        for (const int read : reads_[i]) --pins_[static_cast<std::size_t>(read)];
+        work_ += work(i);
+        return work_ <= most_work_ && sweep_.runs.size() <= kMostRuns * ops_.size();
+    }
+
+    void make_room(Index words) {
+        while (held_ + words > budget_) {
+            const Index least = (held_ + words - budget_) / kLeastShare;
+            std::optional<std::size_t> found;
+            for (const std::size_t i : droppable_)
+                if (pins_[i] == 0 && ops_[i].elements > least && (!found || next(i) > next(*found))) found = i;
+            if (!found) return;
+            drop(*found);
+        }
+    }
+
+    // The next op that reads it; past the last one if none does.
+    std::size_t next(std::size_t i) const {
+        const auto found = std::lower_bound(readers_[i].begin(), readers_[i].end(), now_);
+        return found == readers_[i].end() ? ops_.size() : *found;
+    }
+
+    void drop(std::size_t i) {
+        if (!live(i)) return;
+        arena_.give(offset_[i], ops_[i].elements);
+        held_ -= ops_[i].elements;
+        offset_[i] = -1;
+        if (!stored_[i]) droppable_.erase(std::find(droppable_.begin(), droppable_.end(), i));
+    }
+
+    const std::vector<Descriptor>& ops_;
+    const std::vector<std::vector<int>>& reads_;
+    const std::vector<bool>& stored_;
+    const Index budget_;
+    std::vector<std::vector<std::size_t>> readers_;
+    std::vector<std::size_t> last_;   // the op after which it goes
+    std::vector<std::size_t> until_;  // the last op for which it can be asked for
+    std::vector<Index> offset_;       // -1: not in memory
+    std::vector<int> pins_;
+    std::vector<std::vector<std::size_t>> ends_;  // by last_
+    std::vector<std::size_t> droppable_, again_;
+    std::size_t now_ = 0;
+    Index held_ = 0, work_ = 0, most_work_ = 0;
+    Arena arena_;
+    Sweep sweep_;
+};
+
+}  // namespace
+
+Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget) {
+    // With room for all of them nothing is computed twice.
+    for (Index tried = std::max<Index>(budget, 1);; tried *= 2)
+        if (auto sweep = Planner(program, reads, stored, tried).plan()) return std::move(*sweep);
+}
+
+}  // namespace lockstep
