@@ -65,8 +65,10 @@ class Executor:
         ops: list[int],
     ) -> list[npt.NDArray[Any] | None]:
         """One read-only output array per op, None for those that are not in `ops`."""
-    def step_words(self) -> int:
-        """Words that a run takes beside what it is given, its results included."""
+    def arena_words(self) -> int:
+        """Words that a run takes beside what it is given and what it returns."""
+    def result_words(self) -> int:
+        """Words that a run returns."""
     def sweep_words(self) -> int:
         """Words that a sweep takes beside what it is given."""
     def loops(

@@ -173,14 +173,15 @@ class Executable:
     @property
     def step_bytes(self) -> int:
         """Memory that `run` takes beside what it is given, the state that it returns included."""
-        return WORD_BYTES * self._executor.step_words()
+        return WORD_BYTES * (self._executor.arena_words() + self._executor.result_words())
 
     @property
     def shown_bytes(self) -> int:
         """Memory that a game takes beside the state that a step starts from: the roots of all ops, or a step as far as
         one op, with the tensors that a move about the largest asks for."""
         asked = max((self.program.held_bytes([op]) for op in range(len(self.program.ops))), default=0)
-        return max(WORD_BYTES * self._executor.sweep_words(), self.step_bytes + asked)
+        own = self._executor
+        return max(WORD_BYTES * own.sweep_words(), WORD_BYTES * own.arena_words() + asked, self.step_bytes)
 
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""

@@ -277,7 +277,7 @@ Index Executor::sweep_words() {
 
 // What a step returns a sweep shows and lets go of.
 const Sweep& Executor::planned_sweep() {
-    if (!sweep_) sweep_ = plan_sweep(program_, schedule_.reads, schedule_.needed, step_words());
+    if (!sweep_) sweep_ = plan_sweep(program_, schedule_.reads, schedule_.needed, arena_words() + result_words());
     return *sweep_;
 }
 

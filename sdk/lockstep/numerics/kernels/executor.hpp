@@ -57,8 +57,9 @@ public:
     // One buffer per op; empty for those that are not in `ops`. Runs what they are computed from, fused as in `run`.
     std::vector<Buffer> some(const RunInputs& in, const std::vector<int>& ops);
 
-    // Words that a run takes beside what it is given: an ordinary one (its results included), and a sweep.
-    Index step_words() const { return schedule_.arena_words + result_words_; }
+    // Words that a run takes beside what it is given: an ordinary one for what it lets go of and for its results, and a sweep.
+    Index arena_words() const { return schedule_.arena_words; }
+    Index result_words() const { return result_words_; }
     Index sweep_words();
 
     // Loop `index` runs `function`, from the next run with these kernels on; false, and nothing changes, if it gives other bits.

@@ -275,7 +275,8 @@ NB_MODULE(_native, m) {
              "Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone.")
         .def("some", &some, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("threads"), nb::arg("path"), nb::arg("ops"), "One output array per op, None for those that are not in `ops`.")
-        .def("step_words", &Executor::step_words, "Words that a run takes beside what it is given, its results included.")
+        .def("arena_words", &Executor::arena_words, "Words that a run takes beside what it is given and what it returns.")
+        .def("result_words", &Executor::result_words, "Words that a run returns.")
         .def("sweep_words", &Executor::sweep_words, "Words that a sweep takes beside what it is given.", nb::call_guard<nb::gil_scoped_release>())
         .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results, streams.")
         .def("attach", &attach, nb::arg("loop"), nb::arg("address"), nb::arg("path"),
