@@ -17,7 +17,7 @@ from lockstep.machine import memory
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.job_rules import GAME_MOVES
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.program import WORD_BYTES, Program
+from lockstep.protocol.program import Program
 from lockstep.protocol.types import Seconds, Seed
 
 SHARE = 0.5

@@ -18,8 +18,8 @@ def chunk_results(mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str
     """The chunks of a fold (`Fold`'s number) over flat operands of one length; b is read by a dot alone."""
 
 def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[int, int, int]:
-    """(arena, results, every op's output), in bytes: what a run holds beside its inputs. Nothing is allocated;
-    ValueError as `Executor`."""
+    """(arena, results, what a game holds in their place), in bytes: what a run holds beside its inputs. Nothing is
+    allocated; ValueError as `Executor`."""
 
 class Executor:
     """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""
@@ -65,12 +65,6 @@ class Executor:
         ops: list[int],
     ) -> list[npt.NDArray[Any] | None]:
         """One read-only output array per op, None for those that are not in `ops`."""
-    def arena_words(self) -> int:
-        """Words that a run takes beside what it is given and what it returns."""
-    def result_words(self) -> int:
-        """Words that a run returns."""
-    def sweep_words(self) -> int:
-        """Words that a sweep takes beside what it is given."""
     def loops(
         self,
     ) -> list[

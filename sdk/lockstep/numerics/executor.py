@@ -25,7 +25,7 @@ from lockstep.numerics.selftest import check_machine
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32, WORD_BYTES, Alias, Const, Kind, Program
+from lockstep.protocol.program import F32, I32, Alias, Const, Kind, Program
 from lockstep.protocol.types import TensorRoot
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -169,19 +169,6 @@ class Executable:
         arguments = self._arguments(state, context, dataset)
         made = self._executor.some(*arguments, self.threads, self.path, sorted(ops))
         return {op: array for op, array in enumerate(made) if array is not None}
-
-    @property
-    def step_bytes(self) -> int:
-        """Memory that `run` takes beside what it is given, the state that it returns included."""
-        return WORD_BYTES * (self._executor.arena_words() + self._executor.result_words())
-
-    @property
-    def shown_bytes(self) -> int:
-        """Memory that a game takes beside the state that a step starts from: the roots of all ops, or a step as far as
-        one op, with the tensors that a move about the largest asks for."""
-        asked = max((self.program.held_bytes([op]) for op in range(len(self.program.ops))), default=0)
-        own = self._executor
-        return max(WORD_BYTES * own.sweep_words(), WORD_BYTES * own.arena_words() + asked, self.step_bytes)
 
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""

@@ -42,6 +42,12 @@ struct RunInputs {
     std::vector<std::int64_t>* nanoseconds = nullptr;  // filled with each op's time where there is one
 };
 
+// A sweep in the memory of an ordinary step: what that returns is shown and let go of.
+Sweep make_sweep(const Program& program, const Schedule& schedule);
+
+// The Program with the outputs of these ops in the place of its own.
+Program asked_for(const Program& program, const std::vector<int>& ops);
+
 // Told of an op's output as soon as it is complete; the words are gone afterwards.
 using Visit = std::function<void(std::size_t op, const Word* words)>;
 
@@ -57,11 +63,6 @@ public:
     // One buffer per op; empty for those that are not in `ops`. Runs what they are computed from, fused as in `run`.
     std::vector<Buffer> some(const RunInputs& in, const std::vector<int>& ops);
 
-    // Words that a run takes beside what it is given: an ordinary one for what it lets go of and for its results, and a sweep.
-    Index arena_words() const { return schedule_.arena_words; }
-    Index result_words() const { return result_words_; }
-    Index sweep_words();
-
     // Loop `index` runs `function`, from the next run with these kernels on; false, and nothing changes, if it gives other bits.
     bool attach(std::size_t index, LoopFunction function, const Kernels& kernels);
 
@@ -73,12 +74,10 @@ private:
     class Run;
     struct Shrunk;
 
-    const Sweep& planned_sweep();
     void prepare(const RunInputs& in, Index arena_words);
 
     Program program_;
     Schedule schedule_;
-    Index result_words_ = 0;  // of the Program's own outputs
     std::optional<Sweep> sweep_;  // planned when it is first asked for
     std::vector<Buffer> consts_;
     std::shared_ptr<Pool> pool_;

@@ -518,15 +518,14 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
         if (auto* group = std::get_if<StripGroup>(&fused)) add_loops(*group, schedule.loops);
 }
 
-// Each once.
+}  // namespace
+
 std::vector<int> ops_read(const std::vector<View>& views) {
     std::vector<int> ops;
     for (const View& view : views)
         if (view.tag == Tag::kOp && std::find(ops.begin(), ops.end(), view.index) == ops.end()) ops.push_back(view.index);
     return ops;
 }
-
-}  // namespace
 
 Schedule make_schedule(const Program& program) {
     Schedule schedule;

@@ -50,6 +50,9 @@ struct Schedule {
     Index arena_words = 0;
 };
 
+// The ops that views read, each once.
+std::vector<int> ops_read(const std::vector<View>& views);
+
 Schedule make_schedule(const Program& program);
 
 // A map over `extents` whose operands' strides are those of `views` and whose output has `out_strides`.
