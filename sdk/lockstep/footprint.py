@@ -48,7 +48,7 @@ class ProgramMemory:
     results: int
     """The output state, without what it takes from the input."""
     shown: int
-    """At most, of a game: the roots of all ops, or a step as far as one op with the tensors that a move asks for."""
+    """What a game takes in their place: the roots of all ops, or one op's output with what that reads."""
     constants: int
 
 
@@ -65,7 +65,7 @@ class Need:
     """Decoded, of all slots that are kept."""
     arena: int = 0
     shown: int = 0
-    """By a game, in the place of the arena."""
+    """What a step takes as a game shows it."""
     process: int = PROCESS_BYTES
 
     @property
@@ -95,9 +95,8 @@ def _bytes_of_run(header: bytes, descriptors: tuple[bytes, ...], constants: tupl
 def of_program(program: Program) -> ProgramMemory:
     """What a run of the Program holds; raises ProgramInvalid if it could not be run."""
     constants = tuple(c.header.elements for c in program.consts)
-    arena, results, sweep = _bytes_of_run(program.header, program.descriptors, constants)
-    asked = max((program.held_bytes([op]) for op in range(len(program.ops))), default=0)
-    return ProgramMemory(arena, results, max(sweep, arena + results + asked), WORD_BYTES * sum(constants))
+    arena, results, shown = _bytes_of_run(program.header, program.descriptors, constants)
+    return ProgramMemory(arena, results, shown, WORD_BYTES * sum(constants))
 
 
 def worker(programs: Schedule, params: JobParams) -> Need:
@@ -157,14 +156,19 @@ def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> li
     arenas, states = step.arena + encode.arena, STATES_ALIVE * step.results
     return [
         Need(constants, base, states + encode.results, payloads, arenas),
-        Need(constants, base, states, payloads, shown=step.shown),
+        # The state that the step starts from, and the one that it led to.
+        Need(constants, base, 2 * step.results, payloads, encode.arena, step.shown),
     ]
 
 
 def _of_merge(programs: Schedule, constants: int, base: int, payloads: int) -> Need:
     """A merge, and the same as a game shows it."""
     merge = of_program(programs.merge)
-    return Need(constants, base, 2 * merge.results, payloads, shown=merge.shown)
+    return max(
+        Need(constants, base, 2 * merge.results, payloads, merge.arena),
+        Need(constants, base, merge.results, payloads, 0, merge.shown),
+        key=lambda need: need.total,
+    )
 
 
 def _fullest(needs: Iterable[Need]) -> Need:

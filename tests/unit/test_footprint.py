@@ -67,7 +67,9 @@ else:
     state = before = run.start
     for t in range(1, min(2, run.transitions) + 1):
         before, state = state, run.advance(t, state)
-    run.materialise(t, before).graph
+    step = run.materialise(t, before)
+    step.graph
+    step.output(max(range(len(step.program.ops)), key=lambda op: step.program.held_bytes([op])))
 print(peak() - begun)
 """
 

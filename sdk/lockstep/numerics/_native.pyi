@@ -18,8 +18,8 @@ def chunk_results(mode: int, a: npt.NDArray[Any], b: npt.NDArray[Any], path: str
     """The chunks of a fold (`Fold`'s number) over flat operands of one length; b is read by a dot alone."""
 
 def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[int, int, int]:
-    """(arena, results, arena of a sweep), in bytes: what runs hold beside their inputs. Nothing is allocated;
-    ValueError as `Executor`."""
+    """(arena, results, what a game holds in their place), in bytes: what a run holds beside its inputs. Nothing is
+    allocated; ValueError as `Executor`."""
 
 class Executor:
     """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""

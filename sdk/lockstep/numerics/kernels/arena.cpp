@@ -4,11 +4,6 @@
 #include <iterator>
 
 namespace lockstep {
-namespace {
-
-Index whole_lines(Index words) { return (words + 15) / 16 * 16; }  // 64 bytes
-
-}  // namespace
 
 Index Arena::take(Index words) {
     words = whole_lines(words);

@@ -7,6 +7,9 @@
 
 namespace lockstep {
 
+// Words in lines of 64 bytes: where a tensor may begin.
+inline Index whole_lines(Index words) { return (words + 15) / 16 * 16; }
+
 class Arena {
 public:
     // The offset of a range, aligned to 64 bytes.

@@ -229,10 +229,32 @@ private:
     std::vector<Word*> out_;
 };
 
+namespace {
+
+Index result_words(const Program& program, const Schedule& schedule) {
+    Index words = 0;
+    for (std::size_t i = 0; i < program.ops.size(); ++i)
+        if (schedule.kept[i]) words += program.ops[i].elements;
+    return words;
+}
+
+}  // namespace
+
+Sweep make_sweep(const Program& program, const Schedule& schedule) {
+    return plan_sweep(program, schedule.reads, schedule.needed, schedule.arena_words + result_words(program, schedule));
+}
+
+Program asked_for(const Program& program, const std::vector<int>& ops) {
+    Program asked = program;
+    asked.outputs.clear();
+    for (const int op : ops) asked.outputs.push_back(Alias{1, op});
+    return asked;
+}
+
 Executor::Executor(Program program, std::vector<Buffer> consts)
     : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
     // A step's inputs are the last one's outputs: two states live at a time, and come back one after the other.
-    pool_ = std::make_shared<Pool>(2 * schedule_.result_words);
+    pool_ = std::make_shared<Pool>(2 * result_words(program_, schedule_));
 }
 
 // Games are rare: what they need beyond an ordinary step is given back.
@@ -262,23 +284,14 @@ std::vector<Buffer> Executor::run(const RunInputs& in) {
 
 void Executor::sweep(const RunInputs& in, const Visit& visit) {
     const std::lock_guard lock(running_);
-    const Sweep& planned = planned_sweep();
-    prepare(in, planned.words);
+    if (!sweep_) sweep_ = make_sweep(program_, schedule_);
+    prepare(in, sweep_->words);
     const Shrunk afterwards{*this};
-    Run(*this, schedule_, in).sweep(planned, visit);
-}
-
-// What a step returns a sweep shows and lets go of.
-const Sweep& Executor::planned_sweep() {
-    if (!sweep_) sweep_ = plan_sweep(program_, schedule_);
-    return *sweep_;
+    Run(*this, schedule_, in).sweep(*sweep_, visit);
 }
 
 std::vector<Buffer> Executor::some(const RunInputs& in, const std::vector<int>& ops) {
-    Program asked = program_;
-    asked.outputs.clear();
-    for (const int op : ops) asked.outputs.push_back(Alias{1, op});
-    Schedule schedule = make_schedule(asked);
+    Schedule schedule = make_schedule(asked_for(program_, ops));
     const std::lock_guard lock(running_);
     for (Loop& loop : schedule.loops)
         for (const Loop& known : schedule_.loops)

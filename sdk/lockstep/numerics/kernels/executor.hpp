@@ -42,6 +42,12 @@ struct RunInputs {
     std::vector<std::int64_t>* nanoseconds = nullptr;  // filled with each op's time where there is one
 };
 
+// A sweep in the memory of an ordinary step: what that returns is shown and let go of.
+Sweep make_sweep(const Program& program, const Schedule& schedule);
+
+// The Program with the outputs of these ops in the place of its own.
+Program asked_for(const Program& program, const std::vector<int>& ops);
+
 // Told of an op's output as soon as it is complete; the words are gone afterwards.
 using Visit = std::function<void(std::size_t op, const Word* words)>;
 
@@ -68,7 +74,6 @@ private:
     class Run;
     struct Shrunk;
 
-    const Sweep& planned_sweep();
     void prepare(const RunInputs& in, Index arena_words);
 
     Program program_;

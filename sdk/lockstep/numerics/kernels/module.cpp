@@ -5,9 +5,11 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "executor.hpp"
@@ -80,14 +82,32 @@ std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vect
     return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));
 }
 
-// What is held beside the inputs, in bytes: by a run its arena and what it leaves, by a sweep its arena. Nothing is allocated.
+// What a run holds beside its inputs, in bytes: the arena, what it leaves, and what a game holds in the place of both: a sweep, or
+// the op whose output and operands are largest, by itself. Nothing is allocated.
 nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
     std::vector<std::span<const std::uint8_t>> ops;
     for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
     const Program program = decode_program(span_of(header), ops, std::move(const_elements));
     const Schedule schedule = make_schedule(program);
-    const Index sweep = plan_sweep(program, schedule).words;
-    return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), Buffer::bytes_of(schedule.result_words), Buffer::bytes_of(sweep));
+    const auto held = [&](const Schedule& planned) {
+        Index bytes = 0;
+        for (std::size_t i = 0; i < program.ops.size(); ++i)
+            if (planned.needed[i] && planned.kept[i]) bytes += Buffer::bytes_of(program.ops[i].elements);
+        return bytes;
+    };
+    Index most = 0;
+    std::vector<int> dearest;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        std::vector<int> asked = ops_read(program.ops[i].views);
+        asked.push_back(static_cast<int>(i));
+        Index words = 0;
+        for (const int op : asked) words += program.ops[static_cast<std::size_t>(op)].elements;
+        if (words > most) std::tie(most, dearest) = std::tuple(words, std::move(asked));
+    }
+    const Schedule one = make_schedule(asked_for(program, dearest));
+    // The arena of an ordinary step stays.
+    const Index swept = std::max(make_sweep(program, schedule).words, schedule.arena_words), alone = std::max(one.arena_words, schedule.arena_words);
+    return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), held(schedule), std::max(Buffer::bytes_of(swept), Buffer::bytes_of(alone) + held(one)));
 }
 
 // The arguments of a run, and the arrays that they point into.
@@ -259,7 +279,7 @@ NB_MODULE(_native, m) {
     m.def("chunk_results", &chunk_results, nb::arg("mode"), nb::arg("a"), nb::arg("b"), nb::arg("path") = "auto",
           "The chunks of a fold (Fold's number) over flat operands of one length; b is read by a dot alone.");
     m.def("bytes_of_run", &bytes_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
-          "(arena, results, arena of a sweep), in bytes: what runs hold beside their inputs. ValueError as Executor.");
+          "(arena, results, what a game holds in their place), in bytes: what a run holds beside its inputs. ValueError as Executor.");
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),

@@ -473,8 +473,6 @@ void place(const Program& program, const std::vector<std::vector<View>>& views, 
         for (const std::size_t dead : ends[at]) arena.give(schedule.arena_offset[dead], program.ops[dead].elements);
     }
     schedule.arena_words = arena.size();
-    for (std::size_t i = 0; i < n; ++i)
-        if (schedule.kept[i]) schedule.result_words += program.ops[i].elements;
 }
 
 // --- groups -------------------------------------------------------------------------------------------------------------
@@ -520,15 +518,14 @@ void find_loops(const Program& program, const std::vector<std::vector<View>>& vi
         if (auto* group = std::get_if<StripGroup>(&fused)) add_loops(*group, schedule.loops);
 }
 
-// Each once.
+}  // namespace
+
 std::vector<int> ops_read(const std::vector<View>& views) {
     std::vector<int> ops;
     for (const View& view : views)
         if (view.tag == Tag::kOp && std::find(ops.begin(), ops.end(), view.index) == ops.end()) ops.push_back(view.index);
     return ops;
 }
-
-}  // namespace
 
 Schedule make_schedule(const Program& program) {
     Schedule schedule;

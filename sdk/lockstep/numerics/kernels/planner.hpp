@@ -48,8 +48,10 @@ struct Schedule {
     std::vector<Loop> loops;          // maps that may run together
     std::vector<int> loop_of;         // per op: its loop, or -1
     Index arena_words = 0;
-    Index result_words = 0;           // of the outputs with memory of their own
 };
+
+// The ops that views read, each once.
+std::vector<int> ops_read(const std::vector<View>& views);
 
 Schedule make_schedule(const Program& program);
 

@@ -2,6 +2,8 @@
 #include "sweep.hpp"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <optional>
 
 #include "arena.hpp"
@@ -11,13 +13,55 @@ namespace {
 
 constexpr Index kMostWork = 2;      // times the work of the ops themselves; a larger budget is tried instead
 constexpr std::size_t kMostRuns = 4;  // times the number of ops
+constexpr std::size_t kFitted = 4096;  // outputs, the largest ones, whose places are chosen together
 constexpr Index kLeastShare = 256;  // a tensor below this part of what is too much is not worth its second computation
+
+// An output in memory, from the run that makes it to the last one that reads it.
+struct Stay {
+    std::size_t begin, end;
+    Index words, offset = 0;
+};
+
+// Lifetimes are known, so places need not be taken in their order: the largest output first, each in the lowest gap that is free
+// for as long as it stays. Returns the words that all of them take.
+Index place_stays(std::vector<Stay>& stays) {
+    std::vector<std::size_t> order(stays.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return stays[a].words > stays[b].words; });
+    const std::size_t fitted = std::min(order.size(), kFitted);
+    std::vector<const Stay*> placed, beside;
+    Index size = 0;
+    for (std::size_t k = 0; k < fitted; ++k) {
+        Stay& stay = stays[order[k]];
+        beside.clear();
+        for (const Stay* other : placed)
+            if (other->begin < stay.end && stay.begin < other->end) beside.push_back(other);
+        std::sort(beside.begin(), beside.end(), [](const Stay* a, const Stay* b) { return a->offset < b->offset; });
+        for (const Stay* other : beside)
+            if (stay.offset + stay.words > other->offset) stay.offset = std::max(stay.offset, other->offset + other->words);
+            else break;
+        size = std::max(size, stay.offset + stay.words);
+        placed.push_back(&stay);
+    }
+    // Behind them what is small beside them, in the order of the runs.
+    std::sort(order.begin() + static_cast<std::ptrdiff_t>(fitted), order.end(), [&](std::size_t a, std::size_t b) { return stays[a].begin < stays[b].begin; });
+    std::multimap<std::size_t, const Stay*> ends;
+    Arena arena;
+    for (std::size_t k = fitted; k < order.size(); ++k) {
+        Stay& stay = stays[order[k]];
+        for (; !ends.empty() && ends.begin()->first <= stay.begin; ends.erase(ends.begin()))
+            arena.give(ends.begin()->second->offset - size, ends.begin()->second->words);
+        stay.offset = size + arena.take(stay.words);
+        ends.emplace(stay.end, &stay);
+    }
+    return size + arena.size();
+}
 
 class Planner {
 public:
     Planner(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget)
         : ops_(program.ops), reads_(reads), stored_(stored), budget_(budget), readers_(ops_.size()), last_(ops_.size()), until_(ops_.size()),
-          offset_(ops_.size(), -1), pins_(ops_.size(), 0), ends_(ops_.size()) {
+          stay_(ops_.size(), -1), pins_(ops_.size(), 0), ends_(ops_.size()) {
         for (std::size_t i = 0; i < ops_.size(); ++i) {
             most_work_ += kMostWork * work(i);
             for (const int read : reads_[i]) readers_[static_cast<std::size_t>(read)].push_back(i);
@@ -42,13 +86,14 @@ public:
                 if (last_[made] <= now_) drop(made);
             again_.clear();
         }
-        sweep_.words = arena_.size();
+        sweep_.words = place_stays(stays_);
+        for (std::size_t k = 0; k < stays_.size(); ++k) sweep_.runs[k].offset = stays_[k].offset;
         return std::move(sweep_);
     }
 
 private:
     Index work(std::size_t i) const { return ops_[i].elements * std::max<Index>(1, ops_[i].k); }
-    bool live(std::size_t i) const { return offset_[i] >= 0; }
+    bool live(std::size_t i) const { return stay_[i] >= 0; }
 
     bool make(std::size_t i) {
         for (const int read : reads_[i]) {
@@ -57,12 +102,13 @@ private:
             ++pins_[operand];
         }
         make_room(ops_[i].elements);
-        offset_[i] = arena_.take(ops_[i].elements);
+        stay_[i] = static_cast<Index>(stays_.size());
+        stays_.push_back({stays_.size(), ops_.size() * kMostRuns + 1, whole_lines(ops_[i].elements)});
         held_ += ops_[i].elements;
         if (!stored_[i]) droppable_.push_back(i);
         const bool again = i != now_;
         if (again) again_.push_back(i);
-        sweep_.runs.push_back({static_cast<int>(i), offset_[i], again});
+        sweep_.runs.push_back({static_cast<int>(i), 0, again});
         for (const int read : reads_[i]) --pins_[static_cast<std::size_t>(read)];
         work_ += work(i);
         return work_ <= most_work_ && sweep_.runs.size() <= kMostRuns * ops_.size();
@@ -87,9 +133,9 @@ private:
 
     void drop(std::size_t i) {
         if (!live(i)) return;
-        arena_.give(offset_[i], ops_[i].elements);
+        stays_[static_cast<std::size_t>(stay_[i])].end = stays_.size();
         held_ -= ops_[i].elements;
-        offset_[i] = -1;
+        stay_[i] = -1;
         if (!stored_[i]) droppable_.erase(std::find(droppable_.begin(), droppable_.end(), i));
     }
 
@@ -100,22 +146,22 @@ private:
     std::vector<std::vector<std::size_t>> readers_;
     std::vector<std::size_t> last_;   // the op after which it goes
     std::vector<std::size_t> until_;  // the last op for which it can be asked for
-    std::vector<Index> offset_;       // -1: not in memory
+    std::vector<Index> stay_;         // -1: not in memory
+    std::vector<Stay> stays_;         // one per run
     std::vector<int> pins_;
     std::vector<std::vector<std::size_t>> ends_;  // by last_
     std::vector<std::size_t> droppable_, again_;
     std::size_t now_ = 0;
     Index held_ = 0, work_ = 0, most_work_ = 0;
-    Arena arena_;
     Sweep sweep_;
 };
 
 }  // namespace
 
-Sweep plan_sweep(const Program& program, const Schedule& schedule) {
+Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget) {
     // With room for all of them nothing is computed twice.
-    for (Index budget = std::max<Index>(schedule.arena_words + schedule.result_words, 1);; budget *= 2)
-        if (auto sweep = Planner(program, schedule.reads, schedule.needed, budget).plan()) return std::move(*sweep);
+    for (Index tried = std::max<Index>(budget, 1);; tried *= 2)
+        if (auto sweep = Planner(program, reads, stored, tried).plan()) return std::move(*sweep);
 }
 
 }  // namespace lockstep

@@ -7,7 +7,6 @@
 
 #include <vector>
 
-#include "planner.hpp"
 #include "program.hpp"
 
 namespace lockstep {
@@ -22,8 +21,8 @@ struct Sweep {
     Index words = 0;  // of the memory that the outputs share
 };
 
-// What an ordinary step has in memory is stored; the rest is dropped, the one that is read last first, while more words are held
-// than such a step has with its results.
-Sweep plan_sweep(const Program& program, const Schedule& schedule);
+// `reads`: the ops that each op's own step reads. `stored`: those whose output is in memory in an ordinary step; the others are
+// dropped, the one that is read last first, while more than `budget` words are held.
+Sweep plan_sweep(const Program& program, const std::vector<std::vector<int>>& reads, const std::vector<bool>& stored, Index budget);
 
 }  // namespace lockstep
