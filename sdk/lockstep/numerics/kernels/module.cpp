@@ -82,12 +82,17 @@ std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vect
     return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));
 }
 
+// A Program without the words of its constants, to be planned.
+Program planned(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
+    std::vector<std::span<const std::uint8_t>> ops;
+    for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
+    return decode_program(span_of(header), ops, std::move(const_elements));
+}
+
 // What a run holds beside its inputs, in bytes: the arena, what it leaves, and what a game holds in the place of both: a sweep, or
 // the op whose output and operands are largest, by itself. Nothing is allocated.
 nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
-    std::vector<std::span<const std::uint8_t>> ops;
-    for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
-    const Program program = decode_program(span_of(header), ops, std::move(const_elements));
+    const Program program = planned(header, descriptors, std::move(const_elements));
     const Schedule schedule = make_schedule(program);
     const auto held = [&](const Schedule& planned) {
         Index bytes = 0;
@@ -108,6 +113,25 @@ nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& de
     // The arena of an ordinary step stays.
     const Index swept = std::max(make_sweep(program, schedule).words, schedule.arena_words), alone = std::max(one.arena_words, schedule.arena_words);
     return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), held(schedule), std::max(Buffer::bytes_of(swept), Buffer::bytes_of(alone) + held(one)));
+}
+
+// What a run computes: the multiply-adds of its products, and the terms of its other ops: each of an element's instructions, and
+// writing it, is one. The gradient of an embedding is a product in the Program and no product here.
+nb::tuple work_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
+    const Program program = planned(header, descriptors, std::move(const_elements));
+    const Schedule schedule = make_schedule(program);
+    double products = 0, terms = 0;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const Descriptor& op = program.ops[i];
+        const auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
+        if (const auto* scatter = std::get_if<ScatterPlan>(&schedule.fused[i]))
+            terms += static_cast<double>(op.elements) + static_cast<double>(scatter->columns) * static_cast<double>(scatter->k);
+        else if (gemm)
+            products += static_cast<double>(op.elements) * static_cast<double>(op.k);
+        else
+            terms += static_cast<double>(op.elements) * static_cast<double>(1 + op.k + static_cast<Index>(op.instrs.size()));
+    }
+    return nb::make_tuple(products, terms);
 }
 
 // The arguments of a run, and the arrays that they point into.
@@ -280,6 +304,8 @@ NB_MODULE(_native, m) {
           "The chunks of a fold (Fold's number) over flat operands of one length; b is read by a dot alone.");
     m.def("bytes_of_run", &bytes_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
           "(arena, results, what a game holds in their place), in bytes: what a run holds beside its inputs. ValueError as Executor.");
+    m.def("work_of_run", &work_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
+          "(multiply-adds of products, terms of other ops) that a run computes. ValueError as Executor.");
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
