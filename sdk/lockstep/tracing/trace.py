@@ -99,7 +99,7 @@ def _assemble(schedule: Schedule, entries: tuple[TensorHeader | None, ...], alia
         elements += op.header.elements
         ops.append(replace(op, cumulative=elements))
     tables = [schedule.consts[i] for i in used]
-    consts = [Const(TensorHeader(F32 if n.dtype == g.F32 else I32, n.shape), n.attrs[0]) for n in tables]
+    consts = [Const(TensorHeader(F32 if n.dtype == g.F32 else I32, n.shape), n.attrs[0].data) for n in tables]
     outputs = tuple(Alias(a.kind, new_op[a.index]) if a.kind == Alias.OP_KIND else a for a in aliases)
     return Program(
         tuple(ops),

@@ -86,7 +86,7 @@ private:
         switch (s.tag) {
         case Tag::kOp: return out_[index] + s.offset;
         case Tag::kState: return in_.state[index] + s.offset;
-        case Tag::kConst: return e_.consts_[index].data() + s.offset;
+        case Tag::kConst: return e_.consts_[index].words + s.offset;
         case Tag::kContext: return context_.words + s.offset;
         case Tag::kIota: break;
         }
@@ -218,7 +218,7 @@ private:
     std::vector<Word*> out_;
 };
 
-Executor::Executor(Program program, std::vector<Buffer> consts)
+Executor::Executor(Program program, std::vector<Table> consts)
     : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
     // A step's inputs are the last one's outputs: two states live at a time, and come back one after the other.
     Index state = 0;

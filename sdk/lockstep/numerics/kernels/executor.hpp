@@ -39,9 +39,15 @@ struct RunInputs {
     std::vector<std::int64_t>* nanoseconds = nullptr;  // filled with each op's time where there is one
 };
 
+// A constant's words, where their owner has them: those of a frozen model are mapped, and never copied.
+struct Table {
+    const Word* words;
+    std::shared_ptr<const void> owner;
+};
+
 class Executor {
 public:
-    Executor(Program program, std::vector<Buffer> consts);
+    Executor(Program program, std::vector<Table> consts);
 
     // One buffer per op; empty where the op's output was not kept.
     std::vector<Buffer> run(const RunInputs& in);
@@ -58,7 +64,7 @@ private:
 
     Program program_;
     Schedule schedule_;
-    std::vector<Buffer> consts_;
+    std::vector<Table> consts_;
     std::shared_ptr<Pool> pool_;
     std::mutex running_;  // the arena serves one run at a time
     Buffer arena_;
