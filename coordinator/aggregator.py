@@ -6,31 +6,36 @@ I/O and arithmetic, no decisions: `decide` says what, this module does it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import dag_cbor
 
 from coordinator.cheats import Cheat
 from lockstep import jobs, merging
-from lockstep.decoding import either, from_cbor, nothing, octets, several, table
 from lockstep.disputes import HeldClaim
 from lockstep.footprint import MERGED_ROUNDS
 from lockstep.guard.memory import Memory, Place, Promise
 from lockstep.jobs import ClaimRun, Job, Tensors
 from lockstep.merging import Merged, RoundRecord
 from lockstep.protocol.errors import LockstepError, Mismatch
-from lockstep.protocol.job_rules import MAX_SLOTS
 from lockstep.protocol.jobs import Round
+from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
 from lockstep.shelf import Shelf, bytes_of
 from lockstep.storage import ContentStore
-from lockstep.storage.payload import Checkpoint, decode_checkpoint, encode_checkpoint
+from lockstep.storage.payload import (
+    F32_FORMAT,
+    FORMATS,
+    INT8_FORMAT,
+    Checkpoint,
+    blob_length,
+    decoded,
+    encoded,
+    format_of,
+    store_checkpoint,
+)
 from lockstep.storage.store import write_atomically
-
-_START = table({"base": octets(), "payloads": several(either(nothing, octets()), MAX_SLOTS)})
+from lockstep.storage.tensors import head_line, read_tensors
 
 
 class Aggregator:
@@ -81,8 +86,8 @@ class Aggregator:
         # INVARIANT: the guard's row is on disk before anybody may learn of the merge.
         self._guard.bind(Place(claim, Seed(stored.seed), StateRoot(stored.merge_in)), promise)
         self._keep(claim, merged)
-        write_atomically(self._start_file(claim), [_start_bytes(self.job, base, payloads)])
-        cid = merging.store_checkpoint(self._store, merged.checkpoint)
+        write_atomically(self._start_file(claim), _start_file(self.job, base, payloads))
+        cid = store_checkpoint(self._store, merged.checkpoint)
         return StateRoot(merged.out), StateRoot(merged.out2), cid
 
     def held(
@@ -136,17 +141,51 @@ class Aggregator:
     def _archived_run(self, claim: ClaimId, number: int, stored: Round) -> ClaimRun | None:
         """From the archive; None if it is lost or damaged: public data gives it again."""
         try:
-            data = self._start_file(claim).read_bytes()
-            fields = _START(from_cbor(data, len(data)), "the file")
-            wire = fields["payloads"]
-            payloads = [None if part is None else merging.payload_of_bytes(self.job, part) for part in wire]
-            base = decode_checkpoint(fields["base"])
+            head, body = read_tensors(self._start_file(claim))
+            base, payloads = _read_start(self.job, head["formats"], body)
             return self._run(jobs.merge_run(self.job, base, payloads, stored.seed, number))
-        except (FileNotFoundError, LockstepError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, LockstepError):
             return None
 
 
-def _start_bytes(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) -> bytes:
-    """S_0 of a merge as a file."""
-    wire: list[Any] = [None if tensors is None else merging.payload_bytes(job, tensors) for tensors in payloads]
-    return dag_cbor.encode({"base": encode_checkpoint(base), "payloads": wire})
+def _start_file(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None]) -> Iterator[bytes | memoryview]:
+    """S_0 of a merge as a file: each payload in the format in which it travels."""
+    own = [() if tensors is None else tensors[: len(tensors) - len(job.carry_of(tensors))] for tensors in payloads]
+    formats = [
+        None if tensors is None else format_of(part, INT8_FORMAT) for tensors, part in zip(payloads, own, strict=True)
+    ]
+    yield head_line({"formats": formats})
+    yield from encoded((*base.shared, *base.outer), F32_FORMAT)
+    for tensors, part, wire_format in zip(payloads, own, formats, strict=True):
+        if tensors is not None and wire_format is not None:
+            yield from encoded(part, wire_format)
+            yield from encoded(job.carry_of(tensors), F32_FORMAT)
+
+
+def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tuple[Checkpoint, list[Tensors | None]]:
+    """(base, payloads) of `_start_file`; raises ValueError."""
+    at = 0
+
+    def read(headers: Sequence[TensorHeader | None], wire_format: str) -> Tensors:
+        nonlocal at
+        tensors = []
+        for header in headers:
+            if header is not None:
+                end = at + blob_length(header, wire_format)
+                if end > len(body):
+                    raise ValueError(f"{len(body)} bytes, at least {end} are due")
+                tensors.append(decoded(body[at:end], header, wire_format))
+                at = end
+        return tuple(tensors)
+
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.shared_depth
+    base = Checkpoint(read(layout[:quarter], F32_FORMAT), read(layout[quarter:], F32_FORMAT))
+    payloads: list[Tensors | None] = []
+    for wire_format in formats:
+        if wire_format is None:
+            payloads.append(None)
+        elif wire_format in FORMATS:
+            payloads.append((*read(job.payload_layout, wire_format), *read(job.carry_layout, F32_FORMAT)))
+        else:
+            raise ValueError(f"format {wire_format!r}")
+    return base, payloads

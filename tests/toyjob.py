@@ -12,7 +12,6 @@ import numpy as np
 
 from lockstep import jobs
 from lockstep.jobs import Job, Schedule, TrainingJob
-from lockstep.merging import store_checkpoint
 from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams
@@ -22,7 +21,7 @@ from lockstep.protocol.types import Address, Digest, JobId, Seconds, Seed, State
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
-from lockstep.storage.payload import Checkpoint
+from lockstep.storage.payload import Checkpoint, store_checkpoint
 
 SIZE, TERMS, ROWS, STEPS, SLOTS, ROUNDS = 8, 600, 40, 5, 3, 3
 SEED = Seed(bytes(range(32)))

@@ -29,7 +29,7 @@ from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
 from lockstep.protocol.jobs import NO_SEED, Body, Receipt, Reveal
 from lockstep.protocol.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
-from lockstep.storage.payload import Checkpoint
+from lockstep.storage.payload import Checkpoint, store_checkpoint
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
 from worker.decide import Act, Roots, RoundView
 from worker.defending import Defence
@@ -318,7 +318,7 @@ class Claimant:
             material = Material(
                 claim, taken.ledger.id, r.number, attempt, MERGE_SLOT, record.seed, base_cid, record.payloads,
                 (merged.root,), merged.out, merged.out2, Cid(""),
-                merging.store_checkpoint(self._parts.store, merged.checkpoint),
+                store_checkpoint(self._parts.store, merged.checkpoint),
             )  # fmt: skip
             WorkFolder(self._parts.home, claim).save_material(material)
             self.defence.hold(material, merged.run)

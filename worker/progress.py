@@ -25,6 +25,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.program import Alias, Program
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
+from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
 log = structlog.get_logger(__name__)
 
@@ -105,17 +106,14 @@ class WorkFolder:
         t = len(roots)
         changed = _changed(run.program(t))
         head = {"t": t, "seed": run.seed.hex(), "roots": [r.hex() for r in roots], "entries": changed}
-        line = json.dumps(head).encode() + b"\n"
         # No fsync: this guards against a killed process, whose writes the system keeps. After a power cut the root
         # below tells, and the claim starts again from S_0.
-        _replace(self._folder() / PROGRESS, [line, *(_words(state[k]) for k in changed)], sync=False)
+        _replace(self._folder() / PROGRESS, [head_line(head), *(_words(state[k]) for k in changed)], sync=False)
 
     def resume(self, run: ClaimRun) -> tuple[State, list[StateRoot]]:
         """(tensors of S_t, S_1..S_t) of the last whole step; (S_0's tensors, []) if there is none to believe."""
         try:
-            with (self.path / PROGRESS).open("rb") as file:
-                head = json.loads(file.readline())
-                body = file.read()
+            head, body = read_tensors(self.path / PROGRESS)
             t = int(head["t"])
             roots = [StateRoot(bytes.fromhex(r)) for r in head["roots"]]
             if len(roots) != t or not 1 <= t <= run.transitions or head["seed"] != run.seed.hex():
@@ -172,7 +170,7 @@ def _changed(program: Program) -> list[int]:
     ]
 
 
-def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: bytes) -> State:
+def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: memoryview) -> State:
     """S_t's tensors: the saved ones, and S_0's where an entry was passed on."""
     layout = run.program(t).output_layout
     state: Entries = [None if header is None else run.start[k] for k, header in enumerate(layout)]
@@ -181,10 +179,7 @@ def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: bytes) -> Sta
         header = layout[k]
         if header is None:
             raise ValueError(f"entry {k} is EMPTY")
-        end = at + 4 * header.elements
-        kind = np.int32 if header.dtype else np.float32
-        state[k] = np.frombuffer(body[at:end], dtype=kind).reshape(header.shape)
-        at = end
+        state[k], at = tensor_at(body, at, header)
     if at != len(body):
         raise ValueError(f"{len(body)} bytes where {at} are due")
     return state
@@ -192,7 +187,7 @@ def _restored(run: ClaimRun, t: int, entries: Sequence[int], body: bytes) -> Sta
 
 def _words(tensor: np.ndarray | None) -> memoryview:
     assert tensor is not None, "changed entries hold tensors"
-    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
+    return words_of(tensor)
 
 
 def _replace(path: Path, parts: Sequence[bytes | memoryview], *, sync: bool) -> None:

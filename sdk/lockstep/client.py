@@ -37,10 +37,10 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.quoting import SECONDS, Figures, figures_of
-from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
+from lockstep.storage import ContentStore, cid_of, cid_of_block, open_store, store_dataset
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import Checkpoint, encode_checkpoint
+from lockstep.storage.payload import Checkpoint, encode_checkpoint, store_checkpoint
 from lockstep.storage.store import write_atomically
 from lockstep.training.metrics import EvaluationSpec, Metrics, read_metrics
 
@@ -323,33 +323,36 @@ def _spec(job: TrainingJob, genesis: Checkpoint) -> Spec:
     with TemporaryDirectory(prefix="lockstep-quote-") as folder:
         dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
     return Spec(
-        programs={name: _cid(f"{name} Program", encode_program(program)) for name, program in _named(job.programs)},
+        programs={name: _cid_of_program(name, program) for name, program in _named(job.programs)},
         dataset=dataset,
-        genesis=_cid("first checkpoint", encode_checkpoint(genesis)),
+        genesis=cid_of_block(encode_checkpoint(genesis), "dag-cbor"),
         model=job.model,
         parameters=job.parameters,
         strategy=job.strategy,
     )
 
 
-def _cid(what: str, data: bytes) -> Cid:
+def _cid_of_program(name: str, program: Program) -> Cid:
+    data = encode_program(program)
     # INVARIANT: no job is opened whose parts its parties would refuse to read.
     if len(data) > MAX_PROGRAM_BYTES:
         raise UsageError(
-            f"the {what} has {len(data)} bytes, {MAX_PROGRAM_BYTES} are read", hint="a smaller model, or a smaller base"
+            f"the {name} Program has {len(data)} bytes, {MAX_PROGRAM_BYTES} are read", hint="a model of fewer ops"
         )
     return cid_of(data)
 
 
 def _store_parts(store: ContentStore, quote: Quote) -> None:
-    job = quote.job
+    job, spec = quote.job, quote.spec
     assert job.genesis is not None, "it has a spec"
-    assert quote.spec is not None, "who asks has looked"
-    for _, program in _named(job.programs):
-        store.put(encode_program(program))
-    store_dataset(store, job.dataset)
-    store.put(encode_checkpoint(job.genesis))
-    store.put(quote.spec.encode(), codec="dag-cbor")
+    assert spec is not None, "who asks has looked"
+    stored = {name: store.put(encode_program(program, store.put)) for name, program in _named(job.programs)}
+    stored |= {"dataset": store_dataset(store, job.dataset), "genesis": store_checkpoint(store, job.genesis)}
+    # INVARIANT: what was quoted is what is opened: a frozen model's weights are shared with the caller, not copied.
+    changed = sorted(k for k, cid in stored.items() if cid != {**spec.programs, **vars(spec)}[k])
+    if changed:
+        raise UsageError(f"{', '.join(changed)} changed since the quote", hint="quote the job again")
+    store.put(spec.encode(), codec="dag-cbor")
 
 
 def _params(job: TrainingJob, spec: Spec | None, chain: ChainTimes) -> JobParams:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import structlog
 
 from lockstep.chain.contracts import Call, Contracts
@@ -146,6 +147,10 @@ class Answers:
             return None
         record, program = found[2], job.programs.encode
         tensors = iter(fetch_payload(job, self._store, record.payload))
-        held = {k: next(tensors).tobytes() for k, header in enumerate(program.output_layout) if header is not None}
+        held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
         shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__)
         return f"answer/{demand.id.hex()}", self._demands.answer(demand.id, record.body, Parts.of(program).code, shown)
+
+
+def _words(tensor: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from lockstep import jobs
 from lockstep.protocol import validator
-from lockstep.protocol.errors import Mismatch, ProgramInvalid
+from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.rules import Rule
 from lockstep.protocol.validator import Evidence, Held, Parts
 from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_parts
+from lockstep.storage.containers import Spec, load_parts
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Validator
@@ -75,8 +75,4 @@ def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, 
 def _parts(store: ContentStore, spec: Spec, name: str, root: bytes) -> Parts:
     if name not in spec.programs:
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
-    parts = decode_parts(store.get(spec.programs[name], max_bytes=MAX_PROGRAM_BYTES))
-    # INVARIANT: what is shown to the contract is what the job commits to.
-    if parts.root != root:
-        raise Mismatch(f"the {name} Program is not what the job names", hint="the store holds another under its CID")
-    return parts
+    return load_parts(store, spec.programs[name], root)

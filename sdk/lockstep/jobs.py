@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -29,9 +29,9 @@ from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
 from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, decode_program
+from lockstep.storage.containers import Spec, load_program
 from lockstep.storage.dataset import Dataset, load_dataset
-from lockstep.storage.payload import Checkpoint, decode_checkpoint
+from lockstep.storage.payload import Checkpoint, load_checkpoint
 
 if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
@@ -384,18 +384,15 @@ def load(
     roots = {"step": params.step_program, "encode": params.encode_program, "merge": params.merge_program}
     if set(spec.programs) != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
-    programs = Schedule(
-        **{k: decode_program(store.get(spec.programs[k], max_bytes=MAX_PROGRAM_BYTES), roots[k]) for k in roots}
-    )
+    programs = Schedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
     check_schedule(programs.step, programs.encode, programs.merge, params)
     if fits is not None:
         fits(programs, params)
     dataset = load_dataset(store, spec.dataset, root=params.dataset_root).rows
     if dataset.shape != (params.dataset_rows, params.row_length):
         raise Mismatch("the dataset has another shape than the job names", hint="do not run the job")
-    genesis = decode_checkpoint(store.get(spec.genesis, max_bytes=MAX_PROGRAM_BYTES))
-    job = Job(job_id, params, spec, programs, dataset, genesis, threads, path)
-    check_checkpoint(job, genesis, params.genesis_shared, params.genesis_outer)
+    job = Job(job_id, params, spec, programs, dataset, Checkpoint((), ()), threads, path)
+    job = replace(job, genesis=fetch_checkpoint(job, store, spec.genesis, params.genesis_shared, params.genesis_outer))
     _check_zeros(job)
     return job
 
@@ -413,6 +410,16 @@ def _check_zeros(job: Job) -> None:
                 f"the job's zero {what} is not that of its Programs",
                 hint="do not run the job: honest claims about it would be convicted",
             )
+
+
+def fetch_checkpoint(job: Job, store: ContentStore, cid: str, shared: bytes, outer: bytes) -> Checkpoint:
+    """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain, and the store's errors."""
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.shared_depth
+    try:
+        return check_checkpoint(job, load_checkpoint(store, cid, layout[:quarter], layout[quarter:]), shared, outer)
+    except Mismatch:
+        found = load_checkpoint(store, cid, layout[:quarter], layout[quarter:], fresh=True)
+        return check_checkpoint(job, found, shared, outer)
 
 
 def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: bytes) -> Checkpoint:

@@ -7,11 +7,14 @@ and computes it again from the payloads: the same inputs, the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lockstep.jobs import ClaimRun, Job, Tensors, check_checkpoint, checkpoint_of, merge_run
+import numpy as np
+
+from lockstep.jobs import ClaimRun, Job, Tensors, checkpoint_of, fetch_checkpoint, merge_run
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -21,25 +24,17 @@ from lockstep.protocol.errors import (
     Unreachable,
     UsageError,
 )
-from lockstep.protocol.merkle import LEAF_BYTES
+from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.receipts import FINAL_REPORTS, Report
 from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
-from lockstep.storage.payload import (
-    F32_FORMAT,
-    INT8_FORMAT,
-    Checkpoint,
-    decode_checkpoint,
-    decode_payload,
-    encode_checkpoint,
-    encode_payload,
-    wire_length,
-)
+from lockstep.storage import payload as wire
+from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
-CBOR_SLACK = 64
-"""Bytes by which a checkpoint's container may exceed its tensors, for each of them."""
+COMPARED = 1 << 20
+"""Words that are compared at once: whole leaves."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +76,10 @@ class RoundRecord:
     """The roots of what it holds."""
 
 
-def payload_bytes(job: Job, payload: Tensors) -> bytes:
-    """The payload's container: the short format where it loses nothing."""
+def store_payload(job: Job, store: ContentStore, payload: Tensors) -> Cid:
+    """Keep a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
     carry = job.carry_of(payload)
-    return encode_payload(payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
-
-
-def payload_of_bytes(job: Job, data: bytes) -> Tensors:
-    """The inverse; raises PayloadInvalid if the bytes are no payload of the job."""
-    return decode_payload(data, job.payload_layout, job.carry_layout)
+    return wire.store_payload(store, payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
 
 
 def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
@@ -97,26 +87,31 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
 
     Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
     """
-    tensors = stored_payload(job, store, payload)
-    # INVARIANT: what is merged is what was claimed, bit for bit.
-    if job.payload_roots(tensors) != (payload.out, payload.out2):
-        raise PayloadInvalid("a payload does not hash to its claim's roots", hint="leave the slot out of the merge")
-    return tensors
+    for fresh in (False, True):
+        tensors = stored_payload(job, store, payload, fresh=fresh)
+        # INVARIANT: what is merged is what was claimed, bit for bit.
+        if job.payload_roots(tensors) == (payload.out, payload.out2):
+            return tensors
+    raise PayloadInvalid("a payload does not hash to its claim's roots", hint="leave the slot out of the merge")
 
 
-def stored_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
-    """What lies under a payload's CID, decoded; raises as `fetch_payload`, but for what it holds."""
-    limit = max(wire_length(job.payload_layout, f, job.carry_layout) for f in (F32_FORMAT, INT8_FORMAT))
-    return payload_of_bytes(job, _fetch(store, payload.cid, limit))
+def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
+    """What lies under a payload's CID, decoded; raises as `fetch_payload`, but for what it holds.
+
+    `fresh`: as of `storage.payload.load_payload`.
+    """
+    with _named(payload.cid):
+        return wire.load_payload(store, payload.cid, job.payload_layout, job.carry_layout, fresh=fresh)
 
 
 def wrong_leaves(own: Tensors, stored: Tensors) -> Iterator[tuple[int, int]]:
     """(tensor, leaf) of every leaf in which a stored payload differs from what a replay gave."""
     for ordinal, (ours, theirs) in enumerate(zip(own, stored, strict=True)):
-        mine, other = ours.tobytes(), theirs.tobytes()
-        for at in range(0, len(mine), LEAF_BYTES):
-            if mine[at : at + LEAF_BYTES] != other[at : at + LEAF_BYTES]:
-                yield ordinal, at // LEAF_BYTES
+        mine, other = (np.ascontiguousarray(t).reshape(-1).view(np.uint32) for t in (ours, theirs))
+        for first in range(0, mine.size, COMPARED):
+            differs = np.flatnonzero(mine[first : first + COMPARED] != other[first : first + COMPARED])
+            for leaf in np.unique((first + differs) // LEAF_ELEMENTS):
+                yield ordinal, int(leaf)
 
 
 def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
@@ -172,16 +167,10 @@ def finish(run: ClaimRun) -> Merged:
     return Merged(run, run.root(1, final), out, out2, checkpoint)
 
 
-def store_checkpoint(store: ContentStore, checkpoint: Checkpoint) -> Cid:
-    """Keep a checkpoint; returns the CID that `merge` announces."""
-    return store.put(encode_checkpoint(checkpoint))
-
-
 def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:
     """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain."""
-    layout = job.programs.merge.output_layout
-    limit = sum(4 * h.elements + CBOR_SLACK for h in layout if h is not None) + CBOR_SLACK
-    return check_checkpoint(job, decode_checkpoint(_fetch(store, cid, limit)), shared, outer)
+    with _named(cid):
+        return fetch_checkpoint(job, store, cid, shared, outer)
 
 
 def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
@@ -201,10 +190,11 @@ def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord
         return _recomputed(job, store, before, last, error)
 
 
-def _fetch(store: ContentStore, cid: Cid, limit: int) -> bytes:
+@contextmanager
+def _named(cid: Cid) -> Iterator[None]:
     """Content that a claimant named; a name that is no CID is content that nobody holds."""
     try:
-        return store.get(cid, max_bytes=limit)
+        yield
     except UsageError as error:
         raise BlobMissing(f"{cid!r} names no content", hint="its claimant wrote no CID there") from error
 

@@ -177,7 +177,7 @@ def _timing(
 ) -> Timing:
     program = job.programs.step
     work, machine = work_of(program), rates(threads)
-    shown = Work(work.products, work.terms, footprint.of_program(program).outputs)
+    shown = Work(work.products, work.terms, footprint.WORD_BYTES * program.ops[-1].cumulative)
     estimate = machine.seconds(work)
     timing = Timing(
         estimate, max(SHOWN * estimate, machine.seconds(shown)), "estimated", work.operations, _tokens(job), threads

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from lockstep.decoding import file_bytes, from_toml
-from lockstep.protocol.errors import KeyStoreError, Malformed, UsageError
+from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 """What computes (`numerics.devices`)."""
@@ -39,6 +42,8 @@ class Settings:
     """What claims under a game may take in memory; 0: a quarter of the machine's."""
     disk_mib: int = 16_384
     """What their states may take under the home."""
+    cache_mib: int = 65_536
+    """What blobs may take in the user's cache, which all processes share."""
     device: str = "auto"
     """"auto", "cpu", "cuda:N" or "emulated"."""
 
@@ -56,6 +61,11 @@ class Settings:
     def disk_bytes(self) -> int:
         """What the states of claims under a game may take on disk."""
         return self.disk_mib << 20
+
+    @property
+    def cache_bytes(self) -> int:
+        """What blobs may take in the user's cache."""
+        return self.cache_mib << 20
 
     @property
     def home_path(self) -> Path:
@@ -101,6 +111,7 @@ DEFAULTS: dict[str, Any] = {
     "memory_mib": 0,
     "disk_mib": 16_384,
     "device": "auto",
+    "cache_mib": 65_536,
 }
 
 
@@ -122,7 +133,7 @@ def resolve(**flags: Any) -> Settings:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
     if values["listen_seconds"] < 0:
         raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
-    for name in ("memory_mib", "disk_mib"):
+    for name in ("memory_mib", "disk_mib", "cache_mib"):
         if values[name] < 0:
             raise UsageError(f"{name} is {values[name]}", hint="MiB, not negative")
     if values["device"] == "cuda":
@@ -132,6 +143,26 @@ def resolve(**flags: Any) -> Settings:
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     return Settings(**values)
+
+
+def cache_location() -> Path:
+    """Where the user's cache is, or would be; `LOCKSTEP_CACHE` names another place."""
+    named = os.environ.get("LOCKSTEP_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
+
+
+def cache_directory() -> Path:
+    """The user's cache, made if need be; raises DoctorError unless it is the user's alone."""
+    path = cache_location()
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = path.stat()
+    except OSError as error:
+        raise DoctorError(f"{path} cannot be a cache: {error.strerror}", hint="set LOCKSTEP_CACHE") from error
+    # INVARIANT: nobody but the user can place code or blobs where they are loaded from.
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise DoctorError(f"{path} is open to others", hint=f"chmod 700 {path}, or set LOCKSTEP_CACHE")
+    return path
 
 
 def read_toml(path: Path) -> dict[str, Any]:

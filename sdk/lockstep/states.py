@@ -6,7 +6,6 @@ replaced atomically, on disk before it counts, and believed only if its tensors 
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import structlog
 
 from lockstep.jobs import ClaimRun, Entries, Job, State
@@ -24,6 +22,7 @@ from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.types import ClaimId, Seed, StateRoot, TraceRoot
 from lockstep.storage.store import write_atomically
+from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -78,13 +77,13 @@ class States:
             if t == 0:
                 head |= {"slot": run.slot, "round": run.round, "seed": run.seed.hex(), "root": _root(run, state).hex()}
                 head["carried"] = None if run.carried is None else [w.hex() for w in run.carried.words]
-            line = json.dumps(head).encode() + b"\n"
+            line = head_line(head)
             size = len(line) + sum(len(p) for p in parts)
             if not self._make_room(_File(claim, t, path, size, float("inf"))):
                 return False
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                write_atomically(path, chain([line], (bytes(p) for p in parts)))
+                write_atomically(path, chain([line], parts))
             except (LockstepError, OSError) as error:
                 # A full disk costs time in games, and nothing else.
                 log.warning("a state is not kept", claim=claim.hex(), t=t, why=str(error))
@@ -188,11 +187,10 @@ class States:
         wanted = file.t == 0 or file.t in self._need[file.claim]
         return 1 + wanted, -order.index(file.claim), file.used
 
-    def _read(self, path: Path) -> tuple[dict[str, Any], bytes] | None:
+    def _read(self, path: Path) -> tuple[dict[str, Any], memoryview] | None:
         try:
-            with path.open("rb") as file:
-                return dict(json.loads(file.readline())), file.read()
-        except (OSError, ValueError, TypeError, RecursionError):
+            return read_tensors(path)
+        except (OSError, ValueError, RecursionError):
             return None
 
 
@@ -240,7 +238,7 @@ def _packed(state: State, start: State | None) -> tuple[list[tuple[int, int]], l
 
 
 def _unpacked(
-    layout: Sequence[TensorHeader | None], entries: Sequence[Sequence[int]], body: bytes, start: State | None
+    layout: Sequence[TensorHeader | None], entries: Sequence[Sequence[int]], body: memoryview, start: State | None
 ) -> State:
     """The tensors of a state; raises ValueError where a file does not fit the layout."""
     state: Entries = [None] * len(layout)
@@ -260,15 +258,3 @@ def _unpacked(
     if at != len(body):
         raise ValueError(f"{len(body)} bytes where {at} are due")
     return state
-
-
-def tensor_at(body: bytes, at: int, header: TensorHeader) -> tuple[np.ndarray, int]:
-    """The tensor that begins at a byte, read-only, and the first byte after it; raises ValueError."""
-    end = at + 4 * header.elements
-    kind = np.int32 if header.dtype else np.float32
-    return np.frombuffer(body[at:end], dtype=kind).reshape(header.shape), end
-
-
-def words_of(tensor: np.ndarray) -> memoryview:
-    """A tensor's bytes."""
-    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data

@@ -35,7 +35,7 @@ from lockstep.client import JobHandle, Network, connect
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job, TrainingJob
 from lockstep.ledger import ClaimRecord, Ledger, Watcher
-from lockstep.merging import fetch_payloads, finish, store_checkpoint
+from lockstep.merging import fetch_payloads, finish
 from lockstep.protocol import backing, game, honest, moves
 from lockstep.protocol.claims import claim_id, commitment
 from lockstep.protocol.game import game_id
@@ -45,6 +45,7 @@ from lockstep.protocol.program import Kind
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.witnesses import Outcome
 from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import store_checkpoint
 from tests import games as games_of_tests
 from tests import toyjob
 from verifier import decide

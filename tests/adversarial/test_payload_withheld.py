@@ -6,13 +6,14 @@ import pytest
 
 from lockstep.audits import PublicData, audit
 from lockstep.demands import Asks
-from lockstep.merging import judge_payloads, payload_bytes, payload_of_bytes, stored_payload
+from lockstep.merging import judge_payloads, store_payload, stored_payload
 from lockstep.protocol.availability import payload_answer, payload_demand_id
 from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.receipts import mask_of
 from lockstep.protocol.types import Cid
 from lockstep.protocol.validator import Parts
+from lockstep.storage.payload import load_payload
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import NOWHERE, Court, Where, published
 from worker.progress import Material
@@ -81,9 +82,11 @@ def one_leaf(court: Court) -> Ended:
     published_cid: list[Cid] = []
 
     def spoiled(m: Material) -> Material:
-        tensors = [t.copy() for t in payload_of_bytes(court.job, court.store.get(m.payload_cid, max_bytes=1 << 30))]
+        tensors = [
+            t.copy() for t in load_payload(court.store, m.payload_cid, court.job.payload_layout, court.job.carry_layout)
+        ]
         tensors[LACKING[0]].reshape(-1)[LEAF_ELEMENTS * LACKING[1]] += 1
-        published_cid.append(court.store.put(payload_bytes(court.job, tensors)))
+        published_cid.append(store_payload(court.job, court.store, tensors))
         return replace(m, payload_cid=published_cid[0])
 
     claims = court.claim(change={LIAR: spoiled})

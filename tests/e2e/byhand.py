@@ -30,14 +30,14 @@ from lockstep.merging import (
     fetch_payload,
     load_checkpoint,
     merge_round,
-    payload_bytes,
-    store_checkpoint,
+    store_payload,
 )
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import claim_id, commitment, job_id
 from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore, open_store
+from lockstep.storage.payload import store_checkpoint
 from tests import toyjob
 
 WALLET = Wei(1_000 * 10**18)
@@ -279,7 +279,7 @@ class Worker:
         levels = merkle.levels([merkle.leaf(root) for root in roots])
         opened = Reveal(
             Body(trace_root(roots), out, out2), Digest(os.urandom(32)), tuple(merkle.proof(levels, len(roots) - 1)),
-            self.market.store.put(b"".join(roots)), self.market.store.put(payload_bytes(job, payload)),
+            self.market.store.put(b"".join(roots)), store_payload(job, self.market.store, payload),
         )  # type: ignore[arg-type] # fmt: skip
         claim = claim_id(job.id, r, stored.attempt, self.slot)
         self.claims[r] = opened, claim

@@ -27,7 +27,7 @@ from lockstep.demo.processes import Group, Process
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import Watcher
-from lockstep.merging import RoundRecord, base_checkpoint, payload_bytes, store_checkpoint
+from lockstep.merging import RoundRecord, base_checkpoint, store_payload
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import backing, honest, merkle, moves
 from lockstep.protocol.claims import commitment
@@ -36,7 +36,7 @@ from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from lockstep.storage.payload import Checkpoint
+from lockstep.storage.payload import Checkpoint, store_checkpoint
 from tests import toyjob
 
 WALLET = Wei(1_000 * 10**18)
@@ -235,7 +235,7 @@ class Market:
         out, out2 = (layout_root(layout[p], final[p]) for p in (slice(width), slice(width, None)))
         levels = honest.trace_levels(roots)
         proof = tuple(merkle.proof(levels, len(roots) - 1))
-        payload = payload_cid or self.store.put(payload_bytes(self.job, jobs.payload_of(self.job, final)))
+        payload = payload_cid or store_payload(self.job, self.store, jobs.payload_of(self.job, final))
         stored = self.store.put(b"".join(roots))
         cid = stored if trace_cid is None else trace_cid
         nonce = Digest(os.urandom(32))

@@ -33,7 +33,7 @@ from lockstep.protocol.receipts import Report
 from lockstep.protocol.requests import LIFETIME
 from lockstep.protocol.types import Address, Cid, JobId, Seconds
 from lockstep.storage import cid_of
-from lockstep.storage.payload import encode_payload
+from lockstep.storage.payload import store_payload
 from lockstep.training.data import Texts, byte_corpus
 from lockstep.training.job import Batch, training_job
 from lockstep.training.strategies import diloco
@@ -400,7 +400,7 @@ def test_a_payload_of_another_shape_or_truncated_is_left_out_and_not_paid(town: 
         worker.commit(job, 0, job.genesis)
     _, misshapen, cut = (worker.claims[0][0].payload_cid for worker in market.workers)
     claimed, claim = market.workers[1].claims[0]
-    other = market.store.put(encode_payload([np.zeros(toyjob.SIZE + 1, np.float32)]))
+    other = store_payload(market.store, [np.zeros(toyjob.SIZE + 1, np.float32)])
     market.workers[1].claims[0] = replace(claimed, payload_cid=other), claim
     truncate(market, cut)
     for worker in market.workers:

@@ -90,12 +90,33 @@ def dataset() -> tuple[Iterable[bytes], Run]:
     ], run
 
 
+def _held(block: bytes, blobs: dict[Any, bytes]) -> Any:
+    """A store of one manifest and some blobs; of any other blob it has zeros, as many as are due."""
+    from lockstep.protocol.types import Cid
+    from lockstep.storage.directory import DirectoryStore
+
+    class Held(DirectoryStore):
+        def __init__(self) -> None:
+            pass
+
+        def fetch_block(self, cid: Cid) -> bytes:
+            return block
+
+        def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
+            assert all(0 < size <= 1 << 20 for _, size in wanted), "what is due follows from the layout"
+            found = [(blobs.get(cid, b""), size) for cid, size in wanted]
+            return [memoryview(data if len(data) == size else bytes(size)) for data, size in found]
+
+    return Held()
+
+
 def payload() -> tuple[Iterable[bytes], Run]:
     import numpy as np
 
     from lockstep.protocol.merkle import TensorHeader
     from lockstep.protocol.program import F32, I32
-    from lockstep.storage.payload import INT8_FORMAT, decode_payload, encode_payload
+    from lockstep.storage.cid import cid_of_block
+    from lockstep.storage.payload import INT8_FORMAT, encode_payload, load_payload
 
     block, odd, whole = TensorHeader(F32, (256,)), TensorHeader(F32, (3,)), TensorHeader(I32, (2,))
     layouts = [([block, None], []), ([odd, whole], []), ([block], [odd, None, whole]), ([odd], [whole])]
@@ -109,7 +130,7 @@ def payload() -> tuple[Iterable[bytes], Run]:
             return
         due, carried = layouts[data[0] % len(layouts)]
         with refusals():
-            found = decode_payload(data[1:], due, carried)
+            found = load_payload(_held(data[1:], {}), cid_of_block(b"x"), due, carried)
             headers = [h for h in (*due, *carried) if h is not None]
             assert [x.shape for x in found] == [h.shape for h in headers], "shapes are those of the layout"
 
@@ -122,17 +143,24 @@ def payload() -> tuple[Iterable[bytes], Run]:
 
 
 def checkpoint() -> tuple[Iterable[bytes], Run]:
+    """The first byte is that of no checkpoint: the mutator leaves it as it is."""
     import numpy as np
 
-    from lockstep.storage.payload import Checkpoint, decode_checkpoint, encode_checkpoint
+    from lockstep.protocol.merkle import TensorHeader
+    from lockstep.protocol.program import F32
+    from lockstep.storage.cid import cid_of_block
+    from lockstep.storage.payload import Checkpoint, encode_checkpoint, load_checkpoint
 
-    good = Checkpoint((np.ones(3, np.float32),), (np.zeros(2, np.float32), np.ones(1, np.float32)))
+    parts = (np.ones(3, np.float32), np.zeros(2, np.float32), np.ones(1, np.float32))
+    good, blobs = Checkpoint(parts[:1], parts[1:]), {cid_of_block(p.tobytes()): p.tobytes() for p in parts}
+    shared, outer = [TensorHeader(F32, (3,)), None], [TensorHeader(F32, (2,)), TensorHeader(F32, (1,))]
 
     def run(data: bytes) -> None:
         with refusals():
-            assert encode_checkpoint(decode_checkpoint(data)) == data, "a checkpoint has one encoding"
+            found = load_checkpoint(_held(data[1:], blobs), cid_of_block(b"x"), shared, outer)
+            assert [len(found.shared), len(found.outer)] == [1, 2], "as many tensors as the layout has"
 
-    return [encode_checkpoint(good)], run
+    return [b"." + encode_checkpoint(good)], run
 
 
 def trace() -> tuple[Iterable[bytes], Run]:
@@ -209,7 +237,7 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
     from lockstep.protocol.types import Cid
     from lockstep.storage.cid import cid_of_digest, parse_cid
     from lockstep.storage.dagpb import FileNode, Link
-    from lockstep.storage.unixfs import content_size, read_chunks
+    from lockstep.storage.unixfs import content_size, leaf_nodes, leaf_of, read_chunks
 
     def cid(index: int, codec: Any) -> Cid:
         return cid_of_digest(bytes([index]) * 32, codec)
@@ -223,8 +251,8 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
             assert self.asked < 5000, "reading a tree ends"
             return self.blocks[parse_cid(cid).digest[0] % len(self.blocks)]
 
-        def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
-            return (self.fetch_block(link.cid) for link in links)
+        def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
+            return (self.fetch_block(link.cid) for link in links[first:])
 
     def run(data: bytes) -> None:
         blocks, at = [], 1
@@ -238,6 +266,12 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
             size = content_size(Source(blocks), root)
             found = b"".join(read_chunks(Source(blocks), root, max_bytes=1 << 10))
             assert len(found) == size <= 1 << 10, "content has the size that its root says"
+        with refusals():
+            source, blob = Source(blocks), b""
+            for node, links in leaf_nodes(source, root, size := content_size(source, root)):
+                for link, leaf in zip(links, source.fetch_leaves(node, links), strict=True):
+                    blob += leaf_of(link, leaf)
+            assert len(blob) == size, "a blob has the size that is due"
 
     def text(first: int, *blocks: bytes) -> bytes:
         return bytes([first]) + b"".join(bytes([len(b)]) + b for b in blocks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tests.fuzz.target import Run, refusals
 
@@ -34,24 +34,43 @@ def spec() -> tuple[Iterable[bytes], Run]:
 
 def program() -> tuple[Iterable[bytes], Run]:
     from dataclasses import replace
+    from pathlib import Path
 
+    from lockstep.protocol.errors import PayloadInvalid
     from lockstep.protocol.merkle import TensorHeader
     from lockstep.protocol.program import F32, Const
+    from lockstep.protocol.types import Cid
+    from lockstep.storage.cache import BlobCache
     from lockstep.storage.containers import decode_parts, decode_program, encode_program
+    from lockstep.storage.directory import DirectoryStore
     from tests import toyjob
 
     small = toyjob.encode_program_of(carry=True)
     scalar = Const(TensorHeader(F32, ()), b"\0\0\x80\x3f")
     none = Const(TensorHeader(F32, (0,)), b"")
+    large = Const(TensorHeader(F32, (1 << 15,)), bytes(1 << 17))
     programs = [small, replace(small, consts=(scalar, none), names=("a",), places=("b",)), toyjob.merge_program()]
+    programs.append(replace(small, consts=(scalar, large)))
+
+    class Held(DirectoryStore):
+        def __init__(self) -> None:
+            pass
+
+        def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
+            for cid, size in wanted:
+                if size > 1 << 18:
+                    raise PayloadInvalid(f"{cid} is shorter")
+            return [memoryview(bytes(size)) for _, size in wanted]
+
+        cache = BlobCache(Path("/nonexistent"), 0)
 
     def run(data: bytes) -> None:
         with refusals():
-            parts = decode_parts(data)
+            parts = decode_parts(data, None if len(data) % 3 else Held())
             assert len(parts.root) == 32, "what is committed has a root"
         with refusals():
-            program = decode_program(data, bytes(32) if len(data) % 2 else None)
-            assert decode_program(encode_program(program), program.root) == program, "a Program comes back"
+            program = decode_program(data, bytes(32) if len(data) % 2 else None, Held())
+            assert decode_program(encode_program(program), program.root, Held()) == program, "a Program comes back"
 
     return [encode_program(p) for p in programs], run
 

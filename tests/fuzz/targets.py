@@ -7,6 +7,7 @@ from tests.fuzz.loading import Change
 from tests.fuzz.target import Target
 
 DECODING = "lockstep.decoding"
+LINKS = "lockstep.storage.links"
 CONTAINERS, PAYLOAD, PROGRAM = "lockstep.storage.containers", "lockstep.storage.payload", "lockstep.protocol.program"
 DATASET, KEYS, DESCRIBE = "lockstep.storage.dataset", "lockstep.chain.keys", "lockstep.training.describe"
 EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.protocol.requests", "lockstep.signed"
@@ -63,9 +64,9 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.cbor),
     ),
     "program": Target(
-        {CONTAINERS: ("decode_program", "decode_parts", "_program_file"), PROGRAM: ("Program.decode",)},
+        {CONTAINERS: ("decode_program", "decode_parts", "_program_file", "_beside"), PROGRAM: ("Program.decode",)},
         programs.program,
-        Change(CONTAINERS, "if len(const.data) != 4 * const.header.elements:", "if not const.header:"),
+        Change(CONTAINERS, 'not len(c["data"]) == size <= INLINE_BYTES', "size > INLINE_BYTES"),
         mutators.often(mutators.cbor),
     ),
     "header": Target(
@@ -84,9 +85,12 @@ TARGETS: dict[str, Target] = {
         Change("lockstep.protocol.statement", "if len(data) < HEADER_AT:", "if len(data) < HEADER_AT - 1:"),
     ),
     "manifest": Target(
-        {DATASET: ("_link", "Manifest.from_node", "Manifest.__post_init__", "Manifest.rows_of", "_dtype_of")},
+        {
+            LINKS: ("read_link",),
+            DATASET: ("Manifest.from_node", "Manifest.__post_init__", "Manifest.rows_of", "_dtype_of"),
+        },
         data.manifest,
-        Change(DATASET, "if not isinstance(value, CID):", "if value is None:"),
+        Change(LINKS, "if not isinstance(value, CID):", "if value is None:"),
         mutators.often(mutators.cbor),
     ),
     "dataset": Target(
@@ -96,16 +100,16 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.cbor),
     ),
     "payload": Target(
-        {PAYLOAD: ("decode_payload", "_read_int8", "_read_words", "_quantisable", "wire_length")},
+        {PAYLOAD: ("load_payload", "_manifest", "_fetched", "decoded", "_read_int8", "_quantisable")},
         data.payload,
-        Change(PAYLOAD, 'octets(4 * header.elements)(part, "a tensor")', 'octets()(part, "a tensor")'),
+        Change(PAYLOAD, "if wire_format not in forms:", "if not wire_format:"),
         mutators.often(mutators.sized_cbor),
     ),
     "checkpoint": Target(
-        {PAYLOAD: ("decode_checkpoint", "_floats")},
+        {PAYLOAD: ("load_checkpoint", "_manifest", "_present")},
         data.checkpoint,
-        Change(PAYLOAD, "if not part or len(part) % 4:", "if not part:"),
-        mutators.often(mutators.cbor),
+        Change(LINKS, "if not isinstance(value, CID):", "if value is None:"),
+        mutators.often(mutators.sized_cbor),
     ),
     "trace": Target(
         {"lockstep.audits": ("published_trace", "first_difference")},
@@ -120,7 +124,7 @@ TARGETS: dict[str, Target] = {
         Change("lockstep.storage.dagpb", "while at < len(message) and shift < 63:", "while shift < 63:"),
     ),
     "unixfs": Target(
-        {"lockstep.storage.unixfs": ("content_size", "read_chunks", "_read", "_of_size")},
+        {"lockstep.storage.unixfs": ("content_size", "read_chunks", "_read", "_of_size", "leaf_nodes", "_leaf_nodes")},
         data.unixfs,
         Change("lockstep.storage.unixfs", "if depth > MAX_DEPTH:", "if depth < 0:"),
     ),

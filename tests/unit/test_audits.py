@@ -14,7 +14,7 @@ from lockstep import jobs
 from lockstep.audits import PublicData, audit, first_difference, published_trace
 from lockstep.jobs import ClaimRun, Job, State
 from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.merging import merge_round, payload_bytes, store_checkpoint
+from lockstep.merging import merge_round, store_payload
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import honest, merkle
 from lockstep.protocol.claims import claim_id
@@ -34,6 +34,7 @@ from lockstep.protocol.types import (
 )
 from lockstep.storage import ContentStore, open_store
 from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import store_checkpoint
 from tests import toyjob
 from worker import cheats
 
@@ -70,7 +71,7 @@ def published(run: ClaimRun, store: ContentStore) -> ClaimRecord:
     return ClaimRecord(
         claim_id(run.job.id, run.round, 0, run.slot), run.job.id, run.round, 0, run.slot, WORKER,
         TraceRoot(jobs.trace_root(roots)), out, out2, store.put(b"".join(roots)),
-        store.put(payload_bytes(run.job, jobs.payload_of(run.job, final))), Seconds(100),
+        store_payload(run.job, store, jobs.payload_of(run.job, final)), Seconds(100),
     )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from lockstep.merging import (
     load_checkpoint,
     merge_round,
     merged_again,
-    payload_bytes,
-    store_checkpoint,
+    store_payload,
 )
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid
@@ -26,6 +25,7 @@ from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, Digest
 from lockstep.storage import ContentStore, cid_of
 from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import store_checkpoint
 from tests import toyjob
 
 
@@ -45,7 +45,7 @@ def trained(job: Job, slot: int) -> Tensors:
 
 
 def stored(job: Job, store: ContentStore, payload: Tensors) -> Payload:
-    return Payload(store.put(payload_bytes(job, payload)), *job.payload_roots(payload))
+    return Payload(store_payload(job, store, payload), *job.payload_roots(payload))
 
 
 def record(job: Job, store: ContentStore, merged: Merged, payloads: list[Payload | None]) -> RoundRecord:

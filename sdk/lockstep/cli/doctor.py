@@ -10,7 +10,7 @@ import typer
 from lockstep.cli.options import Device, Json, Threads
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError
-from lockstep.settings import resolve
+from lockstep.settings import cache_location, resolve
 
 if TYPE_CHECKING:
     from lockstep.numerics.devices import Examined
@@ -53,7 +53,7 @@ def _kernels() -> dict[str, Any]:
     """The state of the cache of compiled code."""
     from lockstep.numerics import compiled
 
-    state = {"path": str(compiled.location()), "kept": False, "files": 0, "bytes": 0, "message": ""}
+    state = {"path": str(cache_location()), "kept": False, "files": 0, "bytes": 0, "message": ""}
     try:
         sizes = [size for _, size, _ in compiled.entries()]
     except DoctorError as error:

@@ -18,9 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from lockstep.protocol.errors import DoctorError
+from lockstep.settings import cache_directory
 
 KEPT = 256
 """Files in the cache; those unused for longest go first."""
@@ -46,11 +45,11 @@ class Entry:
     def read(self) -> bytes | None:
         """The code if it was made before and is what was written then; one that is damaged is removed. Raises
         DoctorError if the cache is not the user's alone."""
-        return self._read(directory())
+        return self._read(cache_directory())
 
     def find(self) -> Path | None:
         """`read`, as a file for a loader, which ignores what stands behind the code."""
-        folder = directory()
+        folder = cache_directory()
         return None if self._read(folder) is None else self._place(folder)
 
     def make(self, make: Make) -> bytes:
@@ -58,7 +57,7 @@ class Entry:
 
         Of several processes one makes it, and the others wait; one that dies leaves nothing that is ever read.
         """
-        folder = directory()
+        folder = cache_directory()
         # What is there needs no lock: somebody may be making a neighbour for minutes.
         if (code := self._read(folder)) is not None:
             return code
@@ -112,30 +111,10 @@ class Entry:
         return None
 
 
-def location() -> Path:
-    """Where the cache is, or would be."""
-    named = os.environ.get("LOCKSTEP_CACHE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
-
-
-def directory() -> Path:
-    """The cache, made if need be; raises DoctorError unless it is the user's alone."""
-    path = location()
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = path.stat()
-    except OSError as error:
-        raise DoctorError(f"{path} cannot be a cache: {error.strerror}", hint="set LOCKSTEP_CACHE") from error
-    # INVARIANT: nobody but the user can place code where it is loaded from.
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise DoctorError(f"{path} is open to others", hint=f"chmod 700 {path}, or set LOCKSTEP_CACHE")
-    return path
-
-
 def entries() -> list[tuple[Path, int, float]]:
     """(file, bytes, last use) of all code in the cache, what was used last first; raises DoctorError if it is not the
     user's alone."""
-    return _found(directory())
+    return _found(cache_directory())
 
 
 def _found(folder: Path) -> list[tuple[Path, int, float]]:

@@ -57,7 +57,7 @@ class Context:
         return self.round, self.slot, self.t
 
 
-def to_array(header: TensorHeader, data: bytes) -> Array:
+def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
     """A tensor's committed bytes as a read-only array of its shape."""
     if len(data) != 4 * header.elements:
         raise PayloadInvalid(

@@ -412,7 +412,9 @@ def leaves_of_row(p: JobParams, row: int) -> list[int]:
 # -- the answerer's side -----------------------------------------------------------------------------------------------
 
 
-def payload_answer(wanted: int, seed: Digest, program: Program, tensors: Callable[[int], bytes]) -> tuple[Shown, ...]:
+def payload_answer(
+    wanted: int, seed: Digest, program: Program, tensors: Callable[[int], memoryview]
+) -> tuple[Shown, ...]:
     """The leaves that a demand names; `tensors(entry)` gives an entry's contents."""
     header = ProgramHeader.decode(program.header)
     layout = program.output_layout
@@ -420,16 +422,19 @@ def payload_answer(wanted: int, seed: Digest, program: Program, tensors: Callabl
         merkle.EMPTY[0] if h is None else merkle.tensor_root(h.dtype, h.shape, tensors(k)) for k, h in enumerate(layout)
     ]
     levels = merkle.levels(roots)
+    trees: dict[int, list[merkle.Level]] = {}
     shown = []
     for entry, number in named_leaves(wanted, seed, header):
         data, tensor, alias = tensors(entry), layout[entry], program.outputs[entry]
         assert tensor is not None, "an entry that is named is a tensor"
         at = number % tensor.leaves
         of_op = alias.kind == Alias.OP_KIND
+        if entry not in trees:
+            trees[entry] = merkle.data_levels(data)
         shown.append(
             Shown(
-                data[LEAF_BYTES * at : LEAF_BYTES * (at + 1)],
-                tuple(merkle.proof(merkle.data_levels(data), at)),
+                bytes(data[LEAF_BYTES * at : LEAF_BYTES * (at + 1)]),
+                tuple(merkle.proof(trees[entry], at)),
                 tuple(merkle.proof(levels, entry)),
                 program.descriptors[alias.index] if of_op else b"",
                 tuple(merkle.proof(program.ops_levels, alias.index)) if of_op else (),

@@ -84,7 +84,7 @@ class Contents:
     """A tensor held as bytes."""
 
     header: TensorHeader
-    data: bytes = field(repr=False)
+    data: bytes | memoryview = field(repr=False)
     """Little-endian row-major words."""
 
     @cached_property
@@ -94,7 +94,7 @@ class Contents:
 
     def leaf(self, index: int) -> bytes:
         """The bytes of one leaf."""
-        return self.data[LEAF_BYTES * index : LEAF_BYTES * (index + 1)]
+        return bytes(self.data[LEAF_BYTES * index : LEAF_BYTES * (index + 1)])
 
 
 @dataclass

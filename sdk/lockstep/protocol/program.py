@@ -210,13 +210,22 @@ class Const:
     """A constant table of a Program."""
 
     header: TensorHeader
-    data: bytes
-    """Little-endian row-major words."""
+    data: bytes | memoryview = field(repr=False)
+    """Little-endian row-major words: any read-only buffer of bytes, a mapped file's too."""
+    known_tree: Digest | None = field(default=None, repr=False, compare=False)
+    """`tree`, where somebody has found it before."""
+
+    @cached_property
+    def tree(self) -> Digest:
+        """The root over the leaves of its contents."""
+        return merkle.data_root(self.data) if self.known_tree is None else self.known_tree
 
     @cached_property
     def root(self) -> TensorRoot:
-        """The tensor root."""
-        return merkle.tensor_root(self.header.dtype, self.header.shape, self.data)
+        """The tensor root; refuses contents of another length."""
+        if len(self.data) != 4 * self.header.elements:
+            raise ValueError(f"{len(self.data)} bytes for a tensor of shape {self.header.shape}")
+        return merkle.tensor_root_of_tree(self.header, self.tree)
 
 
 @dataclass(frozen=True)

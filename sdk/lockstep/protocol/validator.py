@@ -513,7 +513,7 @@ class Parts:
     @cached_property
     def trees(self) -> list[Digest]:
         """The trees of the constants' contents."""
-        return [merkle.data_root(c.data) for c in self.consts]
+        return [c.tree for c in self.consts]
 
     @cached_property
     def tables(self) -> list[list[Digest]]:

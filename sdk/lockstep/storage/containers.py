@@ -1,15 +1,17 @@
 """Containers: the files in which Programs and job specs travel (docs/protocol.md section 5).
 
-Nothing here is hashed on chain as a file except the spec, whose digest is in JobParams; a Program is checked
-against its root after decoding.
+A Program's large constants (a frozen model) lie beside its file, one blob each: they are fetched side by side, resumed
+after a kill, and mapped. Nothing here is hashed on chain as a file except the spec, whose digest is in JobParams; a
+Program is checked against its root after decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dag_cbor
 
@@ -28,21 +30,30 @@ from lockstep.decoding import (
     text,
     whole,
 )
-from lockstep.protocol.errors import Mismatch, ProgramInvalid
-from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, ProgramInvalid
+from lockstep.protocol.merkle import TensorHeader, data_root
 from lockstep.protocol.program import Const, Program
 from lockstep.protocol.types import Cid, Digest, ProgramRoot
 from lockstep.protocol.validator import Parts
+from lockstep.storage.links import link_of, read_link
+from lockstep.storage.unixfs import cid_of
+
+if TYPE_CHECKING:
+    from lockstep.storage.payload import Name
+    from lockstep.storage.store import ContentStore
 
 SPEC_VERSION = 1
-MAX_PROGRAM_BYTES = 1 << 30
-"""Most that a party reads of one Program or checkpoint, as of a dataset: what a job may ask of its memory."""
+MAX_PROGRAM_BYTES = 1 << 28
+"""Most that a party reads of one Program's file: ops, names and small constants."""
+INLINE_BYTES = 1 << 16
+"""A constant of more bytes lies beside the file, any other in it."""
 MAX_SPEC_BYTES = 1 << 20
 """One block."""
 
 _MAX_COUNT = (1 << 16) - 1
 """Ops and constants are counted in a u16."""
-_CONST = table({"dtype": whole(0, 255), "shape": several(whole(0, U32), 255), "data": octets()})
+_FORM = {"dtype": whole(0, 255), "shape": several(whole(0, U32), 255)}
+_CONST = either(table({**_FORM, "data": octets()}), table({**_FORM, "cid": read_link}))
 _NAMES: Reader[Any] = several(text(), _MAX_COUNT)
 _PROGRAM = table(
     {"header": octets(), "ops": several(octets(), _MAX_COUNT), "consts": several(_CONST, _MAX_COUNT)},
@@ -67,51 +78,116 @@ _SPEC = table(
 )
 
 
-def encode_program(program: Program) -> bytes:
-    """The Program file: header, descriptors, constants, names for people."""
+def encode_program(program: Program, name: Name = cid_of) -> bytes:
+    """The Program file: header, descriptors, constants, names for people; each large constant's words go to `name`."""
     return dag_cbor.encode(
         {
             "header": program.header,
             "ops": list(program.descriptors),
-            "consts": [
-                {"dtype": c.header.dtype, "shape": list(c.header.shape), "data": c.data} for c in program.consts
-            ],
+            "consts": [_const_fields(c, name) for c in program.consts],
             "names": list(program.names),
             "places": list(program.places),
         }
     )
 
 
-def decode_program(data: bytes, root: ProgramRoot | bytes | None = None) -> Program:
-    """The Program in a file; raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`."""
-    fields, consts = _program_file(data)
+def _const_fields(const: Const, name: Name) -> dict[str, Any]:
+    data = memoryview(const.data)
+    place = {"data": bytes(data)} if data.nbytes <= INLINE_BYTES else {"cid": link_of(name(data))}
+    return {"dtype": const.header.dtype, "shape": list(const.header.shape), **place}
+
+
+def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes) -> Program:
+    """The Program whose file is named `cid`, its large constants mapped.
+
+    Raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`, and the store's errors.
+    """
+    data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
+    try:
+        return decode_program(data, root, store)
+    except Mismatch:
+        return decode_program(data, root, store, fresh=True)
+
+
+def load_parts(store: ContentStore, cid: str, root: bytes) -> Parts:
+    """The committed bytes of the Program whose file is named `cid`, whether or not they are one; raises as
+    `load_program`."""
+    data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
+    for fresh in (False, True):
+        parts = decode_parts(data, store, fresh=fresh)
+        if parts.root == root:
+            return parts
+    # INVARIANT: what is shown to the contract is what the job commits to.
+    raise _other_program(parts.root, root)
+
+
+def decode_program(
+    data: bytes, root: ProgramRoot | bytes | None = None, store: ContentStore | None = None, *, fresh: bool = False
+) -> Program:
+    """The Program in a file; raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`.
+
+    `store` holds its large constants. `fresh`: what is in the cache was found wrong, and is believed only if its blocks
+    hash to their CIDs.
+    """
+    fields, consts = _program_file(data, store, fresh)
     program = Program.decode(fields["header"], fields["ops"], consts, fields.get("names", ()), fields.get("places", ()))
     if root is not None and program.root != root:
-        raise Mismatch(
-            f"the Program's root is {program.root.hex()}, the job names {bytes(root).hex()}",
-            hint="the store holds another Program under the spec's CID: do not run it",
-        )
+        raise _other_program(program.root, root)
     return program
 
 
-def decode_parts(data: bytes) -> Parts:
+def decode_parts(data: bytes, store: ContentStore | None = None, *, fresh: bool = False) -> Parts:
     """The committed bytes in a Program file, whether or not they are a Program; raises ProgramInvalid if it is none."""
-    fields, consts = _program_file(data)
+    fields, consts = _program_file(data, store, fresh)
     return Parts(fields["header"], tuple(fields["ops"]), consts)
 
 
-def _program_file(data: bytes) -> tuple[dict[str, Any], tuple[Const, ...]]:
+def _other_program(found: bytes, root: bytes) -> Mismatch:
+    return Mismatch(
+        f"the Program's root is {found.hex()}, the job names {bytes(root).hex()}",
+        hint="the store holds another Program under the spec's CID: do not run it",
+    )
+
+
+def _program_file(data: bytes, store: ContentStore | None, fresh: bool) -> tuple[dict[str, Any], tuple[Const, ...]]:
     with refusing(ProgramInvalid, "a Program file", hint="fetch it again by its CID"):
         fields = _PROGRAM(from_cbor(data, MAX_PROGRAM_BYTES), "the file")
-    consts = tuple(Const(TensorHeader(c["dtype"], tuple(c["shape"])), c["data"]) for c in fields["consts"])
-    for const in consts:
-        # INVARIANT: a constant's tensor root can be computed.
-        if len(const.data) != 4 * const.header.elements:
-            raise ProgramInvalid(
-                f"a Program file does not parse: a constant of shape {const.header.shape} with {len(const.data)} bytes",
-                hint="fetch it again by its CID",
-            )
-    return fields, consts
+    headers = [TensorHeader(c["dtype"], tuple(c["shape"])) for c in fields["consts"]]
+    for c, header in zip(fields["consts"], headers, strict=True):
+        size = 4 * header.elements
+        # INVARIANT: a constant has the length of its form, and its size alone says where it lies.
+        if "data" in c and not len(c["data"]) == size <= INLINE_BYTES:
+            raise _misplaced(header, f"with {len(c['data'])} bytes in the file")
+        if "cid" in c and size <= INLINE_BYTES:
+            raise _misplaced(header, "beside the file")
+    wanted = [(c["cid"], 4 * h.elements) for c, h in zip(fields["consts"], headers, strict=True) if "cid" in c]
+    if wanted and store is None:
+        raise BlobMissing(f"{len(wanted)} constants of a Program lie in a store", "name the store that holds them")
+    large = iter(() if store is None else _beside(store, wanted, fresh))
+    consts = (
+        Const(h, c["data"]) if "data" in c else Const(h, *next(large))
+        for c, h in zip(fields["consts"], headers, strict=True)
+    )
+    return fields, tuple(consts)
+
+
+def _beside(store: ContentStore, wanted: list[tuple[Cid, int]], fresh: bool) -> Iterator[tuple[memoryview, Digest]]:
+    """(words, root of their leaves) of each large constant; the root is computed once for as long as its file is."""
+    if fresh:
+        for cid, _ in wanted:
+            store.cache.refresh(cid)
+    try:
+        found = store.blobs(wanted)
+    except PayloadInvalid as error:
+        raise ProgramInvalid(f"a Program's constant is not as long as its form: {error.message}", error.hint) from error
+    for (cid, _), data in zip(wanted, found, strict=True):
+        yield data, store.cache.tree(cid, partial(data_root, data))
+
+
+def _misplaced(header: TensorHeader, what: str) -> ProgramInvalid:
+    return ProgramInvalid(
+        f"a Program file does not parse: a constant of shape {header.shape} {what}", hint="fetch it again by its CID"
+    )
 
 
 @dataclass(frozen=True)

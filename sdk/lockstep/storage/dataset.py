@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.decoding import U32, octets, refusing, several, table, text, whole
-from lockstep.protocol.errors import BlobMissing, Malformed, Mismatch, PayloadInvalid, RowMissing, UsageError
+from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.types import Cid, TensorRoot
-from lockstep.storage.cid import cid_from_bytes, cid_to_bytes
+from lockstep.storage.links import link_of, read_link
 from lockstep.storage.store import ContentStore
 
 MANIFEST_VERSION = 1
@@ -83,18 +83,6 @@ class Dataset:
         return tensor_root(_I32, self.rows.shape, self.rows.reshape(-1).data)
 
 
-def _link(value: Any, where: str) -> Cid:
-    """Reads a link of DAG-CBOR, which the parser gives as a CID."""
-    from multiformats import CID
-
-    if not isinstance(value, CID):
-        raise Malformed(f"{where} is no link")
-    try:
-        return cid_from_bytes(bytes(value))
-    except UsageError as error:
-        raise Malformed(f"{where}: {error.message}") from error
-
-
 _COUNT = whole(1, (1 << 31) - 1)
 _MANIFEST = table(
     {
@@ -104,7 +92,7 @@ _MANIFEST = table(
         "row_tokens": _COUNT,
         "vocabulary": _COUNT,
         "shard_rows": _COUNT,
-        "shards": several(_link, MAX_SHARDS),
+        "shards": several(read_link, MAX_SHARDS),
         "root": octets(32),
     }
 )
@@ -139,8 +127,6 @@ class Manifest:
 
     def to_node(self) -> dict[str, Any]:
         """The DAG-CBOR value; shards are links, so that pinning the manifest pins them."""
-        from multiformats import CID
-
         return {
             "version": MANIFEST_VERSION,
             "dtype": self.dtype,
@@ -148,7 +134,7 @@ class Manifest:
             "row_tokens": self.row_tokens,
             "vocabulary": self.vocabulary,
             "shard_rows": self.shard_rows,
-            "shards": [CID.decode(cid_to_bytes(cid)) for cid in self.shards],
+            "shards": [link_of(cid) for cid in self.shards],
             "root": bytes(self.root),
         }
 

@@ -78,21 +78,22 @@ class KuboStore(ContentStore):
         verify_block(cid, block, source=self._addr)
         return bytes(block)
 
-    def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
-        done = 0
+    def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
+        done = first
         try:
-            for leaf in self._stream_leaves(cid, links):
+            for leaf in self._stream_leaves(cid, links, first):
                 yield leaf
                 done += 1
         except (Unreachable, BlobMissing, BlobCorrupt):
             # a stream that breaks does not say why; asking for each block does
-            yield from super().fetch_leaves(cid, links[done:])
+            yield from super().fetch_leaves(cid, links, done)
 
-    def _stream_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
+    def _stream_leaves(self, cid: Cid, links: Sequence[Link], first: int) -> Iterator[bytes]:
         """`fetch_leaves` by one request for all of them instead of one each."""
         waiting = bytearray()
-        with self._translated(f"content {cid}"), self._client.cat(cid, stream=True) as pieces:
-            for link in links:
+        offset = sum(link.size_bytes for link in links[:first])
+        with self._translated(f"content {cid}"), self._client.cat(cid, offset=offset, stream=True) as pieces:
+            for link in links[first:]:
                 while len(waiting) < link.size_bytes:
                     piece = next(pieces, None)
                     if piece is None:

@@ -1,25 +1,38 @@
-"""Payloads and checkpoints on the wire: DAG-CBOR of fixed length, checked before it is decoded.
+"""Payloads and checkpoints on the wire: a manifest of fixed length that names one blob per tensor.
 
 What a claim commits to are the decoded tensors (`out` is their subtree root); these bytes only carry them. A payload
 travels as plain words, or as one signed byte per element and one scale per block of 256, wherever that loses nothing:
 `encode` of a strategy that quantises leaves tensors for which it does not. A published carry travels with the payload,
 always as plain words: its next round starts from every bit of it.
+
+Nothing here holds all tensors at once: each is hashed, stored and quantised in pieces, and decoded to a mapping of the
+cache where it is large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import dag_cbor
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.decoding import U32, anything, from_cbor, octets, refusing, several, table, text
-from lockstep.protocol.errors import Malformed, Mismatch, PayloadInvalid
+from lockstep.decoding import from_cbor, refusing, several, table, text
+from lockstep.protocol.errors import Malformed, Mismatch, PayloadInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32
+from lockstep.protocol.types import Cid
+from lockstep.storage.cid import parse_cid
+from lockstep.storage.links import link_of, read_link
+from lockstep.storage.store import MAPPED_BYTES
+from lockstep.storage.unixfs import cid_of
+
+if TYPE_CHECKING:
+    from lockstep.storage.store import ContentStore
 
 F32_FORMAT = "f32"
 INT8_FORMAT = "int8-block"
@@ -27,15 +40,20 @@ FORMATS = (F32_FORMAT, INT8_FORMAT)
 BLOCK = 256
 """Elements under one scale: one 1 KiB leaf."""
 INT8_MAX = 127
-MAX_CHECKPOINT_BYTES = 1 << 30
-"""Most that a party decodes of one checkpoint."""
-
-_PARTS = several(octets(), U32)
-_CHECKPOINT = table({"shared": _PARTS, "outer": _PARTS})
-_CODES = several(octets(), 2)
+MAX_TENSORS = 1 << 14
+"""Of one payload or checkpoint: its manifest is one block."""
+PIECE = 1 << 18
+"""Elements that are quantised, or read back, at once: a multiple of BLOCK."""
+WORDS = ".words"
+"""Ending of a blob's name in the cache: the same tensor as plain words."""
 
 Array = NDArray[np.float32] | NDArray[np.int32]
 Headers = Sequence[TensorHeader | None]
+Name = Callable[[memoryview], Cid]
+"""What gives a blob its CID: `cid_of`, or a store's `put`, which keeps it too."""
+
+_LINK = bytes(39)
+"""As long in DAG-CBOR as a link."""
 
 
 @dataclass(frozen=True)
@@ -47,126 +65,247 @@ class Checkpoint:
     outer: tuple[NDArray[np.float32], ...] = field(repr=False)
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """`{shared: [bytes], outer: [bytes]}`."""
-    return dag_cbor.encode(
-        {
-            "shared": [_words(t).tobytes() for t in checkpoint.shared],
-            "outer": [_words(t).tobytes() for t in checkpoint.outer],
-        }
-    )
+# -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
-def decode_checkpoint(data: bytes) -> Checkpoint:
-    """The inverse; Mismatch if the bytes are no checkpoint. Whose checkpoint it is, its roots say."""
-    with refusing(Mismatch, "a checkpoint", "fetch it elsewhere, or recompute the merge"):
-        fields = _CHECKPOINT(from_cbor(data, MAX_CHECKPOINT_BYTES), "the checkpoint")
-        return Checkpoint(*(tuple(_floats(part) for part in fields[k]) for k in ("shared", "outer")))
+def encode_checkpoint(checkpoint: Checkpoint, name: Name = cid_of) -> bytes:
+    """The manifest `{shared: [link], outer: [link]}`; each tensor's words go to `name`."""
+    parts = {"shared": checkpoint.shared, "outer": checkpoint.outer}
+    _require_count(sum(map(len, parts.values())))
+    return dag_cbor.encode({k: [link_of(name(_words(t))) for t in tensors] for k, tensors in parts.items()})
 
 
-def encode_payload(tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()) -> bytes:
-    """The tensors on the wire; `int8-block` falls back to `f32` where decoding would not give the same bits."""
+def store_checkpoint(store: ContentStore, checkpoint: Checkpoint) -> Cid:
+    """Keep a checkpoint; returns its manifest's CID."""
+    return store.put(encode_checkpoint(checkpoint, store.put), codec="dag-cbor")
+
+
+def load_checkpoint(
+    store: ContentStore, cid: str, shared: Headers, outer: Headers, *, fresh: bool = False
+) -> Checkpoint:
+    """The checkpoint named `cid`, laid out as `shared` and `outer` (None = EMPTY).
+
+    Mismatch if it is none, BlobMissing, BlobCorrupt and Unreachable from the store. Whose checkpoint it is, its roots
+    say. `fresh`: what is in the cache was found wrong, and is believed only if its blocks hash to their CIDs.
+    """
+    due = {"shared": _present(shared), "outer": _present(outer)}
+    length = len(dag_cbor.encode({k: [_LINK] * len(headers) for k, headers in due.items()}))
+    hint = "fetch it elsewhere, or recompute the merge"
+    try:
+        block = _manifest(store, cid, {length})
+        with refusing(Mismatch, "a checkpoint", hint):
+            form = table({k: several(read_link, len(headers)) for k, headers in due.items()})
+            fields = form(from_cbor(block, length), "the checkpoint")
+            _require_links(fields, due)
+        links = list(chain(*(fields[k] for k in due)))
+        headers = list(chain(*due.values()))
+        tensors = _fetched(store, links, headers, [F32_FORMAT] * len(headers), fresh)
+    except PayloadInvalid as error:
+        raise Mismatch(f"a checkpoint is not as long as its layout implies: {error.message}", hint) from error
+    count = len(due["shared"])
+    return Checkpoint(tuple(tensors[:count]), tuple(tensors[count:]))  # type: ignore[arg-type]
+
+
+# -- payloads ----------------------------------------------------------------------------------------------------------
+
+
+def encode_payload(
+    tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = (), name: Name = cid_of
+) -> bytes:
+    """The manifest `{format, tensors: [link]}` and, with a carry, `carry: [link]`; each tensor's bytes go to `name`."""
+    _require_count(len(tensors) + len(carry))
+    form = format_of(tensors, wire_format)
+    links = [link_of(name(part)) for part in encoded(tensors, form)]
+    return _container(form, links, [link_of(name(part)) for part in encoded(carry, F32_FORMAT)])
+
+
+def store_payload(
+    store: ContentStore, tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()
+) -> Cid:
+    """Keep a payload; returns its manifest's CID."""
+    return store.put(encode_payload(tensors, wire_format, carry, store.put), codec="dag-cbor")
+
+
+def load_payload(
+    store: ContentStore, cid: str, headers: Headers, carry: Headers = (), *, fresh: bool = False
+) -> tuple[Array, ...]:
+    """The tensors of the payload named `cid`, laid out as `headers` (None = EMPTY), then those of its carry.
+
+    PayloadInvalid unless it is exactly such; BlobMissing, BlobCorrupt and Unreachable from the store. `fresh`: as of
+    `load_checkpoint`.
+    """
+    due = {"tensors": _present(headers), "carry": _present(carry)}
+    forms = [f for f in FORMATS if f == F32_FORMAT or all(map(_quantisable, due["tensors"]))]
+    # INVARIANT: a payload has the length that its layout and format imply; nothing longer is fetched or parsed.
+    block = _manifest(store, cid, {_container_length(f, due["tensors"], due["carry"]) for f in forms})
+    with refusing(PayloadInvalid, "a payload", "it counts as absent"):
+        readers = {k: several(read_link, len(h)) for k, h in due.items() if k == "tensors" or h}
+        fields = {"carry": []} | table({"format": text(), **readers})(from_cbor(block, len(block)), "the payload")
+        wire_format = fields["format"]
+        if wire_format not in forms:
+            raise Malformed(f"format {wire_format[:40]!r}")
+        _require_links(fields, due)
+    formats = [wire_format] * len(due["tensors"]) + [F32_FORMAT] * len(due["carry"])
+    return tuple(_fetched(store, [*fields["tensors"], *fields["carry"]], list(chain(*due.values())), formats, fresh))
+
+
+def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
+    """Bytes of every payload of this layout in this format: its manifest and its blobs."""
+    due, carried = _present(headers), _present(carry)
+    blobs = sum(blob_length(h, wire_format) for h in due) + sum(blob_length(h, F32_FORMAT) for h in carried)
+    return _container_length(wire_format, due, carried) + blobs
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def format_of(tensors: Sequence[Array], wire_format: str) -> str:
+    """The format in which tensors travel: `int8-block` falls back to `f32` where decoding would give other bits."""
     if wire_format not in FORMATS:
         raise PayloadInvalid(f"no wire format is called {wire_format!r}", f"one of {', '.join(FORMATS)}")
-    if wire_format == INT8_FORMAT:
-        coded = [_quantised(t) for t in tensors]
-        if all(c is not None for c in coded):
-            return _container(INT8_FORMAT, [list(c) for c in coded if c is not None], _bytes(carry))
-    return _container(F32_FORMAT, _bytes(tensors), _bytes(carry))
+    return wire_format if wire_format == F32_FORMAT or all(map(_is_exact, tensors)) else F32_FORMAT
 
 
-def _container(wire_format: str, parts: list[Any], carry: list[bytes]) -> bytes:
+def encoded(tensors: Sequence[Array], wire_format: str) -> Iterator[memoryview]:
+    """Each tensor's bytes in a format that `format_of` gave: its words, or its codes followed by its scales."""
+    return map(_words if wire_format == F32_FORMAT else _coded, tensors)
+
+
+def decoded(data: memoryview, header: TensorHeader, wire_format: str) -> Array:
+    """The tensor that `encoded` gave these bytes of; `data` has `blob_length` bytes."""
+    if wire_format == F32_FORMAT:
+        return _array(data, header)
+    words = np.empty(header.elements, np.float32)
+    for at, piece in zip(range(0, header.elements, PIECE), _read_int8(data, header), strict=True):
+        words[at : at + piece.size] = piece
+    words.flags.writeable = False
+    return words.reshape(header.shape)
+
+
+def blob_length(header: TensorHeader, wire_format: str) -> int:
+    """Bytes of a tensor of this form in this format."""
+    return 4 * header.elements if wire_format == F32_FORMAT else header.elements + 4 * (header.elements // BLOCK)
+
+
+# -- inside ------------------------------------------------------------------------------------------------------------
+
+
+def _manifest(store: ContentStore, cid: str, lengths: set[int]) -> bytes:
+    parse_cid(cid)
+    block = store.fetch_block(Cid(cid))
+    if len(block) not in lengths:
+        raise PayloadInvalid(
+            f"a manifest of {len(block)} bytes where {' or '.join(map(str, sorted(lengths)))} are due",
+            "its publisher stored another job's, or part of one",
+        )
+    return block
+
+
+def _fetched(
+    store: ContentStore, links: Sequence[Cid], headers: Sequence[TensorHeader], formats: Sequence[str], fresh: bool
+) -> list[Array]:
+    wanted = [(c, blob_length(h, f)) for c, h, f in zip(links, headers, formats, strict=True)]
+    if fresh:
+        for cid, _ in wanted:
+            store.cache.refresh(cid)
+    data = store.blobs(wanted)
+    return [_tensor(store, *parts) for parts in zip(links, data, headers, formats, strict=True)]
+
+
+def _tensor(store: ContentStore, cid: Cid, data: memoryview, header: TensorHeader, wire_format: str) -> Array:
+    """A blob's tensor; what has to be computed of a large one is computed once for the machine."""
+    size = 4 * header.elements
+    if wire_format == F32_FORMAT or size < MAPPED_BYTES:
+        return decoded(data, header, wire_format)
+    pieces = partial(_read_int8, data, header)
+    return _array(store.cache.made(cid + WORDS, size, lambda: (p.data for p in pieces())), header)
+
+
+def _container(wire_format: str, parts: list[Any], carry: list[Any]) -> bytes:
     fields: dict[str, Any] = {"format": wire_format, "tensors": parts}
     return dag_cbor.encode(fields | {"carry": carry} if carry else fields)
 
 
-def _bytes(tensors: Sequence[Array]) -> list[bytes]:
-    return [_words(t).tobytes() for t in tensors]
+def _container_length(wire_format: str, due: Sequence[TensorHeader], carried: Sequence[TensorHeader]) -> int:
+    return len(_container(wire_format, [_LINK] * len(due), [_LINK] * len(carried)))
 
 
-def decode_payload(data: bytes, headers: Headers, carry: Headers = ()) -> tuple[Array, ...]:
-    """The tensors of a payload laid out as `headers` (None = EMPTY), then those of its carry.
-
-    PayloadInvalid unless it is exactly such.
-    """
-    due, carried = [h for h in headers if h is not None], [h for h in carry if h is not None]
-    lengths = {f: wire_length(due, f, carried) for f in FORMATS if f == F32_FORMAT or all(map(_quantisable, due))}
-    # INVARIANT: a payload has the length that its layout and format imply; nothing longer is parsed.
-    if len(data) not in lengths.values():
-        raise PayloadInvalid(
-            f"a payload of {len(data)} bytes where {' or '.join(str(n) for n in lengths.values())} are due",
-            "the slot's owner stored another job's payload, or part of one",
-        )
-    with refusing(PayloadInvalid, "a payload", "it counts as absent"):
-        carries = {"carry": several(octets(), len(carried))} if carried else {}
-        form = table({"format": text(), "tensors": several(anything, len(due)), **carries})
-        # Its values are three a tensor at most, beside the containers'.
-        fields = form(from_cbor(data, len(data), most_items=3 * len(due) + len(carried) + 16), "the payload")
-        wire_format, parts, more = fields["format"], fields["tensors"], fields.get("carry", ())
-        if wire_format not in lengths or len(parts) != len(due) or len(more) != len(carried):
-            raise Malformed(f"{len(parts)} tensors of format {wire_format[:40]!r}, {len(more)} of a carry")
-        read = _read_int8 if wire_format == INT8_FORMAT else _read_words
-        return (
-            *(read(part, header) for part, header in zip(parts, due, strict=True)),
-            *(_read_words(part, header) for part, header in zip(more, carried, strict=True)),
-        )
+def _require_count(tensors: int) -> None:
+    # INVARIANT: a manifest is one block.
+    if tensors > MAX_TENSORS:
+        raise UsageError(f"{tensors} tensors in one manifest", f"at most {MAX_TENSORS}, fewer and larger ones")
 
 
-def wire_length(headers: Headers, wire_format: str, carry: Headers = ()) -> int:
-    """Bytes of every payload of this layout in this format."""
-    due = [h for h in headers if h is not None]
-    if wire_format == INT8_FORMAT:
-        parts: list[Any] = [[bytes(h.elements), bytes(4 * (h.elements // BLOCK))] for h in due]
-    else:
-        parts = [bytes(4 * h.elements) for h in due]
-    return len(_container(wire_format, parts, [bytes(4 * h.elements) for h in carry if h is not None]))
+def _require_links(fields: dict[str, Any], due: dict[str, list[TensorHeader]]) -> None:
+    for k, headers in due.items():
+        if len(fields[k]) != len(headers):
+            raise Malformed(f"{k} names {len(fields[k])} tensors, {len(headers)} are due")
+
+
+def _present(headers: Headers) -> list[TensorHeader]:
+    return [h for h in headers if h is not None]
 
 
 def _quantisable(header: TensorHeader) -> bool:
     return header.dtype == F32 and header.elements % BLOCK == 0
 
 
-def _quantised(tensor: Array) -> tuple[bytes, bytes] | None:
-    """(codes, scales), or None if they would not decode to the same bits."""
+def _is_exact(tensor: Array) -> bool:
+    """Whether codes and scales decode to a tensor's very bits."""
     values = np.ascontiguousarray(tensor).reshape(-1)
-    if values.dtype != np.float32 or values.size % BLOCK or not np.isfinite(values).all():
-        return None
+    if values.dtype != np.float32 or values.size % BLOCK:
+        return False
+    for piece in _pieces(values):
+        # What is no number, or lost in a scale, compares unequal below or is found here.
+        if not np.isfinite(piece).all():
+            return False
+        codes, scales = _quantised(piece)
+        if not np.array_equal(_unquantised(codes, scales).view(np.uint32), piece.view(np.uint32)):
+            return False
+    return True
+
+
+def _coded(tensor: Array) -> memoryview:
+    """A tensor's codes, followed by its scales."""
+    values = np.ascontiguousarray(tensor, np.float32).reshape(-1)
+    out = np.empty(values.size + 4 * (values.size // BLOCK), np.uint8)
+    codes, scales = out[: values.size].view(np.int8), out[values.size :].view("<f4")
+    for at, piece in zip(range(0, values.size, PIECE), _pieces(values), strict=True):
+        codes[at : at + piece.size], scales[at // BLOCK : (at + piece.size) // BLOCK] = _quantised(piece)
+    return out.data
+
+
+def _read_int8(data: memoryview, header: TensorHeader) -> Iterator[NDArray[np.float32]]:
+    """The words of a tensor's codes and scales, piece by piece."""
+    codes, scales = np.frombuffer(data[: header.elements], np.int8), np.frombuffer(data[header.elements :], "<f4")
+    for at in range(0, header.elements, PIECE):
+        yield _unquantised(codes[at : at + PIECE], scales[at // BLOCK : (at + PIECE) // BLOCK])
+
+
+def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     blocks = values.reshape(-1, BLOCK)
     # The strategy gives each block's largest magnitude the code 127, and scales short enough for an exact product.
     scales = (np.abs(blocks).max(1) / np.float32(INT8_MAX)).astype(np.float32)
     safe = np.where(scales > 0, scales, np.float32(1))
     ratios = np.clip(np.rint(blocks / safe[:, None]), -INT8_MAX, INT8_MAX)
-    codes = ratios.astype(np.int8)
-    if _decoded(codes, scales).tobytes() != values.tobytes():
-        return None
-    return codes.tobytes(), scales.tobytes()
+    return ratios.astype(np.int8).reshape(-1), scales
 
 
-def _decoded(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    return codes.astype(np.float32).reshape(-1, BLOCK) * scales[:, None]
+def _unquantised(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    words: NDArray[np.float32] = (codes.astype(np.float32).reshape(-1, BLOCK) * scales[:, None]).reshape(-1)
+    return words
 
 
-def _read_int8(part: object, header: TensorHeader) -> Array:
-    pair = _CODES(part, "a tensor")
-    if [len(x) for x in pair] != [header.elements, 4 * (header.elements // BLOCK)]:
-        raise Malformed(f"{[len(x) for x in pair]} bytes of codes and scales for {header.elements} elements")
-    codes, scales = pair
-    return _decoded(np.frombuffer(codes, np.int8), np.frombuffer(scales, "<f4")).reshape(header.shape)
+def _pieces(values: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
+    return (values[at : at + PIECE] for at in range(0, values.size, PIECE))
 
 
-def _read_words(part: object, header: TensorHeader) -> Array:
-    data = octets(4 * header.elements)(part, "a tensor")
+def _array(data: memoryview, header: TensorHeader) -> Array:
     return np.frombuffer(data, "<i4" if header.dtype == I32 else "<f4").reshape(header.shape)
 
 
-def _words(tensor: Array) -> Array:
-    array = np.ascontiguousarray(tensor)
+def _words(tensor: Array) -> memoryview:
+    array = np.ascontiguousarray(tensor).reshape(-1)
     if array.dtype not in (np.float32, np.int32):
         raise PayloadInvalid(f"a tensor of {array.dtype}", "payloads and checkpoints are float32 or int32")
-    return array.astype("<i4" if array.dtype == np.int32 else "<f4")
-
-
-def _floats(part: bytes) -> NDArray[np.float32]:
-    if not part or len(part) % 4:
-        raise Malformed("a tensor is a whole number of 4-byte words")
-    return np.frombuffer(part, "<f4")
+    return array.astype("<i4" if array.dtype == np.int32 else "<f4", copy=False).view(np.uint8).data

@@ -13,20 +13,28 @@ import io
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal, Self, cast
 from urllib.parse import unquote, urlsplit
 
 from lockstep.decoding import from_cbor, refusing
-from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
+from lockstep.protocol.errors import DoctorError, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid
+from lockstep.settings import cache_directory, resolve
+from lockstep.storage.cache import BlobCache
 from lockstep.storage.cid import Bytes, parse_cid
 from lockstep.storage.dagpb import Link
-from lockstep.storage.unixfs import MAX_BLOCK_BYTES, content_size, read_chunks
+from lockstep.storage.unixfs import MAX_BLOCK_BYTES, content_size, leaf_nodes, leaf_of, read_chunks
 
 BlockCodec = Literal["raw", "dag-cbor"]
+MAPPED_BYTES = 1 << 20
+"""Smaller blobs are held in memory: a file and a mapping of its own would cost more."""
+FETCHED_AT_ONCE = 4
+"""Blobs, of those that are asked for together."""
 
 
 class ContentStore(abc.ABC):
@@ -51,9 +59,9 @@ class ContentStore(abc.ABC):
     def fetch_block(self, cid: Cid) -> bytes:
         """One verified block of at most 1 MiB."""
 
-    def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
-        """The raw blocks of `links`, all the children of node `cid`, each verified, in order."""
-        for link in links:
+    def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
+        """The raw blocks of `links[first:]`, each verified, in order; `links` are all the children of node `cid`."""
+        for link in links[first:]:
             yield self.fetch_block(link.cid)
 
     @abc.abstractmethod
@@ -74,7 +82,7 @@ class ContentStore(abc.ABC):
     def put(self, data: Bytes, *, codec: BlockCodec = "raw") -> Cid:
         """Keep `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
         if codec == "raw":
-            return self.put_stream(io.BytesIO(data))
+            return self.put_stream(cast(BinaryIO, BufferFile(data)))
         if len(data) > MAX_BLOCK_BYTES:
             raise PayloadInvalid(
                 f"a dag-cbor block has {len(data)} bytes, at most {MAX_BLOCK_BYTES} fit",
@@ -102,6 +110,43 @@ class ContentStore(abc.ABC):
     def get_file(self, cid: str, path: str | os.PathLike[str], *, max_bytes: int) -> int:
         """Write the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
         return write_atomically(Path(path), self.get_stream(cid, max_bytes=max_bytes))
+
+    @cached_property
+    def cache(self) -> BlobCache:
+        """The user's, which all stores of a machine share; Unreachable if there can be none."""
+        try:
+            return BlobCache(cache_directory() / "blobs", resolve().cache_bytes)
+        except (DoctorError, UsageError) as error:
+            # Of what cannot be kept here nothing is known: that is nobody's fault but this machine's.
+            raise Unreachable(f"no blob can be kept: {error.message}", error.hint) from error
+
+    def blob(self, cid: str, size: int) -> memoryview:
+        """The content named `cid`, which has `size` bytes, read-only: mapped from the cache, in memory if it is small.
+
+        PayloadInvalid if it has another size, or another form than `put` gives it: nothing of it is fetched then.
+        """
+        parse_cid(cid)
+        if size >= MAPPED_BYTES:
+            return self.cache.blob(self, Cid(cid), size)
+        parts = bytearray()
+        for node, links in leaf_nodes(self, Cid(cid), size):
+            for link, leaf in zip(links, self.fetch_leaves(node, links), strict=True):
+                parts += leaf_of(link, leaf)
+        return memoryview(bytes(parts))
+
+    def blobs(self, wanted: Sequence[tuple[Cid, int]]) -> list[memoryview]:
+        """`blob` of each (CID, size), several fetched at once; raises the first one's error.
+
+        Unreachable if they do not fit the cache together.
+        """
+        large = {cid: size for cid, size in wanted if size >= MAPPED_BYTES}
+        if large:
+            self.cache.require(sum(large.values()))
+        pool = ThreadPoolExecutor(FETCHED_AT_ONCE, "blobs")
+        try:
+            return list(pool.map(lambda pair: self.blob(*pair), wanted))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def size(self, cid: str) -> int:
         """Bytes of the content named `cid`; reads its root block only."""
@@ -135,6 +180,34 @@ class ContentStore(abc.ABC):
         self.close()
 
 
+class BufferFile(io.RawIOBase):
+    """A buffer as a file, without a copy: `io.BytesIO` makes one of all but `bytes`."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = memoryview(data).cast("B")
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = len(self._data) if size is None or size < 0 else self._at + size
+        piece = bytes(self._data[self._at : end])
+        self._at += len(piece)
+        return piece
+
+
 def open_store(url: str) -> ContentStore:
     """The store at `url`; nothing is contacted yet (`check` does that).
 
@@ -161,7 +234,7 @@ def open_store(url: str) -> ContentStore:
     )
 
 
-def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
+def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:
     """Write `chunks` to `path` so that it holds all of them or what it held before; returns their size.
 
     The bytes are on disk when this returns. UsageError if the folder cannot be written,

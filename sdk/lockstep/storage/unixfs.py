@@ -32,8 +32,8 @@ class BlockSource(Protocol):
         """The block named `cid`, verified against it."""
         ...
 
-    def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
-        """The blocks of `links`, which are raw and all the children of node `cid`, each verified, in order."""
+    def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
+        """The blocks of `links[first:]`, each verified, in order; `links` are raw, and all the children of `cid`."""
         ...
 
 
@@ -128,9 +128,52 @@ def read_chunks(source: BlockSource, cid: Cid, *, max_bytes: int) -> Iterator[by
     yield from _read(source, cid, root, size, depth=0)
 
 
+def leaf_nodes(source: BlockSource, cid: Cid, size: int) -> Iterator[tuple[Cid, tuple[Link, ...]]]:
+    """(node, its leaves) of the content named `cid`, in order: what `layout` makes of `size` bytes.
+
+    PayloadInvalid if it has another size: known from the root, before a second block is fetched; or if its leaves are
+    not cut as `chunks_of` cuts them: a reader's work is bounded by what it expects. BlobCorrupt if the tree contradicts
+    itself.
+    """
+    root = source.fetch_block(cid)
+    is_tree = parse_cid(cid).codec == "dag-pb"
+    links = FileNode.decode(root).links if is_tree else (Link(cid, len(root), len(root)),)
+    found = sum(link.size_bytes for link in links)
+    # INVARIANT: of content that is not as long as it must be, nothing but the root is fetched.
+    if found != size:
+        raise PayloadInvalid(
+            f"content {cid} has {found} bytes where {size} are due", "the publisher stored other content"
+        )
+    at = 0
+    for node, leaves in _leaf_nodes(source, cid, links, depth=0):
+        for leaf in leaves:
+            if leaf.size_bytes != min(CHUNK_BYTES, size - at):
+                raise PayloadInvalid(
+                    f"content {cid} has a leaf of {leaf.size_bytes} bytes at {at}", "its publisher cut it otherwise"
+                )
+            at += leaf.size_bytes
+        yield node, leaves
+
+
+def _leaf_nodes(
+    source: BlockSource, cid: Cid, links: tuple[Link, ...], depth: int
+) -> Iterator[tuple[Cid, tuple[Link, ...]]]:
+    _require_depth(cid, depth)
+    if all(parse_cid(link.cid).codec == "raw" for link in links):
+        yield cid, links
+        return
+    for link in links:
+        if parse_cid(link.cid).codec != "dag-pb":
+            yield link.cid, (link,)
+            continue
+        node = FileNode.decode(source.fetch_block(link.cid))
+        if node.size_bytes != link.size_bytes:
+            raise _contradiction(link.cid, node.size_bytes, link.size_bytes)
+        yield from _leaf_nodes(source, link.cid, node.links, depth + 1)
+
+
 def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) -> Iterator[bytes]:
-    if depth > MAX_DEPTH:
-        raise BlobCorrupt(f"content tree is deeper than {MAX_DEPTH} at {cid}", "the publisher's tree is hostile")
+    _require_depth(cid, depth)
     if parse_cid(cid).codec != "dag-pb":
         yield _of_size(cid, block, size)
         return
@@ -143,6 +186,16 @@ def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) ->
         return
     for link in node.links:
         yield from _read(source, link.cid, source.fetch_block(link.cid), link.size_bytes, depth + 1)
+
+
+def _require_depth(cid: Cid, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise BlobCorrupt(f"content tree is deeper than {MAX_DEPTH} at {cid}", "the publisher's tree is hostile")
+
+
+def leaf_of(link: Link, block: bytes) -> bytes:
+    """The block of a link, which holds what the link promised; BlobCorrupt otherwise."""
+    return _of_size(link.cid, block, link.size_bytes)
 
 
 def _of_size(cid: Cid, block: bytes, size: int) -> bytes:

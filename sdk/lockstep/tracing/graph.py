@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import prod
 
 from lockstep.numerics import scalar
@@ -65,6 +66,16 @@ class Node:
         return prod(self.shape)
 
 
+@dataclass(frozen=True)
+class Table:
+    """The words of a constant: equal ones are known by their digest."""
+
+    digest: bytes
+    """SHA-256."""
+    data: bytes | memoryview = field(compare=False, repr=False)
+    """Read-only, little-endian: a model's own memory, mapped or not."""
+
+
 def float_bits(value: float) -> int:
     """The binary32 word nearest to a Python number (rounded once), NaN canonical."""
     if value != value:
@@ -106,11 +117,11 @@ class Graph:
         """Input state tensor at `entry`."""
         return self._node("state", dtype, shape, attrs=(entry,))
 
-    def const(self, dtype: str, shape: Sequence[int], data: bytes) -> Node:
-        """A table of little-endian words; one element becomes an immediate."""
+    def const(self, dtype: str, shape: Sequence[int], data: bytes | memoryview) -> Node:
+        """A table of little-endian words, which are not copied; one element becomes an immediate."""
         if len(data) == 4:
             return self.word(int.from_bytes(data, "little"), dtype, shape)
-        flat = self._node("const", dtype, (len(data) // 4,), attrs=(data,))
+        flat = self._node("const", dtype, (len(data) // 4,), attrs=(Table(sha256(data).digest(), data),))
         return self.reshape(flat, shape)
 
     def word(self, bits: int, dtype: str, shape: Sequence[int] = ()) -> Node:

@@ -24,6 +24,8 @@ Rule = Callable[..., Any]
 RULES: dict[str, Rule] = {}
 """Aten name ("aten.mm", "aten.add.Tensor") to its rule."""
 
+COPIED_BYTES = 1 << 20
+"""Constants of at most as many bytes are copied into the graph."""
 _DTYPES = {torch.float32: F32, torch.int32: I32, torch.int64: I32, torch.bool: BOOL}
 _REFUSED = {
     torch.float64: "use float32: float64 has no reproducible kernels",
@@ -185,8 +187,10 @@ class Lowering:
         values = tensor.detach().contiguous().numpy()
         if dtype != F32 and (values.astype(np.int64) != values.astype(np.int32)).any():
             raise self.error(node, "an integer constant exceeds 32 bits", "integers of a Program have 32 bits")
-        words = values.astype("<f4" if dtype == F32 else "<i4")
-        return self.graph.const(dtype, tuple(tensor.shape), words.tobytes())
+        words = values.astype("<f4" if dtype == F32 else "<i4", copy=False).reshape(-1).view(np.uint8)
+        # What is large is a frozen model's own memory; small tables are copied, since buffers may be written to later.
+        data = words.data.toreadonly() if words.nbytes > COPIED_BYTES else words.tobytes()
+        return self.graph.const(dtype, tuple(tensor.shape), data)
 
 
 def refusal(origin: Origin, operation: str, why: str, hint: str) -> LoweringError:

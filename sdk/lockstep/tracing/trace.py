@@ -109,7 +109,7 @@ def _assemble(schedule: Schedule, entries: tuple[TensorHeader | None, ...], alia
             origin = schedule.origins[old]
             raise refusal(origin, origin.aten or op.kind.name.lower(), broken.message, broken.hint) from broken
     tables = [schedule.consts[i] for i in used]
-    consts = [Const(TensorHeader(F32 if n.dtype == g.F32 else I32, n.shape), n.attrs[0]) for n in tables]
+    consts = [Const(TensorHeader(F32 if n.dtype == g.F32 else I32, n.shape), n.attrs[0].data) for n in tables]
     outputs = tuple(Alias(a.kind, new_op[a.index]) if a.kind == Alias.OP_KIND else a for a in aliases)
     return Program(
         tuple(ops),

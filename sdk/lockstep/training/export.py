@@ -8,8 +8,7 @@ generate(model, b"The state of the Union is ", 200)
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from lockstep.decoding import MAX_FILE_BYTES, anything, file_bytes, from_json, mapping, refusing
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid
+from lockstep.storage.store import write_atomically
 from lockstep.training.formats import OWN, published, recovered
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ def save_model(
     and {name, root, shape} of each frozen one, as a job's spec does; `constants` are those of its step. Needs no torch.
     A file appears whole or not at all.
     """
-    from safetensors.numpy import save
-
     tables = {const.root.hex(): np.frombuffer(const.data, "<f4") for const in constants}
     shards = shared if isinstance(shared, tuple) else (shared,)
     named = {str(p["name"]): _part(p, shards, tables) for p in parameters}
@@ -56,15 +54,16 @@ def save_model(
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise PayloadInvalid(f"the job's model lacks or misstates {error}", "its spec is of another release") from error
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / CONFIG_FILE, (json.dumps(written, indent=2) + "\n").encode())
+    write_atomically(folder / CONFIG_FILE, [(json.dumps(written, indent=2) + "\n").encode()])
     # transformers asks which framework's layout the tensors have.
-    return _write(folder / MODEL_FILE, save(parts, metadata={"format": "pt"}))
+    write_atomically(folder / MODEL_FILE, _safetensors(parts, {"format": "pt"}))
+    return folder / MODEL_FILE
 
 
 def load_model(folder: Path) -> nn.Module:
     """The model that `save_model` wrote; NotFoundError if a file is missing, PayloadInvalid if one does not fit."""
     from safetensors import SafetensorError
-    from safetensors.torch import load
+    from safetensors.torch import load_file
 
     from lockstep.training.models import build_model
 
@@ -76,7 +75,7 @@ def load_model(folder: Path) -> nn.Module:
             config = _CONFIG(from_json(file_bytes(folder / CONFIG_FILE), MAX_FILE_BYTES), CONFIG_FILE)
             own = None if config.get(OWN) is None else _CONFIG(config[OWN], OWN)
         model = build_model(config if own is None else own)
-        stored = load((folder / MODEL_FILE).read_bytes())
+        stored = load_file(folder / MODEL_FILE)
         if own is not None:
             stored = recovered(own, stored, list(model.state_dict()))
         missing, unexpected = model.load_state_dict(stored, strict=False)
@@ -145,8 +144,20 @@ def _part(
     return np.ascontiguousarray(flat[parameter["offset"] : end].reshape(shape))
 
 
-def _write(path: Path, data: bytes) -> Path:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
-    return path
+def _safetensors(parts: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """A .safetensors file in pieces: the library would hold every tensor twice more.
+
+    Its length, a JSON header of {dtype, shape, data_offsets}, the tensors in the order of their names
+    (huggingface.co/docs/safetensors, "Format").
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name in sorted(parts):
+        end = at + parts[name].nbytes
+        header[name] = {"dtype": "F32", "shape": list(parts[name].shape), "data_offsets": [at, end]}
+        at = end
+    line = json.dumps(header, separators=(",", ":")).encode()
+    line += b" " * (-len(line) % 8)
+    yield len(line).to_bytes(8, "little") + line
+    for name in sorted(parts):
+        yield np.ascontiguousarray(parts[name], "<f4").reshape(-1).view(np.uint8).data

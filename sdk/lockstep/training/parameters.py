@@ -152,7 +152,7 @@ def describe_frozen(model: torch.nn.Module) -> list[dict[str, Any]]:
     """The rest of a job's `parameters`: {name, root, shape} each, the root that of a flat constant."""
     described = []
     for name, p in frozen_parameters(model).items():
-        words = p.contiguous().numpy().astype("<f4").tobytes()
+        words = p.contiguous().numpy().astype("<f4", copy=False).reshape(-1).data
         described.append({"name": name, "root": tensor_root(F32, (p.numel(),), words).hex(), "shape": list(p.shape)})
     return described
 

@@ -17,7 +17,7 @@ from coordinator.cheats import Cheat
 from coordinator.decide import Report
 from lockstep.guard.memory import Memory, Place, Promise, Scope
 from lockstep.jobs import Job, Tensors, payload_of, slot_run
-from lockstep.merging import Payload, load_checkpoint, merge_round, payload_bytes
+from lockstep.merging import Payload, load_checkpoint, merge_round, store_payload
 from lockstep.protocol import merkle, states
 from lockstep.protocol.errors import GuardRefused, Mismatch, UsageError
 from lockstep.protocol.jobs import Round
@@ -58,7 +58,7 @@ def trained(job: Job, slot: int) -> Tensors:
 
 
 def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
-    return Payload(store.put(payload_bytes(job, payload)), *job.payload_roots(payload))
+    return Payload(store_payload(job, store, payload), *job.payload_roots(payload))
 
 
 def frozen(job: Job, refs: list[Payload | None]) -> Round:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from pathlib import Path
+
 import dag_cbor
 import numpy as np
 import pytest
 
-from lockstep.protocol.errors import Mismatch, PayloadInvalid
+from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import F32, I32
+from lockstep.protocol.types import Cid
+from lockstep.storage import ContentStore, cid_from_bytes, cid_of, cid_of_block
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.links import link_of
 from lockstep.storage.payload import (
     BLOCK,
+    INT8_FORMAT,
+    MAX_TENSORS,
+    PIECE,
     Checkpoint,
-    decode_checkpoint,
-    decode_payload,
     encode_checkpoint,
     encode_payload,
+    load_checkpoint,
+    load_payload,
+    store_checkpoint,
+    store_payload,
     wire_length,
 )
 
 N = 4 * BLOCK
+LARGE = 2 * PIECE + BLOCK
+"""Elements of a tensor that is quantised in three pieces, and mapped."""
 LAYOUT = [TensorHeader(F32, (N,)), None]
 RNG = np.random.default_rng(7)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContentStore:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    return DirectoryStore(tmp_path / "blocks")
 
 
 def quantised(values: np.ndarray) -> np.ndarray:
@@ -33,96 +53,194 @@ def quantised(values: np.ndarray) -> np.ndarray:
     return (codes.astype(np.float32) * scales).reshape(-1)
 
 
-def test_words_come_back_bit_for_bit() -> None:
+def stored_bytes(store: ContentStore, cid: Cid) -> int:
+    """Of a manifest and its blobs."""
+    node = store.get_node(cid)
+    links = [link for k in ("tensors", "carry") for link in node.get(k, ())]
+    return len(store.fetch_block(cid)) + sum(store.size(cid_from_bytes(bytes(link))) for link in links)
+
+
+def manifest(store: ContentStore, **fields: object) -> Cid:
+    return store.put_node(fields)
+
+
+def test_words_come_back_bit_for_bit(store: ContentStore) -> None:
     values = RNG.standard_normal(N).astype(np.float32)
     values[:4] = [np.nan, -0.0, np.inf, 1e-42]
-    (back,) = decode_payload(encode_payload([values]), LAYOUT)
+    (back,) = load_payload(store, store_payload(store, [values]), LAYOUT)
     assert back.tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("size", [N, LARGE])
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30, 3.7e-5])
-def test_quantised_tensors_travel_as_bytes_and_come_back_bit_for_bit(scale: float) -> None:
-    values = quantised(RNG.standard_normal(N) * scale)
+def test_quantised_tensors_travel_as_bytes_and_come_back_bit_for_bit(
+    store: ContentStore, scale: float, size: int
+) -> None:
+    layout = [TensorHeader(F32, (size,)), None]
+    values = quantised(RNG.standard_normal(size) * scale)
     values[BLOCK : 2 * BLOCK] = 0
-    data = encode_payload([values], "int8-block")
-    assert len(data) == wire_length(LAYOUT, "int8-block") < N * 1.1
-    (back,) = decode_payload(data, LAYOUT)
-    assert back.tobytes() == values.tobytes()
+    cid = store_payload(store, [values], INT8_FORMAT)
+    assert stored_bytes(store, cid) == wire_length(layout, INT8_FORMAT) < size * 1.2
+    for _ in range(2):
+        (back,) = load_payload(store, cid, layout)
+        assert back.tobytes() == values.tobytes()
+        assert not back.flags.writeable, "what others see is nobody's to write"
 
 
 @pytest.mark.parametrize("values", [RNG.standard_normal(N), np.full(N, np.inf), np.full(N, -0.0)])
-def test_what_bytes_cannot_carry_travels_as_words(values: np.ndarray) -> None:
+def test_what_bytes_cannot_carry_travels_as_words(store: ContentStore, values: np.ndarray) -> None:
     values = values.astype(np.float32)
-    data = encode_payload([values], "int8-block")
-    assert len(data) == wire_length(LAYOUT, "f32")
-    assert decode_payload(data, LAYOUT)[0].tobytes() == values.tobytes()
+    cid = store_payload(store, [values], INT8_FORMAT)
+    assert stored_bytes(store, cid) == wire_length(LAYOUT, "f32")
+    assert load_payload(store, cid, LAYOUT)[0].tobytes() == values.tobytes()
 
 
-@pytest.mark.parametrize("cut", [0, 1, 100, -1, -1000])
-def test_truncated_payload_is_refused_before_parsing(cut: int) -> None:
-    data = encode_payload([np.zeros(N, np.float32)])
-    with pytest.raises(PayloadInvalid, match="bytes"):
-        decode_payload(data[:cut], LAYOUT)
+def test_the_last_piece_decides_as_the_first_does(store: ContentStore) -> None:
+    values = quantised(RNG.standard_normal(LARGE))
+    values[-1] = np.float32(np.pi)
+    assert store.get_node(store_payload(store, [values], INT8_FORMAT))["format"] == "f32"
 
 
-def test_payload_of_another_shape_is_refused() -> None:
-    data = encode_payload([np.zeros(N - BLOCK, np.float32)])
-    with pytest.raises(PayloadInvalid) as caught:
-        decode_payload(data, LAYOUT)
+def test_a_payload_is_stored_in_pieces(store: ContentStore) -> None:
+    values = quantised(RNG.standard_normal(64 * PIECE))
+    tracemalloc.start()
+    cid = store_payload(store, [values], INT8_FORMAT)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Its codes, a quarter of it, and a few pieces.
+    assert peak < 0.25 * values.nbytes + 16 * 4 * PIECE, f"{peak} bytes for {values.nbytes}"
+    tracemalloc.start()
+    (back,) = load_payload(store, cid, [TensorHeader(F32, values.shape)])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12 * 4 * PIECE, f"{peak} bytes to read {values.nbytes}"
+    assert np.array_equal(back, values), "bit for bit"
+
+
+def test_a_cut_manifest_is_refused_before_it_is_parsed(store: ContentStore) -> None:
+    data = encode_payload([np.zeros(N, np.float32)], name=store.put)
+    for cut in (1, 40, -1):
+        with pytest.raises(PayloadInvalid, match="bytes where"):
+            load_payload(store, store.put(data[:cut], codec="dag-cbor"), LAYOUT)
+
+
+@pytest.mark.parametrize("size", [N - BLOCK, N + BLOCK, LARGE])
+def test_a_blob_of_another_length_is_refused_by_its_root(store: ContentStore, size: int) -> None:
+    blob = store.put(bytes(4 * size))
+    fetched: list[Cid] = []
+    fetch = store.fetch_block
+    store.fetch_block = lambda cid: (fetched.append(cid), fetch(cid))[1]  # type: ignore[method-assign]
+    cid = manifest(store, format="f32", tensors=[link_of(blob)])
+    with pytest.raises(PayloadInvalid, match=f"{4 * size} bytes where {4 * N} are due") as caught:
+        load_payload(store, cid, LAYOUT)
     assert caught.value.hint, "a refusal says what to do"
+    assert fetched == [cid, blob], "nothing but roots was read"
 
 
-def test_payload_of_the_right_length_that_is_no_payload_is_refused() -> None:
-    length = wire_length(LAYOUT, "f32")
-    with pytest.raises(PayloadInvalid):
-        decode_payload(bytes(length), LAYOUT)
-    longer = dag_cbor.encode({"format": "f33", "tensors": [bytes(4 * N)]})
-    assert len(longer) == length
-    with pytest.raises(PayloadInvalid):
-        decode_payload(longer, LAYOUT)
+def test_a_blob_cut_into_crumbs_is_refused(store: ContentStore) -> None:
+    from lockstep.storage.dagpb import FileNode, Link
+
+    crumb = store.put(bytes(4))
+    node = FileNode((Link(crumb, 4, 4),) * N)
+    blob = cid_of_block(node.encode(), "dag-pb")
+    fetch = store.fetch_block
+    store.fetch_block = lambda cid: node.encode() if cid == blob else fetch(cid)  # type: ignore[method-assign]
+    with pytest.raises(PayloadInvalid, match="leaf of 4 bytes"):
+        load_payload(store, manifest(store, format="f32", tensors=[link_of(blob)]), LAYOUT)
 
 
-def test_integer_tensors_travel_as_words() -> None:
+def test_what_a_manifest_must_not_be(store: ContentStore) -> None:
+    blob = link_of(store.put(bytes(4 * N)))
+    for fields in (
+        {"format": "f33", "tensors": [blob]},
+        {"format": 132, "tensors": [blob, 1]},
+        {"formax": "f32", "tensors": [blob]},
+        {"format": "f32", "tensorz": [blob]},
+        {"format": "f32", "tensors": [bytes(39)]},
+        {"format": "f32", "tensors": [b"\0" * 19, b"\0" * 17]},
+    ):
+        cid = manifest(store, **fields)
+        with pytest.raises(PayloadInvalid):
+            load_payload(store, cid, LAYOUT)
+    assert len(store.fetch_block(cid)) > 40, "the last has about the length that is due"
+    with pytest.raises(PayloadInvalid, match="bytes where"):
+        load_payload(store, store.put(b"words"), LAYOUT)
+    with pytest.raises(UsageError):
+        load_payload(store, "no cid", LAYOUT)
+
+
+def test_a_blob_that_nobody_holds_is_missing(store: ContentStore) -> None:
+    cid = manifest(store, format="f32", tensors=[link_of(cid_of(bytes(4 * N)))])
+    with pytest.raises(BlobMissing):
+        load_payload(store, cid, LAYOUT)
+
+
+def test_integer_tensors_travel_as_words(store: ContentStore) -> None:
     layout = [TensorHeader(I32, (3,)), TensorHeader(F32, ())]
     tensors = (np.array([1, -2, 3], np.int32), np.array(2.5, np.float32))
-    back = decode_payload(encode_payload(tensors, "int8-block"), layout)
+    back = load_payload(store, store_payload(store, tensors, INT8_FORMAT), layout)
     assert [b.tobytes() for b in back] == [t.tobytes() for t in tensors]
     assert back[1].shape == ()
 
 
-def test_checkpoint_comes_back() -> None:
+def test_a_carry_travels_as_words_beside_bytes(store: ContentStore) -> None:
+    carry = [None, TensorHeader(F32, (5,)), TensorHeader(I32, ())]
+    values, own = quantised(RNG.standard_normal(N)), RNG.standard_normal(5).astype(np.float32)
+    cid = store_payload(store, [values], INT8_FORMAT, [own, np.array(3, np.int32)])
+    assert stored_bytes(store, cid) == wire_length(LAYOUT, INT8_FORMAT, carry)
+    back = load_payload(store, cid, LAYOUT, carry)
+    assert [b.tobytes() for b in back] == [values.tobytes(), own.tobytes(), b"\3\0\0\0"]
+    for without in ([values], [values, own, np.array(3, np.int32)]):
+        with pytest.raises(PayloadInvalid, match="bytes where"):
+            load_payload(store, store_payload(store, without), LAYOUT, carry)
+
+
+def test_more_tensors_than_a_manifest_names_are_refused() -> None:
+    with pytest.raises(UsageError, match=f"{MAX_TENSORS + 1} tensors"):
+        encode_payload([np.zeros(1, np.float32)] * (MAX_TENSORS + 1))
+    with pytest.raises(PayloadInvalid, match="float64"):
+        encode_payload([np.zeros(1)])
+
+
+SHARED, OUTER = [TensorHeader(F32, (N,)), None], [TensorHeader(F32, (N,)), TensorHeader(F32, (2,))]
+
+
+def test_checkpoint_comes_back(store: ContentStore) -> None:
     values = RNG.standard_normal(N).astype(np.float32)
-    back = decode_checkpoint(encode_checkpoint(Checkpoint((values,), (values * 2, values))))
+    kept = Checkpoint((values,), (values * 2, values[:2]))
+    cid = store_checkpoint(store, kept)
+    assert cid == cid_of_block(encode_checkpoint(kept), "dag-cbor"), "its name is known before it is stored"
+    back = load_checkpoint(store, cid, SHARED, OUTER)
     assert [len(back.shared), len(back.outer)] == [1, 2]
     assert back.outer[0].tobytes() == (values * 2).tobytes()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"\xa0", dag_cbor.encode({"shared": [b"abc"], "outer": []}), dag_cbor.encode({"shared": 3, "outer": []})],
-)
-def test_what_is_no_checkpoint_is_refused(data: bytes) -> None:
-    with pytest.raises(Mismatch):
-        decode_checkpoint(data)
+def test_what_is_no_checkpoint_is_a_mismatch(store: ContentStore) -> None:
+    good = encode_checkpoint(Checkpoint((np.zeros(N, np.float32),), (np.zeros(N, np.float32),) * 2), store.put)
+    for data in (
+        b"",
+        b"\xa0",
+        b"\x81" * len(good),
+        dag_cbor.encode({"shared": [], "outer": []}),
+        dag_cbor.encode({"shared": None, "outer": [bytes(39)] * 3}),
+        good.replace(b"fshared", b"fsharex"),
+        # Three blobs, but the last of another length.
+        good,
+    ):
+        with pytest.raises(Mismatch, match="a checkpoint"):
+            load_checkpoint(store, store.put(data, codec="dag-cbor"), SHARED, OUTER)
 
 
-@pytest.mark.parametrize("filling", [b"\x81" * (N * 4) + b"\x80" * 99, b"\x01" * (N * 5), b"\xd8\x2a\x40" * (N * 2)])
-def test_payload_of_the_right_length_with_any_content_is_refused(filling: bytes) -> None:
-    with pytest.raises(PayloadInvalid, match="does not parse"):
-        decode_payload(filling[: wire_length(LAYOUT, "f32")], LAYOUT)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x81" * 5000 + b"\x80",
-        dag_cbor.encode({"shared": [], "outer": [b"123"]}),
-        dag_cbor.encode({"shared": None, "outer": []}),
-        dag_cbor.encode({"shared": ["x"], "outer": []}),
-        dag_cbor.encode([]),
-    ],
-    ids=["nested", "odd", "no list", "no bytes", "no map"],
-)
-def test_checkpoint_that_is_none_is_a_mismatch(data: bytes) -> None:
-    with pytest.raises(Mismatch, match="a checkpoint does not parse"):
-        decode_checkpoint(data)
+def test_a_damaged_file_of_the_cache_is_fetched_again(store: ContentStore) -> None:
+    header = TensorHeader(F32, (LARGE,))
+    values = quantised(RNG.standard_normal(LARGE))
+    plain, coded = store_payload(store, [values]), store_payload(store, [values], INT8_FORMAT)
+    for cid in (plain, coded):
+        load_payload(store, cid, [header])
+    for path in store.cache.folder.iterdir():
+        words = bytearray(path.read_bytes())
+        words[77] ^= 1
+        path.write_bytes(words)
+    for cid in (plain, coded):
+        assert load_payload(store, cid, [header])[0].tobytes() != values.tobytes(), "the disk is believed"
+        assert load_payload(store, cid, [header], fresh=True)[0].tobytes() == values.tobytes(), "until a root tells"

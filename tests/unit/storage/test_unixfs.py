@@ -49,8 +49,8 @@ class Blocks(dict[str, bytes]):
             raise BlobMissing(cid)
         return self[cid]
 
-    def fetch_leaves(self, cid: Cid, links: Sequence[Link]) -> Iterator[bytes]:
-        return (self.fetch_block(link.cid) for link in links)
+    def fetch_leaves(self, cid: Cid, links: Sequence[Link], first: int = 0) -> Iterator[bytes]:
+        return (self.fetch_block(link.cid) for link in links[first:])
 
     def add(self, block: bytes, codec: str = "raw") -> Cid:
         cid = cid_of_block(block, codec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from lockstep.protocol import validator
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.validator import Held, Parts
 from lockstep.storage.dataset import Dataset
-from lockstep.storage.payload import decode_payload, encode_payload, wire_length
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import load_payload, store_payload, wire_length
 from lockstep.training.baseline import flat_parameters, load_parameters
 from lockstep.training.job import Batch, build_programs, training_job
 from lockstep.training.models import GPT, GPTConfig, next_token_loss
@@ -178,14 +180,16 @@ def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
     assert validator.find(Held(params, parts)) is None
 
 
-def test_a_payload_with_its_carry_travels_short_and_comes_back() -> None:
+def test_a_payload_with_its_carry_travels_short_and_comes_back(tmp_path: Path) -> None:
     programs, flat = built(payload="int8-block", carry=True), start()
     state = carried_round(programs.step, flat, 0, no_carry(flat))
     out = compile(programs.encode).run(state, Context(SEED, 0, SLOT, H + 1), DATA)
     layout = programs.encode.output_layout
-    data = encode_payload(out[:1], "int8-block", out[4:7])
-    assert len(data) == wire_length(layout[:4], "int8-block", layout[4:]) < (1 / 3.5 + 2) * out[0].nbytes + 100
-    back = decode_payload(data, layout[:4], layout[4:])
+    store = DirectoryStore(tmp_path)
+    cid = store_payload(store, out[:1], "int8-block", out[4:7])
+    assert store.get_node(cid)["format"] == "int8-block"
+    assert wire_length(layout[:4], "int8-block", layout[4:]) < (1 / 3.5 + 2) * out[0].nbytes + 300
+    back = load_payload(store, cid, layout[:4], layout[4:])
     assert [x.tobytes() for x in back] == [x.tobytes() for x in (out[0], *out[4:7])]
 
 
@@ -209,7 +213,7 @@ def test_encode_is_the_difference_bit_for_bit() -> None:
     assert payload[1] is None
 
 
-def test_int8_payload_loses_at_most_half_a_code_and_travels_as_bytes() -> None:
+def test_int8_payload_loses_at_most_half_a_code_and_travels_as_bytes(tmp_path: Path) -> None:
     programs, flat = built(payload="int8-block"), start()
     state = trained(programs.step, flat)
     state[0] = np.concatenate([flat[:256], state[0][256:]])
@@ -219,9 +223,11 @@ def test_int8_payload_loses_at_most_half_a_code_and_travels_as_bytes() -> None:
     assert (np.abs(payload.reshape(-1, 256) - difference) <= bound).all()
     assert not payload[:256].any(), "a block that did not move is zero"
     layout = programs.encode.output_layout[:1]
-    data = encode_payload([payload], "int8-block")
-    assert len(data) == wire_length(layout, "int8-block") < payload.nbytes / 3.5
-    assert decode_payload(data, layout)[0].tobytes() == payload.tobytes()
+    store = DirectoryStore(tmp_path)
+    cid = store_payload(store, [payload], "int8-block")
+    assert store.get_node(cid)["format"] == "int8-block"
+    assert wire_length(layout, "int8-block") < payload.nbytes / 3.5
+    assert load_payload(store, cid, layout)[0].tobytes() == payload.tobytes()
 
 
 def test_int8_encode_in_eager_torch_gives_the_same_bits() -> None:

@@ -12,10 +12,9 @@ import pytest
 
 from lockstep.jobs import Job
 from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
-from lockstep.merging import store_checkpoint
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, Seconds, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
-from lockstep.storage.payload import Checkpoint
+from lockstep.storage.payload import Checkpoint, store_checkpoint
 from tests.e2e.market import NOWHERE
 from worker.claimant import RETRY_SECONDS, Claimant
 from worker.decide import Roots

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from lockstep.numerics import compiled
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError, UsageError
+from lockstep.settings import cache_directory
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,7 @@ def machine_code(source: str, architecture: str) -> bytes:
 
     try:
         # INVARIANT: nobody but the user can place code where it is loaded from.
-        compiled.directory()
+        cache_directory()
     except DoctorError as error:
         log.warning("kernels are compiled anew: %s", error)
         return compile_source(source, architecture)

@@ -96,7 +96,7 @@ private:
         switch (s.tag) {
         case Tag::kOp: return out_[index] + s.offset;
         case Tag::kState: return in_.state[index] + s.offset;
-        case Tag::kConst: return e_.consts_[index].data() + s.offset;
+        case Tag::kConst: return e_.consts_[index].words + s.offset;
         case Tag::kContext: return context_.words + s.offset;
         case Tag::kIota: break;
         }
@@ -251,7 +251,7 @@ Program asked_for(const Program& program, const std::vector<int>& ops) {
     return asked;
 }
 
-Executor::Executor(Program program, std::vector<Buffer> consts)
+Executor::Executor(Program program, std::vector<Table> consts)
     : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
     // A step's inputs are the last one's outputs: two states live at a time, and come back one after the other.
     pool_ = std::make_shared<Pool>(2 * result_words(program_, schedule_));

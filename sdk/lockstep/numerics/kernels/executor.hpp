@@ -50,10 +50,15 @@ Program asked_for(const Program& program, const std::vector<int>& ops);
 
 // Told of an op's output as soon as it is complete; the words are gone afterwards.
 using Visit = std::function<void(std::size_t op, const Word* words)>;
+// A constant's words, where their owner has them: those of a frozen model are mapped, and never copied.
+struct Table {
+    const Word* words;
+    std::shared_ptr<const void> owner;
+};
 
 class Executor {
 public:
-    Executor(Program program, std::vector<Buffer> consts);
+    Executor(Program program, std::vector<Table> consts);
 
     // One buffer per op; empty where the op's output was not kept.
     std::vector<Buffer> run(const RunInputs& in);
@@ -79,7 +84,7 @@ private:
     Program program_;
     Schedule schedule_;
     std::optional<Sweep> sweep_;  // planned when it is first asked for
-    std::vector<Buffer> consts_;
+    std::vector<Table> consts_;
     std::shared_ptr<Pool> pool_;
     std::mutex running_;  // the arena serves one run at a time
     Buffer arena_;

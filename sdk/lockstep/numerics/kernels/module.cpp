@@ -71,12 +71,10 @@ nb::object to_array(const Descriptor& op, Buffer buffer, const std::shared_ptr<P
 std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, const std::vector<Array>& consts) {
     std::vector<std::span<const std::uint8_t>> ops;
     for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
-    std::vector<Buffer> tables;
+    std::vector<Table> tables;
     std::vector<Index> elements;
     for (const Array& array : consts) {
-        const Word* words = words_of(array);
-        tables.emplace_back(static_cast<Index>(array.size()));
-        std::memcpy(tables.back().data(), words, array.size() * sizeof(Word));
+        tables.push_back({words_of(array), std::make_shared<const Array>(array)});
         elements.push_back(static_cast<Index>(array.size()));
     }
     return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));

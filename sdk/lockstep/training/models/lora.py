@@ -97,10 +97,13 @@ class LoRA(nn.Module):
 
 
 def adapt(base: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = ("qkv",)) -> LoRA:
-    """A copy of the model, frozen, with adapters on the layers named; `base` stays as it is."""
+    """The model, frozen, with adapters on the layers named; `base` stays as it is, and both have the same weights."""
     from lockstep.training.models import describe
 
-    return LoRA(LoRAConfig(describe(base), rank, alpha, list(targets)), copy.deepcopy(base))
+    # A base is as large as a machine's memory, and often mapped from a file: what is not trained needs no copy.
+    shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in base.parameters()}
+    shared |= {id(b): b for b in base.buffers()}
+    return LoRA(LoRAConfig(describe(base), rank, alpha, list(targets)), copy.deepcopy(base, shared))
 
 
 def merged(model: LoRA) -> nn.Module:
