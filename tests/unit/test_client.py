@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from web3.types import RPCEndpoint
 
@@ -20,6 +21,7 @@ from lockstep.chain.devnet import Devnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
 from lockstep.protocol.errors import ChainError, UsageError
+from lockstep.protocol.program import Const
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage.containers import encode_program
 from tests import toyjob
@@ -74,6 +76,24 @@ def test_a_part_that_no_party_would_read_is_refused_by_the_quote(net: Network, m
     monkeypatch.setattr("lockstep.client.MAX_PROGRAM_BYTES", largest - 1)
     with pytest.raises(UsageError, match=f"the step Program has {largest} bytes"):
         net.quote(job)
+
+
+@pytest.mark.chain
+def test_weights_that_changed_since_the_quote_open_no_job(net: Network) -> None:
+    job = toyjob.training_job()
+    step = job.programs.step
+    words = np.frombuffer(step.consts[0].data, "<f4").copy()
+    mapped = replace(step, consts=(Const(step.consts[0].header, memoryview(words).cast("B")), *step.consts[1:]))
+    assert mapped.root == step.root, "a buffer of the caller's is a constant like any other"
+    quote = net.quote(replace(job, programs=replace(job.programs, step=mapped)))
+    words[7] += 1
+    sent = net.w3.eth.get_transaction_count(net.account.address)
+    with pytest.raises(UsageError, match="step changed since the quote"):
+        net.submit(quote, budget=quote.escrow)
+    assert net.w3.eth.get_transaction_count(net.account.address) == sent
+
+    words[:] = np.frombuffer(step.consts[0].data, "<f4")
+    net.submit(quote, budget=quote.escrow)
 
 
 @pytest.mark.chain

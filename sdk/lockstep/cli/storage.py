@@ -14,7 +14,8 @@ from lockstep.cli.output import emit, event, say
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.settings import resolve
 
-DEFAULT_MAX_MIB = 256
+DEFAULT_MAX_MIB = 8 << 10
+"""A tensor of 2^31 elements: the largest that a Program names."""
 
 storage_app = typer.Typer(name="storage", help="Content-addressed storage.", no_args_is_help=True)
 

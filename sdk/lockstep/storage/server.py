@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 VERSION = "0.40.0-lockstep"
 """The Kubo whose RPC this follows."""
-MAX_REQUEST_BYTES = 256 << 20
+MAX_REQUEST_BYTES = 8 << 30
+"""A tensor of 2^31 elements: the largest that a Program names."""
 SHUTDOWN_SECONDS = 5
 DRAIN_SECONDS = 30
 

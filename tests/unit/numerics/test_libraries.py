@@ -108,7 +108,7 @@ def test_a_cache_or_a_file_of_another_user_is_refused(cache: Path, monkeypatch: 
         libraries.cached(recipe())
     with pytest.raises(DoctorError, match="open to others"):
         compiled.entries()
-    monkeypatch.setattr(compiled, "directory", lambda: cache)
+    monkeypatch.setattr(compiled, "cache_directory", lambda: cache)
     assert libraries.cached(recipe()) is None
     assert not place.exists(), "what somebody else placed is removed"
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import dag_cbor
+import numpy as np
 import pytest
 
-from lockstep.protocol.errors import LockstepError, Mismatch, ProgramInvalid
-from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, ProgramInvalid
+from lockstep.protocol.merkle import TensorHeader, data_root
 from lockstep.protocol.program import F32, Alias, Const, Instr, Kind, Op, Program, Tag, View
-from lockstep.protocol.types import Cid
-from lockstep.storage.containers import Spec, decode_parts, decode_program, encode_program
+from lockstep.protocol.types import Cid, Digest
+from lockstep.storage import cid_of, containers
+from lockstep.storage.containers import (
+    INLINE_BYTES,
+    Spec,
+    decode_parts,
+    decode_program,
+    encode_program,
+    load_parts,
+    load_program,
+)
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.links import link_of
+from lockstep.storage.store import MAPPED_BYTES
 
 VIEWS = (View(Tag.STATE, 0, 0, (1,)), View(Tag.CONST, 0, 0, (0,)))
 OP = Op(Kind.MAP, F32, (4,), VIEWS, instrs=(Instr(4, 0, 1),), cumulative=4)
@@ -100,3 +114,92 @@ def test_a_program_without_ops_and_a_constant_without_elements_have_roots() -> N
     none = Program((), (None,), (Alias(0),), (Const(TensorHeader(F32, (0,)), b""),))
     data = encode_program(none)
     assert decode_program(data).root == decode_parts(data).root
+
+
+# --- constants beside the file -----------------------------------------------------------------------------
+
+
+def with_table(elements: int) -> Program:
+    """PROGRAM, with a table of that many words behind its constant."""
+    words = np.random.default_rng(elements).standard_normal(elements).astype("<f4")
+    return replace(PROGRAM, consts=(CONST, Const(TensorHeader(F32, (elements,)), words.tobytes())))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    return DirectoryStore(tmp_path / "blocks")
+
+
+def kept(store: DirectoryStore, program: Program) -> Cid:
+    return store.put(encode_program(program, store.put))
+
+
+@pytest.mark.parametrize("elements", [INLINE_BYTES // 4, INLINE_BYTES // 4 + 1, MAPPED_BYTES // 4])
+def test_a_large_constant_lies_beside_the_file(store: DirectoryStore, elements: int) -> None:
+    program = with_table(elements)
+    cid = kept(store, program)
+    assert cid == cid_of(encode_program(program)), "its name is known before it is stored"
+    beside = 4 * elements > INLINE_BYTES
+    assert (store.size(cid) < INLINE_BYTES) == beside
+    for _ in range(2):
+        found = load_program(store, cid, program.root)
+        assert found == program
+        assert found.consts[1].root == program.consts[1].root
+    assert isinstance(found.consts[1].data, memoryview) == beside
+    parts = load_parts(store, cid, program.root)
+    assert parts.root == program.root
+    if beside:
+        with pytest.raises(BlobMissing, match="1 constants"):
+            decode_program(encode_program(program))
+
+
+def test_the_root_of_a_mapped_constant_is_computed_once(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = with_table(MAPPED_BYTES // 4)
+    cid = kept(store, program)
+    hashed: list[int] = []
+
+    def counted(data: memoryview) -> Digest:
+        hashed.append(len(data))
+        return data_root(data)
+
+    monkeypatch.setattr(containers, "data_root", counted)
+    for _ in range(3):
+        load_program(DirectoryStore(store.home), cid, program.root)
+    assert hashed == [MAPPED_BYTES]
+
+
+def test_a_damaged_constant_is_fetched_again(store: DirectoryStore) -> None:
+    program = with_table(MAPPED_BYTES // 4)
+    cid = kept(store, program)
+    load_program(store, cid, program.root)
+    (blob,) = [path for path in store.cache.folder.iterdir() if not path.suffix]
+    words = bytearray(blob.read_bytes())
+    words[5] ^= 1
+    blob.write_bytes(words)
+    assert load_program(store, cid, program.root) == program, "its root told"
+    assert load_parts(store, cid, program.root).consts == program.consts
+    with pytest.raises(Mismatch, match="root"):
+        load_program(store, cid, bytes(32))
+    with pytest.raises(Mismatch, match="root"):
+        load_parts(store, cid, bytes(32))
+
+
+@pytest.mark.parametrize("other", [INLINE_BYTES + 8, 2 * MAPPED_BYTES])
+def test_a_constant_of_another_length_is_no_program(store: DirectoryStore, other: int) -> None:
+    program = with_table(INLINE_BYTES)
+    fields = dag_cbor.decode(encode_program(program))
+    fields["consts"][1]["cid"] = link_of(store.put(bytes(other)))  # type: ignore[call-overload,index]
+    with pytest.raises(ProgramInvalid, match=f"{other} bytes where {4 * INLINE_BYTES} are due"):
+        load_program(store, store.put(dag_cbor.encode(fields)), program.root)
+
+
+def test_a_constants_size_alone_says_where_it_lies(store: DirectoryStore) -> None:
+    small, large = (dag_cbor.decode(encode_program(with_table(n)))["consts"][1] for n in (4, INLINE_BYTES))  # type: ignore[index,call-overload]
+    fields = dag_cbor.decode(encode_program(PROGRAM))
+    inline = {"dtype": 0, "shape": large["shape"], "data": bytes(4 * INLINE_BYTES)}
+    beside = {"dtype": 0, "shape": small["shape"], "cid": link_of(store.put(small["data"]))}
+    both = {**beside, "data": small["data"]}
+    for const in (inline, beside, both, {"dtype": 0, "shape": [4]}, {**beside, "cid": "bafkrei"}):
+        with pytest.raises(ProgramInvalid, match="does not parse"):
+            decode_program(dag_cbor.encode({**fields, "consts": [const]}), None, store)  # type: ignore[dict-item]

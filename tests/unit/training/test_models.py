@@ -17,6 +17,7 @@ from lockstep.protocol import validator
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.validator import Held, Parts
 from lockstep.storage.dataset import Dataset
+from lockstep.tracing.lowering import COPIED_BYTES
 from lockstep.training.baseline import Sample, evaluate, flat_parameters, load_parameters, optimise
 from lockstep.training.export import load_model, save_model
 from lockstep.training.job import Batch, build_programs, training_job
@@ -301,6 +302,20 @@ def test_adapters_change_nothing_at_first_and_the_base_stays() -> None:
         assert torch.equal(started(model, 5)(tokens), base(tokens))
     assert all(p.requires_grad for p in base.parameters()), "the model given is not the one that froze"
     assert {n.rsplit(".", 2)[-2] for n, p in model.named_parameters() if p.requires_grad} == {"lora_A", "lora_B"}
+
+
+def test_a_large_base_is_never_copied() -> None:
+    base = started(GPT(replace(GPT_SMALL, layers=1, width=320, heads=2)))
+    model = adapt(base, rank=2)
+    weights = {name: p for name, p in base.named_parameters() if p.nbytes > COPIED_BYTES}
+    assert weights, "some are large"
+    frozen = dict(model.named_parameters())
+    built = build_programs(model, loss_of(model), diloco.Spec(inner_steps=H), batch=Batch(2, 17), rounds=1, slots=2)
+    read = {np.frombuffer(c.data, np.uint8).ctypes.data for c in built.step.consts}
+    for name, p in weights.items():
+        assert frozen["base." + name.replace("qkv", "qkv.layer")].data_ptr() == p.data_ptr(), f"{name} of the model"
+        assert p.data_ptr() in read, f"{name} of the Program"
+        assert p.requires_grad
 
 
 def test_state_of_a_job_holds_adapters_alone_and_its_step_the_base() -> None:
