@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,10 +32,11 @@ from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.job_rules import ChainTimes, answer_floor, check_params
-from lockstep.protocol.jobs import JobParams, JobStatus, Phase
+from lockstep.protocol.jobs import NO_STATE, ZERO, JobParams, JobStatus, Phase
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
+from lockstep.quoting import SECONDS, Figures, figures_of
 from lockstep.storage import ContentStore, cid_of, open_store, store_dataset
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
@@ -58,8 +59,11 @@ class Quote:
     """A job priced and bound: nothing is stored or sent yet."""
 
     job: TrainingJob
-    spec: Spec
+    spec: Spec | None
+    """None without the first weights: a price, and nothing that could be opened."""
     params: JobParams
+    chain: ChainTimes = field(default_factory=ChainTimes)
+    """What the deployment promises."""
 
     @property
     def escrow(self) -> Wei:
@@ -70,6 +74,10 @@ class Quote:
     def deposit(self) -> Wei:
         """What is paid in beside it, and comes back unless somebody proves the job invalid."""
         return self.params.deposit
+
+    def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
+        """Memory, traffic, time and cost by role; trying a step takes `budget_seconds` at most."""
+        return figures_of(self.job, self.params, self.chain, threads=threads, budget_seconds=budget_seconds)
 
 
 class Network:
@@ -93,12 +101,12 @@ class Network:
 
         Raises ProgramInvalid, or ChainError for terms that the market refuses. Nothing is stored or sent.
         """
-        spec = _spec(job)
+        spec = None if job.genesis is None else _spec(job, job.genesis)
         chain = self.contracts.market.chain_times()
         params = _params(job, spec, chain)
         check_params(params, self.contracts.vault.unbond_seconds(), chain)
         check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
-        return Quote(job, spec, params)
+        return Quote(job, spec, params, chain)
 
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
         """Store the job's parts, escrow its price, open it; returns at once when it is on chain.
@@ -106,6 +114,8 @@ class Network:
         `budget` is a hard cap: raises BudgetExceeded if the escrow is more, FundsError if the account holds less than
         escrow and deposit; nothing is stored or sent in either case. A `nonce` given again is the same job.
         """
+        if quote.spec is None:
+            raise UsageError("a job without its first weights", hint="make it again with weights=True")
         escrow, deposit = quote.escrow, quote.deposit
         # INVARIANT: a requester never escrows more than its budget.
         if escrow > budget:
@@ -308,14 +318,14 @@ def _named(programs: Schedule) -> list[tuple[str, Program]]:
     return [("step", programs.step), ("encode", programs.encode), ("merge", programs.merge)]
 
 
-def _spec(job: TrainingJob) -> Spec:
+def _spec(job: TrainingJob, genesis: Checkpoint) -> Spec:
     """The spec as it will be stored: CIDs follow from contents, so a throw-away store names them."""
     with TemporaryDirectory(prefix="lockstep-quote-") as folder:
         dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
     return Spec(
         programs={name: _cid(f"{name} Program", encode_program(program)) for name, program in _named(job.programs)},
         dataset=dataset,
-        genesis=_cid("first checkpoint", encode_checkpoint(job.genesis)),
+        genesis=_cid("first checkpoint", encode_checkpoint(genesis)),
         model=job.model,
         parameters=job.parameters,
         strategy=job.strategy,
@@ -333,6 +343,8 @@ def _cid(what: str, data: bytes) -> Cid:
 
 def _store_parts(store: ContentStore, quote: Quote) -> None:
     job = quote.job
+    assert job.genesis is not None, "it has a spec"
+    assert quote.spec is not None, "who asks has looked"
     for _, program in _named(job.programs):
         store.put(encode_program(program))
     store_dataset(store, job.dataset)
@@ -340,25 +352,26 @@ def _store_parts(store: ContentStore, quote: Quote) -> None:
     store.put(quote.spec.encode(), codec="dag-cbor")
 
 
-def _params(job: TrainingJob, spec: Spec, chain: ChainTimes) -> JobParams:
+def _params(job: TrainingJob, spec: Spec | None, chain: ChainTimes) -> JobParams:
     step, encode, merge = job.programs.step, job.programs.encode, job.programs.merge
     quarter = 1 << job.shared_depth
     outputs = merge.output_layout
     carry = step.inputs[2 * quarter : 3 * quarter]
     payload = encode.output_layout[: 1 << job.payload_depth]
+    start = job.genesis
     terms = job.terms
     return JobParams(
-        spec_digest=spec.digest,
+        spec_digest=ZERO if spec is None else spec.digest,
         step_program=Digest(step.root),
         encode_program=Digest(encode.root),
         merge_program=Digest(merge.root),
         dataset_root=Digest(job.dataset.root),
         dataset_rows=job.dataset.row_count,
         row_length=job.dataset.row_tokens,
-        genesis_shared=StateRoot(subtree_root(outputs[:quarter], job.genesis.shared)),
-        genesis_outer=StateRoot(subtree_root(outputs[quarter:], job.genesis.outer)),
-        zero_carry=StateRoot(_zero_root(carry)),
-        zero_payload=StateRoot(_zero_root(payload)),
+        genesis_shared=NO_STATE if start is None else StateRoot(subtree_root(outputs[:quarter], start.shared)),
+        genesis_outer=NO_STATE if start is None else StateRoot(subtree_root(outputs[quarter:], start.outer)),
+        zero_carry=NO_STATE if start is None else StateRoot(_zero_root(carry)),
+        zero_payload=NO_STATE if start is None else StateRoot(_zero_root(payload)),
         shared_depth=job.shared_depth,
         payload_depth=job.payload_depth,
         inner_steps=job.inner_steps,
@@ -395,4 +408,4 @@ def _params(job: TrainingJob, spec: Spec, chain: ChainTimes) -> JobParams:
 
 
 def _zero_root(layout: tuple[TensorHeader | None, ...]) -> bytes:
-    return subtree_root(layout, [np.zeros(h.elements, DTYPES[h.dtype]) for h in layout if h is not None])
+    return subtree_root(layout, [np.zeros(h.shape, DTYPES[h.dtype]) for h in layout if h is not None])

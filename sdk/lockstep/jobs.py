@@ -106,7 +106,8 @@ class TrainingJob:
 
     programs: Schedule
     dataset: Dataset
-    genesis: Checkpoint
+    genesis: Checkpoint | None
+    """The first weights; None where they were not made: such a job can be quoted, not submitted."""
     model: Mapping[str, Any]
     """config.json of the model."""
     parameters: tuple[Mapping[str, Any], ...]

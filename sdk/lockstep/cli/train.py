@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lockstep.chain.keys import KEYSTORE
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage
+from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event, say
 from lockstep.decoding import file_bytes, from_toml
 from lockstep.protocol.errors import Malformed, UsageError
@@ -79,12 +79,15 @@ def quote(
     deployment: DeploymentFile = None,
     home: Home = None,
     password_file: PasswordFile = None,
+    threads: Threads = None,
+    seconds: Annotated[float, typer.Option(min=0, help="That trying a step may take; 0 estimates it.")] = 20.0,
     as_json: Json = False,
 ) -> None:
-    """Trace the job and say what it costs; nothing is stored or sent."""
+    """Trace the job and say what it asks of everybody: memory, traffic, time, cost. Nothing is stored or sent."""
     described = _read(path)
     net = _network(rpc, storage, deployment, home, password_file)
-    quoted = net.quote(_job(described, path))
+    quoted = net.quote(_job(described, path, weights=False))
+    figures = quoted.figures(resolve(threads=threads).threads, seconds)
     params = quoted.params
     data = {
         "escrow": str(quoted.escrow),
@@ -93,9 +96,10 @@ def quote(
         "slots": params.slots,
         "inner_steps": params.inner_steps,
         "program_ops": {k: len(getattr(quoted.job.programs, k).ops) for k in ("step", "encode", "merge")},
-        "spec": params.spec_digest.hex(),
+        **figures.to_dict(),
     }
-    emit(data, as_json, text=f"{quoted.escrow} wei for {params.rounds} rounds of {params.slots} slots")
+    head = f"{quoted.escrow} wei for {params.rounds} rounds of {params.slots} slots"
+    emit(data, as_json, text="\n".join([head, *figures.lines()]))
 
 
 @app.command("run")
@@ -268,8 +272,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not TOML: {error.message}", hint="mend the line that it names") from error
 
 
-def _job(described: dict[str, Any], path: Path) -> TrainingJob:
-    """Traced: takes seconds, and torch."""
+def _job(described: dict[str, Any], path: Path, *, weights: bool = True) -> TrainingJob:
+    """Traced: takes seconds, and torch; without weights as little memory as time."""
     from lockstep.training.describe import job_of
 
-    return job_of(described, path.parent)
+    return job_of(described, path.parent, weights=weights)

@@ -21,6 +21,9 @@ def bytes_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Se
     """(arena, results, arena of a sweep), in bytes: what runs hold beside their inputs. Nothing is allocated;
     ValueError as `Executor`."""
 
+def work_of_run(header: bytes, descriptors: Sequence[bytes], const_elements: Sequence[int]) -> tuple[float, float]:
+    """(multiply-adds of products, terms of other ops) that a run computes; ValueError as `Executor`."""
+
 class Executor:
     """A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor."""
 

@@ -70,6 +70,11 @@ class Dataset:
         """L."""
         return int(self.rows.shape[1])
 
+    @property
+    def token_bytes(self) -> int:
+        """Of a token in a shard: the narrowest type that holds the vocabulary."""
+        return _TOKEN_DTYPES[_dtype_of(self.vocabulary)].itemsize
+
     @cached_property
     def root(self) -> TensorRoot:
         """The root of the i32 tensor (N, L): `datasetRoot` of a job."""

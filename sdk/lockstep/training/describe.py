@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -40,6 +41,7 @@ from lockstep.training.job import Batch, training_job
 from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
 from lockstep.training.models.lora import adapt
 from lockstep.training.optimizers import AdamW
+from lockstep.training.parameters import without_weights
 from lockstep.training.strategies import diloco
 
 T = TypeVar("T")
@@ -72,25 +74,29 @@ class Evaluation:
             raise UsageError(f"evaluation.documents is {self.documents!r}", f'"{HELD_OUT}" or "{ALL}"')
 
 
-def job_of(described: Mapping[str, Any], folder: Path) -> TrainingJob:
-    """The job of a description; paths are relative to `folder`. UsageError names the key that is wrong."""
+def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) -> TrainingJob:
+    """The job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
+
+    Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
+    """
     unknown = set(described) - KEYS
     if unknown:
         raise UsageError(f"the description has unknown keys: {', '.join(sorted(unknown))}", f"known: {sorted(KEYS)}")
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
-    return _evaluation(described, folder) if "evaluation" in described else _training(described, folder)
+    return _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
 
 
-def _training(described: Mapping[str, Any], folder: Path) -> TrainingJob:
-    model = _model(described, folder)
+def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:
+    with nullcontext() if weights else without_weights():
+        model = _model(described, folder)
     batch = _batch(described, model)
     strategy = dict(_table(described, "strategy"))
     strategy["inner"] = _value(AdamW, strategy.get("inner", {}), "strategy.inner")
     spec = _value(diloco.Spec, strategy, "strategy")
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = byte_dataset(_texts(folder / str(described["texts"])).train, row_tokens=batch.row_length)
-    return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), **offered)
+    return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), weights=weights, **offered)
 
 
 def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:

@@ -241,19 +241,24 @@ def training_job(
     seed: int = 0,
     aggregator: Address = ZERO_ADDRESS,
     terms: Terms = DEVNET,
+    weights: bool = True,
 ) -> TrainingJob:
     """A model's job as `Network.quote` takes it; `seed` fixes the first weights of what it trains.
 
-    `loss` defaults to the model's own. Frozen parameters keep the values that they have.
+    Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
+    the model's own. Frozen parameters keep the values that they have.
     """
     check_parties(dataset, batch, slots, min_slots)
     built = build_programs(model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots)
-    shards = built.layout.cut(initial_parameters(model, seed))
+    genesis = None
+    if weights:
+        shards = built.layout.cut(initial_parameters(model, seed))
+        genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
     shared_depth, payload_depth = depths_of(spec, built.layout)
     return TrainingJob(
         programs=Schedule(built.step, built.encode, built.merge),
         dataset=dataset,
-        genesis=Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards)),
+        genesis=genesis,
         model=describe(model),
         parameters=described_parameters(model, built),
         strategy=spec.to_dict(),

@@ -80,14 +80,38 @@ std::unique_ptr<Executor> make_executor(const nb::bytes& header, const std::vect
     return std::make_unique<Executor>(decode_program(span_of(header), ops, std::move(elements)), std::move(tables));
 }
 
-// What is held beside the inputs, in bytes: by a run its arena and what it leaves, by a sweep its arena. Nothing is allocated.
-nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
+// A Program without the words of its constants, to be planned.
+Program planned(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
     std::vector<std::span<const std::uint8_t>> ops;
     for (const nb::bytes& d : descriptors) ops.push_back(span_of(d));
-    const Program program = decode_program(span_of(header), ops, std::move(const_elements));
+    return decode_program(span_of(header), ops, std::move(const_elements));
+}
+
+// What is held beside the inputs, in bytes: by a run its arena and what it leaves, by a sweep its arena. Nothing is allocated.
+nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
+    const Program program = planned(header, descriptors, std::move(const_elements));
     const Schedule schedule = make_schedule(program);
     const Index sweep = plan_sweep(program, schedule).words;
     return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), Buffer::bytes_of(schedule.result_words), Buffer::bytes_of(sweep));
+}
+
+// What a run computes: the multiply-adds of its products, and the terms of its other ops: each of an element's instructions, and
+// writing it, is one. The gradient of an embedding is a product in the Program and no product here.
+nb::tuple work_of_run(const nb::bytes& header, const std::vector<nb::bytes>& descriptors, std::vector<Index> const_elements) {
+    const Program program = planned(header, descriptors, std::move(const_elements));
+    const Schedule schedule = make_schedule(program);
+    double products = 0, terms = 0;
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+        const Descriptor& op = program.ops[i];
+        const auto* gemm = std::get_if<GemmStep>(&schedule.steps[i]);
+        if (const auto* scatter = std::get_if<ScatterPlan>(&schedule.fused[i]))
+            terms += static_cast<double>(op.elements) + static_cast<double>(scatter->columns) * static_cast<double>(scatter->k);
+        else if (gemm)
+            products += static_cast<double>(op.elements) * static_cast<double>(op.k);
+        else
+            terms += static_cast<double>(op.elements) * static_cast<double>(1 + op.k + static_cast<Index>(op.instrs.size()));
+    }
+    return nb::make_tuple(products, terms);
 }
 
 // The arguments of a run, and the arrays that they point into.
@@ -260,6 +284,8 @@ NB_MODULE(_native, m) {
           "The chunks of a fold (Fold's number) over flat operands of one length; b is read by a dot alone.");
     m.def("bytes_of_run", &bytes_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
           "(arena, results, arena of a sweep), in bytes: what runs hold beside their inputs. ValueError as Executor.");
+    m.def("work_of_run", &work_of_run, nb::arg("header"), nb::arg("descriptors"), nb::arg("const_elements"),
+          "(multiply-adds of products, terms of other ops) that a run computes. ValueError as Executor.");
     nb::class_<Executor>(m, "Executor", "A Program ready to run. ValueError if its bytes do not parse or reach outside of a tensor.")
         .def(nb::new_(&make_executor), nb::arg("header"), nb::arg("descriptors"), nb::arg("consts"))
         .def("run", &run, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
