@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lockstep.protocol.program import Const
+    from lockstep.storage.dataset import Recipe
 
 MODEL_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -59,6 +60,16 @@ def save_model(
     _write(folder / CONFIG_FILE, (json.dumps(written, indent=2) + "\n").encode())
     # transformers asks which framework's layout the tensors have.
     return _write(folder / MODEL_FILE, save(parts, metadata={"format": "pt"}))
+
+
+def save_tokenizer(folder: Path, recipe: Recipe) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, from which `transformers` makes the tokenizer."""
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if recipe.separator:
+        config["eos_token"] = recipe.separator
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "tokenizer.json", recipe.tokenizer)
+    _write(folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode())
 
 
 def load_model(folder: Path) -> nn.Module:
