@@ -37,8 +37,8 @@ SECONDS = 20.0
 RECEIPT_BYTES = 256
 """Of a receipt as it is sent: who, mask, signature."""
 ROOT_BYTES = 32
-SHOWN = 1.5
-"""A step as a game shows it, over one that is trained: nothing is fused."""
+SHOWN = 3.0
+"""A step as a game shows it, over one that is trained: nothing is fused, and what a move asks for is run again."""
 
 
 @dataclass(frozen=True)
