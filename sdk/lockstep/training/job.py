@@ -242,6 +242,7 @@ def training_job(
     aggregator: Address = ZERO_ADDRESS,
     terms: Terms = DEVNET,
     weights: bool = True,
+    shard_elements: int = SHARD_ELEMENTS,
 ) -> TrainingJob:
     """A model's job as `Network.quote` takes it; `seed` fixes the first weights of what it trains.
 
@@ -249,7 +250,9 @@ def training_job(
     the model's own. Frozen parameters keep the values that they have.
     """
     check_parties(dataset, batch, slots, min_slots)
-    built = build_programs(model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots)
+    built = build_programs(
+        model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots, shard_elements=shard_elements
+    )
     genesis = None
     if weights:
         shards = built.layout.cut(initial_parameters(model, seed))

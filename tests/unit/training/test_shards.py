@@ -10,15 +10,23 @@ import pytest
 import torch
 from torch import nn
 
+from lockstep.client import _params
+from lockstep.jobs import check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol import validator
+from lockstep.protocol import merkle, validator
 from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError
+from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.types import JobId, Seed
 from lockstep.protocol.validator import Held, Parts
+from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.dataset import Dataset, store_dataset
+from lockstep.storage.directory import DirectoryStore
+from lockstep.storage.payload import load_checkpoint, load_payload, store_checkpoint, store_payload
 from lockstep.training import evaluation
 from lockstep.training.export import load_model, save_model
-from lockstep.training.job import Batch, Programs, build_programs, depths_of
+from lockstep.training.job import Batch, Programs, build_programs, depths_of, training_job
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, describe, next_token_loss
 from lockstep.training.parameters import initial_parameters, layout_of, without_weights
 from lockstep.training.strategies import diloco
@@ -197,6 +205,44 @@ def test_more_slots_than_a_state_of_shards_has_room_for_are_refused() -> None:
             batch=BATCH, rounds=1, slots=64, shard_elements=SHARD,
         )  # fmt: skip
     assert "32 slots" in caught.value.hint
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    asked = training_job(
+        GPT(CONFIG), spec(carry), Dataset(DATA, CONFIG.vocabulary), batch=BATCH, rounds=2, slots=SLOTS, min_slots=2,
+        shard_elements=SHARD,
+    )  # fmt: skip
+    assert asked.genesis is not None
+    named = {name: getattr(asked.programs, name) for name in ("step", "encode", "merge")}
+    stored = Spec(
+        {name: store.put(encode_program(program, store.put)) for name, program in named.items()},
+        store_dataset(store, asked.dataset), store_checkpoint(store, asked.genesis),
+        asked.model, asked.parameters, asked.strategy,
+    )  # fmt: skip
+    store.put(stored.encode(), codec="dag-cbor")
+    job = load(JobId(bytes(32)), _params(asked, stored, ChainTimes()), store)
+    assert [s.size for s in job.genesis.shared] == list(layout_of(GPT(CONFIG), SHARD).sizes)
+    payloads = []
+    for slot in range(2):
+        *_, (_, final, root) = slot_run(job, job.genesis, Seed(SEED), 0, slot).states()
+        payload = payload_of(job, final)
+        assert root == merkle.node(*job.payload_roots(payload))
+        own = len(payload) - len(job.carry_of(payload))
+        cid = store_payload(store, payload[:own], "int8-block", payload[own:])
+        back = load_payload(store, cid, job.payload_layout, job.carry_layout)
+        assert [x.tobytes() for x in back] == [x.tobytes() for x in payload]
+        payloads.append(back[:own])
+    *_, (_, final, root) = merge_run(job, job.genesis, [*payloads, None], Seed(SEED), 0).states()
+    merged = checkpoint_of(job, final)
+    roots = job.checkpoint_roots(merged)
+    assert root == merkle.node(*roots)
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.shared_depth
+    fetched = load_checkpoint(store, store_checkpoint(store, merged), layout[:quarter], layout[quarter:])
+    check_checkpoint(job, fetched, *roots)
+    save_model(tmp_path / "model", fetched.shared, job.spec.parameters, job.spec.model)
+    assert isinstance(load_model(tmp_path / "model"), GPT)
 
 
 # -- models without weights
