@@ -29,7 +29,7 @@ from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import Kind
 from lockstep.rates import Work, rates, work_of
-from lockstep.storage.containers import encode_program
+from lockstep.storage.containers import program_length
 from lockstep.storage.payload import BLOCK, F32_FORMAT, INT8_FORMAT, Checkpoint
 
 SECONDS = 20.0
@@ -266,7 +266,7 @@ def _once(job: TrainingJob) -> int:
     programs = (job.programs.step, job.programs.encode, job.programs.merge)
     tokens = job.dataset.row_count * job.dataset.row_tokens * job.dataset.token_bytes
     outputs = job.programs.merge.output_layout
-    return sum(len(encode_program(p)) for p in programs) + tokens + sum(4 * h.elements for h in outputs if h)
+    return sum(program_length(p) for p in programs) + tokens + sum(4 * h.elements for h in outputs if h)
 
 
 # -- money

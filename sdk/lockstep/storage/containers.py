@@ -35,6 +35,7 @@ from lockstep.protocol.merkle import TensorHeader, data_root
 from lockstep.protocol.program import Const, Program
 from lockstep.protocol.types import Cid, Digest, ProgramRoot
 from lockstep.protocol.validator import Parts
+from lockstep.storage.cid import cid_of_digest
 from lockstep.storage.links import link_of, read_link
 from lockstep.storage.unixfs import cid_of
 
@@ -95,6 +96,13 @@ def _const_fields(const: Const, name: Name) -> dict[str, Any]:
     data = memoryview(const.data)
     place = {"data": bytes(data)} if data.nbytes <= INLINE_BYTES else {"cid": link_of(name(data))}
     return {"dtype": const.header.dtype, "shape": list(const.header.shape), **place}
+
+
+def program_length(program: Program) -> int:
+    """Bytes of a Program's file and of the constants beside it, none of which is read."""
+    some = cid_of_digest(bytes(32))
+    beside = sum(len(c.data) for c in program.consts if len(c.data) > INLINE_BYTES)
+    return len(encode_program(program, lambda data: some)) + beside
 
 
 def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes) -> Program:

@@ -22,6 +22,7 @@ from lockstep.storage.containers import (
     encode_program,
     load_parts,
     load_program,
+    program_length,
 )
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.links import link_of
@@ -147,6 +148,7 @@ def test_a_large_constant_lies_beside_the_file(store: DirectoryStore, elements: 
         assert found == program
         assert found.consts[1].root == program.consts[1].root
     assert isinstance(found.consts[1].data, memoryview) == beside
+    assert program_length(program) == store.size(cid) + (4 * elements if beside else 0)
     parts = load_parts(store, cid, program.root)
     assert parts.root == program.root
     if beside:
