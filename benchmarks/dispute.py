@@ -1,9 +1,11 @@
 """Gas and transactions of direct games: one flip in every op kind of the three Programs of a GPT job, on Anvil.
 
-    python benchmarks/dispute.py [--json] [--models gpt-0.1m gpt-0.8m gpt-10m] [--hardest]
+    python benchmarks/dispute.py [--json] [--models gpt-0.1m ... gpt-124m llama-1.2b] [--hardest] [--largest]
 
 No services: the worker's G_t has one wrong word, the challenger replays. Of each kind (and fold mode) the op that is
-dearest to prove is taken. Receipts, hardfork Prague, so that EIP-7623's calldata floor is counted in.
+dearest to prove is taken. Of models that no machine here trains (benchmarks/lazy.py) leaves are made when a move shows
+them, and each game is played twice: the defender lies, and the challenger. Receipts, hardfork Prague, so that
+EIP-7623's calldata floor is counted in.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from benchmarks import lazy
 from benchmarks.float32 import WITHOUT_LIBRARY, evm, normal_operands
 from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
@@ -32,6 +35,8 @@ from lockstep.numerics import reference
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Contents, StepTrace, tensor_root
 from lockstep.protocol import merkle, moves
+from lockstep.protocol.economics import DEFENDER_GAS, GAME_GAS
+from lockstep.protocol.game import Game
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.openings import Levels, Tensor
@@ -41,7 +46,7 @@ from lockstep.storage.payload import INT8_FORMAT, Checkpoint
 from tests import games
 from tests.arena import CHALLENGE, Arena, Outcome, Terms, params_of
 
-MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 1_700_000, 500_000
+MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 1_900_000, 500_000
 SLOTS, INNER_STEPS, ROWS = 2, 1, 32
 
 
@@ -59,7 +64,7 @@ class Row:
     chunk: int
     convicted: bool
     exactly: bool
-    """Whether the finding names the op, element and chunk that were flipped, with the bits of both sides."""
+    """The finding names the op, element and chunk that were flipped; of a false challenge: that there is none."""
     transactions: int
     gas_total: int
     gas_max: int
@@ -204,24 +209,33 @@ def play(arena: Arena, name: str, claim: ClaimId, held: Held, t: int, op: int) -
     outcome = arena.play(opening, games.defends(liar), games.challenges(held))
     seconds = time.monotonic() - begun
     arena.devnet.revert(mark)
-    return _row(name, flipped, outcome, seconds)
+    return _row(name, flipped.program, flipped, outcome, seconds, flipped.state(0).header.elements)
 
 
-def _row(name: str, flipped: FlippedStep, outcome: Outcome, seconds: float) -> Row:
-    op = flipped.program.ops[flipped.op]
-    found = outcome.finding
-    exactly = found is not None and (
-        (found.wrong, found.position, found.element, found.chunk, found.program)
-        == (moves.Wrong.OP, flipped.op, flipped.element, flipped.chunk, flipped.program.root)
-    )
+def _row(
+    name: str,
+    program: Program,
+    place: FlippedStep | lazy.Place,
+    outcome: Outcome,
+    seconds: float,
+    parameters: int,
+    due: moves.Verdict = moves.Verdict.FRAUD,
+) -> Row:
+    op, found = program.ops[place.op], outcome.finding
+    if due == moves.Verdict.FRAUD:
+        exactly = found is not None and (
+            (found.wrong, found.position, found.element, found.chunk, found.program)
+            == (moves.Wrong.OP, place.op, place.element, place.chunk, program.root)
+        )
+    else:
+        exactly = found is None and outcome.verdict == due
     gas: dict[str, list[int]] = {}
     for spent in outcome.spent:
         gas.setdefault(spent.call.split(".")[1], []).append(spent.gas)
     return Row(
-        name, flipped.op, kind_of(op), flipped.program.name_of(flipped.op), op.header.elements, op.k_terms,
-        flipped.element, flipped.chunk, outcome.verdict == moves.Verdict.FRAUD, exactly, len(outcome.spent),
-        outcome.gas, outcome.worst, sum(spent.bytes for spent in outcome.spent), seconds,
-        flipped.state(0).header.elements, gas,
+        name, place.op, kind_of(op), program.name_of(place.op), op.header.elements, op.k_terms, place.element,
+        place.chunk, outcome.verdict == moves.Verdict.FRAUD, exactly, len(outcome.spent), outcome.gas, outcome.worst,
+        sum(spent.bytes for spent in outcome.spent), seconds, parameters, gas,
     )  # fmt: skip
 
 
@@ -377,6 +391,68 @@ ROUND = ("startRound", "join", "seal", "commit", "reveal", "attest", "freeze", "
 """The market's verbs in a round."""
 
 
+def run_lazy(size: lazy.Size, arena: Arena) -> Iterator[Row]:
+    """Two games for each kind of op of a model's step, and two about its largest tensor. No tensor is made."""
+    made = lazy.traced(size, 1, SLOTS, INNER_STEPS)
+    largest = max(range(len(made.step.ops)), key=lambda op: made.step.ops[op].header.elements)
+    rows, _ = lazy.dataset_of(size.row_length, ROWS)
+    yield from _both_ways(arena, made, rows, (*dearest(made.step), largest))
+
+
+def run_largest(arena: Arena) -> Iterator[Row]:
+    """The two dearest games that the validator admits."""
+    program = lazy.largest_program()
+    copy = Program((program.ops[0],), program.inputs, (Alias(Alias.OP_KIND, 0), Alias(0)))
+    made = lazy.Traced(program, copy, copy, 1, 0, (1 << 31) - 1)
+    rows, _ = lazy.dataset_of(4, ROWS)
+    yield from _both_ways(arena, made, rows, (len(program.ops) - 2, len(program.ops) - 1))
+
+
+def _both_ways(arena: Arena, made: lazy.Traced, rows: np.ndarray, ops: Sequence[int]) -> Iterator[Row]:
+    """A game about each op with a defender who lies, then one with a challenger who does."""
+    program, quarter = made.step, len(made.step.inputs) // 4
+    start = lazy.start_of(program)
+    shared, carry = (lazy.roots_of(start[k * quarter : (k + 1) * quarter]) for k in (0, 2))
+    terms = Terms(
+        program, made.encode, made.merge, tensor_root(rows), rows.shape[0], rows.shape[1], shared, shared, carry,
+        made.shared_depth, made.payload_depth, INNER_STEPS,
+    )  # fmt: skip
+    # What the claim ends in no game is about.
+    out, out2 = StateRoot(merkle.EMPTY[0]), StateRoot(merkle.EMPTY[1])
+    last = StateRoot(merkle.node(out, out2))
+    for op in ops:
+        held: list[lazy.LazyClaim] = []
+
+        def trace(seed: Seed, slot: int, op: int = op, held: list[lazy.LazyClaim] = held) -> Sequence[StateRoot]:
+            step = lazy.LazyStep(program, rows, seed, lazy.place_of(program, op))
+            held.append(lazy.LazyClaim(step, [step.root, last]))
+            return held[-1].trace
+
+        claims = arena.claims(terms, SLOTS, trace, lambda slot: (out, out2))
+        honest, lying = held[0], lazy.LazyClaim(lazy.lie_of(held[0].first), held[0].trace)
+        for defender, challenger, due in (
+            (lying, honest, moves.Verdict.FRAUD),
+            (honest, lying, moves.Verdict.REJECTED),
+        ):
+            mark, begun = arena.devnet.snapshot(), time.monotonic()
+            known = chain_games.claim(arena.contracts.market, claims[0], arena.bodies[claims[0]])
+            opening = games.open_at(known, challenger, 1)
+            outcome = arena.play(opening, games.defends(defender), _without_proof(games.challenges(challenger), due))
+            seconds = time.monotonic() - begun
+            yield _row("step", program, honest.first.place, outcome, seconds, made.parameters, due)
+            arena.devnet.revert(mark)
+
+
+def _without_proof(challenger: games.Policy, due: moves.Verdict) -> games.Policy:
+    """A challenger who is wrong comes as far as the proof, which the contract refuses: its clock runs out."""
+
+    def choose(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+        move = challenger(state, log)
+        return None if due != moves.Verdict.FRAUD and isinstance(move, moves.ProveOp) else move
+
+    return choose
+
+
 def result(model: str, parameters: int, rows: Sequence[Row]) -> dict[str, Any]:
     """The worst of a model's games, number by number; `ratio` is the dearest game by the limit."""
     gas = max(row.gas_total for row in rows)
@@ -463,11 +539,12 @@ def measure(names: Sequence[str], *, quiet: bool) -> dict[str, Any]:
             arena = Arena.start(Path(folder))
             try:
                 games_ = []
-                for row in run(MODELS[name], arena):
+                for row in run(MODELS[name], arena) if name in MODELS else run_lazy(lazy.SIZES[name], arena):
                     games_.append(row)
                     if not quiet:
                         _print(row)
-                claims[name] = settle(arena)
+                if name in MODELS:
+                    claims[name] = settle(arena)
             finally:
                 arena.stop()
         results.append(result(name, games_[0].parameters, games_))
@@ -482,8 +559,9 @@ def main() -> None:
     """Prints the tables, or with --json one line. Exit 1 if a flip is not convicted or a limit is passed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one line of JSON")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *lazy.SIZES], default=[*MODELS, *lazy.SIZES])
     parser.add_argument("--hardest", action="store_true", help="also the two dearest proofs that a validator admits")
+    parser.add_argument("--largest", action="store_true", help="also the two dearest games that a validator admits")
     given = parser.parse_args()
     data = measure(given.models, quiet=given.json)
     over = [r["model"] for r in data["results"] if not (r["convicted_exactly"] and within(r))]
@@ -499,6 +577,21 @@ def main() -> None:
         if not given.json:
             for row in hardest:
                 _print(row)
+    if given.largest:
+        with tempfile.TemporaryDirectory() as folder:
+            arena = Arena.start(Path(folder))
+            try:
+                largest = list(run_largest(arena))
+            finally:
+                arena.stop()
+        data["largest"] = [asdict(row) | {"defender": defenders(row)} for row in largest]
+        over += [
+            row.kind for row in largest
+            if not row.exactly or row.gas_total > GAME_GAS or defenders(row) > DEFENDER_GAS
+        ]  # fmt: skip
+        if not given.json:
+            for row in largest:
+                _print(row)
     if given.json:
         print(json.dumps({"ok": not over, "data": data}))
     else:
@@ -506,6 +599,11 @@ def main() -> None:
             print(f"{key}: {json.dumps(data[key])}")
     if over:
         sys.exit(f"beyond a limit, or not convicted where the flip is: {', '.join(over)}")
+
+
+def defenders(row: Row) -> int:
+    """Gas of the defender's moves."""
+    return sum(sum(row.gas.get(call, ())) for call in ("defend", "reveal", "revealTensor", "postLeaf", "postPartials"))
 
 
 def within(row: Mapping[str, Any]) -> bool:
@@ -517,7 +615,8 @@ def within(row: Mapping[str, Any]) -> bool:
 def _print(row: Row) -> None:
     place = f"{row.program} op {row.op} {row.kind}"
     shape = f"{row.elements} elements" + (f" of {row.terms} terms" if row.terms else "")
-    verdict = "convicted exactly" if row.exactly else "NOT CONVICTED THERE"
+    right = "convicted exactly" if row.convicted else "a false challenge, rejected"
+    verdict = right if row.exactly else "NOT WHAT IS DUE"
     spent = f"{row.transactions:3} tx {row.gas_total:9,} gas, worst {row.gas_max:8,}"
     print(f"{place:28} {shape:34} {spent}  {verdict}", flush=True)
 

@@ -6,10 +6,10 @@ pragma solidity ^0.8.20;
 /// @dev A job names two numbers: `gasPrice`, token units for one gas at the cap, and `feeCap`, the cap in wei per gas. Below the cap
 ///      a gas costs in proportion to the base fee; above it, no more than at it.
 library Prices {
-    /// Gas of a whole game, both sides, at 2^26 elements: the limit that receipts are held to.
-    uint256 internal constant GAME_GAS = 1_700_000;
+    /// Gas of a whole game, both sides, of the dearest step that is admitted: 2^14 ops, 2^31 elements, 2^24 terms.
+    uint256 internal constant GAME_GAS = 2_600_000;
     /// Gas of the defender's moves in such a game.
-    uint256 internal constant DEFENDER_GAS = 700_000;
+    uint256 internal constant DEFENDER_GAS = 1_100_000;
     /// A stake is at least this many times the price of what it backs ...
     uint256 internal constant STAKE_PRICES = 10;
     /// ... and this many times the gas of a game at the cap.

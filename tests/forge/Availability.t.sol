@@ -12,6 +12,7 @@ import {IValidator} from "../../contracts/interfaces/IValidator.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {Prices} from "../../contracts/libraries/Prices.sol";
 import {CHEATS} from "./Cheats.sol";
 
 contract PlainToken is ERC20 {
@@ -130,9 +131,9 @@ contract AvailabilityTest {
 
     function testFuzz_a_bond_holds_three_times_the_gas_of_every_leaf(uint64 own) external {
         terms.bond = own % uint64(BOND);
-        uint256 gas = BOND - terms.bond; // of 3 x 700,000
+        uint256 gas = BOND - terms.bond; // of three defences
         uint256 leaves = availability.rowBondOf(JOB, 0) - BOND;
-        require(leaves * 700_000 >= gas * LEAVES * 80_000 && (leaves - 1) * 700_000 < gas * LEAVES * 80_000, "rounded up");
+        require(leaves * Prices.DEFENDER_GAS >= gas * LEAVES * Prices.LEAF_GAS && (leaves - 1) * Prices.DEFENDER_GAS < gas * LEAVES * Prices.LEAF_GAS, "rounded up");
     }
 
     function testFuzz_a_copy_of_an_answer_is_refused(address copier, uint8 later) external {

@@ -413,10 +413,12 @@ contract MarketTest {
 
     /// @dev Bonds follow the median of the base fees at seals; gas is given back at what it costs in the block of the verdict.
     function test_gas_is_priced_at_base_fees() external {
-        (terms.gasPrice, terms.slotStake, terms.mergeStake) = (1, 7e6, 7e6);
+        uint128 stake = uint128(Prices.STAKE_GAMES * Prices.GAME_GAS);
+        (terms.gasPrice, terms.slotStake, terms.mergeStake) = (1, stake, stake);
         for (uint256 i = 0; i < 5; i++) {
+            token.mint(_account(i), stake);
             CHEATS.prank(_account(i));
-            vault.deposit(8 * DEPOSIT);
+            vault.deposit(stake);
         }
         job = _create(terms, 5);
         uint256 atCap = 3 * Prices.DEFENDER_GAS;
@@ -431,7 +433,7 @@ contract MarketTest {
         IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](1);
         refunds[0] = IStakeVault.Refund(stranger, 1_234_567);
         market.onConvicted(market.claimIdOf(job, 0, 0), 1, _one(stranger), refunds);
-        require(vault.credits(stranger) == uint256(7e6) * 30 / 100 + 123_457, "a tenth of the cap, rounded up");
+        require(vault.credits(stranger) == uint256(stake) * 30 / 100 + 123_457, "a tenth of the cap, rounded up");
     }
 
     function test_only_a_standing_claim_is_challenged_as_it_was_made() external {

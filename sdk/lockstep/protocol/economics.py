@@ -13,9 +13,9 @@ from math import ceil, inf
 
 from lockstep.protocol.types import Wei
 
-GAME_GAS = 1_700_000
-"""Gas of a whole game, both sides, at 2^26 elements: the limit that receipts are held to."""
-DEFENDER_GAS = 700_000
+GAME_GAS = 2_600_000
+"""Gas of a whole game, both sides, of the dearest step that is admitted: 2^14 ops, 2^31 elements, 2^24 terms."""
+DEFENDER_GAS = 1_100_000
 """Gas of the defender's moves in such a game."""
 STAKE_PRICES = 10
 """A stake is at least this many times the price of what it backs ..."""
