@@ -37,7 +37,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.quoting import SECONDS, Figures, figures_of
-from lockstep.storage import ContentStore, cid_of, cid_of_block, open_store, store_dataset
+from lockstep.storage import ContentStore, cid_of, cid_of_block, load_manifest, open_store, store_dataset
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint, store_checkpoint
@@ -264,12 +264,13 @@ class JobHandle:
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
     def download(self, out: str | Path) -> Path:
-        """Write model.safetensors, config.json and provenance.json into `out`; returns the model's path.
+        """Write model.safetensors, config.json, provenance.json and a dataset's tokenizer into `out`; returns the
+        model's path.
 
         Of an evaluation it is the model that was evaluated.
         Raises TryLater before the first merge, UsageError if `out` cannot be written.
         """
-        from lockstep.training.export import save_model
+        from lockstep.training.export import save_model, save_tokenizer
 
         checkpoint, source = self.checkpoint()
         job = self.parts
@@ -280,6 +281,9 @@ class JobHandle:
             )
         except OSError as error:
             raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name another folder") from error
+        link = load_manifest(self.net.store, job.spec.dataset).tokenizer
+        if link is not None:
+            save_tokenizer(folder, link.recipe(self.net.store))
         addresses = self.net.contracts.addresses
         provenance = {
             "job": self.id.hex(),

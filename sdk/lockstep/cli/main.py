@@ -15,7 +15,7 @@ from importlib.metadata import entry_points, requires
 import typer
 
 from lockstep import logs
-from lockstep.cli import key, storage, train
+from lockstep.cli import dataset, key, storage, train
 from lockstep.cli.demo import demo
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
@@ -38,6 +38,7 @@ def build() -> typer.Typer:
     app.command("replay")(replay)
     app.command("doctor")(doctor)
     app.add_typer(train.app, name="train")
+    app.add_typer(dataset.app, name="dataset")
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")
     for entry in sorted(entry_points(group="lockstep.programs"), key=lambda e: e.name):
@@ -88,7 +89,7 @@ def _missing(error: ModuleNotFoundError) -> LockstepError:
     module = (error.name or "").partition(".")[0]
     for requirement in requires(DISTRIBUTION) or ():
         named = re.match(r"[A-Za-z0-9._-]+", requirement)
-        extra = re.search(r"""extra == ["'](train|coordinator)["']""", requirement)
+        extra = re.search(r"""extra == ["'](train|hf|coordinator)["']""", requirement)
         if named and extra and named[0].replace("-", "_").lower() == module:
             return DoctorError(
                 f"this command needs {module}", hint=f"install it: pip install '{DISTRIBUTION}[{extra[1]}]'"

@@ -31,6 +31,10 @@ min_slots = 2
 terms = "devnet"           # or "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 
+# [tokens]                 # without it a token is a byte
+# tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary holds its tokens
+# separator = "</s>"       # its token after each document; default: an empty line
+
 [model]                    # the fields of lockstep.training.models.GPTConfig, LlamaConfig or EncoderConfig
 kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on a model that you have
 layers = 4
@@ -164,7 +168,7 @@ def pull(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write the latest merged model: model.safetensors, config.json, provenance.json."""
+    """Write the latest merged model: model.safetensors, config.json, its tokenizer if it has one, provenance.json."""
     path = _handle(job, rpc, storage, deployment, home, password_file).download(out)
     emit({"model_path": str(path)}, as_json, text=str(path))
 

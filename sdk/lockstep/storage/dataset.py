@@ -2,7 +2,8 @@
 
 A dataset is a matrix of tokens (N, L); its root on chain is that of the i32 tensor. What travels is smaller: whole rows
 in the narrowest unsigned little-endian type that holds the vocabulary, cut into shards of about 1 MiB, and a DAG-CBOR
-manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [links], root}.
+manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [links], root}. Where a tokenizer made the
+tokens, the manifest links its file, with its SHA-256 and how it was used: whoever has the texts can make them again.
 
     cid = store_dataset(store, dataset)
     assert load_dataset(store, cid, root=dataset.root).rows.shape == dataset.rows.shape
@@ -11,14 +12,15 @@ manifest {version, dtype, rows, row_tokens, vocabulary, shard_rows, shards: [lin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.decoding import U32, octets, refusing, several, table, text, whole
+from lockstep.decoding import U32, flag, octets, one_of, refusing, several, table, text, whole
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.types import Cid, TensorRoot
 from lockstep.storage.links import link_of, read_link
@@ -28,12 +30,35 @@ MANIFEST_VERSION = 1
 SHARD_BYTES = 1 << 20
 MAX_DATASET_BYTES = 1 << 30
 """Most memory that a manifest may make its reader use, counted as the i32 tensor."""
+SIDES = ("train", "held out", "all")
+"""Of the texts that a tokenizer's tokens are of."""
+MAX_TOKENIZER_BYTES = 1 << 26
+"""Most of a tokenizer's file: those of 256,000 tokens have half of it."""
 MAX_SHARDS = 1 << 15
 """More links than fit the manifest's one block."""
 
 _I32 = 1
 _Loaded = TypeVar("_Loaded")
 _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtype("<u2"), "u32": np.dtype("<u4")}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How texts became tokens (lockstep.training.tokens)."""
+
+    tokenizer: bytes = field(repr=False)
+    """The bytes of its `tokenizer.json`."""
+    separator: str = ""
+    """The token after each document; "": an empty line."""
+    side: str = "all"
+    """Of the texts' split: "train", "held out" or "all"."""
+    unknown: bool = False
+    """Whether characters that the tokenizer does not know were let through."""
+
+    @property
+    def sha256(self) -> bytes:
+        """Of the tokenizer's file."""
+        return sha256(self.tokenizer).digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +69,8 @@ class Dataset:
     """(N, L), N and L >= 1, contiguous; L = context + 1, so that a row holds inputs and their targets."""
     vocabulary: int
     """Number of different tokens: 1 to 2^31 - 1."""
+    recipe: Recipe | None = None
+    """How texts became these tokens; None for bytes, images, and where nobody asked."""
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.dtype != np.int32 or 0 in self.rows.shape:
@@ -84,6 +111,9 @@ class Dataset:
 
 
 _COUNT = whole(1, (1 << 31) - 1)
+_TOKENIZER = table(
+    {"cid": read_link, "sha256": octets(32), "separator": text(256), "side": one_of(*SIDES), "unknown": flag}
+)
 _MANIFEST = table(
     {
         "version": whole(0, U32),
@@ -94,8 +124,28 @@ _MANIFEST = table(
         "shard_rows": _COUNT,
         "shards": several(read_link, MAX_SHARDS),
         "root": octets(32),
-    }
+    },
+    {"tokenizer": _TOKENIZER},
 )
+
+
+@dataclass(frozen=True)
+class TokenizerLink:
+    """A recipe with its tokenizer by name."""
+
+    cid: Cid
+    sha256: bytes
+    separator: str
+    side: str
+    unknown: bool
+
+    def recipe(self, store: ContentStore) -> Recipe:
+        """With the tokenizer fetched; Mismatch if it is another, PayloadInvalid if it is too large."""
+        data = store.get(self.cid, max_bytes=MAX_TOKENIZER_BYTES)
+        # INVARIANT: a tokenizer is the one that its dataset names.
+        if sha256(data).digest() != self.sha256:
+            raise Mismatch(f"{self.cid} is another tokenizer than its dataset names", "do not use the dataset")
+        return Recipe(data, self.separator, self.side, self.unknown)
 
 
 @dataclass(frozen=True)
@@ -112,6 +162,7 @@ class Manifest:
     shards: tuple[Cid, ...]
     root: TensorRoot
     """Of the whole dataset as i32."""
+    tokenizer: TokenizerLink | None = None
 
     def __post_init__(self) -> None:
         if self.dtype != _dtype_of(self.vocabulary):
@@ -127,7 +178,7 @@ class Manifest:
 
     def to_node(self) -> dict[str, Any]:
         """The DAG-CBOR value; shards are links, so that pinning the manifest pins them."""
-        return {
+        node = {
             "version": MANIFEST_VERSION,
             "dtype": self.dtype,
             "rows": self.rows,
@@ -137,6 +188,9 @@ class Manifest:
             "shards": [link_of(cid) for cid in self.shards],
             "root": bytes(self.root),
         }
+        if self.tokenizer is not None:
+            node["tokenizer"] = {**vars(self.tokenizer), "cid": link_of(self.tokenizer.cid)}
+        return node
 
     @classmethod
     def from_node(cls, node: Any) -> Manifest:
@@ -149,17 +203,23 @@ class Manifest:
                 f"dataset manifest version {version!r}, this build reads {MANIFEST_VERSION}",
                 "install the job's release",
             )
-        return cls(shards=shards, root=root, **fields)
+        told = fields.pop("tokenizer", None)
+        return cls(shards=shards, root=root, tokenizer=None if told is None else TokenizerLink(**told), **fields)
 
 
 def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = SHARD_BYTES) -> Cid:
     """Keep a dataset; returns its manifest's CID, which is the same in every store."""
     dtype = _dtype_of(dataset.vocabulary)
-    packed = dataset.rows.astype(_TOKEN_DTYPES[dtype])
-    shard_rows = max(1, shard_bytes // (dataset.row_tokens * packed.itemsize))
+    kind, recipe = _TOKEN_DTYPES[dtype], dataset.recipe
+    shard_rows = max(1, shard_bytes // (dataset.row_tokens * kind.itemsize))
     shards = tuple(
-        store.put(packed[first : first + shard_rows].tobytes()) for first in range(0, dataset.row_count, shard_rows)
+        store.put(dataset.rows[first : first + shard_rows].astype(kind).tobytes())
+        for first in range(0, dataset.row_count, shard_rows)
     )
+    tokenizer = None
+    if recipe is not None:
+        cid = store.put(recipe.tokenizer)
+        tokenizer = TokenizerLink(cid, recipe.sha256, recipe.separator, recipe.side, recipe.unknown)
     manifest = Manifest(
         dtype=dtype,
         rows=dataset.row_count,
@@ -168,6 +228,7 @@ def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = S
         shard_rows=shard_rows,
         shards=shards,
         root=dataset.root,
+        tokenizer=tokenizer,
     )
     return store.put_node(manifest.to_node())
 

@@ -20,6 +20,8 @@ from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
 from lockstep.storage.dataset import Dataset
 
 BYTE_VOCABULARY = 256
+HELD_OUT_FRACTION = 20
+"""One document in so many is held out."""
 EXCERPT_BYTES = 4096
 """Most that one held-out document contributes: validation text of many hands says more than one long speech."""
 SEPARATOR = b"\n\n"

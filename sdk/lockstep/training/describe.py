@@ -3,6 +3,7 @@
 texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms = "devnet"   aggregator = ""
 [model]              kind = "gpt" ("llama", "encoder"), and fields of its configuration
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
+[tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
 [strategy]           fields of diloco.Spec;  [strategy.inner] fields of AdamW
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,10 +26,12 @@ from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.presets import PRESETS
 from lockstep.protocol.types import Address
+from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.data import (
     BYTE_VOCABULARY,
     EXCERPT_BYTES,
+    HELD_OUT_FRACTION,
     SEPARATOR,
     Texts,
     byte_dataset,
@@ -43,19 +46,28 @@ from lockstep.training.models.lora import adapt
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import without_weights
 from lockstep.training.strategies import diloco
+from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Tokenizer, documents_of, token_dataset
 
 T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation",
+    "evaluation", "tokens",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Those of the registry that learn from text."""
-HELD_OUT_FRACTION = 20
-"""One document in so many is held out."""
-HELD_OUT, ALL = "held out", "all"
-"""`evaluation.documents`."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the texts become in place of bytes."""
+
+    tokenizer: str = ""
+    """A Hugging Face tokenizer.json; "": bytes."""
+    separator: str = ""
+    """The token after each document; "": an empty line."""
+    unknown: bool = False
+    """Let characters through that the tokenizer does not know."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +102,13 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
 def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:
     with nullcontext() if weights else without_weights():
         model = _model(described, folder)
-    batch = _batch(described, model)
+    texts = _text(described, folder)
+    batch = _batch(described, model, texts.vocabulary)
     strategy = dict(_table(described, "strategy"))
     strategy["inner"] = _value(AdamW, strategy.get("inner", {}), "strategy.inner")
     spec = _value(diloco.Spec, strategy, "strategy")
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
-    rows = byte_dataset(_texts(folder / str(described["texts"])).train, row_tokens=batch.row_length)
+    rows = texts.rows(TRAIN, batch.row_length)
     return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), weights=weights, **offered)
 
 
@@ -108,12 +121,10 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
             'model = "a folder of an exported model", and nothing that trains',
         )
     model = load_model(folder / given.model)
-    batch = _batch(described, model)
+    texts = _text(described, folder)
+    batch = _batch(described, model, texts.vocabulary)
     offered = _offer(described, rounds=1, steps=given.batches)
-    texts = folder / str(described["texts"])
-    rows = byte_dataset(
-        _texts(texts).held_out if given.documents == HELD_OUT else _all(texts), row_tokens=batch.row_length
-    )
+    rows = texts.rows(given.documents, batch.row_length)
     flat = flat_parameters(model)
     return evaluation_job(model, rows, parameters=flat, batch=batch, batches=given.batches, **offered)
 
@@ -133,15 +144,16 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
     }
 
 
-def _batch(described: Mapping[str, Any], model: nn.Module) -> Batch:
-    """[batch], its rows as long as the model's; the model's vocabulary holds every byte."""
+def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
+    """[batch], its rows as long as the model's; the model's vocabulary holds every token of the texts."""
     config = _config(model)
     batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
-    due = BYTE_VOCABULARY + isinstance(config, EncoderConfig)
+    due = vocabulary + isinstance(config, EncoderConfig)
     if config.vocabulary < due:
         raise UsageError(
-            f"a vocabulary of {config.vocabulary} for texts of bytes", f"model.vocabulary is {due} at least"
+            f"a vocabulary of {config.vocabulary} for texts of {vocabulary} tokens",
+            f"model.vocabulary is {due} at least",
         )
     return batch
 
@@ -169,6 +181,36 @@ def _config(model: nn.Module) -> Any:
     if not hasattr(config, "row_length") or not hasattr(config, "vocabulary"):
         raise UsageError(f"{type(config).__name__} is of no model of text", f"one of {', '.join(TEXT_MODELS)}")
     return config
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The job's texts, as bytes or as tokens."""
+
+    path: Path
+    recipe: Recipe | None
+    vocabulary: int
+
+    def rows(self, side: str, row_tokens: int) -> Dataset:
+        """The dataset of one side of the split."""
+        if self.recipe is not None:
+            return token_dataset(documents_of(self.path, side), replace(self.recipe, side=side), row_tokens=row_tokens)
+        if side == ALL:
+            return byte_dataset(_all(self.path), row_tokens=row_tokens)
+        split = _texts(self.path)
+        return byte_dataset(split.train if side == TRAIN else split.held_out, row_tokens=row_tokens)
+
+
+def _text(described: Mapping[str, Any], folder: Path) -> _Text:
+    path = folder / str(described["texts"])
+    given = _value(Tokens, _table(described, "tokens"), "tokens")
+    if not given.tokenizer:
+        if "tokens" in described:
+            raise UsageError("[tokens] without a tokenizer", 'tokenizer = "a tokenizer.json", or no [tokens] for bytes')
+        return _Text(path, None, BYTE_VOCABULARY)
+    tokenizer = Tokenizer.read(folder / given.tokenizer)
+    tokenizer.separator(given.separator)
+    return _Text(path, Recipe(tokenizer.data, given.separator, unknown=given.unknown), tokenizer.vocabulary)
 
 
 def _all(folder: Path) -> bytes:

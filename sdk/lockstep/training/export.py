@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lockstep.protocol.program import Const
+    from lockstep.storage.dataset import Recipe
 
 MODEL_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -58,6 +59,16 @@ def save_model(
     # transformers asks which framework's layout the tensors have.
     write_atomically(folder / MODEL_FILE, _safetensors(parts, {"format": "pt"}))
     return folder / MODEL_FILE
+
+
+def save_tokenizer(folder: Path, recipe: Recipe) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, from which `transformers` makes the tokenizer."""
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    if recipe.separator:
+        config["eos_token"] = recipe.separator
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "tokenizer.json", recipe.tokenizer)
+    _write(folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode())
 
 
 def load_model(folder: Path) -> nn.Module:

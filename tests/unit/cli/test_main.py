@@ -21,6 +21,7 @@ from .conftest import Lockstep
 NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key")
 COMMANDS = [
     ("demo",), ("doctor",), ("replay",), ("key", "new"), ("key", "show"),
+    *(("dataset", verb) for verb in ("build", "verify")),
     *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "metrics", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     ("verifier", "void"),

@@ -1,0 +1,69 @@
+"""`lockstep dataset`: texts as tokens of a tokenizer, stored; anybody's check that they are that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lockstep.cli.options import Json, Storage
+from lockstep.cli.output import emit, say
+from lockstep.settings import resolve
+
+app = typer.Typer(name="dataset", help="Datasets of tokens.", no_args_is_help=True)
+
+TextsArgument = Annotated[Path, typer.Argument(metavar="TEXTS", help="Folder of *.txt, or one file, UTF-8.")]
+
+
+@app.command("build")
+def build(
+    texts: TextsArgument,
+    tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer.json.")],
+    row_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a row: a model's context + 1.")],
+    separator: Annotated[str, typer.Option(help="Token after each document; default: an empty line.")] = "",
+    side: Annotated[str, typer.Option(help='"train", "held out" or "all" of the documents.')] = "all",
+    unknown: Annotated[bool, typer.Option(help="Let characters through that the tokenizer does not know.")] = False,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Tokenise texts and store the rows; prints the manifest's CID."""
+    from lockstep.storage import open_store, store_dataset
+    from lockstep.storage.dataset import Recipe
+    from lockstep.training.tokens import Tokenizer, checked_side, documents_of, token_dataset
+
+    recipe = Recipe(Tokenizer.read(tokenizer).data, separator, checked_side(side), unknown)
+    dataset = token_dataset(documents_of(texts, side), recipe, row_tokens=row_tokens)
+    with open_store(_url(storage)) as store:
+        cid = store_dataset(store, dataset)
+    data = {
+        "cid": cid, "root": dataset.root.hex(), "rows": dataset.row_count, "row_tokens": dataset.row_tokens,
+        "vocabulary": dataset.vocabulary, "tokenizer_sha256": recipe.sha256.hex(),
+    }  # fmt: skip
+    emit(data, as_json, text=cid)
+
+
+@app.command("verify")
+def verify(
+    cid: Annotated[str, typer.Argument(metavar="CID", help="Of the dataset's manifest.")],
+    texts: TextsArgument,
+    storage: Storage = None,
+    as_json: Json = False,
+) -> None:
+    """Tokenise texts again and compare every row; exit code 10 if one differs."""
+    from lockstep.storage import load_dataset, load_manifest, open_store
+    from lockstep.training import tokens
+
+    with open_store(_url(storage)) as store:
+        dataset = load_dataset(store, cid)
+        link = load_manifest(store, cid).tokenizer
+        recipe = None if link is None else link.recipe(store)
+    tokens.verify(dataset, texts, recipe)
+    data = {"cid": cid, "root": dataset.root.hex(), "rows": dataset.row_count, "matches": True}
+    emit(data, as_json, text=f"{dataset.row_count} rows are the tokens of {texts}")
+
+
+def _url(storage: str | None) -> str:
+    url = resolve(storage=storage).storage
+    say(f"storage: {url}")
+    return url

@@ -1,0 +1,317 @@
+"""Texts as the tokens of a Hugging Face tokenizer: streamed, the same on every machine, verifiable by anybody.
+
+    tokenizer = Tokenizer.read(Path("tokenizer.json"))
+    rows = token_dataset(documents_of(Path("texts"), "train"), Recipe(tokenizer.json, "</s>"), row_tokens=129)
+
+A document is encoded piece by piece, so that a text of any length needs little memory. A piece ends after the last
+newline among its PIECE_BYTES, else after the last space, else with the last whole character: where it ends follows from
+the text alone. Special tokens are not added; the separator stands after each document. Tokens go to a file in the
+user's cache and are mapped from there. A process that is killed leaves a file that the next one begins anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from lockstep.numerics.compiled import directory
+from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
+from lockstep.storage.dataset import MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
+from lockstep.storage.store import sync_folder
+from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Encoder
+
+PIECE_BYTES = 1 << 18
+"""Most of a document that is encoded at a time."""
+BATCH = 8
+"""Pieces that threads encode side by side."""
+TRAIN, HELD_OUT, ALL = SIDES
+READ_BYTES = 1 << 20
+_WORD = np.dtype("<i4")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document on disk."""
+
+    path: Path
+    most: int | None = None
+    """Bytes of it that are used, cut back to whole characters; None: all."""
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer as its file says."""
+
+    data: bytes = field(repr=False)
+    """Of `tokenizer.json`."""
+    encoder: Encoder = field(repr=False)
+    vocabulary: int
+    """One more than the largest token."""
+
+    @staticmethod
+    def read(path: Path) -> Tokenizer:
+        """The tokenizer in a file; UsageError if it cannot be read, is too large or is none."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_TOKENIZER_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}", "name a tokenizer.json") from error
+        try:
+            return Tokenizer.of(data)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", error.hint) from error
+
+    @staticmethod
+    def of(data: bytes) -> Tokenizer:
+        """The tokenizer in the bytes of a `tokenizer.json`; UsageError if they are none."""
+        from tokenizers import Tokenizer as Encoder
+
+        hint = "a tokenizer.json as Hugging Face's `tokenizers` saves it"
+        if len(data) > MAX_TOKENIZER_BYTES:
+            raise UsageError(f"a tokenizer of more than {MAX_TOKENIZER_BYTES >> 20} MiB", hint)
+        try:
+            encoder = Encoder.from_str(data.decode())
+        except BaseException as error:
+            # The library raises bare Exceptions, and its panics are BaseExceptions.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise UsageError(f"no tokenizer: {str(error)[:200]}", hint) from error
+        encoder.no_truncation()
+        encoder.no_padding()
+        tokens = encoder.get_vocab(with_added_tokens=True)
+        if not tokens:
+            raise UsageError("no tokenizer: its vocabulary is empty", hint)
+        return Tokenizer(data, encoder, max(tokens.values()) + 1)
+
+    def separator(self, token: str) -> list[int]:
+        """What stands between documents: the token of that name, without one the tokens of an empty line."""
+        if not token:
+            return self.encode([SEPARATOR.decode()])[0]
+        found = self.encoder.token_to_id(token)
+        if found is None:
+            raise UsageError(f"the tokenizer has no token {token!r}", "tokens.separator names one of its own")
+        return [found]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text."""
+        try:
+            return [e.ids for e in self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)]
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise UsageError(f"the tokenizer fails: {str(error)[:200]}", "its parts do not fit together") from error
+
+    def unknown(self, character: str) -> bool:
+        """Tells if a character has no tokens of its own: it would vanish, or be any unknown one."""
+        normalizer = self.encoder.normalizer
+        # What the tokenizer itself takes for nothing is not lost.
+        if character.isspace() or (normalizer is not None and not normalizer.normalize_str(character).strip()):
+            return False
+        (ids,) = self.encode([character])
+        unk = getattr(self.encoder.model, "unk_token", None)
+        return not ids or (isinstance(unk, str) and self.encoder.token_to_id(unk) in ids)
+
+
+def checked_side(side: str) -> str:
+    """The side itself; UsageError if there is none of that name."""
+    if side not in SIDES:
+        raise UsageError(f"no side of a split is called {side!r}", f"one of {', '.join(SIDES)}")
+    return side
+
+
+def documents_of(texts: Path, side: str) -> list[Source]:
+    """The documents of one side of a folder of *.txt (or of one file, which is not split), in their dealt order.
+
+    The split is that of texts as bytes: one document in HELD_OUT_FRACTION is held out, with its first EXCERPT_BYTES.
+    """
+    if texts.is_file():
+        if side == HELD_OUT:
+            raise UsageError(f"{texts} is one document", "a folder of two at least: one is held out")
+        return [Source(texts)]
+    paths = sorted(texts.glob("*.txt"), key=lambda path: sha256(path.name.encode()).digest())
+    if not paths:
+        raise UsageError(f"no *.txt in {texts}", "name a folder of text files, or one file")
+    if side == ALL:
+        return [Source(path) for path in sorted(paths)]
+    if len(paths) < 2:
+        raise UsageError(f"{len(paths)} document in {texts}", "two at least: one is held out")
+    held = max(1, len(paths) // HELD_OUT_FRACTION)
+    return [Source(path, EXCERPT_BYTES) for path in paths[:held]] if side == HELD_OUT else [
+        Source(path) for path in paths[held:]
+    ]  # fmt: skip
+
+
+def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int, folder: Path | None = None) -> Dataset:
+    """Rows of the documents' tokens, mapped from a file in `folder` (default: the user's cache), which is made once.
+
+    UsageError if a text is not UTF-8, has a character that the tokenizer does not know, or is too short.
+    """
+    tokenizer = Tokenizer.of(recipe.tokenizer)
+    folder = directory() / "tokens" if folder is None else folder
+    path = folder / f"{_key(sources, recipe).hex()}.i32"
+    if not path.is_file():
+        _write(path, tokenizer, sources, recipe)
+    # An empty file cannot be mapped.
+    count = path.stat().st_size // _WORD.itemsize
+    rows = count // row_tokens if row_tokens > 0 else 0
+    if rows < 1:
+        raise UsageError(f"{count} tokens do not fill a row of {row_tokens}", "give more text or shorter rows")
+    if rows * row_tokens * _WORD.itemsize > MAX_DATASET_BYTES:
+        raise UsageError(
+            f"{rows} rows of {row_tokens} tokens, a dataset has {MAX_DATASET_BYTES // _WORD.itemsize} tokens at most",
+            "train on less text in one job",
+        )
+    words = np.memmap(path, _WORD, "r", shape=(rows, row_tokens))
+    return Dataset(words, tokenizer.vocabulary, recipe)
+
+
+def verify(dataset: Dataset, texts: Path, recipe: Recipe | None, folder: Path | None = None) -> None:
+    """Raises Mismatch unless the dataset's rows are the texts' tokens by the recipe of its manifest; anybody can."""
+    if recipe is None:
+        raise UsageError("a dataset of bytes, or of images", "only one with a tokenizer says how it was made")
+    own = token_dataset(documents_of(texts, recipe.side), recipe, row_tokens=dataset.row_tokens, folder=folder)
+    # INVARIANT: every row is the tokenisation of the text, and no text is left out.
+    if own.rows.shape != dataset.rows.shape:
+        raise Mismatch(
+            f"the texts have {own.row_count} rows of tokens, the dataset {dataset.row_count}",
+            "it was made of other texts",
+        )
+    for first in range(0, own.row_count, READ_BYTES // own.row_tokens + 1):
+        part = slice(first, first + READ_BYTES // own.row_tokens + 1)
+        wrong = (own.rows[part] != dataset.rows[part]).any(1)
+        if wrong.any():
+            raise Mismatch(
+                f"row {first + int(wrong.argmax())} is not what the texts give", "it was made of other texts"
+            )
+
+
+def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
+    """The pieces of a text; UsageError if it is not UTF-8."""
+    held, at, left = b"", 0, most
+    while True:
+        block = file.read(READ_BYTES if left is None else min(READ_BYTES, left))
+        left = None if left is None else left - len(block)
+        held += block
+        ends = not block
+        while len(held) > PIECE_BYTES or (ends and held):
+            cut = _cut(held[:PIECE_BYTES]) if len(held) > PIECE_BYTES else len(held)
+            if ends and cut == len(held) and most is not None:
+                cut = _whole(held) or cut
+                held = held[:cut]
+            try:
+                yield held[:cut].decode()
+            except UnicodeDecodeError as error:
+                raise UsageError(
+                    f"{name} is not UTF-8: {error.reason} at byte {at + error.start}", "convert it first"
+                ) from error
+            held, at = held[cut:], at + cut
+        if ends:
+            return
+
+
+def _cut(held: bytes) -> int:
+    """Where a piece that begins with these bytes ends."""
+    for mark in (b"\n", b" "):
+        found = held.rfind(mark)
+        if found >= 0:
+            return found + 1
+    return _whole(held) or len(held)
+
+
+def _whole(held: bytes) -> int:
+    """Bytes before a character that is cut off at the end."""
+    start = len(held)
+    while start and len(held) - start < 4:
+        start -= 1
+        if held[start] & 0xC0 != 0x80:
+            due = 1 + (held[start] >= 0xC0) + (held[start] >= 0xE0) + (held[start] >= 0xF0)
+            return start if len(held) - start < due else len(held)
+    return len(held)
+
+
+def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: Recipe) -> None:
+    """Make the file of tokens, whole or not at all; of several processes that want it one makes it."""
+    separator = tokenizer.separator(recipe.separator)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = path.with_suffix(".part")
+        with open(part, "ab") as file:
+            # The lock ends with its holder, however that ends.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if path.is_file():
+                return
+            file.truncate(0)
+            for tokens in _tokens(tokenizer, sources, separator, recipe.unknown):
+                file.write(np.asarray(tokens, _WORD).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+            # INVARIANT: the name is given to a whole file alone.
+            os.replace(part, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise DoctorError(f"{path} cannot be written: {error.strerror}", "free some disk space") from error
+
+
+def _tokens(
+    tokenizer: Tokenizer, sources: Sequence[Source], separator: list[int], unknown: bool
+) -> Iterator[list[int]]:
+    known: set[str] = set()
+    for source in sources:
+        parts = _checked(_pieces_of(source), source.path, tokenizer, None if unknown else known)
+        while batch := list(islice(parts, BATCH)):
+            yield from tokenizer.encode(batch)
+        yield separator
+
+
+def _pieces_of(source: Source) -> Iterator[str]:
+    try:
+        with source.path.open("rb") as file:
+            yield from pieces(file, source.most, str(source.path))
+    except OSError as error:
+        raise UsageError(f"{source.path} cannot be read: {error.strerror}", "name readable files") from error
+
+
+def _checked(parts: Iterable[str], path: Path, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
+    """The pieces; UsageError for a character without tokens, where that matters (`known`: those that have some)."""
+    for part in parts:
+        for character in () if known is None else sorted(set(part) - known):
+            if tokenizer.unknown(character):
+                raise UsageError(
+                    f"{path} has {character!r} (U+{ord(character):04X}), which the tokenizer does not know",
+                    "a tokenizer of bytes knows every character; unknown = true under [tokens] lets it through",
+                )
+        if known is not None:
+            known.update(part)
+        yield part
+
+
+def _key(sources: Sequence[Source], recipe: Recipe) -> bytes:
+    """Of everything that the tokens follow from: the texts' bytes, the recipe, the library's version."""
+    import tokenizers
+
+    key = sha256(json.dumps([1, tokenizers.__version__, PIECE_BYTES, recipe.separator, recipe.unknown]).encode())
+    key.update(sha256(recipe.tokenizer).digest())
+    for source in sources:
+        content = sha256()
+        try:
+            with source.path.open("rb") as file:
+                left = source.most
+                while block := file.read(READ_BYTES if left is None else min(READ_BYTES, left)):
+                    content.update(block)
+                    left = None if left is None else left - len(block)
+        except OSError as error:
+            raise UsageError(f"{source.path} cannot be read: {error.strerror}", "name readable files") from error
+        key.update(content.digest())
+    return key.digest()
