@@ -155,7 +155,7 @@ def figures_of(
     step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
     pace = Pace(step.seconds, step.shown_seconds)
     return Figures(
-        trained=sum(h.elements for h in job.programs.merge.output_layout[: 1 << params.shared_depth] if h is not None),
+        trained=sum(_elements(p["shape"]) for p in job.parameters if "root" not in p),
         frozen=sum(_elements(p["shape"]) for p in job.parameters if "root" in p),
         memory=needs,
         machine=held,
