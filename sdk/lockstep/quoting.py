@@ -29,16 +29,19 @@ from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import Kind
 from lockstep.rates import Work, rates, work_of
-from lockstep.storage.containers import encode_program
-from lockstep.storage.payload import BLOCK, F32_FORMAT, INT8_FORMAT, Checkpoint
+from lockstep.storage import cid_of
+from lockstep.storage.containers import INLINE_BYTES, encode_program
+from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint, wire_length
 
 SECONDS = 20.0
 """That trying a step may take."""
 RECEIPT_BYTES = 256
 """Of a receipt as it is sent: who, mask, signature."""
 ROOT_BYTES = 32
-SHOWN = 1.5
-"""A step as a game shows it, over one that is trained: nothing is fused."""
+NOWHERE = cid_of(b"")
+"""In the place of a name whose content nobody asks for."""
+SHOWN = 3.0
+"""A step as a game shows it, over one that is trained: nothing is fused, and what a move asks for is run again."""
 
 
 @dataclass(frozen=True)
@@ -246,9 +249,9 @@ def _verdicts(
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.payload_depth
-    short = job.strategy.get("payload", F32_FORMAT) == INT8_FORMAT
-    payload = sum(_on_the_wire(h.elements, short) for h in encode[:width] if h is not None)
-    payload += sum(4 * h.elements for h in encode[width:] if h is not None) if params.carry else 0
+    chosen = str(job.strategy.get("payload", F32_FORMAT))
+    whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
+    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.carry else ())
     base, trace = footprint.checkpoint_bytes(job.programs, params), ROOT_BYTES * params.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.
@@ -258,15 +261,14 @@ def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     }
 
 
-def _on_the_wire(elements: int, short: bool) -> int:
-    return elements + 4 * (elements // BLOCK) if short and elements % BLOCK == 0 else 4 * elements
-
-
 def _once(job: TrainingJob) -> int:
     programs = (job.programs.step, job.programs.encode, job.programs.merge)
     tokens = job.dataset.row_count * job.dataset.row_tokens * job.dataset.token_bytes
     outputs = job.programs.merge.output_layout
-    return sum(len(encode_program(p)) for p in programs) + tokens + sum(4 * h.elements for h in outputs if h)
+    files = sum(len(encode_program(p, lambda words: NOWHERE)) for p in programs)
+    # Larger ones lie beside the file.
+    beside = sum(size for p in programs for c in p.consts if (size := 4 * c.header.elements) > INLINE_BYTES)
+    return files + beside + tokens + sum(4 * h.elements for h in outputs if h)
 
 
 # -- money

@@ -67,8 +67,8 @@ def save_tokenizer(folder: Path, recipe: Recipe) -> None:
     if recipe.separator:
         config["eos_token"] = recipe.separator
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "tokenizer.json", recipe.tokenizer)
-    _write(folder / "tokenizer_config.json", (json.dumps(config, indent=2) + "\n").encode())
+    write_atomically(folder / "tokenizer.json", [recipe.tokenizer])
+    write_atomically(folder / "tokenizer_config.json", [(json.dumps(config, indent=2) + "\n").encode()])
 
 
 def load_model(folder: Path) -> nn.Module:

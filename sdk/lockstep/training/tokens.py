@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from lockstep.numerics.compiled import directory
 from lockstep.protocol.errors import DoctorError, Mismatch, UsageError
+from lockstep.settings import cache_directory
 from lockstep.storage.dataset import MAX_DATASET_BYTES, MAX_TOKENIZER_BYTES, SIDES, Dataset, Recipe
 from lockstep.storage.store import sync_folder
 from lockstep.training.data import EXCERPT_BYTES, HELD_OUT_FRACTION, SEPARATOR
@@ -159,7 +159,7 @@ def token_dataset(sources: Sequence[Source], recipe: Recipe, *, row_tokens: int,
     UsageError if a text is not UTF-8, has a character that the tokenizer does not know, or is too short.
     """
     tokenizer = Tokenizer.of(recipe.tokenizer)
-    folder = directory() / "tokens" if folder is None else folder
+    folder = cache_directory() / "tokens" if folder is None else folder
     path = folder / f"{_key(sources, recipe).hex()}.i32"
     if not path.is_file():
         _write(path, tokenizer, sources, recipe)
