@@ -31,8 +31,6 @@ PROCESS_BYTES = 160_000_000
 """Interpreter, libraries and connections of one process without a job: 110 to 150 MB on Linux with Python 3.11."""
 STATES_ALIVE = 3
 """Of a slot, while a step is computed: what it reads, what it writes, and the state before, which is hashed."""
-CONSTANT_COPIES = 2
-"""Of a Program's constants: the committed bytes, and the executor's aligned ones."""
 AUDITED_ROUNDS = 3
 """Rounds whose checkpoints and payloads a verifier keeps in memory: claims of one round start from one checkpoint."""
 MERGED_ROUNDS = 2
@@ -117,7 +115,7 @@ def aggregator(programs: Schedule, params: JobParams) -> Need:
     """Of who fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
     payloads = MERGED_ROUNDS * params.slots * payload_bytes(programs)
-    return _of_merge(programs, CONSTANT_COPIES * merge.constants, checkpoint_bytes(programs, params), payloads)
+    return _of_merge(programs, merge.constants, checkpoint_bytes(programs, params), payloads)
 
 
 ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
@@ -146,7 +144,7 @@ def payload_bytes(programs: Schedule) -> int:
 
 
 def _constants(programs: Schedule) -> int:
-    return CONSTANT_COPIES * sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
+    return sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
 
 
 def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
