@@ -30,7 +30,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import Kind
 from lockstep.rates import Work, rates, work_of
 from lockstep.storage.containers import program_length
-from lockstep.storage.payload import BLOCK, F32_FORMAT, INT8_FORMAT, Checkpoint
+from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint
 
 SECONDS = 20.0
 """That trying a step may take."""
@@ -155,7 +155,7 @@ def figures_of(
     step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
     pace = Pace(step.seconds, step.shown_seconds)
     return Figures(
-        trained=sum(h.elements for h in job.programs.merge.output_layout[: 1 << params.shared_depth] if h is not None),
+        trained=sum(_elements(p["shape"]) for p in job.parameters if "root" not in p),
         frozen=sum(_elements(p["shape"]) for p in job.parameters if "root" in p),
         memory=needs,
         machine=held,
@@ -246,9 +246,9 @@ def _verdicts(
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.payload_depth
-    short = job.strategy.get("payload", F32_FORMAT) == INT8_FORMAT
-    payload = sum(_on_the_wire(h.elements, short) for h in encode[:width] if h is not None)
-    payload += sum(4 * h.elements for h in encode[width:] if h is not None) if params.carry else 0
+    chosen = str(job.strategy.get("payload", F32_FORMAT))
+    whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
+    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.carry else ())
     base, trace = footprint.checkpoint_bytes(job.programs, params), ROOT_BYTES * params.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.
@@ -256,10 +256,6 @@ def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
         "verifier": Traffic(base + params.slots * (payload + trace), RECEIPT_BYTES if params.witnesses else 0),
         "aggregator": Traffic(params.slots * payload, base),
     }
-
-
-def _on_the_wire(elements: int, short: bool) -> int:
-    return elements + 4 * (elements // BLOCK) if short and elements % BLOCK == 0 else 4 * elements
 
 
 def _once(job: TrainingJob) -> int:

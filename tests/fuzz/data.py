@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.fuzz.target import Run, refusals
@@ -14,7 +15,7 @@ def manifest() -> tuple[Iterable[bytes], Run]:
 
     from lockstep.decoding import from_cbor
     from lockstep.storage.cid import cid_of_block
-    from lockstep.storage.dataset import Dataset, Manifest
+    from lockstep.storage.dataset import Dataset, Manifest, TokenizerLink
 
     rows = Dataset(np.arange(12, dtype=np.int32).reshape(4, 3), 100)
     seeds = []
@@ -22,6 +23,8 @@ def manifest() -> tuple[Iterable[bytes], Run]:
         shards = (cid_of_block(b"a"), cid_of_block(b"b"))
         manifest = Manifest(dtype, 4, 3, vocabulary, 3, shards, rows.root)
         seeds.append(dag_cbor.encode(manifest.to_node()))
+    link = TokenizerLink(shards[0], bytes(32), "</s>", "train", False)
+    seeds.append(dag_cbor.encode(replace(manifest, tokenizer=link).to_node()))
 
     def run(data: bytes) -> None:
         with refusals():

@@ -52,7 +52,7 @@ def test_a_quote_needs_no_weights_and_says_the_same_as_with_them(folder: Path) -
     found = figures_of(bare, params, ChainTimes(), budget_seconds=0)
     again = figures_of(whole, params, ChainTimes(), budget_seconds=0)
     assert replace(found, step=again.step, round_seconds=again.round_seconds, machine=again.machine) == again
-    assert found.trained == whole.genesis.shared[0].size
+    assert found.trained == 256 * 128 + 64 * 128 + 2 * (12 * 128 * 128 + 2 * 128) + 128
     assert found.memory == {name: role(bare.programs, params) for name, role in ROLES.items()}
 
 

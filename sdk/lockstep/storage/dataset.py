@@ -11,7 +11,7 @@ tokens, the manifest links its file, with its SHA-256 and how it was used: whoev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
@@ -28,8 +28,10 @@ from lockstep.storage.store import ContentStore
 
 MANIFEST_VERSION = 1
 SHARD_BYTES = 1 << 20
-MAX_DATASET_BYTES = 1 << 30
-"""Most memory that a manifest may make its reader use, counted as the i32 tensor."""
+MAX_DATASET_BYTES = 1 << 33
+"""Most of the i32 tensor that a reader takes: a tensor has 2^31 - 1 elements at most."""
+MAPPED_BYTES = 1 << 24
+"""From so many on the i32 tensor is no memory of a process: it is made once in the user's cache, and mapped."""
 SIDES = ("train", "held out", "all")
 """Of the texts that a tokenizer's tokens are of."""
 MAX_TOKENIZER_BYTES = 1 << 26
@@ -258,18 +260,45 @@ def load_dataset(
             f"the dataset has {manifest.rows} x {manifest.row_tokens} tokens, {max_bytes // 4} are accepted here",
             "raise the limit, or refuse the job",
         )
-    rows = np.empty((manifest.rows, manifest.row_tokens), dtype=np.int32)
-    for shard, shard_cid in enumerate(manifest.shards):
-        first, count = shard * manifest.shard_rows, manifest.rows_of(shard)
-        load = partial(_load_shard, store, manifest, shard_cid, count)
-        rows[first : first + count] = _holding(first, load)
-    try:
-        dataset = Dataset(rows, manifest.vocabulary)
-    except UsageError as error:
-        raise PayloadInvalid(f"dataset {cid}: {error.message}", "do not run the job") from error
+    size = 4 * manifest.rows * manifest.row_tokens
+    read = _read if size < MAPPED_BYTES else _mapped
+    dataset = read(store, cid, manifest)
     if dataset.root != manifest.root:
         raise Mismatch(f"the shards of {cid} do not add up to its root {manifest.root.hex()}", "do not run the job")
     return dataset
+
+
+def _read(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
+    return _dataset(cid, manifest, b"".join(_parts(store, manifest)))
+
+
+def _mapped(store: ContentStore, cid: str, manifest: Manifest) -> Dataset:
+    """The rows in a file of the user's cache, made once; made again if it was damaged since."""
+    name, size = f"{cid}.rows", 4 * manifest.rows * manifest.row_tokens
+    parts = partial(_parts, store, manifest)
+    try:
+        dataset = _dataset(cid, manifest, store.cache.made(name, size, parts))
+        if dataset.root == manifest.root:
+            return dataset
+    except PayloadInvalid:
+        # What is wrong with the shards themselves is told below.
+        pass
+    store.cache.refresh(Cid(cid))
+    return _dataset(cid, manifest, store.cache.made(name, size, parts))
+
+
+def _parts(store: ContentStore, manifest: Manifest) -> Iterator[memoryview]:
+    """The shards' rows as i32."""
+    for shard, cid in enumerate(manifest.shards):
+        load = partial(_load_shard, store, manifest, cid, manifest.rows_of(shard))
+        yield _holding(shard * manifest.shard_rows, load).astype("<i4").data.cast("B")
+
+
+def _dataset(cid: str, manifest: Manifest, words: bytes | memoryview) -> Dataset:
+    try:
+        return Dataset(np.frombuffer(words, "<i4").reshape(manifest.rows, manifest.row_tokens), manifest.vocabulary)
+    except UsageError as error:
+        raise PayloadInvalid(f"dataset {cid}: {error.message}", "do not run the job") from error
 
 
 def _holding(row: int, load: Callable[[], _Loaded]) -> _Loaded:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lockstep.protocol.errors import BlobCorrupt, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.merkle import tensor_root
 from lockstep.storage import Dataset, load_dataset, load_manifest, store_dataset
+from lockstep.storage import dataset as module
 from lockstep.storage.directory import DirectoryStore
 
 LOAD_ALONE = """
@@ -55,6 +56,33 @@ def test_dataset_comes_back_from_the_narrowest_shards(
     loaded = load_dataset(store, cid, root=dataset.root)
     assert np.array_equal(loaded.rows, dataset.rows), "tokens"
     assert (loaded.vocabulary, loaded.row_count, loaded.row_tokens) == (vocabulary, 10, 7), "and what is said of them"
+
+
+def test_a_large_dataset_is_made_once_in_the_cache_mapped_and_made_again_if_it_is_damaged(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "MAPPED_BYTES", 1000)
+    dataset = Dataset(tokens(100, 7, 300), 300)
+    cid = store_dataset(store, dataset, shard_bytes=200)
+    assert np.array_equal(load_dataset(store, cid, root=dataset.root).rows, dataset.rows)
+    (made,) = (tmp_path / "cache/blobs").glob(f"{cid}.*")
+    assert made.stat().st_size == dataset.rows.nbytes
+    inode = made.stat().st_ino
+    assert np.array_equal(load_dataset(DirectoryStore(store.home), cid).rows, dataset.rows)
+    assert made.stat().st_ino == inode, "the second reader maps what the first one made"
+    words = bytearray(made.read_bytes())
+    words[5] ^= 1
+    made.chmod(0o600)
+    made.write_bytes(words)
+    assert np.array_equal(load_dataset(DirectoryStore(store.home), cid).rows, dataset.rows)
+    shard = load_manifest(store, cid).shards[2]
+    for path in (tmp_path / "cache/blobs").glob("*"):
+        path.unlink()
+    store._path(shard).unlink()
+    with pytest.raises(RowMissing) as missing:
+        load_dataset(DirectoryStore(store.home), cid)
+    assert missing.value.row == 2 * load_manifest(store, cid).shard_rows
 
 
 def test_shards_are_little_endian(store: DirectoryStore) -> None:
