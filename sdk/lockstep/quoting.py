@@ -30,7 +30,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import Kind
 from lockstep.rates import Work, rates, work_of
 from lockstep.storage.containers import program_length
-from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint
+from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint, wire_length
 
 SECONDS = 20.0
 """That trying a step may take."""
