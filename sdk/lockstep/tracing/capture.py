@@ -109,7 +109,7 @@ def capture(fn: Callable[..., Any], examples: Sequence[torch.Tensor]) -> fx.Grap
     with FakeTensorMode(
         allow_fallback_kernels=True, allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True
     ):
-        fakes = [torch.empty(e.shape, dtype=e.dtype) for e in examples]
+        fakes = [torch.empty(e.shape, dtype=e.dtype, device="cpu") for e in examples]
     with recorder.recording(), without_checkpointing(), Replaced():
         try:
             graph_module = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*fakes)

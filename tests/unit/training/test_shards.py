@@ -258,6 +258,7 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
 def test_programs_do_not_depend_on_weights(build) -> None:
     with without_weights():
         bare = build()
+        assert build_programs(bare, next_token_loss, spec(False), batch=BATCH, rounds=1, slots=2), "inside, too"
     assert all(p.is_meta for p in bare.parameters())
     assert not any(b.is_meta for b in bare.buffers()), "buffers are constants"
     roots = [
