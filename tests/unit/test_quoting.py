@@ -100,7 +100,8 @@ def test_bytes_of_a_round_are_those_of_the_wire(folder: Path, payload: str, carr
         sent.append(len(blob))
         return cid_of(blob)
 
-    encode_payload((np.zeros_like(flat),) if payload == "int8-block" else (flat,), payload, moments, named)
+    own = (np.zeros_like(flat),) if payload == "int8-block" else (flat,)
+    sent.append(len(encode_payload(own, payload, moments, named)))
     traffic = figures_of(job, params, ChainTimes(), budget_seconds=0).round
     upload = traffic["worker"].upload - quoting.ROOT_BYTES * params.transitions - quoting.RECEIPT_BYTES
     assert upload == pytest.approx(sum(sent), rel=0.001)
