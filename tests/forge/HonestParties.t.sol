@@ -4,7 +4,10 @@ pragma solidity ^0.8.21;
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
-import {GamesOpen, JobInvalid, NotBacked, WrongPhase} from "../../contracts/libraries/Errors.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {Draws} from "../../contracts/libraries/Draws.sol";
+import {DutyOpen, GamesOpen, JobInvalid, NotBacked, WrongPhase} from "../../contracts/libraries/Errors.sol";
+import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {CHEATS} from "./Cheats.sol";
 import {Deployed} from "./Deployed.sol";
 
@@ -16,12 +19,13 @@ contract HonestPartiesTest is Deployed {
     uint256 private constant AGGREGATOR = 1;
     uint256 private constant ACCOMPLICE = 2;
     uint256 private constant CHALLENGER = 3;
+    uint256 private constant WITNESS = 4;
     uint256 private constant WORKERS = 10;
     uint256 private constant DEPOSIT = 1_000e18;
 
     function setUp() external {
         _deploy(7 days);
-        for (uint256 i = 0; i < 4; i++) _fund(i, i == 0 ? 0 : DEPOSIT);
+        for (uint256 i = 0; i < 5; i++) _fund(i, i == 0 ? 0 : DEPOSIT);
         for (uint256 i = 0; i < SLOTS; i++) _fund(WORKERS + i, DEPOSIT);
         terms = _mainnet(SLOTS);
         terms.aggregator = acc(AGGREGATOR);
@@ -69,6 +73,30 @@ contract HonestPartiesTest is Deployed {
         require(vault.credits(acc(WORKERS)) == 0, "and it is not paid");
         require(vault.credits(acc(CHALLENGER)) >= terms.slotStake * 30 / 100, "who caught it is");
         require(vault.credits(acc(WORKERS + 1)) == terms.slotPrice, "as is who was honest");
+    }
+
+    /// @dev Words about voided work are paid; one about a claim whose game goes on waits for its end.
+    function test_a_word_for_a_liar_earns_nothing_by_voiding_its_base() external {
+        (terms.witnesses, terms.auditSeconds, terms.witnessFee, terms.witnessStake) = (1, 600, 0.1e18, 10e18);
+        _create(REQUESTER, 0);
+        bytes32 preimage = keccak256("preimage");
+        CHEATS.prank(acc(WITNESS));
+        witnesses.enrol(job, Draws.chained(preimage, 1));
+        _lead(0, WORKERS, AGGREGATOR);
+        _joinSeal(1, WORKERS);
+        _commitReveal(1, WORKERS);
+        bytes32 audit = _drawn(1);
+        bytes32 lie = _agree(audit, preimage);
+        bytes32 id = _open(CHALLENGER, lie, 0);
+        _equivocate(0);
+        require(market.rewound(audit) && market.live(lie), "words of this round are paid, and a game goes on");
+        bytes memory call = abi.encodeCall(witnesses.settle, (audit, 0));
+        _refused(address(witnesses), call, abi.encodeWithSelector(DutyOpen.selector, lie));
+        CHEATS.warp(game.game(id).deadline + 1);
+        game.resolve(id);
+        require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
+        require(witnesses.settle(audit, 0) == IWitnesses.Outcome.Void, "its word is worth nothing");
+        require(vault.credits(acc(WITNESS)) == 0 && market.job(job).feesDue == 0, "and the fee is the job's again");
     }
 
     function test_no_round_starts_on_a_merge_that_does_not_cover_it() external {
@@ -208,6 +236,31 @@ contract HonestPartiesTest is Deployed {
         return game.open(claim, said, nonce, 0, 0, new bytes32[](0), none);
     }
 
+    /// @dev Draws the one witness of a round in which everybody has revealed.
+    function _drawn(uint32 r) private returns (bytes32 audit) {
+        witnesses.draw(job, r);
+        CHEATS.roll(block.number + 2);
+        witnesses.draw(job, r);
+        audit = Draws.auditId(job, r, 0);
+        require(witnesses.duty(audit, 0).account == acc(WITNESS), "there is no other");
+    }
+
+    /// @dev The witness says what the claim says.
+    function _agree(bytes32 audit, bytes32 preimage) private returns (bytes32 claim) {
+        claim = market.claimIdOf(job, witnesses.audit(audit).round, witnesses.duty(audit, 0).slot);
+        IWitnesses.Word memory word;
+        word.body = _opened(claim).body;
+        bytes32[2] memory states = [word.body.out, Merkle.node(word.body.out, word.body.out2)];
+        uint32 t = Draws.stepOf(preimage, witnesses.audit(audit).beacon, 0, 2);
+        (word.agrees, word.state, word.preimage) = (true, states[t - 1], preimage);
+        word.proof = new bytes32[](1);
+        word.proof[0] = Merkle.leaf(states[2 - t]);
+        CHEATS.prank(acc(WITNESS));
+        witnesses.commit(audit, 0, Draws.commitment(claim, acc(WITNESS), word.state, preimage, word.salt));
+        CHEATS.prank(acc(WITNESS));
+        witnesses.reveal(audit, 0, word);
+    }
+
     /// @dev The aggregator signs two claims for its merge; an accomplice shows them.
     function _equivocate(uint32 r) private {
         (IDisputeGame.Work memory w, IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) =
@@ -234,7 +287,11 @@ contract HonestPartiesTest is Deployed {
     }
 
     function _refused(bytes memory call, bytes memory reason) private {
-        (bool accepted, bytes memory given) = address(market).call(call);
+        _refused(address(market), call, reason);
+    }
+
+    function _refused(address target, bytes memory call, bytes memory reason) private {
+        (bool accepted, bytes memory given) = target.call(call);
         require(!accepted && keccak256(given) == keccak256(reason), "refused for this reason");
     }
 }

@@ -275,6 +275,30 @@ contract MarketTest {
         require(market.claim(market.claimIdOf(job, 0, 0)).digest == keccak256(abi.encode(own.body)), "what it says");
     }
 
+    function test_what_claims_write_into_a_log_is_bounded() external {
+        _start(0);
+        _join(0);
+        _seal(0);
+        for (uint32 s = 0; s < SLOTS; s++) _commit(0, s);
+        (bytes memory longest, bytes memory longer) = (new bytes(128), new bytes(129));
+        bytes memory refused = abi.encodeWithSelector(CidTooLong.selector, 129);
+        IJobMarket.Reveal memory own = _opened(market.claimIdOf(job, 0, 0));
+        (own.traceCid, own.payloadCid) = (longer, longest);
+        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), refused);
+        (own.traceCid, own.payloadCid) = (longest, longer);
+        _reverts(_account(2), abi.encodeCall(market.reveal, (job, 0, 0, own)), refused);
+        own.payloadCid = longest;
+        CHEATS.prank(_account(2));
+        market.reveal(job, 0, 0, own);
+        for (uint32 s = 1; s < SLOTS; s++) _reveal(0, s);
+        CHEATS.warp(market.round(job, 0).attestEnds);
+        market.freeze(job, 0, _bodies(0));
+        _reverts(aggregator, abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), longer, 0)), refused);
+        CHEATS.prank(aggregator);
+        market.merge(job, 0, 0, 0, longest, 0);
+        require(market.phase(job, 0) == IJobMarket.Phase.Lead, "128 bytes are a CID");
+    }
+
     function test_what_is_merged_is_what_was_revealed() external {
         _toAttesting(0);
         CHEATS.warp(market.round(job, 0).attestEnds);
@@ -385,6 +409,18 @@ contract MarketTest {
         require(market.phase(job, 1) == IJobMarket.Phase.Failed, "a round that nobody merges fails");
     }
 
+    function test_who_merged_and_nobody_else_backs_more_rounds() external {
+        _toLead(0);
+        bytes32 merge = market.claimIdOf(job, 0, MERGE);
+        uint256 held = vault.lockOf(merge).amount;
+        bytes memory call = abi.encodeCall(market.back, (job, 0, 2));
+        _reverts(stranger, call, abi.encodeWithSelector(NotYourTurn.selector, aggregator));
+        CHEATS.prank(aggregator);
+        market.back(job, 0, 2);
+        require(market.round(job, 0).backed == 5, "two more than it was merged with");
+        require(vault.lockOf(merge).amount == held + 2 * _pay(), "with the pay of two rounds");
+    }
+
     // -- the end of a round
 
     function test_a_round_is_final_when_nothing_can_overturn_it() external {
@@ -407,6 +443,39 @@ contract MarketTest {
         market.finish(job);
         _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(WrongJobStatus.selector, job));
         require(vault.totalEscrow() == 0 && market.job(job).deposit == 0, "nothing stays");
+    }
+
+    /// @dev Round 1 is void by the conviction of the merge below it, and two games about one of its claims go on.
+    function test_what_games_on_voided_work_argue_about_stands_still() external {
+        _toLead(0);
+        _toAttesting(1);
+        bytes32 claim = market.claimIdOf(job, 1, 0);
+        for (uint256 i = 0; i < 2; i++) market.onOpen(claim, _opened(claim).body);
+        _convict(market.claimIdOf(job, 0, MERGE));
+        require(market.phase(job, 1) == IJobMarket.Phase.Void && market.live(claim), "its games go on");
+        uint256 clean = CHEATS.snapshotState();
+
+        _merge(0, market.mergerOf(job, 0));
+        _standsUntilRejected(abi.encodeCall(market.startRound, (job, 1)), claim);
+        require(market.round(job, 1).attempt == 0 && vault.lockOf(claim).amount == terms.slotStake, "as it was");
+        market.startRound(job, 1);
+        require(market.round(job, 1).attempt == 1 && vault.lockOf(claim).amount == 0, "again, with the stake back");
+
+        CHEATS.revertToState(clean);
+        CHEATS.warp(block.timestamp + SLOTS * terms.mergeSeconds);
+        require(market.mergerOf(job, 0) == address(0), "all turns are over");
+        _standsUntilRejected(abi.encodeCall(market.finalize, (job, 0)), claim);
+        market.finalize(job, 0);
+        require(market.phase(job, 0) == IJobMarket.Phase.Failed, "failed");
+    }
+
+    function _standsUntilRejected(bytes memory call, bytes32 claim) private {
+        for (uint256 left = 2; left > 0; left--) {
+            require(market.job(job).lingering == left, "games that linger");
+            _reverts(call, abi.encodeWithSelector(GamesOpen.selector, left));
+            market.onRejected(claim);
+        }
+        require(market.job(job).lingering == 0 && !market.live(claim), "void with its last game");
     }
 
     // -- verdicts
@@ -568,6 +637,33 @@ contract MarketTest {
         require(market.job(job).feesDue == 3 * fees, "two audits, and one again");
         require(market.job(job).escrow == ROUNDS * _pay() + fees, "which the slash has paid");
         require(market.rewound(keccak256(abi.encode(job, uint32(1), uint32(0)))), "who looked in vain is paid");
+    }
+
+    /// @dev A failed round gives its fees up when its duties are settled: until then a round run again finds them taken.
+    function test_fees_of_a_failed_round_do_not_come_out_of_the_workers_pay() external {
+        _toAttesting(0);
+        market.onDrawn(job, 0, WITNESSES);
+        _fromAttestingToLead(0);
+        _toAttesting(1);
+        market.onDrawn(job, 1, WITNESSES);
+        for (uint32 s = 1; s < SLOTS; s++) absent[market.claimIdOf(job, 1, s)] = true;
+        market.onDemanded(job, 1, 1);
+        CHEATS.warp(market.round(job, 1).attestEnds);
+        market.freeze(job, 1, _bodies(1));
+        require(market.phase(job, 1) == IJobMarket.Phase.Failed, "too few payloads");
+        _convict(market.claimIdOf(job, 0, MERGE));
+        _merge(0, market.mergerOf(job, 0));
+        _start(1);
+        _toAttesting(1);
+        uint256 fees = WITNESSES * terms.witnessFee;
+        uint256 work = ROUNDS * (_pay() - fees);
+        bytes memory call = abi.encodeCall(market.onDrawn, (job, 1, WITNESSES));
+        _reverts(call, abi.encodeWithSelector(EscrowTooLow.selector, work + fees, work));
+        market.onWitnessed(job, address(0));
+        _reverts(call, abi.encodeWithSelector(EscrowTooLow.selector, work + fees, work + terms.witnessFee));
+        market.onWitnessed(job, address(0));
+        market.onDrawn(job, 1, WITNESSES);
+        require(market.job(job).feesDue == 2 * fees, "two rounds' fees, and no more");
     }
 
     function test_payloads_are_demanded_of_who_revealed() external {

@@ -85,6 +85,16 @@ contract VaultTest {
         require(vault.free(address(this)) == (1 << 90) - amount, "and no more");
     }
 
+    function test_a_lock_is_raised_where_there_is_one_and_to_88_bits() external {
+        vault.deposit(1 << 90);
+        _reverts(abi.encodeCall(vault.raise, (KEY, 1)), abi.encodeWithSelector(NotLocked.selector, KEY));
+        vault.lock(address(this), KEY, (1 << 88) - 5);
+        vault.raise(KEY, 4);
+        _reverts(abi.encodeCall(vault.raise, (KEY, 1)), abi.encodeWithSelector(AmountTooLarge.selector, 1 << 88));
+        require(vault.lockOf(KEY).amount == (1 << 88) - 1, "as much as fits");
+        require(vault.free(address(this)) == (1 << 90) - (1 << 88) + 1, "and no more");
+    }
+
     function test_unbonding_holds_192_bits() external {
         vault.deposit(1 << 200);
         vault.requestUnbond((1 << 192) - 1);
