@@ -110,7 +110,11 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: Python with branch
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "slow and not size" $(PYTEST_ARGS)
+
+.PHONY: test-size
+test-size: setup ## markets of models of real size, one after the other: 20 GB of memory, many minutes
+	$(BIN)/pytest -n 0 -s -m size $(PYTEST_ARGS)
 
 .PHONY: test-clang
 test-clang: setup ## the golden hash on a build by clang++

@@ -86,7 +86,7 @@ def run(options: Options, say: Say) -> dict[str, Any]:
         say(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}")
         handle = requester.submit(requester.quote(job), budget=Wei(job_price(job)))
         say(f"job {handle.id.hex()[:16]} is escrowed")
-        course = _Course(world, handle, processes, say)
+        course = Course(world, handle, processes, say)
         with ThreadPoolExecutor(1) as pool:
             # What plain PyTorch reaches is computed while the market works: this process only watches.
             yardstick = pool.submit(lambda: (demo.evaluate(handle.parts.genesis.shared[0]), demo.baseline_loss()))
@@ -153,7 +153,7 @@ def _start_watched(world: World, options: Options, coordinator: Process) -> list
     return processes
 
 
-class _Course:
+class Course:
     """Follows a job to its end."""
 
     def __init__(self, world: World, handle: JobHandle, processes: list[Process], say: Say) -> None:
@@ -172,12 +172,12 @@ class _Course:
         self.events += batch.events
         return list(batch.events)
 
-    def follow(self, begun: float) -> None:
+    def follow(self, begun: float, limit: float = LIMIT_SECONDS) -> None:
         """Until JobDone and every witness's fee is decided.
 
-        Raises LockstepError if a process fails, TryLater if it takes too long.
+        Raises LockstepError if a process fails, TryLater if it takes more than `limit` seconds since `begun`.
         """
-        while time.monotonic() - begun < LIMIT_SECONDS:
+        while time.monotonic() - begun < limit:
             for event in self.poll():
                 self._tell(event)
             if any(e.name == "JobDone" for e in self.events) and self._named("DutyDrawn") == self._named("DutyClosed"):
@@ -187,7 +187,7 @@ class _Course:
             if self.quiet() and self._waits_for_time():
                 self._advance()
             time.sleep(POLL_SECONDS)
-        raise TryLater(f"the job is not done after {LIMIT_SECONDS:.0f} s", hint=f"see the logs in {self.world.folder}")
+        raise TryLater(f"the job is not done after {limit:.0f} s", hint=f"see the logs in {self.world.folder}")
 
     def quiet(self) -> bool:
         """No game is open, every claim that can be challenged was audited, every drawn witness has spoken."""
@@ -253,7 +253,7 @@ def _weigh(
     world: World,
     handle: JobHandle,
     demo: DemoJob,
-    course: _Course,
+    course: Course,
     options: Options,
 ) -> dict[str, Any]:
     course.poll()
@@ -292,7 +292,7 @@ def _weigh(
 
 
 def _expectation(
-    course: _Course, games: list[dict[str, Any]], options: Options, totals: dict[str, str]
+    course: Course, games: list[dict[str, Any]], options: Options, totals: dict[str, str]
 ) -> dict[str, Any]:
     """What the liar said beforehand, held against what the court found; raises Mismatch if they differ."""
     if not report.adds_up(totals):
@@ -314,7 +314,7 @@ def _expectation(
     return {"expectation": expected}
 
 
-def _require_equivocation(course: _Course, lies: list[dict[str, Any]], games: list[dict[str, Any]]) -> None:
+def _require_equivocation(course: Course, lies: list[dict[str, Any]], games: list[dict[str, Any]]) -> None:
     found = [e for e in course.events if e.name == "Convicted" and e.contract == "DisputeGame"]
     if not lies or games or [e.args["finding"]["wrong"] for e in found] != [Wrong.EQUIVOCATION]:
         raise Mismatch(
