@@ -5,14 +5,12 @@ I/O and arithmetic, no decisions: `decide` says what, this module does it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from coordinator.cheats import Cheat
 from lockstep import jobs, merging
 from lockstep.disputes import HeldClaim
-from lockstep.footprint import MERGED_ROUNDS
 from lockstep.guard.memory import Memory, Place, Promise
 from lockstep.jobs import ClaimRun, Job, Tensors
 from lockstep.merging import Merged, RoundRecord
@@ -45,13 +43,13 @@ class Aggregator:
         self, job: Job, store: ContentStore, guard: Memory, archive: Path, cheat: Cheat | None = None,
         shelf: Shelf | None = None,
     ) -> None:  # fmt: skip
-        """`archive`: a folder for the material of merge claims. `shelf`: what all jobs' claims take in memory."""
+        """`archive`: a folder for the material of merge claims. `shelf`: what all jobs' claims and payloads take in
+        memory."""
         self.job = job
         self._store = store
         self._guard = guard
         self._archive = archive
         self._cheat = cheat
-        self._payloads: OrderedDict[tuple[Cid, bytes, bytes], Tensors] = OrderedDict()
         self._shelf = Shelf() if shelf is None else shelf
         self._in_game: frozenset[ClaimId] = frozenset()
         archive.mkdir(parents=True, exist_ok=True)
@@ -128,12 +126,13 @@ class Aggregator:
         return held
 
     def _payload(self, ref: merging.Payload) -> Tensors:
-        key = (ref.cid, bytes(ref.out), bytes(ref.out2))
-        if key not in self._payloads:
-            self._payloads[key] = merging.fetch_payload(self.job, self._store, ref)
-            while len(self._payloads) > MERGED_ROUNDS * self.job.params.slots:
-                self._payloads.popitem(last=False)
-        return self._payloads[key]
+        # By its CID too: what one slot stored says nothing about another's, even if they claim the same.
+        key = ("payload", self.job.id, ref.cid, ref.out, ref.out2)
+        known: Tensors | None = self._shelf.get(key)
+        if known is None:
+            known = merging.fetch_payload(self.job, self._store, ref)
+            self._shelf.put(key, known, bytes_of(known))
+        return known
 
     def _start_file(self, claim: ClaimId) -> Path:
         return self._archive / f"{claim.hex()}.start"

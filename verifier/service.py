@@ -285,7 +285,7 @@ class Service:
         if job not in self._public:
             store, settings = self._party.store, self._party.settings
             loaded = load(job, self._params[job], store, settings.threads, settings.path, fits=fits)
-            self._public[job] = PublicData(loaded, store)
+            self._public[job] = PublicData(loaded, store, self._shelf)
         return self._public[job]
 
     def _collect(self, head: Head, draining: bool) -> None:

@@ -92,11 +92,13 @@ def train(
         for t in range(resumed + 1, run.transitions + 1):
             if stop.is_set():
                 raise Stopped
-            before, state = state, run.advance(t, state)
-            beside.begin(partial(keep, t, state))
+            # Two states are alive: what comes after this one lies where the one before it was.
+            after = run.advance(t, state)
+            beside.begin(partial(keep, t, after))
             if t == checked and check is not None:
                 beside.wait()
-                check_step(run.materialise(t, before), t, roots[-1], check)
+                check_step(run.materialise(t, state), t, roots[-1], check)
+            state = after
     return state, roots, resumed
 
 
@@ -128,6 +130,7 @@ def compute(
         material = settle(run, place, final, roots, store)
         folder.save_material(material)
     folder.drop_progress()
+    run.job.turn_to(None)
     return Trained(material, time.monotonic() - started, resumed)
 
 

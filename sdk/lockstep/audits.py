@@ -7,14 +7,12 @@ A verifier audits every claim with it, `lockstep replay` one; neither is told wh
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from lockstep.disputes import HeldClaim
-from lockstep.footprint import AUDITED_ROUNDS
 from lockstep.jobs import (
     Carried,
     ClaimRun,
@@ -33,6 +31,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.availability import WANTED
 from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, Unreachable
 from lockstep.protocol.types import StateRoot
+from lockstep.shelf import Shelf, bytes_of
 
 if TYPE_CHECKING:
     from lockstep.storage import ContentStore
@@ -66,13 +65,13 @@ class Audit:
 
 
 class PublicData:
-    """A job's checkpoints and payloads: fetched and checked, or computed again, a few rounds' kept in memory."""
+    """A job's checkpoints and payloads: fetched and checked, or computed again."""
 
-    def __init__(self, job: Job, store: ContentStore) -> None:
+    def __init__(self, job: Job, store: ContentStore, shelf: Shelf | None = None) -> None:
+        """`shelf`: where they lie until the next claim asks for them."""
         self.job = job
         self.store = store
-        self._checkpoints: OrderedDict[tuple[bytes, bytes], Checkpoint] = OrderedDict()
-        self._payloads: OrderedDict[tuple[bytes, bytes], Tensors] = OrderedDict()
+        self._shelf = Shelf() if shelf is None else shelf
 
     def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
         """The claim as a computation.
@@ -104,13 +103,14 @@ class PublicData:
     def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
         """The checkpoint that a round starts from."""
         key = round_.base, round_.outer
-        if key not in self._checkpoints:
+        checkpoint: Checkpoint | None = self._shelf.get(("checkpoint", *key))
+        if checkpoint is None:
             checkpoint = self._fetched_base(ledger, round_)
             # INVARIANT: what is replayed starts where the chain says.
             if self.job.checkpoint_roots(checkpoint) != key:
                 raise Mismatch(f"round {round_.number} starts from another checkpoint", hint="read the events again")
             self._keep_checkpoint(key, checkpoint)
-        return self._checkpoints[key]
+        return checkpoint
 
     def _fetched_base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
         """The base by CID or from stored payloads; if these are lost too, by replaying the merge and its slots."""
@@ -125,10 +125,8 @@ class PublicData:
 
     def payload(self, ref: Payload) -> Tensors:
         """A slot's payload, from its own replay if there was one."""
-        key = ref.out, ref.out2
-        if key not in self._payloads:
-            self._keep_payload(key, fetch_payload(self.job, self.store, ref))
-        return self._payloads[key]
+        known = self._known_payload((ref.out, ref.out2))
+        return self._fetched_payload(ref) if known is None else known
 
     def keep(self, claim: ClaimRecord, final: State) -> None:
         """Keep the outputs of a claim that was replayed and found right."""
@@ -138,9 +136,12 @@ class PublicData:
             self._keep_payload((claim.out, claim.out2), payload_of(self.job, final))
 
     def fault_of_payload(self, claim: ClaimRecord) -> str | None:
-        """What is wrong with a slot's stored payload, None if it decodes to what was claimed."""
+        """What is wrong with a slot's stored payload, None if it decodes to what was claimed.
+
+        It is kept in the place of one that was computed: a mapped file is memory that others share.
+        """
         try:
-            fetch_payload(self.job, self.store, claim.payload)
+            self._fetched_payload(claim.payload)
         except LockstepError as error:
             return error.code
         return None
@@ -148,7 +149,7 @@ class PublicData:
     def wrong_leaves(self, claim: ClaimRecord) -> tuple[tuple[int, int], ...]:
         """(tensor, leaf) of the first leaves in which a slot's stored payload differs from what its replay gave; none
         if nothing is stored that could be compared."""
-        own = self._payloads.get((claim.out, claim.out2))
+        own = self._known_payload((claim.out, claim.out2))
         if own is None:
             return ()
         try:
@@ -170,15 +171,20 @@ class PublicData:
             self._keep_payload(roots, payload)
             return payload
 
+    def _fetched_payload(self, ref: Payload) -> Tensors:
+        payload = fetch_payload(self.job, self.store, ref)
+        self._keep_payload((ref.out, ref.out2), payload)
+        return payload
+
+    def _known_payload(self, key: tuple[bytes, bytes]) -> Tensors | None:
+        known: Tensors | None = self._shelf.get(("payload", *key))
+        return known
+
     def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
-        self._checkpoints[key] = checkpoint
-        while len(self._checkpoints) > AUDITED_ROUNDS:
-            self._checkpoints.popitem(last=False)
+        self._shelf.put(("checkpoint", *key), checkpoint, bytes_of((*checkpoint.shared, *checkpoint.outer)))
 
     def _keep_payload(self, key: tuple[bytes, bytes], payload: Tensors) -> None:
-        self._payloads[key] = payload
-        while len(self._payloads) > AUDITED_ROUNDS * self.job.params.slots:
-            self._payloads.popitem(last=False)
+        self._shelf.put(("payload", *key), payload, bytes_of(payload))
 
 
 def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
@@ -212,13 +218,14 @@ def audit(
     own: list[StateRoot] = []
     state = run.start
     for t, after, root in run.states():
-        before, state = state, after
         own.append(root)
         told(t, root)
         if published is not None and own[-1] != published[t - 1]:
             held = hold(run, [*own, *published[t:]])
-            held.hold(t, before)
+            held.hold(t, state)
             return Audit(False, t, held, published)
+        state = after
+    run.job.turn_to(None)
     held = hold(run, own)
     if trace_root(own) == claim.trace_root:
         return Audit(True, None, held, published, state)

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 WORD_BYTES = 4
 PROCESS_BYTES = 160_000_000
 """Interpreter, libraries and connections of one process without a job: 110 to 150 MB on Linux with Python 3.11."""
-STATES_ALIVE = 3
-"""Of a slot, while a step is computed: what it reads, what it writes, and the state before, which is hashed."""
-AUDITED_ROUNDS = 3
-"""Rounds whose checkpoints and payloads a verifier keeps in memory: claims of one round start from one checkpoint."""
-MERGED_ROUNDS = 2
-"""Rounds whose decoded payloads an aggregator keeps in memory between judging and merging."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +100,13 @@ def worker(programs: Schedule, params: JobParams) -> Need:
 
 def verifier(programs: Schedule, params: JobParams) -> Need:
     """Of who replays every claim, merges included, and plays the games about them."""
-    constants, base = _constants(programs), AUDITED_ROUNDS * checkpoint_bytes(programs, params)
-    payloads = AUDITED_ROUNDS * params.slots * payload_bytes(programs)
-    return _fullest([*_of_slot(programs, constants, base, payloads), _of_merge(programs, constants, base, payloads)])
+    return worker(programs, params)
 
 
 def aggregator(programs: Schedule, params: JobParams) -> Need:
     """Of who fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
-    payloads = MERGED_ROUNDS * params.slots * payload_bytes(programs)
+    payloads = params.slots * payload_bytes(programs)
     return _of_merge(programs, merge.constants, checkpoint_bytes(programs, params), payloads)
 
 
@@ -151,12 +143,13 @@ def _constants(programs: Schedule) -> int:
 def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
     """A slot's steps with its encoding, and a step as a game shows it."""
     step, encode = of_program(programs.step), of_program(programs.encode)
-    # An executor keeps its arena, and the buffers of a state that nobody reads any more, for its next run.
-    arenas, states = step.arena + encode.arena, STATES_ALIVE * step.results
+    # An executor keeps its arena and a state's buffers for its next run, until the job turns to another Program.
     return [
-        Need(constants, base, states + encode.results, payloads, arenas),
-        # The state that the step starts from, and the one that it led to.
-        Need(constants, base, 2 * step.results, payloads, encode.arena, step.shown),
+        # The state that is read and the one that is written; what came before is hashed and on disk by then.
+        Need(constants, base, 2 * step.results, payloads, step.arena),
+        Need(constants, base, step.results + encode.results, payloads, encode.arena),
+        # A step as a game shows it: the state that it starts from, and the one that it led to.
+        Need(constants, base, 2 * step.results, payloads, 0, step.shown),
     ]
 
 

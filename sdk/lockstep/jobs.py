@@ -49,7 +49,7 @@ PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512")
 
 
 class Beside(Generic[_R]):
-    """A thread that does one thing while its caller computes the next: a state is hashed beside the step after it.
+    """A thread that does one thing while its caller computes the next: a state is written beside the step after it.
 
     At most one thing is under way, so at most one state more than the caller's own is alive. On leaving, what is under
     way is finished; what it raises comes from `wait`, or from leaving.
@@ -167,6 +167,13 @@ class Job:
         executable = self.executable(program)
         return executable if executable.shows else self._on_processor(program)
 
+    def turn_to(self, program: Program | None) -> None:
+        """What other Programs keep for their next run is given back, before this one runs; None: nothing runs soon."""
+        for compiled in (self._compiled, self._processor):
+            for root, executable in list(compiled.items()):
+                if program is None or root != program.root:
+                    executable.rest()
+
     def places(self, program: Program) -> tuple[str, str]:
         """The devices that run a Program and that show it, as `--device` calls them."""
         executable = self._compiled[program.root]
@@ -280,16 +287,17 @@ class ClaimRun:
     def compute(self, program: Program, t: int, state: State) -> State:
         """What a Program makes of S_{t-1}'s tensors at transition t. On a device they stay there; one that fails is
         given up."""
+        self.job.turn_to(program)
         try:
             return self.job.executable(program).advance(state, self.context(t), self.job.dataset)
         except DeviceFailed as failure:
             executable = self.job.give_up(program, failure)
         return executable.advance(list(state), self.context(t), self.job.dataset)
 
-    def root(self, t: int, state: State) -> StateRoot:
+    def root(self, t: int, state: State, threads: int = 1) -> StateRoot:
         """S_t of its tensors; t = 0 is S_0."""
         layout = self.program(1).inputs if t == 0 else self.program(t).output_layout
-        return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state)
+        return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state, threads)
 
     def materialise(self, t: int, state: State) -> StepTrace:
         """Everything that a game may ask of transition t: G_t, tensors, leaves, partials. `state` is S_{t-1}'s."""
@@ -303,22 +311,12 @@ class ClaimRun:
     def states(self, after: int = 0, state: State | None = None) -> Iterator[tuple[int, State, StateRoot]]:
         """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
 
-        S_t is hashed while the tensors of S_{t+1} are computed, and given after that.
+        A state is hashed by all threads before the next one is computed: two are alive at a time.
         """
         current = self.start if state is None else state
-        with Beside[tuple[int, State, StateRoot]]() as beside:
-            for t in range(after + 1, self.transitions + 1):
-                current = self.advance(t, current)
-                last = beside.wait()
-                beside.begin(partial(self._rooted, t, current))
-                if last is not None:
-                    yield last
-            last = beside.wait()
-            if last is not None:
-                yield last
-
-    def _rooted(self, t: int, state: State) -> tuple[int, State, StateRoot]:
-        return t, state, self.root(t, state)
+        for t in range(after + 1, self.transitions + 1):
+            current = self.advance(t, current)
+            yield t, current, self.root(t, current, self.job.threads)
 
     def state_before(self, t: int) -> State:
         """The tensors of S_{t-1}, run again from S_0."""

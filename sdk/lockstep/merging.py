@@ -164,6 +164,7 @@ def finish(run: ClaimRun) -> Merged:
     final = run.advance(1, run.start)
     checkpoint = checkpoint_of(run.job, final)
     out, out2 = run.job.checkpoint_roots(checkpoint)
+    run.job.turn_to(None)
     return Merged(run, run.root(1, final), out, out2, checkpoint)
 
 

@@ -115,7 +115,9 @@ def measure(job: Job) -> Pace:
     # What a process makes once, such as kernels, is no step's; a state is on its device already.
     state = run.advance(1, run.start)
     step = _quickest(lambda: run.root(1, run.advance(1, state)))
-    return Pace(step, _quickest(lambda: _show(run)), *job.places(job.programs.step))
+    shown = _quickest(lambda: _show(run))
+    job.turn_to(None)
+    return Pace(step, shown, *job.places(job.programs.step))
 
 
 def _show(run: ClaimRun) -> None:

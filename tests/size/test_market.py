@@ -61,7 +61,7 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
         handle = requester.submit(
             requester.quote(job), budget=Wei(ROUNDS * (WORKERS * TERMS.slot_price + TERMS.merge_price))
         )
-        del job
+        del job, model
         submitted = time.monotonic()
         url = coordinator.wait_for("ready", READY_SECONDS)["url"]
         watched = ["--coordinator", url]

@@ -1,6 +1,7 @@
 """A job as its parties run it: states, roots, and a loading that refuses what the chain does not name."""
 
 import threading
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,12 +26,16 @@ from lockstep.protocol import merkle, states
 from lockstep.protocol.errors import BlobMissing, Mismatch, ProgramInvalid
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.program import I32
-from lockstep.protocol.types import MERGE_SLOT, StateRoot, TraceRoot
+from lockstep.protocol.types import MERGE_SLOT, ClaimId, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint
 from tests import toyjob
+from worker.claiming import train
+from worker.progress import WorkFolder
+
+CLAIM = ClaimId(b"\xaa" * 32)
 
 
 @pytest.fixture
@@ -133,23 +138,30 @@ def test_the_merge_takes_the_payload_and_leaves_the_carry(store: ContentStore) -
     assert merged.root(0, merged.start) == merge_in, "what the contract freezes"
 
 
-def test_a_state_is_hashed_while_the_next_is_computed(job: Job) -> None:
-    """Each root waits for the step after it to begin: computed one after the other, the first would never come."""
+class Counted(ClaimRun):
+    """Counts the states that are alive when a step is computed, the one that it writes included."""
+
+    def __init__(self, honest: ClaimRun) -> None:
+        super().__init__(honest.job, honest.slot, honest.round, honest.seed, honest.start)
+        self.__dict__.update(written=[], alive=[])
+
+    def advance(self, t: int, state: State) -> State:
+        after = super().advance(t, state)
+        changed = next(a for a, b in zip(after, state, strict=True) if a is not None and a is not b)
+        self.__dict__["written"].append(weakref.ref(changed))
+        self.__dict__["alive"].append(sum(ref() is not None for ref in self.__dict__["written"]))
+        return after
+
+
+def test_two_states_are_alive_at_a_time(job: Job, tmp_path: Path) -> None:
     honest = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
-    begun = [threading.Event() for _ in range(honest.transitions + 2)]
-    begun[-1].set()  # nothing is computed after S_T
-
-    class Watched(ClaimRun):
-        def advance(self, t: int, state: State) -> State:
-            begun[t].set()
-            return super().advance(t, state)
-
-        def root(self, t: int, state: State) -> StateRoot:
-            assert begun[t + 1].wait(30), f"S_{t} is hashed beside step {t + 1}"
-            return super().root(t, state)
-
-    run = Watched(honest.job, honest.slot, honest.round, honest.seed, honest.start)
-    assert [root for _, _, root in run.states()] == [root for _, _, root in honest.states()]
+    due = [root for _, _, root in honest.states()]
+    replayed, trained = Counted(honest), Counted(honest)
+    assert [root for _, _, root in replayed.states()] == due
+    assert train(trained, WorkFolder(tmp_path, CLAIM), threading.Event(), None)[1] == due
+    expected = [min(t, 2) for t in range(1, honest.transitions + 1)]
+    assert replayed.__dict__["alive"] == expected
+    assert trained.__dict__["alive"] == expected
 
 
 def test_one_thing_is_done_beside_at_a_time_and_what_it_raises_is_not_lost() -> None:

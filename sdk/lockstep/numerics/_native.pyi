@@ -68,6 +68,8 @@ class Executor:
         ops: list[int],
     ) -> list[npt.NDArray[Any] | None]:
         """One read-only output array per op, None for those that are not in `ops`."""
+    def rest(self) -> None:
+        """Gives back the memory that is kept from run to run, unless one is under way."""
     def loops(
         self,
     ) -> list[

@@ -170,6 +170,10 @@ class Executable:
         made = self._executor.some(*arguments, self.threads, self.path, sorted(ops))
         return {op: array for op, array in enumerate(made) if array is not None}
 
+    def rest(self) -> None:
+        """Give the system back what is kept for the next run, unless one is under way."""
+        self._executor.rest()
+
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""
         spent: list[int] = []

@@ -164,13 +164,17 @@ class Recomputed:
         return self._computed(lambda executable: executable.outputs(self.state, self.context, self.dataset, ops))
 
     def _computed(self, work: Callable[[Executable], _T]) -> _T:
+        executable = self.executable
         try:
-            return work(self.executable)
+            return work(executable)
         except DeviceFailed as failure:
             if self.instead is None:
                 raise
             executable = self.instead(failure)
-        return work(executable)
+            return work(executable)
+        finally:
+            # A game's next move is minutes away.
+            executable.rest()
 
 
 @dataclass(frozen=True)

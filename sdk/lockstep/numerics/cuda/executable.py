@@ -129,6 +129,9 @@ class CudaExecutable(Executable):
             self._loaded.show(resident, context, rows, ops, copy)
         return found
 
+    def rest(self) -> None:
+        """Keeps it: a device's memory is there for what computes, and another Program takes it when it needs it."""
+
     def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
         """See `Executable.profile`: each op is waited for, so a step takes less than their sum."""
         spent = [0] * len(self.program.ops)

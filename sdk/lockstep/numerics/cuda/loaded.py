@@ -22,8 +22,8 @@ from lockstep.protocol.types import TensorRoot
 
 HASH_THREADS = 128
 """Of hash_leaves and hash_nodes in kernels.cuh."""
-STATES = 3
-"""A step's input, its output, and the one before that is still read or hashed."""
+STATES = 2
+"""A step's input and its output: what came before is hashed by then."""
 DIGEST_WORDS = 8
 
 

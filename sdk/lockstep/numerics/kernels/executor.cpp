@@ -15,6 +15,7 @@ namespace lockstep {
 
 Buffer Pool::take(Index words) {
     const std::lock_guard lock(mutex_);
+    resting_ = false;
     for (auto it = free_.begin(); it != free_.end(); ++it)
         if (it->words() == words) {
             Buffer found = std::move(*it);
@@ -26,9 +27,16 @@ Buffer Pool::take(Index words) {
 
 void Pool::give(Buffer buffer) {
     const std::lock_guard lock(mutex_);
+    if (resting_) return;
     Index held = buffer.words();
     for (const Buffer& b : free_) held += b.words();
     if (held <= most_) free_.push_back(std::move(buffer));
+}
+
+void Pool::rest() {
+    const std::lock_guard lock(mutex_);
+    free_.clear();
+    resting_ = true;
 }
 
 // One run: resolves sources, computes op after op.
@@ -253,8 +261,8 @@ Program asked_for(const Program& program, const std::vector<int>& ops) {
 
 Executor::Executor(Program program, std::vector<Table> consts)
     : program_(std::move(program)), schedule_(make_schedule(program_)), consts_(std::move(consts)) {
-    // A step's inputs are the last one's outputs: two states live at a time, and come back one after the other.
-    pool_ = std::make_shared<Pool>(2 * result_words(program_, schedule_));
+    // A step's inputs are the last one's outputs: what it leaves lies where the state before them was.
+    pool_ = std::make_shared<Pool>(result_words(program_, schedule_));
 }
 
 // Games are rare: what they need beyond an ordinary step is given back.
@@ -303,6 +311,14 @@ std::vector<Buffer> Executor::some(const RunInputs& in, const std::vector<int>& 
     prepare(in, schedule.arena_words);
     const Shrunk afterwards{*this};
     return Run(*this, schedule, in).compute();
+}
+
+void Executor::rest() {
+    const std::unique_lock lock(running_, std::try_to_lock);
+    if (!lock) return;
+    arena_ = Buffer();
+    workspaces_.clear();
+    pool_->rest();
 }
 
 void Executor::prepare(const RunInputs& in, Index arena_words) {

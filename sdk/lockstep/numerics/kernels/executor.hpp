@@ -25,11 +25,14 @@ public:
     explicit Pool(Index most) : most_(most) {}
     Buffer take(Index words);
     void give(Buffer buffer);
+    // Gives the system back what nobody uses, and what comes back before the next `take`.
+    void rest();
 
 private:
     std::mutex mutex_;
     std::vector<Buffer> free_;
     Index most_;
+    bool resting_ = false;
 };
 
 struct RunInputs {
@@ -70,6 +73,9 @@ public:
 
     // Loop `index` runs `function`, from the next run with these kernels on; false, and nothing changes, if it gives other bits.
     bool attach(std::size_t index, LoopFunction function, const Kernels& kernels);
+
+    // Gives back what is kept between runs, unless one is under way.
+    void rest();
 
     const Program& program() const { return program_; }
     const std::vector<Loop>& loops() const { return schedule_.loops; }

@@ -108,9 +108,10 @@ nb::tuple bytes_of_run(const nb::bytes& header, const std::vector<nb::bytes>& de
         if (words > most) std::tie(most, dearest) = std::tuple(words, std::move(asked));
     }
     const Schedule one = make_schedule(asked_for(program, dearest));
-    // The arena of an ordinary step stays.
-    const Index swept = std::max(make_sweep(program, schedule).words, schedule.arena_words), alone = std::max(one.arena_words, schedule.arena_words);
-    return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), held(schedule), std::max(Buffer::bytes_of(swept), Buffer::bytes_of(alone) + held(one)));
+    // The arena of an ordinary step is there when a game begins, and has been given back when it asks for one op.
+    const Index swept = std::max(make_sweep(program, schedule).words, schedule.arena_words);
+    return nb::make_tuple(Buffer::bytes_of(schedule.arena_words), held(schedule),
+                          std::max(Buffer::bytes_of(swept), Buffer::bytes_of(one.arena_words) + held(one)));
 }
 
 // What a run computes: the multiply-adds of its products, and the terms of its other ops: each of an element's instructions, and
@@ -314,6 +315,8 @@ NB_MODULE(_native, m) {
              "Calls visit(op, bytes) with every op's output, in order; the bytes can be read during the call alone.")
         .def("some", &some, nb::arg("state"), nb::arg("seed"), nb::arg("round"), nb::arg("slot"), nb::arg("t"), nb::arg("dataset").none(),
              nb::arg("threads"), nb::arg("path"), nb::arg("ops"), "One output array per op, None for those that are not in `ops`.")
+        .def("rest", &Executor::rest, nb::call_guard<nb::gil_scoped_release>(),
+             "Gives back the memory that is kept from run to run, unless one is under way.")
         .def("loops", &loops_of, "Per loop: elements, operands (form, step), instructions (op, a, b, c, imm), registers of the results, streams.")
         .def("attach", &attach, nb::arg("loop"), nb::arg("address"), nb::arg("path"),
              "Lets a loop run the function at an address; False, and nothing changes, if it gives other bits than the interpreter.");
