@@ -93,13 +93,23 @@ def train(
             if stop.is_set():
                 raise Stopped
             # Two states are alive: what comes after this one lies where the one before it was.
-            after = run.advance(t, state)
+            after: State | None = run.advance(t, state)
+            assert after is not None
             beside.begin(partial(keep, t, after))
             if t == checked and check is not None:
                 beside.wait()
+                if not isinstance(after, Resident):
+                    # It is on disk, and a step that is shown wants its memory.
+                    after = None
                 check_step(run.materialise(t, state), t, roots[-1], check)
-            state = after
+            state = _read_again(run, folder, t, state) if after is None else after
     return state, roots, resumed
+
+
+def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State) -> State:
+    """The tensors of S_t from the disk; a file that is damaged meanwhile is computed again."""
+    state, roots = folder.resume(run)
+    return state if len(roots) == t else run.advance(t, before)
 
 
 def settle(run: ClaimRun, place: Place, final: State, roots: Sequence[StateRoot], store: ContentStore) -> Material:

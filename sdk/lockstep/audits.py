@@ -217,11 +217,15 @@ def audit(
     published = _trace_if_reachable(store, claim, run.transitions)
     own: list[StateRoot] = []
     state = run.start
-    for t, after, root in run.states():
+    replay = run.states()
+    for t, after, root in replay:
         own.append(root)
         told(t, root)
         if published is not None and own[-1] != published[t - 1]:
             held = hold(run, [*own, *published[t:]])
+            # The step is computed once more to be shown: what it led to makes room.
+            replay.close()
+            del after
             held.hold(t, state)
             return Audit(False, t, held, published)
         state = after

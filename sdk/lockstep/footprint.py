@@ -95,7 +95,7 @@ def worker(programs: Schedule, params: JobParams) -> Need:
     """Of who trains a slot, defends the claim, and merges where the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs, params)
     payloads = params.slots * payload_bytes(programs)
-    return _fullest([*_of_slot(programs, constants, base, 0), _of_merge(programs, constants, base, payloads)])
+    return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
 
 
 def verifier(programs: Schedule, params: JobParams) -> Need:
@@ -107,7 +107,7 @@ def aggregator(programs: Schedule, params: JobParams) -> Need:
     """Of who fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
     payloads = params.slots * payload_bytes(programs)
-    return _of_merge(programs, merge.constants, checkpoint_bytes(programs, params), payloads)
+    return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs, params), payloads))
 
 
 ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
@@ -148,19 +148,18 @@ def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> li
         # The state that is read and the one that is written; what came before is hashed and on disk by then.
         Need(constants, base, 2 * step.results, payloads, step.arena),
         Need(constants, base, step.results + encode.results, payloads, encode.arena),
-        # A step as a game shows it: the state that it starts from, and the one that it led to.
-        Need(constants, base, 2 * step.results, payloads, 0, step.shown),
+        # A step as a game shows it, from the state before it.
+        Need(constants, base, step.results, payloads, 0, step.shown),
     ]
 
 
-def _of_merge(programs: Schedule, constants: int, base: int, payloads: int) -> Need:
+def _of_merge(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
     """A merge, and the same as a game shows it."""
     merge = of_program(programs.merge)
-    return max(
-        Need(constants, base, 2 * merge.results, payloads, merge.arena),
-        Need(constants, base, merge.results, payloads, 0, merge.shown),
-        key=lambda need: need.total,
-    )
+    return [
+        Need(constants, base, merge.results, payloads, merge.arena),
+        Need(constants, base, 0, payloads, 0, merge.shown),
+    ]
 
 
 def _fullest(needs: Iterable[Need]) -> Need:

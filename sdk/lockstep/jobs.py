@@ -7,7 +7,7 @@ bits. Nothing here talks to a chain; `load` reads a content store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -308,7 +308,7 @@ class ClaimRun:
         instead = partial(self.job.give_up, program)
         return materialise(self.job.showing(program), state, self.context(t), self.job.dataset, instead)
 
-    def states(self, after: int = 0, state: State | None = None) -> Iterator[tuple[int, State, StateRoot]]:
+    def states(self, after: int = 0, state: State | None = None) -> Generator[tuple[int, State, StateRoot]]:
         """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
 
         A state is hashed by all threads before the next one is computed: two are alive at a time.

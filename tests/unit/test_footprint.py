@@ -27,7 +27,7 @@ from lockstep.training.job import Batch, training_job
 from lockstep.training.models import CNN, GPT, MLP, CNNConfig, GPTConfig, Llama, LlamaConfig, MLPConfig
 from lockstep.training.strategies import diloco
 
-OVER, UNDER = 1.10, 0.97
+OVER, UNDER = 1.05, 0.97
 """What is predicted, over what is measured beside the interpreter: never much more, and hardly less."""
 SMALL = 8_000_000
 """Less than that is no tensor's: code that is loaded, a hash tree."""
@@ -55,18 +55,18 @@ begun = peak()
 layout, quarter = schedule.merge.output_layout, 1 << params.shared_depth
 genesis = Checkpoint(full(layout[:quarter]), full(layout[quarter:]))
 job = Job(JobId(bytes(32)), params, None, schedule, rows, genesis)
-if phase == "merge":
+if phase.startswith("merge"):
     payloads = [full(job.payload_layout) for _ in range(params.slots)]
     run = merge_run(job, genesis, payloads, Seed(bytes(32)), 0)
 else:
     run = slot_run(job, genesis, Seed(bytes(32)), 0, 0)
-if phase == "step":
+if phase in ("step", "merge"):
     for _ in run.states():
         pass
 else:
-    state = before = run.start
-    for t in range(1, min(2, run.transitions) + 1):
-        before, state = state, run.advance(t, state)
+    t = min(2, run.transitions)
+    before = run.state_before(t)
+    job.turn_to(None)
     step = run.materialise(t, before)
     step.graph
     step.output(max(range(len(step.program.ops)), key=lambda op: step.program.held_bytes([op])))
@@ -133,8 +133,10 @@ def test_what_is_predicted_is_what_a_process_takes(name: str, tmp_path: Path) ->
     constants, base = footprint._constants(programs), footprint.checkpoint_bytes(programs, params)
     *trained, shown = footprint._of_slot(programs, constants, base, 0)
     step = footprint._fullest(trained)
-    merge = footprint._of_merge(programs, constants, base, params.slots * footprint.payload_bytes(programs))
-    for phase, need in (("step", step), ("shown", shown), ("merge", merge)):
+    merge, merge_shown = footprint._of_merge(
+        programs, constants, base, params.slots * footprint.payload_bytes(programs)
+    )
+    for phase, need in (("step", step), ("shown", shown), ("merge", merge), ("merge shown", merge_shown)):
         predicted, measured = need.total - PROCESS_BYTES, taken(tmp_path, phase)
         print(phase, predicted, measured, predicted / measured)
         slack = SMALL if measured < SMALL else 0

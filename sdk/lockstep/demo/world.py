@@ -67,11 +67,13 @@ class World:
         return self.group.start(name, [*arguments, *common], {"LOCKSTEP_LISTEN_SECONDS": "0", **(env or {})})
 
 
-def build(folder: Path, group: Group, seed: int, devnet: Devnet, names: list[str]) -> World:
+def build(
+    folder: Path, group: Group, seed: int, devnet: Devnet, names: list[str], unbond: Seconds = UNBOND_SECONDS
+) -> World:
     """Deploy, serve storage, make every party's keys, give everybody tokens."""
     deployer = devnet.account("deployer")
     storage = group.start("storage", ["storage", "serve", "--home", str(folder / "storage"), "--port", "0"])
-    addresses = deploy(devnet.w3, deployer, unbond_seconds=UNBOND_SECONDS)
+    addresses = deploy(devnet.w3, deployer, unbond_seconds=unbond)
     addresses.save(folder / "deployment.json")
     contracts = Contracts.at(devnet.w3, addresses)
     accounts = {name: devnet.account(name) for name in names}
