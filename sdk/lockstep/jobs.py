@@ -305,6 +305,8 @@ class ClaimRun:
 
     def show(self, program: Program, t: int, state: State) -> StepTrace:
         """`materialise` with a Program in the place of transition t's. A device that fails on the way is given up."""
+        # To show a step takes what the next run would have found.
+        self.job.turn_to(None)
         instead = partial(self.job.give_up, program)
         return materialise(self.job.showing(program), state, self.context(t), self.job.dataset, instead)
 

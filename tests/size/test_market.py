@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from dataclasses import replace
@@ -62,6 +63,7 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
             requester.quote(job), budget=Wei(ROUNDS * (WORKERS * TERMS.slot_price + TERMS.merge_price))
         )
         del job, model
+        gc.collect()
         submitted = time.monotonic()
         url = coordinator.wait_for("ready", READY_SECONDS)["url"]
         watched = ["--coordinator", url]

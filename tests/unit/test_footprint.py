@@ -66,7 +66,6 @@ if phase in ("step", "merge"):
 else:
     t = min(2, run.transitions)
     before = run.state_before(t)
-    job.turn_to(None)
     step = run.materialise(t, before)
     step.graph
     step.output(max(range(len(step.program.ops)), key=lambda op: step.program.held_bytes([op])))
