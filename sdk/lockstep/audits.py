@@ -229,7 +229,6 @@ def audit(
             held.hold(t, state)
             return Audit(False, t, held, published)
         state = after
-    run.job.turn_to(None)
     held = hold(run, own)
     if trace_root(own) == claim.trace_root:
         return Audit(True, None, held, published, state)

@@ -313,12 +313,16 @@ class ClaimRun:
     def states(self, after: int = 0, state: State | None = None) -> Generator[tuple[int, State, StateRoot]]:
         """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
 
-        A state is hashed by all threads before the next one is computed: two are alive at a time.
+        A state is hashed by all threads before the next one is computed: two are alive at a time. Whoever has seen
+        enough leaves no memory behind.
         """
         current = self.start if state is None else state
-        for t in range(after + 1, self.transitions + 1):
-            current = self.advance(t, current)
-            yield t, current, self.root(t, current, self.job.threads)
+        try:
+            for t in range(after + 1, self.transitions + 1):
+                current = self.advance(t, current)
+                yield t, current, self.root(t, current, self.job.threads)
+        finally:
+            self.job.turn_to(None)
 
     def state_before(self, t: int) -> State:
         """The tensors of S_{t-1}, run again from S_0."""
