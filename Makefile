@@ -110,7 +110,11 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: Python with branch
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "slow and not size" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "slow and not size and not faults" $(PYTEST_ARGS)
+
+.PHONY: test-faults
+test-faults: setup ## markets whose processes are killed, cut off, and short of disk, on twenty schedules: half an hour
+	$(BIN)/pytest -n $(JOBS) -s -m faults $(PYTEST_ARGS)
 
 .PHONY: test-size
 test-size: setup ## markets of models of real size, one after the other: 20 GB of memory, many minutes

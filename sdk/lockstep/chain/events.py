@@ -175,29 +175,17 @@ class EventReader:
 
         A provider that is silent instead costs a timeout a try: the caller comes back later, and asks for fewer.
         """
-        from requests import HTTPError, Timeout
-        from web3.exceptions import Web3Exception
+        from requests import Timeout
 
         try:
-            return self._w3.eth.get_logs({"address": self._addresses, "fromBlock": first, "toBlock": last})
-        except Web3Exception as failure:
-            refusal: Exception = failure
+            logs = logs_of(self._w3, {"address": self._addresses}, first, last)
         except Unreachable as failure:
-            cause = failure.__cause__
-            if isinstance(cause, Timeout):
+            if isinstance(failure.__cause__, Timeout):
                 self._ask_for_less(first, last)
-                raise
-            status = getattr(cause.response, "status_code", 0) if isinstance(cause, HTTPError) else 0
-            if status not in TOO_MUCH_STATUSES:
-                raise
-            refusal = failure
-        if first == last:
-            raise Unreachable(
-                f"the provider refuses the logs of block {last}: {refusal}", "use another RPC provider, or a node"
-            ) from refusal
-        # INVARIANT: what a provider refuses to say at once is asked for in halves.
-        self._ask_for_less(first, last)
-        return None
+            raise
+        if logs is None:
+            self._ask_for_less(first, last)
+        return logs
 
     def _ask_for_less(self, first: int, last: int) -> None:
         """Halve the span below what these blocks were."""
@@ -264,6 +252,33 @@ class EventReader:
         log.warning(
             "unreadable log", contract=contract, why=why, block=entry["blockNumber"], transaction="0x" + key[0].hex()
         )
+
+
+def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[Any] | None:
+    """The logs of these blocks that a query (address, topics) is about; None if the provider refuses so many.
+
+    Raises `Unreachable` if it does not answer, or refuses the logs of a single block.
+    """
+    from requests import HTTPError
+    from web3.exceptions import Web3Exception
+
+    request: Any = {**query, "fromBlock": first, "toBlock": last}
+    try:
+        return list(w3.eth.get_logs(request))
+    except Web3Exception as failure:
+        refusal: Exception = failure
+    except Unreachable as failure:
+        cause = failure.__cause__
+        status = getattr(cause.response, "status_code", 0) if isinstance(cause, HTTPError) else 0
+        if status not in TOO_MUCH_STATUSES:
+            raise
+        refusal = failure
+    # INVARIANT: what a provider refuses to say at once is asked for in halves.
+    if first < last:
+        return None
+    raise Unreachable(
+        f"the provider refuses the logs of block {last}: {refusal}", "use another RPC provider, or a node"
+    ) from refusal
 
 
 @cache

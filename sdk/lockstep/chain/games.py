@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, contracts
+from lockstep.chain.events import CHUNK_BLOCKS, logs_of
 from lockstep.protocol import game, moves
 from lockstep.protocol.claims import body_hash
 from lockstep.protocol.errors import Mismatch, NotFoundError
@@ -54,19 +55,35 @@ def read(contract: contracts.Game, game_id: GameId, block: int | str = "latest")
 
 def log(contract: contracts.Game, game_id: GameId, from_block: int = 0) -> list[moves.Event]:
     """The game's events so far, in order: all that honest play needs to know of the other side."""
-    return [decode(entry) for entry in _logs(contract, from_block, [None, "0x" + game_id.hex()])]
+    opened = _topic("Opened")
+    return [decode(entry) for entry in _logs(contract, from_block, [None, "0x" + game_id.hex()], opened)]
 
 
 def opened(contract: contracts.Game, claim: ClaimId, from_block: int = 0) -> list[GameId]:
     """The games opened on a claim, in order."""
-    topic = keccak(artifacts.signature(contract.artifact.entries("event")["Opened"]).encode())
-    logs = _logs(contract, from_block, ["0x" + topic.hex(), None, "0x" + claim.hex()])
+    logs = _logs(contract, from_block, ["0x" + _topic("Opened").hex(), None, "0x" + claim.hex()])
     return [GameId(bytes(entry["topics"][1])) for entry in logs]
 
 
-def _logs(contract: contracts.Game, from_block: int, topics: list[Any]) -> list[LogReceipt]:
-    request: Any = {"address": contract.address, "fromBlock": from_block, "topics": topics}
-    return list(contract.w3.eth.get_logs(request))
+def _logs(contract: contracts.Game, from_block: int, topics: list[Any], first: bytes | None = None) -> list[LogReceipt]:
+    """The latest block's first, back to the entry with the topic `first` or to `from_block`; returned in order.
+
+    A game is short beside its chain, and providers limit the blocks of a request.
+    """
+    query, span = {"address": contract.address, "topics": topics}, CHUNK_BLOCKS
+    last = int(contract.w3.eth.block_number)
+    found: list[LogReceipt] = []
+    while last >= from_block:
+        begin = max(from_block, last - span + 1)
+        part = logs_of(contract.w3, query, begin, last)
+        if part is None:
+            span = max(1, (last - begin + 1) // 2)
+            continue
+        found = part + found
+        if any(entry["topics"][0] == first for entry in part):
+            break
+        last = begin - 1
+    return found
 
 
 def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.Claim:
@@ -107,6 +124,10 @@ def decode(entry: LogReceipt) -> moves.Event:
     decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
     values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
     return _DECODERS[event["name"]](values)
+
+
+def _topic(event: str) -> bytes:
+    return next(topic for topic, entry in _events().items() if entry["name"] == event)
 
 
 @cache

@@ -3,6 +3,7 @@
 submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write (SQLite) -> broadcast
 wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
 after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
+after a reorganisation: what is mined no more, by the account's nonce, is broadcast again in its place
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lockstep.chain import reverts
 from lockstep.chain.contracts import Call, revert_data
 from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater
+from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -125,6 +127,7 @@ class Outbox:
         `check` runs the call first and raises the rule that it would break, before anything is signed.
         """
         with self._lock:
+            self._restore()
             if self._row(key) is not None:
                 return
             if check:
@@ -153,6 +156,8 @@ class Outbox:
             with self._lock:
                 receipt = self._settle(key)
                 if receipt is None and time.monotonic() >= raise_fee_at:
+                    self._restore()
+                    self._close_gaps(key)
                     self._send_again(key)
                     raise_fee_at = time.monotonic() + STUCK_SECONDS
             if receipt is not None:
@@ -172,6 +177,7 @@ class Outbox:
     def recover(self) -> list[str]:
         """Broadcasts everything written and not mined, lowest nonce first; returns the keys. Called on opening."""
         with self._lock:
+            self._restore()
             rows = self._database.execute(
                 "SELECT key, raw FROM transactions WHERE account=? AND genesis=? AND state='sent' ORDER BY nonce",
                 (self.address, self._genesis),
@@ -225,8 +231,47 @@ class Outbox:
         written = self._database.execute(
             "SELECT MAX(nonce) FROM transactions WHERE account=? AND genesis=?", (self.address, self._genesis)
         ).fetchone()[0]
-        mined = self._w3.eth.get_transaction_count(self._account.address, "latest")
+        mined = self._mined()
         return mined if written is None else max(mined, written + 1)
+
+    def _mined(self) -> int:
+        """Transactions of the account that are on the chain: the next one's nonce."""
+        return self._w3.eth.get_transaction_count(self._account.address, "latest")
+
+    def _restore(self) -> None:
+        """Broadcast again what a reorganisation took off the chain.
+
+        INVARIANT: a receipt counts as long as the chain has counted its nonce; whoever acts on the chain as it is now,
+        under a key that was mined on another, finds it sent, not done.
+        """
+        first = self._mined()
+        gone = self._database.execute(
+            "SELECT key, raw FROM transactions WHERE account=? AND genesis=? AND nonce>=? AND state!='sent' "
+            "ORDER BY nonce",
+            (self.address, self._genesis, first),
+        ).fetchall()
+        for row in gone:
+            self._database.execute(
+                "UPDATE transactions SET state='sent', receipt=NULL WHERE key=? AND account=? AND genesis=?",
+                (row["key"], self.address, self._genesis),
+            )
+            self._broadcast(row["raw"])
+
+    def _close_gaps(self, key: str) -> None:
+        """Before a transaction that waits: nonces that a reorganisation freed and whose keys were forgotten.
+
+        Nothing after them is mined until something takes them: a transfer of nothing to ourselves.
+        """
+        row = self._row(key)
+        assert row is not None
+        written = self._database.execute(
+            "SELECT nonce FROM transactions WHERE account=? AND genesis=?", (self.address, self._genesis)
+        )
+        free = set(range(self._mined(), row["nonce"])) - {nonce for (nonce,) in written}
+        for nonce in sorted(free):
+            filler = self._sign(f"gap/{nonce}", Call(Address(self.address), b"", 21_000, "gap"), nonce, *self._fees())
+            self._insert(filler)
+            self._broadcast(filler["raw"])
 
     def _fees(self) -> tuple[int, int]:
         """(tip, max fee) per gas: twice the base fee leaves room for six full blocks."""

@@ -45,6 +45,8 @@ class World:
     group: Group
     seed: int
     parties: list[Party] = field(default_factory=list)
+    rpc: dict[str, str] = field(default_factory=dict)
+    """A party's own way to the chain, where it has one."""
 
     def account(self, name: str) -> LocalAccount:
         """The funded account of a party."""
@@ -59,7 +61,7 @@ class World:
         cheat = (env or {}).get("LOCKSTEP_CHEAT")
         self.parties.append(Party(role, Address(self.account(name).address), cheat))
         common = [
-            "--rpc", self.devnet.url, "--storage", self.storage_url,
+            "--rpc", self.rpc.get(name, self.devnet.url), "--storage", self.storage_url,
             "--deployment", str(self.folder / "deployment.json"),
             "--home", str(self.home(name)), "--password-file", str(self.home(name) / "password"),
         ]  # fmt: skip

@@ -12,12 +12,12 @@ from eth_account.signers.local import LocalAccount
 from web3.types import RPCEndpoint
 
 from lockstep.chain import outbox as outbox_module
-from lockstep.chain.contracts import Contracts
+from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
-from lockstep.protocol.types import Wei
+from lockstep.protocol.types import Address, Wei
 from tests.unit.chain.conftest import OpenOutbox
 
 pytestmark = pytest.mark.chain
@@ -85,10 +85,10 @@ import os, signal, sys
 from pathlib import Path
 from eth_account import Account
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.contracts import Contracts
+from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
-from lockstep.protocol.types import Wei
+from lockstep.protocol.types import Address, Wei
 
 w3 = connect({devnet.url!r})
 addresses = Addresses.load(Path({str(tmp_path / "addresses.json")!r}))
@@ -226,3 +226,42 @@ def test_another_chain_with_the_same_id_has_its_own_rows(devnet: Devnet, contrac
 def test_waiting_for_what_was_not_submitted_is_an_error(rich: LocalAccount, open_outbox: OpenOutbox) -> None:
     with pytest.raises(ChainError, match="nothing was submitted"):
         open_outbox(rich).wait("never")
+
+
+def _gift(wei: int) -> Call:
+    """A transfer of the chain's own coin."""
+    return Call(Address(STRANGER), b"", 21_000, "gift", wei)
+
+
+def test_what_a_reorganisation_took_off_the_chain_is_sent_again(tmp_path: Path) -> None:
+    with Devnet(tmp_path, block_seconds=0) as devnet:
+        outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
+        first = outbox.send(_gift(1), "first")
+        outbox.send(_gift(10), "second")
+        devnet._request("anvil_reorg", [1, []])
+        assert devnet.w3.eth.get_balance(STRANGER) == 1, "its block is another now, and empty"
+        outbox.submit(_gift(10), "second")
+        assert outbox.wait("second", 20).succeeded
+        assert devnet.w3.eth.get_balance(STRANGER) == 11, "whoever asks for it again has it done"
+        assert outbox.receipt("first") == first, "what stands is left alone"
+
+        outbox.send(_gift(100), "third")
+        devnet._request("anvil_reorg", [1, []])
+        assert outbox.send(_gift(1000), "fourth", timeout=20).succeeded
+        assert outbox.wait("third", 20).succeeded
+        assert devnet.w3.eth.get_balance(STRANGER) == 1111, "and so has whoever asks for something later"
+        outbox.close()
+
+
+def test_a_nonce_that_nobody_remembers_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.3)
+    with Devnet(tmp_path, block_seconds=0) as devnet:
+        outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
+        outbox.send(_gift(1), "forgotten")
+        outbox.send(_gift(10), "kept")
+        outbox.forget("forgotten")
+        devnet._request("anvil_reorg", [2, []])
+        outbox.submit(_gift(10), "kept")
+        assert outbox.wait("kept", 20).succeeded
+        assert devnet.w3.eth.get_balance(STRANGER) == 10
+        outbox.close()
