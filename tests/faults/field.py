@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -87,7 +88,7 @@ class Field:
         self.folder, self.schedule = folder, schedule
         self.library = shim(folder)
         self.devnet = Devnet(folder / "chain")
-        self.group = Group(folder / "logs")
+        self.group = Group(folder / "logs", self._write_down)
         self.parties: dict[str, Party] = {}
         self.proxies: dict[str, RpcProxy] = {}
         self.up_at: dict[str, float] = {}
@@ -104,6 +105,11 @@ class Field:
         for proxy in self.proxies.values():
             proxy.close()
         self.devnet.stop()
+
+    def _write_down(self, name: str, event: dict[str, Any]) -> None:
+        """What a party told, beside its log: for whoever looks at a run that went wrong."""
+        with (self.folder / "logs" / f"{name}.out").open("a") as told:
+            told.write(json.dumps(event) + "\n")
 
     # -- before
 
