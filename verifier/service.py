@@ -27,6 +27,7 @@ from lockstep.docket import Docket
 from lockstep.invalidity import Undefendable, load, proof
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import ClaimRecord, GameRecord, Watcher
+from lockstep.machine import room_on_disk
 from lockstep.pace import AGAIN_SECONDS
 from lockstep.party import Head, Party
 from lockstep.protocol import honest
@@ -140,13 +141,14 @@ class Service:
             while True:
                 draining = stop.is_set()
                 try:
-                    head = self._party.head()
-                    # While it ends, every look counts: the last one pays the credits out.
-                    if head.number != seen or draining:
-                        self.step(head, draining)
-                        seen = head.number
-                    self._collect(head, draining)
-                    self._play(head)
+                    with room_on_disk():
+                        head = self._party.head()
+                        # While it ends, every look counts: the last one pays the credits out.
+                        if head.number != seen or draining:
+                            self.step(head, draining)
+                            seen = head.number
+                        self._collect(head, draining)
+                        self._play(head)
                     if draining and self._at_rest():
                         return
                 except Unreachable as error:
@@ -193,7 +195,8 @@ class Service:
     def _guarded(self, part: Callable[[], None]) -> None:
         """Do one part of a look; what goes wrong there is logged once, and tried again at the next block."""
         try:
-            part()
+            with room_on_disk():
+                part()
         except Unreachable:
             raise
         except LockstepError as error:

@@ -23,6 +23,7 @@ from lockstep.demands import Asks, to_demand
 from lockstep.guard.memory import Place as Signed
 from lockstep.guard.memory import Promise
 from lockstep.jobs import ClaimRun
+from lockstep.machine import is_full
 from lockstep.merging import RoundRecord
 from lockstep.protocol import claims
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
@@ -375,6 +376,9 @@ class Claimant:
         del self._work[claim]
         self._retry_at[claim] = Seconds(now + RETRY_SECONDS)
         if isinstance(error, Stopped):
+            return True
+        if is_full(error):
+            log.warning("claim not computed: the disk is full", claim=claim.hex())
             return True
         if not isinstance(error, LockstepError) or isinstance(error, DoctorError | GuardRefused):
             raise error

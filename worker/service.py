@@ -22,6 +22,7 @@ from lockstep.demands import Answers, Asks
 from lockstep.invalidity import Undefendable
 from lockstep.jobs import ClaimRun, Job
 from lockstep.ledger import JobLedger, Ledger
+from lockstep.machine import room_on_disk
 from lockstep.pace import ChainPace, LiveClaim, Pace
 from lockstep.party import Head
 from lockstep.protocol.errors import (
@@ -127,7 +128,8 @@ class Worker:
             self._start()
             while not self._finished():
                 try:
-                    self._tick()
+                    with room_on_disk():
+                        self._tick()
                     heard = time.monotonic()
                 except (Unreachable, TryLater) as error:
                     log.warning("waiting", code=error.code, message=error.message)
@@ -213,7 +215,8 @@ class Worker:
         """Do something about one job. What goes wrong there ends the joining of this job, and the process only if the
         machine or the account is at fault, and nothing that must be defended would go with it."""
         try:
-            work()
+            with room_on_disk():
+                work()
         except Unreachable:
             raise
         except TryLater as error:
@@ -312,7 +315,8 @@ class Worker:
 
     def _take(self, ledger: JobLedger, loaded: Future[tuple[JobParams, Job]]) -> None:
         try:
-            params, job = loaded.result()
+            with room_on_disk():
+                params, job = loaded.result()
         except (BlobMissing, Unreachable) as error:
             log.info("job not loaded yet", job=ledger.id.hex(), message=error.message)
             if isinstance(error, RowMissing):

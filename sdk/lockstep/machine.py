@@ -1,4 +1,4 @@
-"""The memory of this machine that its processes may take: physical memory, or what a cgroup leaves of it.
+"""What this machine has for its processes: memory (physical, or what a cgroup leaves of it), and room on its disk.
 
 held = memory()
 held.require(41_200_000_000)    # Unfit: needs 41.2 GB of memory, this machine has 23.4 GB (19.8 GB available)
@@ -6,13 +6,20 @@ held.require(41_200_000_000)    # Unfit: needs 41.2 GB of memory, this machine h
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.protocol.errors import Unfit
+from lockstep.protocol.errors import Unfit, Unreachable
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+UNWRITTEN = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CANTOPEN}
+"""How SQLite says that a file cannot grow, or that one beside it cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,26 @@ def memory(root: Path = Path("/")) -> Memory:
     for limit, used in _limits(root):
         total, available = min(total, limit), min(available, max(0, limit - used))
     return Memory(total, min(total, available))
+
+
+@contextmanager
+def room_on_disk() -> Iterator[None]:
+    """Turns a full disk into `Unreachable`: whoever waits for a chain that does not answer waits for room, too."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        if not is_full(error):
+            raise
+        raise Unreachable(
+            "nothing can be written: the disk is full", "free some space: it goes on by itself"
+        ) from error
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether something failed since the disk is full, which passes."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) in UNWRITTEN
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 def readable(count: int) -> str:

@@ -1,14 +1,17 @@
-"""What memory this machine has: physical, or what a cgroup leaves of it."""
+"""What memory this machine has (physical, or what a cgroup leaves of it), and what a full disk does."""
 
 from __future__ import annotations
 
+import errno
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from lockstep.machine import Memory, memory, readable
-from lockstep.protocol.errors import Unfit
+from lockstep.machine import Memory, is_full, memory, readable, room_on_disk
+from lockstep.protocol.errors import Unfit, Unreachable
 
 GIB = 1 << 30
 
@@ -79,3 +82,26 @@ def test_a_job_that_does_not_fit_is_refused_with_the_figure() -> None:
 @pytest.mark.parametrize(("count", "text"), [(999, "1.0 kB"), (12_300, "12.3 kB"), (5 * 10**12, "5.0 TB")])
 def test_bytes_are_read_in_powers_of_ten(count: int, text: str) -> None:
     assert readable(count) == text
+
+
+def full_database(folder: Path) -> sqlite3.Error:
+    """What SQLite raises when its file may not grow."""
+    with closing(sqlite3.connect(folder / "small.sqlite")) as database:
+        database.execute("CREATE TABLE t (x BLOB)")
+        database.execute("PRAGMA max_page_count = 3")
+        with pytest.raises(sqlite3.OperationalError) as caught:
+            database.execute("INSERT INTO t VALUES (zeroblob(100000))")
+    return caught.value
+
+
+def test_a_full_disk_is_waited_for_and_nothing_else_is(tmp_path: Path) -> None:
+    for passing in (OSError(errno.ENOSPC, "no space"), OSError(errno.EDQUOT, "quota"), full_database(tmp_path)):
+        with pytest.raises(Unreachable, match="the disk is full"), room_on_disk():
+            raise passing
+    for other in (FileNotFoundError(errno.ENOENT, "gone"), sqlite3.OperationalError("locked"), ValueError("x")):
+        with pytest.raises(type(other)), room_on_disk():
+            raise other
+        assert not is_full(other)
+    assert not is_full(None)
+    with room_on_disk():
+        pass
