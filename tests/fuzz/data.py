@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.fuzz.target import Run, refusals
+
+FRESH = OTHER_SIZE = 128
+"""First bytes from here on ask for what the cache does not hold, or for content of another size."""
 
 
 def manifest() -> tuple[Iterable[bytes], Run]:
@@ -96,9 +100,12 @@ def dataset() -> tuple[Iterable[bytes], Run]:
 def _held(block: bytes, blobs: dict[Any, bytes]) -> Any:
     """A store of one manifest and some blobs; of any other blob it has zeros, as many as are due."""
     from lockstep.protocol.types import Cid
+    from lockstep.storage.cache import BlobCache
     from lockstep.storage.directory import DirectoryStore
 
     class Held(DirectoryStore):
+        cache = BlobCache(Path("/nonexistent"), 0)
+
         def __init__(self) -> None:
             pass
 
@@ -133,14 +140,15 @@ def payload() -> tuple[Iterable[bytes], Run]:
             return
         due, carried = layouts[data[0] % len(layouts)]
         with refusals():
-            found = load_payload(_held(data[1:], {}), cid_of_block(b"x"), due, carried)
+            found = load_payload(_held(data[1:], {}), cid_of_block(b"x"), due, carried, fresh=data[0] >= FRESH)
             headers = [h for h in (*due, *carried) if h is not None]
             assert [x.shape for x in found] == [h.shape for h in headers], "shapes are those of the layout"
 
     seeds = [
-        bytes([k]) + encode_payload(tensors(due), form, tensors(carried))
+        bytes([k + first]) + encode_payload(tensors(due), form, tensors(carried))
         for k, (due, carried) in enumerate(layouts)
         for form in ("f32", INT8_FORMAT)
+        for first in (0, FRESH)
     ]
     return seeds, run
 
@@ -240,7 +248,7 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
     from lockstep.protocol.types import Cid
     from lockstep.storage.cid import cid_of_digest, parse_cid
     from lockstep.storage.dagpb import FileNode, Link
-    from lockstep.storage.unixfs import content_size, leaf_nodes, leaf_of, read_chunks
+    from lockstep.storage.unixfs import CHUNK_BYTES, content_size, leaf_nodes, leaf_of, read_chunks
 
     def cid(index: int, codec: Any) -> Cid:
         return cid_of_digest(bytes([index]) * 32, codec)
@@ -271,7 +279,8 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
             assert len(found) == size <= 1 << 10, "content has the size that its root says"
         with refusals():
             source, blob = Source(blocks), b""
-            for node, links in leaf_nodes(source, root, size := content_size(source, root)):
+            size = content_size(source, root) + (data[0] >= OTHER_SIZE)
+            for node, links in list(leaf_nodes(source, root, size)):
                 for link, leaf in zip(links, source.fetch_leaves(node, links), strict=True):
                     blob += leaf_of(link, leaf)
             assert len(blob) == size, "a blob has the size that is due"
@@ -285,6 +294,8 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
     lying = FileNode((Link(cid(1, "dag-pb"), 9, 99), Link(cid(0, raw), 5, 4)))
     endless = FileNode((Link(cid(0, "dag-pb"), 8, 99),))
     huge = FileNode((Link(cid(0, raw), 1 << 40, 4),))
+    whole = FileNode((Link(cid(0, raw), CHUNK_BYTES, 4),))
+    cut = FileNode((Link(cid(1, "dag-pb"), CHUNK_BYTES, 99), Link(cid(0, raw), 4, 4)))
     return [
         text(0, leaf),
         text(1, leaf, flat.encode()),
@@ -292,6 +303,8 @@ def unixfs() -> tuple[Iterable[bytes], Run]:
         text(1, leaf, flat.encode(), lying.encode()),
         text(1, endless.encode()),
         text(1, leaf, huge.encode()),
+        text(1, leaf, whole.encode(), cut.encode()),
+        text(OTHER_SIZE + 1, leaf, flat.encode()),
     ], run
 
 

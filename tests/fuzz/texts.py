@@ -40,7 +40,7 @@ def json() -> tuple[Iterable[bytes], Run]:
         b"[[],[]]",
         b'{"a": 1, "a": 2}',
     ]
-    seeds += ['"é"'.encode(), '"é"'.encode("latin-1"), b"[" + b" " * 2100 + b"]"]
+    seeds += [b"[1e999]", '"é"'.encode(), '"é"'.encode("latin-1"), b"[" + b" " * 2100 + b"]"]
 
     def run(data: bytes) -> None:
         with refusals():

@@ -7,7 +7,7 @@ Program is checked against its root after decoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -179,7 +179,7 @@ def _program_file(data: bytes, store: ContentStore | None, fresh: bool) -> tuple
     return fields, tuple(consts)
 
 
-def _beside(store: ContentStore, wanted: list[tuple[Cid, int]], fresh: bool) -> Iterator[tuple[memoryview, Digest]]:
+def _beside(store: ContentStore, wanted: list[tuple[Cid, int]], fresh: bool) -> list[tuple[memoryview, Digest]]:
     """(words, root of their leaves) of each large constant; the root is computed once for as long as its file is."""
     if fresh:
         for cid, _ in wanted:
@@ -188,8 +188,8 @@ def _beside(store: ContentStore, wanted: list[tuple[Cid, int]], fresh: bool) -> 
         found = store.blobs(wanted)
     except PayloadInvalid as error:
         raise ProgramInvalid(f"a Program's constant is not as long as its form: {error.message}", error.hint) from error
-    for (cid, _), data in zip(wanted, found, strict=True):
-        yield data, store.cache.tree(cid, partial(data_root, data))
+    named = zip((cid for cid, _ in wanted), found, strict=True)
+    return [(data, store.cache.tree(cid, partial(data_root, data))) for cid, data in named]
 
 
 def _misplaced(header: TensorHeader, what: str) -> ProgramInvalid:
