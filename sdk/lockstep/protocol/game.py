@@ -124,7 +124,7 @@ class Claim:
 
     def facts(self, t: int, carried: moves.Proof) -> Facts:
         """What is certain of transition t: the market's answer to a game (JobMarket.factsOf)."""
-        # INVARIANT: what is carried is what was claimed.
+        # The market refuses what was not claimed.
         if t == 1 and self.carried and carried != self.carried:
             raise Refused("CommitmentMismatch")
         return Facts(

@@ -44,6 +44,10 @@ class Table(Generic[K, V]):
             return self._new[key]
         return self._old.get(key, self.zero)
 
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The entry, or `default` where it is zero."""
+        return self[key] if key in self else default
+
     def __contains__(self, key: K) -> bool:
         return self[key] != self.zero
 
