@@ -22,12 +22,13 @@ from lockstep.protocol.jobs import (
     Reveal,
     Round,
 )
-from lockstep.protocol.market import views
+from lockstep.protocol.market import availability, views
 from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
 from lockstep.protocol.market.state import Deployment, NoArbiter, State, Table
-from lockstep.protocol.market.types import Asked, Demand, Duty, Keeper, Lock, Outcome, Unbond, Word
+from lockstep.protocol.market.types import Asked, Demand, Duty, Keeper, Lock, Outcome, Row, Shown, Unbond, Word
 from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
+from lockstep.protocol.validator import Code
 
 GENESIS = Block(1, Seconds(1))
 """Of acts that no block matters to."""
@@ -435,6 +436,42 @@ class Availability:
     def by_claim(self) -> Table[ClaimId, Asked]:
         return self.market.ledger.state.asked
 
-    def do(self, function: str, block: Block, sender: Address, *arguments: Any, data: bytes = b"") -> Any:
-        """One call."""
+    def unavailable(self, block: Block, sender: Address, job: JobId, r: int, slot: int, wanted: int) -> Digest:
+        demand: Digest = self._do("unavailable", block, sender, job, r, slot, wanted)
+        return demand
+
+    def answer(self, block: Block, demand: Digest, body: Body, code: Code, shown: Sequence[Shown]) -> None:
+        self._do("answer", block, ZERO_ADDRESS, demand, body, code, shown)
+
+    def settle(self, block: Block, demand: Digest) -> None:
+        self._do("settle", block, ZERO_ADDRESS, demand)
+
+    def demand_row(self, block: Block, sender: Address, job: JobId, row: int) -> Digest:
+        demand: Digest = self._do("demandRow", block, sender, job, row)
+        return demand
+
+    def answer_row(
+        self, block: Block, sender: Address, data: bytes, job: JobId, row: int, tree: Digest, begin: int,
+        rows: Sequence[Row],
+    ) -> None:  # fmt: skip
+        """`data` are the transaction's."""
+        self._do("answerRow", block, sender, job, row, tree, begin, rows, data=data)
+
+    def void_for_row(self, block: Block, job: JobId, row: int) -> None:
+        self._do("voidForRow", block, ZERO_ADDRESS, job, row)
+
+    def commit(self, block: Block, sender: Address, digests: Sequence[Digest]) -> None:
+        self._do("commit", block, sender, digests)
+
+    def missing(self, claim: ClaimId) -> bool:
+        """In the block of the last act."""
+        return views.missing(self.market.ledger.state, self.market.ledger.block, claim)
+
+    def seed_of(self, block: Block, demand: Digest) -> Digest:
+        return availability.seed_of(self.market.ledger.state, block, demand)
+
+    def row_bond_of(self, job: JobId, row: int) -> Wei:
+        return availability.row_bond_of(self.market.ledger.state, job, row)
+
+    def _do(self, function: str, block: Block, sender: Address, *arguments: Any, data: bytes = b"") -> Any:
         return self.market.ledger.do("Availability", function, sender, *arguments, block=block, data=data)

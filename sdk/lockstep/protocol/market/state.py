@@ -46,7 +46,8 @@ class Table(Generic[K, V]):
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """The entry, or `default` where it is zero."""
-        return self[key] if key in self else default
+        found = self[key]
+        return default if found == self.zero else found
 
     def __contains__(self, key: K) -> bool:
         return self[key] != self.zero
