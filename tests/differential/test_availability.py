@@ -30,6 +30,7 @@ from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, St
 from lockstep.protocol.validator import Code, Parts
 from tests import arena, invalid
 from tests.support.ledger import Availability, Market
+from tests.support.replay import replayed
 
 pytestmark = pytest.mark.chain
 
@@ -563,3 +564,10 @@ def test_half_of_the_leaves_are_the_askers_choice() -> None:
 
 def test_an_op_of_the_payload_has_the_header_of_its_descriptor() -> None:
     assert ENCODE.output_layout[0] == TensorHeader(F32, (700,))
+
+
+def test_every_transaction_of_these_demands_replays_in_the_twin(both: Both) -> None:
+    """Events and their bytes, and every stored word."""
+    replay = replayed(both.arena.devnet.w3, both.arena.contracts.addresses)
+    assert replay.calls["Availability.unavailable"] > 5, replay.calls
+    assert replay.refused.total() > 5, replay.refused
