@@ -16,7 +16,7 @@ from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
 from lockstep.protocol.program import CHUNK, Alias, Op
-from lockstep.protocol.reverts import HINTS, ChainRevert
+from lockstep.protocol.reverts import HINTS, ChainRevert, described
 from lockstep.protocol.statement import Statement, keccak
 from lockstep.protocol.types import (
     Address,
@@ -46,7 +46,7 @@ class Refused(ChainRevert):
     """A move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: Any) -> None:
-        super().__init__(rule, values, f"{rule}{values}", HINTS[rule], f"chain.{rule}")
+        super().__init__(rule, values, described(rule, values), HINTS[rule], f"chain.{rule}")
 
 
 class Arbiter(Protocol):

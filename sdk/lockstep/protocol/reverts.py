@@ -107,13 +107,18 @@ class FundsRevert(Reverted, FundsError):
     """A rule that asks for more tokens."""
 
 
+def described(rule: str, values: tuple[Any, ...]) -> str:
+    """Name(value, value, ...), bytes in hexadecimal."""
+    shown = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else str(a) for a in values)
+    return f"{rule}({shown})"
+
+
 def revert(name: str, *arguments: Any) -> ChainRevert | FundsRevert:
     """The error for a broken rule; `arguments` as the Solidity error has them."""
-    shown = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else str(a) for a in arguments)
     kind = FundsRevert if name in _FUNDS else ChainRevert
     prefix = "funds" if name in _FUNDS else "chain"
     hint = HINTS.get(name, "look the rule up in docs/protocol.md")
-    return kind(name, arguments, f"{name}({shown})", hint, f"{prefix}.{name}")
+    return kind(name, arguments, described(name, arguments), hint, f"{prefix}.{name}")
 
 
 def overflow() -> ChainRevert | FundsRevert:
