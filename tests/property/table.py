@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, moves
-from lockstep.protocol.docket import Docket
+from lockstep.protocol.dispute.docket import Docket
 from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.moves import Event, Move, Phase, Verdict
 from lockstep.protocol.openings import OpeningWrong

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.docket import SCAN, Docket
+from lockstep.protocol.dispute.docket import SCAN, Docket
 from lockstep.protocol.game import Game
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.moves import Phase, Resolve

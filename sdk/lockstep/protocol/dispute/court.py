@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lockstep.protocol import claims, game, moves
 from lockstep.protocol.claims import claim_id
+from lockstep.protocol.dispute.docket import SCAN, Docket
 from lockstep.protocol.game import NO_GAME, Claim, Game
 from lockstep.protocol.jobs import NO_SEED, NO_STATE, ZERO, ZERO_ADDRESS, Body, Facts, GameTerms
 from lockstep.protocol.market import vault, verdicts
@@ -34,10 +35,6 @@ from lockstep.protocol.types import (
     Wei,
 )
 
-SCAN = 8
-"""Games that one verdict looks at, from the earliest that may be live."""
-WINNERS = 3
-"""Challengers who share a prize."""
 TRANSACTION_GAS, BYTE_GAS = 21_000, 16
 """Gas of a transaction before its first instruction, and of a byte of its data that is not zero."""
 MAX_SPENT = (1 << 24) - 1
@@ -190,33 +187,26 @@ def _close(d: Draft, id_: GameId, verdict: Verdict) -> None:
 
 def _award(d: Draft, claim: ClaimId, t: int, first: Address, spent: int) -> None:
     """The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back,
-    too. A game beyond SCAN from the earliest live one has no part: a verdict costs the same however many games there
-    are."""
-    winners, refunds = [first], [(first, spent)]
-    begin = d.first_live[claim]
-    for number in range(begin, begin + SCAN):
-        id_ = d.games_on[claim, number]
-        if id_ is None:
-            break
-        g = d.games[id_]
-        if g.phase == Phase.CLOSED:
-            continue
-        if len(winners) < WINNERS:
-            winners.append(g.challenger)
-        refunds.append((g.challenger, g.spent))
-    verdicts.on_convicted(d, d.at.game, claim, t, winners, refunds)
+    too."""
+    docket, games = _docket(d, claim)
+    award = docket.award(games, first, spent)
+    verdicts.on_convicted(d, d.at.game, claim, t, award.winners, award.gas)
 
 
 def _skip_closed(d: Draft, claim: ClaimId) -> None:
     """Some steps at a time, as games close."""
-    begin = at = d.first_live[claim]
-    while at < begin + SCAN:
-        id_ = d.games_on[claim, at]
-        if id_ is None or d.games[id_].phase != Phase.CLOSED:
-            break
-        at += 1
-    if at != begin:
-        d.first_live[claim] = at
+    docket, games = _docket(d, claim)
+    docket.skip_closed(games)
+    if docket.first_live:
+        d.first_live[claim] += docket.first_live
+
+
+def _docket(d: Draft, claim: ClaimId) -> tuple[Docket, dict[GameId, Game]]:
+    """The games on a claim that a verdict looks at."""
+    begin = d.first_live[claim]
+    listed = [d.games_on[claim, number] for number in range(begin, begin + SCAN)]
+    known = [id_ for id_ in listed if id_ is not None]
+    return Docket(known), {id_: d.games[id_] for id_ in known}
 
 
 # -- what the rules ask ------------------------------------------------------------------------------------------------
