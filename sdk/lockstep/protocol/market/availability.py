@@ -303,7 +303,9 @@ def _tensor(header: ProgramHeader, entry: int, code: Code, s: Shown) -> TensorHe
         merkle.require(code.ops_root, merkle.leaf(s.descriptor), alias.index, ceil_log2(header.n), s.descriptor_proof)
         return Op.decode(s.descriptor).header
     tensor = header.inputs[alias.index]
-    assert tensor is not None, "a Program that names EMPTY is void"
+    if tensor is None:
+        # The rank of EMPTY, less one: a Program that names it is void.
+        raise overflow()
     return tensor
 
 
