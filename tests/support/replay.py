@@ -139,13 +139,14 @@ class Replay:
 
     def run(self) -> Replay:
         """From the deployment to the latest block."""
-        for number in range(self.addresses.block, self.w3.eth.block_number + 1):
+        last = self.w3.eth.block_number
+        for number in range(self.addresses.block, last + 1):
             found = self.w3.eth.get_block(number, full_transactions=True)
             block = Block(number, Seconds(found["timestamp"]), self._hashes, found.get("baseFeePerGas", 0))
             for transaction in found["transactions"]:
                 if transaction["to"] in self._names:  # type: ignore[index, typeddict-item]
                     self._replay(block, transaction)
-        for what, said, mine in self._stored():
+        for what, said, mine in self._stored(last):
             if plain(said) != plain(mine):
                 self.differences.append(f"{what}: the contract has {said}, the twin {mine}")
         return self
@@ -195,7 +196,7 @@ class Replay:
         answer = self.w3.provider.make_request("debug_traceTransaction", ["0x" + bytes(hash_).hex(), quiet])  # type: ignore[arg-type]
         return reverts.decode(bytes.fromhex(answer["result"]["returnValue"].removeprefix("0x"))).message
 
-    def _stored(self) -> Iterator[tuple[str, Any, Any]]:
+    def _stored(self, last: int) -> Iterator[tuple[str, Any, Any]]:
         """Every entry of the twin's tables, and what the contract that stores it answers."""
         s = self.state
         keys: list[tuple[str, str, tuple[Any, ...]]] = [
@@ -216,10 +217,10 @@ class Replay:
             *(("DisputeGame", "game", (id_,)) for id_ in s.games),
             *(("DisputeGame", "defending", (c.worker,)) for c in s.claims.values()),
         ]
-        found = self.w3.eth.get_block("latest")
+        found = self.w3.eth.get_block(last)
         block = Block(found["number"], Seconds(found["timestamp"]), self._hashes, found.get("baseFeePerGas", 0))
         for contract, function, key in keys:
-            said = getattr(self._contract(contract).functions, function)(*key).call()
+            said = getattr(self._contract(contract).functions, function)(*key).call(block_identifier=last)
             yield f"{contract}.{function}{key}", said, view(s, block, contract, function, *key)
 
     @cache  # noqa: B019 - as long as the replay
