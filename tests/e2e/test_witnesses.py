@@ -13,7 +13,7 @@ from tests.e2e.market import Market, kill, wait_for, wait_until
 from tests.e2e.test_verifier import lie
 from tests.watching import PlayedWitness
 
-pytestmark = [[pytest.mark.slow, pytest.mark.chain], pytest.mark.usefixtures("in_the_twin")]
+pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.usefixtures("in_the_twin")]
 
 FEE, STAKE = Wei(10**17), Wei(2 * 10**18)
 UNPUBLISHED = dict.fromkeys(range(3), Cid(""))
