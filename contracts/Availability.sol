@@ -16,7 +16,7 @@ import {Statement} from "./libraries/Statement.sol";
 
 /// @title Availability
 /// @notice Demands with a bond, a beacon and an answer window: data that nobody posts cannot decide anything.
-/// @dev The Python twin is protocol/availability.py: the same names in the same order.
+/// @dev The Python twin is lockstep/protocol/market/availability.py: the same names in the same order.
 contract Availability is IAvailability, Precommitted {
     IJobMarket public immutable market;
     IStakeVault public immutable vault;

@@ -28,7 +28,7 @@ import {Terms} from "./libraries/Terms.sol";
 
 /// @title JobMarket
 /// @notice The job's state machine: rounds, slots, claims and pay. No owner, no setter; every wait has a default.
-/// @dev The Python twin is lockstep/protocol/rounds.py: the same names in the same order.
+/// @dev The Python twins are in lockstep/protocol/market: the same names in the same order.
 contract JobMarket is IJobMarket {
     using Rounds for Rounds.Book;
 

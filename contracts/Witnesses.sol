@@ -23,7 +23,7 @@ import {Rounds} from "./libraries/Rounds.sol";
 
 /// @title Witnesses
 /// @notice The verifier market: staked accounts, drawn after the reveals, replay a private prefix of a claim and say what they saw.
-/// @dev The Python twin is lockstep/protocol/witnesses.py: the same names in the same order.
+/// @dev The Python twin is lockstep/protocol/market/witnesses.py: the same names in the same order.
 contract Witnesses is IWitnesses {
     /// @dev EVM: blockhash knows this many blocks.
     uint256 private constant SEAL_BLOCKS = 256;

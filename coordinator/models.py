@@ -107,7 +107,7 @@ class Job(Base):
 
 
 class Round(Base):
-    """One synchronisation period of a job, as far as events tell (time alone moves it further: `protocol.rounds`)."""
+    """One synchronisation period of a job, as far as events tell (time alone moves it further: `market.views`)."""
 
     __tablename__ = "rounds"
     job: Mapped[str] = mapped_column(Hex32, primary_key=True)

@@ -17,8 +17,8 @@ from lockstep.ledger import DemandRecord
 from lockstep.merging import Payload as PayloadRef
 from lockstep.merging import RoundRecord
 from lockstep.party import Party
-from lockstep.protocol import rounds
 from lockstep.protocol.jobs import NO_CLAIM, Body, JobParams, Phase, Round
+from lockstep.protocol.market import views
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
 
@@ -186,7 +186,7 @@ def _round(
         reports=reports,
         receipts=held,
         merger=market.merger_of(job_id, number, world.block) if merging else None,
-        turns_over=merging and rounds.turn(params, stored, world.now) > stored.accepted,
+        turns_over=merging and views.turn(params, stored, world.now) > stored.accepted,
         mine=mine,
     )
 

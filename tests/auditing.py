@@ -9,15 +9,17 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from lockstep.protocol import claims, merkle, witnesses
+from lockstep.protocol import claims, merkle
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
-from lockstep.protocol.rounds import Beyond, Block, Market
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.calls import Block
+from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, Word
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
-from lockstep.protocol.witnesses import Duty, DutyStatus, Outcome, Standing, Witnesses, Word
 from tests.histories import BlockHashes
 from tests.histories import actor as account
+from tests.support.ledger import Market, Witnesses
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
 WORKERS = tuple(account(0x20 + i) for i in range(3))
@@ -106,8 +108,7 @@ class Stage:
     chains: dict[Address, list[Digest]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        beyond = Beyond(witness_of=lambda job, r, i: self.witnesses.witness_of(job, r, i))
-        self.market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000), beyond)
+        self.market = Market()
         self.witnesses = Witnesses(self.market)
         for who in (REQUESTER, CHALLENGER, *WORKERS, *LOOKERS):
             self.market.books.deposit(who, Wei(self.funds))
@@ -209,7 +210,7 @@ class Stage:
 
     def step(self, audit: AuditId, i: int) -> int:
         """t*."""
-        return witnesses.step_of(self.preimage(audit, i), self.witnesses.audits[audit].beacon, i, STEPS)
+        return draws.step_of(self.preimage(audit, i), self.witnesses.audits[audit].beacon, i, STEPS)
 
     def word(self, audit: AuditId, i: int, state: StateRoot, agrees: bool) -> Word:
         """A verdict about t*."""
@@ -231,11 +232,14 @@ class Stage:
     def commit(self, audit: AuditId, i: int, word: Word) -> None:
         duty = self.witnesses.duties[audit, i]
         claim = self.trace_of(audit, i).claim
-        bound = witnesses.commitment(claim, duty.account, word.state, word.preimage, word.salt)
+        bound = draws.commitment(claim, duty.account, word.state, word.preimage, word.salt)
         self.witnesses.commit(self.block, duty.account, audit, i, bound)
 
     def reveal(self, audit: AuditId, i: int, word: Word) -> None:
         self.witnesses.reveal(self.block, self.witnesses.duties[audit, i].account, audit, i, word)
+
+    def may_reveal(self, audit: AuditId) -> bool:
+        return self.block.time >= self.witnesses.audits[audit].commit_ends
 
     def settle(self, audit: AuditId, i: int) -> Outcome:
         return self.witnesses.settle(self.block, audit, i)
@@ -255,7 +259,7 @@ class Stage:
         assert due == len(still) * self.params.witness_fee, "every open duty's fee is reserved"
         for (job, one), w in market.witnesses.items():
             assert w.open == sum(d.account == one for d in still), "a witness's open duties are counted"
-            assert (w.standing == Standing.SLASHED) == (witnesses.stake_key(job, one) not in books.locks)
+            assert (w.standing == Standing.SLASHED) == (draws.stake_key(job, one) not in books.locks)
 
 
 def salt_of(audit: AuditId, i: int) -> Digest:
@@ -316,13 +320,13 @@ class Season:
     def _look(self) -> None:
         """Honest witnesses act as soon as they may."""
         stage = self.stage
-        for audit, a in list(stage.witnesses.audits.items()):
+        for audit in list(stage.witnesses.audits):
             for i, duty in stage.duties(audit).items():
                 if duty.account not in (HONEST, HONEST_TOO):
                     continue
                 if duty.status == DutyStatus.DRAWN:
                     stage.commit(audit, i, stage.seen(audit, i))
-                elif duty.status == DutyStatus.COMMITTED and stage.block.time >= a.commit_ends:
+                elif duty.status == DutyStatus.COMMITTED and stage.may_reveal(audit):
                     stage.reveal(audit, i, stage.seen(audit, i))
                 wrong = stage.trace_of(audit, i).wrong_from
                 claim = stage.trace_of(audit, i).claim
@@ -332,12 +336,13 @@ class Season:
 
     def _sensible(self) -> Iterator[Callable[[], object]]:
         stage, market, d = self.stage, self.stage.market, self.dice
-        j = market.jobs[stage.job]
-        if j.started < stage.params.rounds and d.random() < 0.5:
-            yield lambda: stage.to_revealed(j.started, {s: d.randint(1, STEPS) for s in range(3) if d.random() < 0.3})
+        if self._started < stage.params.rounds and d.random() < 0.5:
+            yield lambda: stage.to_revealed(
+                self._started, {s: d.randint(1, STEPS) for s in range(3) if d.random() < 0.3}
+            )
         if d.random() < 0.2:
             yield lambda: market.finish(stage.job)
-        for r in range(j.started):
+        for r in range(self._started):
             if d.random() < 0.4:
                 yield lambda r=r: stage.witnesses.draw(stage.block, stage.job, r)
             if d.random() < 0.6:
@@ -358,6 +363,10 @@ class Season:
                 yield from self._lies(audit, i, duty)
                 if d.random() < 0.3:
                     yield lambda audit=audit, i=i: self._settle(audit, i)
+
+    @property
+    def _started(self) -> int:
+        return self.stage.market.jobs[self.stage.job].started
 
     def _verdicts(self, claim: ClaimId) -> Iterator[Callable[[], object]]:
         """Volunteers convict what is wrong where it is wrong; a silent defender loses whatever it claimed."""

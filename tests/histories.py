@@ -14,13 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from eth_abi.abi import encode
 from eth_account import Account
 from web3 import Web3
 
 from lockstep.chain import artifacts
 from lockstep.chain.deployment import create_address
 from lockstep.protocol import claims, merkle, states
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.job_rules import MAX_WITNESSES
 from lockstep.protocol.jobs import (
     NO_CLAIM,
     NO_JOB,
@@ -28,6 +29,7 @@ from lockstep.protocol.jobs import (
     Body,
     Claim,
     ClaimStatus,
+    Facts,
     JobParams,
     JobStatus,
     Phase,
@@ -36,11 +38,15 @@ from lockstep.protocol.jobs import (
     Round,
     word,
 )
+from lockstep.protocol.market.calls import MAX_UINT, Block, Event
+from lockstep.protocol.market.state import Deployment
+from lockstep.protocol.market.types import BURN
+from lockstep.protocol.market.views import JUDGED
 from lockstep.protocol.receipts import WITNESS
-from lockstep.protocol.rounds import JUDGED, Beyond, Block, Market
-from lockstep.protocol.stakes import BURN, Keeper
+from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds, Wei
+from tests.support.ledger import Market
 
 CHAIN_ID = 31_337
 UNBOND_SECONDS = Seconds(3_600)
@@ -61,8 +67,6 @@ KEYS = {a.address: a for a in (Account.from_key((0x1000 + i).to_bytes(32, "big")
 """Small numbers are keys, there as here."""
 ACCOUNTS = tuple(Address(address) for address in KEYS)
 REQUESTER, AGGREGATOR, CHALLENGER, STRANGER, *WORKERS = ACCOUNTS
-ALL = (1 << 256) - 1
-"""More than any lock holds."""
 
 
 @cache
@@ -80,15 +84,15 @@ def _selectors() -> dict[str, str]:
     return found
 
 
-def is_signed(account: Address, digest: bytes, signature: bytes) -> bool:
-    """Whether the key of the account made the signature."""
+def recover(digest: bytes, signature: bytes) -> Address:
+    """Whose key made the signature."""
     try:
-        return Account._recover_hash(digest, signature=signature) == account
+        return Address(Account._recover_hash(digest, signature=signature))
     except ValueError:
-        return False
+        return ZERO_ADDRESS
 
 
-def witness_of(job: JobId, r: int, i: int) -> Address:
+def witness_of(r: int, i: int) -> Address:
     """What tests/forge/RoundsReplay.t.sol's Beyond answers."""
     return WORKERS[(r + i) % len(WORKERS)]
 
@@ -98,7 +102,20 @@ def missing(claim: ClaimId) -> bool:
     return claim[31] % 4 == 0
 
 
-BEYOND = Beyond(is_signed, witness_of, missing)
+AT = Deployment(
+    CHAIN_ID, TOKEN, VAULT, MARKET, GAME, VALIDATOR, WITNESSES, AVAILABILITY, UNBOND_SECONDS, recover=recover
+)
+FUNDS = 10**12
+"""Of each account, in tokens that the vault may pull."""
+
+
+def market() -> Market:
+    """As RoundsReplay sets it up."""
+    fresh = Market(at=AT)
+    for account in ACCOUNTS:
+        fresh.ledger.do("TestToken", "mint", FORGE, account, FUNDS)
+        fresh.ledger.do("TestToken", "approve", account, VAULT, MAX_UINT)
+    return fresh
 
 
 @dataclass(frozen=True)
@@ -113,6 +130,8 @@ class Act:
     """The Solidity error's name; "" when accepted."""
     digest: bytes
     """Of everything stored, after the act; of a view's answer."""
+    logs: bytes
+    """A running keccak over the events: emitter, topics and data of each."""
 
 
 @dataclass
@@ -121,7 +140,7 @@ class Player:
 
     dice: random.Random
     params: JobParams
-    market: Market = field(default_factory=lambda: Market(CHAIN_ID, MARKET, UNBOND_SECONDS, BEYOND))
+    market: Market = field(default_factory=market)
     block: Block = START
     acts: list[Act] = field(default_factory=list)
     games: list[tuple[ClaimId, Address, bytes]] = field(default_factory=list)
@@ -133,67 +152,47 @@ class Player:
 
     def act(self, sender: Address, function: str, *args: Any) -> str:
         """Does it in the twin, writes it down, returns the error's name."""
-        error, found = "", None
-        try:
-            found = self._twin(sender, function, *args)
-        except LockstepError as broken:
-            error = broken.code.partition(".")[2]
         contract, to = ("StakeVault", VAULT) if function in _VAULT else ("JobMarket", MARKET)
-        plain = [_plain(a) for a in args]
         if function == "merge":
-            *roots, rounds = (*plain, 0)[:5]
-            plain = [*roots, b"checkpoint", rounds]
+            *roots, rounds = (*args, 0)[:5]
+            args = (*roots, "checkpoint", rounds)
+        error, found, events = "", None, ()
+        try:
+            if function == "factsOf":
+                found = self._facts(*args)
+            else:
+                self.market.ledger.do(contract, function, sender, *args, block=self.block)
+                events = self.market.ledger.events
+        except Reverted as broken:
+            error = broken.rule
+        self._know(function, args, error)
+        plain = [_plain(a) for a in args]
         data = _contract(contract).encode_abi(function, args=plain)
         # Of what a view says instead of what is stored: nothing has changed.
         seen = function == "factsOf" and not error
         after = keccak(_words(found)) if seen else digest(self.market, self.job, self.params, self.block)
-        self.acts.append(Act(self.block, sender, to, data, error, after))
+        self.acts.append(Act(self.block, sender, to, data, error, after, logs_digest(events)))
         return error
 
     def pass_time(self, seconds: int, blocks: int = 1) -> None:
         """The next act is in a later block."""
         self.block = Block(self.block.number + blocks, Seconds(self.block.time + seconds), BlockHashes())
 
-    def _twin(self, sender: Address, function: str, *args: Any) -> Any:
-        m, books, block = self.market, self.market.books, self.block
-        if sender != _ALLOWED.get(function, sender) and (function, sender) != ("onInvalid", AVAILABILITY):
-            raise LockstepError("", code="chain.Unauthorized")
-        match function:
-            case "deposit":
-                return books.deposit(sender, *args)
-            case "requestUnbond":
-                return books.request_unbond(sender, *args, block.time)
-            case "withdrawUnbonded":
-                return books.withdraw_unbonded(sender, block.time)
-            case "withdraw":
-                return books.withdraw(sender)
-            case "lock":
-                return books.lock(*args, Keeper.GAME)
-            case "unlock":
-                return books.unlock(*args, Keeper.GAME)
-            case "takeBond":
-                return books.take_bond(*args)
-            case "create" | "cancel":
-                return getattr(m, function)(sender, *args)
-            case "finish" | "release":
-                return getattr(m, function)(*args)
-            case "onInvalid" | "onWitnessed":
-                return getattr(m, artifacts.snake(function))(*args)
-            case "onOpen":
-                return m.on_open(block, *args)
-            case "onConvicted":
-                return m.on_convicted(block, *args)
-            case "onRejected":
-                return m.on_rejected(*args)
-            case "join" | "leave" | "commit" | "reveal" | "merge" | "back":
-                return getattr(m, function)(block, sender, *args)
-            case "factsOf":
-                facts = m.facts_of(*args)
-                steps, depth = facts.round * self.params.inner_steps, self.params.shared_depth
-                base = m.rounds[self.job, facts.round].base
-                self.carries += facts.state_zero != states.slot_zero(base, self.params.zero_carry, steps, depth)
-                return facts
-        return getattr(m, artifacts.snake(function))(block, *args)
+    def _facts(self, claim: ClaimId, t: int, carried: list[bytes]) -> Facts:
+        facts = self.market.facts_of(claim, t, carried)
+        steps, depth = facts.round * self.params.inner_steps, self.params.shared_depth
+        base = self.market.rounds[self.job, facts.round].base
+        self.carries += facts.state_zero != states.slot_zero(base, self.params.zero_carry, steps, depth)
+        return facts
+
+    def _know(self, function: str, args: tuple[Any, ...], error: str) -> None:
+        """The witnesses and the demands are others': what they would answer of a new round or claim."""
+        if error:
+            return
+        if function == "startRound":
+            self.market.draw(args[0], args[1], [witness_of(args[1], i) for i in range(MAX_WITNESSES)])
+        elif function == "join" and missing(claim := self._claim(args[1], args[2])):
+            self.market.miss(claim)
 
     # -- choosing
 
@@ -371,7 +370,7 @@ class Player:
         yield d.choice((who, GAME)), "onOpen", claim, self._body(self._claim(0, 0))
         yield d.choice((who, GAME)), "onConvicted", claim, *self._award(CHALLENGER)
         yield who, "onRejected", claim
-        yield who, "takeBond", claim, CHALLENGER, ALL
+        yield who, "takeBond", claim, CHALLENGER, MAX_UINT
         yield who, "withdraw"
         yield who, "requestUnbond", Wei(d.choice((1, 50, 20_000)))
         yield who, "withdrawUnbonded"
@@ -427,7 +426,7 @@ class Player:
         mask = d.choice((full, full, full, full, d.randrange(full + 1)))
         ro = self.market.rounds.get((self.job, r), Round())
         claim = self.market.claims.get(self._claim(r, who), Claim()) if who < WITNESS else Claim()
-        account = claim.worker if who < WITNESS else witness_of(self.job, r, who - WITNESS)
+        account = claim.worker if who < WITNESS else witness_of(r, who - WITNESS)
         if account not in KEYS or d.random() < 0.03:
             account = STRANGER
         digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, ro.attempt, who, mask)
@@ -442,11 +441,6 @@ class BlockHashes(dict[int, bytes]):
 
 
 _VAULT = {"deposit", "requestUnbond", "withdrawUnbonded", "withdraw", "lock", "unlock", "takeBond"}
-_ALLOWED = {
-    "lock": GAME, "unlock": GAME, "takeBond": GAME, "onOpen": GAME, "onConvicted": GAME, "onRejected": GAME,
-    "onInvalid": VALIDATOR, "onDrawn": WITNESSES, "onWitnessed": WITNESSES, "onDemanded": AVAILABILITY,
-}  # fmt: skip
-"""Who alone may do what; onInvalid is AVAILABILITY's as well."""
 
 
 def _plain(value: Any) -> Any:
@@ -456,28 +450,56 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Reveal):
         *said, trace_cid, payload_cid = astuple(value)
         return *said, trace_cid.encode(), payload_cid.encode()
+    if isinstance(value, str) and not value.startswith("0x"):
+        return value.encode()
     return astuple(value) if isinstance(value, JobParams | Body | Receipt) else value
 
 
 def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:
     """A running keccak over the ABI words of the job, its rounds and claims, and every balance."""
-    parts = [_words(market._job(job))]
+    parts = [_words(market.jobs[job])]
     for r in range(p.rounds):
-        ro = market.rounds.get((job, r), Round())
+        ro = market.rounds[job, r]
         parts.append(_words(ro) + word(int(market.phase(block, job, r))))
         for slot in (*range(p.slots), MERGE_SLOT):
             claim = ro.merge_claim if slot == MERGE_SLOT else claims.claim_id(job, r, ro.attempt, slot)
-            stored = market.claims.get(claim, Claim())
+            stored = market.claims[claim]
             parts.append(_words(stored, status=int(market.status(claim))) + word(int(market.live(claim))))
     books = market.books
     for account in ACCOUNTS:
-        unbond = books.unbonding.get(account)
-        parts.append(word(books.free[account]) + word(books.credits[account]) + word(unbond.amount if unbond else 0))
+        held = (books.free[account], books.credits[account], books.unbonding[account].amount)
+        parts.append(b"".join(word(amount) for amount in held))
     parts.append(word(books.credits[BURN]) + word(books.total_escrow) + word(books.tokens))
     running = bytes(32)
     for part in parts:
         running = keccak(running + part)
     return running
+
+
+def logs_digest(events: Iterable[Event]) -> bytes:
+    """A running keccak over the ABI encoding of every event."""
+    running = bytes(32)
+    for event in events:
+        emitter, topics, data = log_of(event)
+        running = keccak(running + word(emitter) + b"".join(topics) + data)
+    return running
+
+
+def log_of(event: Event) -> tuple[Address, list[bytes], bytes]:
+    """(emitter, topics, data) as the EVM logs them."""
+    entry = artifacts.load(event.contract).entries("event")[event.name]
+    kinds = [artifacts.abi_type(part) for part in entry["inputs"]]
+    assert len(kinds) == len(event.values), f"{event.name}: {event.values}"
+    topics, plain = [bytes(keccak(artifacts.signature(entry).encode()))], []
+    for part, kind, value in zip(entry["inputs"], kinds, event.values, strict=True):
+        if part["indexed"]:
+            topics.append(encode([kind], [value]))
+        else:
+            plain.append((kind, value))
+    return _EMITTERS[event.contract], topics, encode([k for k, _ in plain], [v for _, v in plain])
+
+
+_EMITTERS = {"JobMarket": MARKET, "StakeVault": VAULT, "TestToken": TOKEN}
 
 
 def _words(value: Any, **instead: int) -> bytes:
@@ -546,7 +568,7 @@ class GamingPlayer(Player):
             if function == "onConvicted":
                 super().act(GAME, "unlock", mine[2])
             else:
-                super().act(GAME, "takeBond", mine[2], self.market.claims[claim].worker, ALL)
+                super().act(GAME, "takeBond", mine[2], self.market.claims[claim].worker, MAX_UINT)
         return error
 
 
@@ -562,6 +584,7 @@ def line(player: Player) -> dict[str, Any]:
         "to": [act.to for act in player.acts],
         "data": [act.data for act in player.acts],
         "error": [_selectors()[act.error] if act.error else "0x00000000" for act in player.acts],
+        "logs": ["0x" + act.logs.hex() for act in player.acts],
         "digest": ["0x" + act.digest.hex() for act in player.acts],
     }
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.chain.contracts import Call, Witnesses
-from lockstep.protocol import merkle, witnesses
+from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import Word
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, StateRoot
-from lockstep.protocol.witnesses import Word
 
 LINKS = 16
 
@@ -26,7 +27,7 @@ class PlayedWitness:
 
     def enrol(self) -> None:
         """With a chain that follows from its address."""
-        self.chain = [witnesses.chained(Digest(self.address.encode().ljust(32)[:32]), LINKS - k) for k in range(LINKS)]
+        self.chain = [draws.chained(Digest(self.address.encode().ljust(32)[:32]), LINKS - k) for k in range(LINKS)]
         self.send(self.contract.enrol(self.job, self.chain[0]))
 
     def duty(self, audit: AuditId) -> int:
@@ -40,7 +41,7 @@ class PlayedWitness:
 
     def step(self, audit: AuditId, i: int, transitions: int) -> int:
         """t*."""
-        return witnesses.step_of(self.preimage(audit, i), self.contract.audit(audit).beacon, i, transitions)
+        return draws.step_of(self.preimage(audit, i), self.contract.audit(audit).beacon, i, transitions)
 
     def word(self, audit: AuditId, i: int, body: Body, roots: Sequence[StateRoot], *, agrees: bool = True) -> Word:
         """What one says whose S_1 .. S_T are `roots`."""
@@ -51,7 +52,7 @@ class PlayedWitness:
 
     def commit(self, audit: AuditId, i: int, claim: ClaimId, word: Word) -> None:
         """To a word."""
-        bound = witnesses.commitment(claim, self.address, word.state, word.preimage, word.salt)
+        bound = draws.commitment(claim, self.address, word.state, word.preimage, word.salt)
         self.send(self.contract.commit(audit, i, bound))
 
     def reveal(self, audit: AuditId, i: int, word: Word) -> None:

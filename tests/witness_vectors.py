@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol import witnesses
+from lockstep.protocol.market import draws
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, StateRoot
 from tests.histories import actor
 
@@ -20,21 +20,21 @@ PATH = Path(__file__).parent / "vectors/witnesses.json"
 def draw(dice: random.Random) -> dict[str, Any]:
     """One draw: which slots, which accounts."""
     audit, block_hash = AuditId(dice.randbytes(32)), dice.randbytes(32)
-    beacon = witnesses.beacon_of(block_hash, audit)
+    beacon = draws.beacon_of(block_hash, audit)
     slots = sorted(dice.sample(range(64), dice.randint(1, 9)))
     accounts = [actor(0x100 + k) for k in dice.sample(range(40), dice.randint(0, 8))]
     count = dice.randint(1, 12)
     owners = [dice.choice([*accounts, actor(0x99)]) for _ in range(count)]
     drawn: list[Address] = []
     for i, owner in enumerate(owners):
-        drawn.append(witnesses.pick(accounts, beacon, i, owner, drawn))
+        drawn.append(draws.pick(accounts, beacon, i, owner, drawn))
     return {
         "audit": _hex(audit),
         "blockHash": _hex(block_hash),
         "beacon": _hex(beacon),
         "slots": slots,
         "count": count,
-        "order": witnesses.slot_order(beacon, slots, count),
+        "order": draws.slot_order(beacon, slots, count),
         "accounts": accounts,
         "owners": owners,
         "drawn": drawn,
@@ -56,14 +56,14 @@ def word(dice: random.Random) -> dict[str, Any]:
         "beacon": _hex(beacon),
         "i": i,
         "transitions": transitions,
-        "t": witnesses.step_of(preimage, beacon, i, transitions),
+        "t": draws.step_of(preimage, beacon, i, transitions),
         "claim": _hex(claim),
         "account": account,
         "state": _hex(state),
         "salt": _hex(salt),
-        "commitment": _hex(witnesses.commitment(claim, account, state, preimage, salt)),
+        "commitment": _hex(draws.commitment(claim, account, state, preimage, salt)),
         "links": links,
-        "head": _hex(witnesses.chained(preimage, links)),
+        "head": _hex(draws.chained(preimage, links)),
     }
 
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
-from lockstep.protocol.witnesses import Audit, AuditStatus
 
 RETRY_SECONDS = Seconds(5)
 """Of chain time: how long a claim rests whose data could not be had."""

@@ -25,7 +25,7 @@ from lockstep.chain.contracts import Call
 from lockstep.jobs import load
 from lockstep.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.party import Head, Party
-from lockstep.protocol import claims, merkle, witnesses
+from lockstep.protocol import claims, merkle
 from lockstep.protocol.errors import (
     ChainError,
     FundsError,
@@ -37,9 +37,10 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.jobs import Body, JobParams, Phase
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Standing, Word
 from lockstep.protocol.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.types import AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
-from lockstep.protocol.witnesses import AuditStatus, Duty, DutyStatus, Standing, Word
 from verifier.bench import Bench, Cancelled
 from verifier.memory import Memory, Verdict
 
@@ -188,7 +189,7 @@ class Witnessing:
     def staked(self, ledger: Ledger) -> bool:
         """Tells if a stake of ours in a job that is done is still locked."""
         done = (job.id for job in ledger.jobs.values() if job.done)
-        return any(witnesses.stake_key(job, self._party.address) in ledger.locks for job in done)
+        return any(draws.stake_key(job, self._party.address) in ledger.locks for job in done)
 
     def close(self) -> None:
         """Stop what is being computed."""
@@ -201,7 +202,7 @@ class Witnessing:
         contract, me = self._party.contracts.witnesses, self._party.address
         if draining:
             # INVARIANT: a witness's stake comes back though its job has ended, once its duties are closed.
-            locked = witnesses.stake_key(job.id, me) in ledger.locks
+            locked = draws.stake_key(job.id, me) in ledger.locks
             if locked and contract.witness(job.id, me).standing == Standing.LISTED:
                 self._submit(contract.retire(job.id), f"witness/retire/{job.id.hex()}/{ledger.heads[job.id, me].hex()}")
             return
@@ -248,7 +249,7 @@ class Witnessing:
     def _enrol(self, job: JobId) -> None:
         self._rest["enrol", job] = Seconds(self._now + RETRY_SECONDS)
         secret = token_bytes(32)
-        top = witnesses.chained(Digest(secret), LINKS)
+        top = draws.chained(Digest(secret), LINKS)
         try:
             self._stake(self._params[job].witness_stake, f"witness/{job.hex()}")
             # INVARIANT: the chain's bottom is on disk before anybody sees its top.
@@ -356,7 +357,7 @@ class Witnessing:
 
     def _commit(self, ledger: Ledger, audit: AuditLedger, i: int, seen: Verdict) -> None:
         preimage = self._preimage(ledger, audit, i)
-        bound = witnesses.commitment(
+        bound = draws.commitment(
             self._claim_of(audit, i), self._party.address, seen.roots[-1], preimage, seen.salt
         )  # fmt: skip
         call = self._party.contracts.witnesses.commit(audit.id, i, bound)
@@ -468,12 +469,12 @@ class Witnessing:
                 "the hash chain that this account enrolled with is not in this home",
                 hint="use the home that enrolled it, or retire",
             )
-        return witnesses.chained(Digest(secret), LINKS - audit.duties[i].serial)
+        return draws.chained(Digest(secret), LINKS - audit.duties[i].serial)
 
     def _step_of(self, ledger: Ledger, audit: AuditLedger, i: int) -> int:
         """t*."""
         a = audit.state
-        return witnesses.step_of(self._preimage(ledger, audit, i), a.beacon, i, self._params[a.job].transitions)
+        return draws.step_of(self._preimage(ledger, audit, i), a.beacon, i, self._params[a.job].transitions)
 
     def _ready(self, what: object) -> bool:
         return self._rest.get(what, self._now) <= self._now

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from lockstep.protocol import backing
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
-from lockstep.protocol.witnesses import Audit, AuditStatus
 
 Roots = tuple[StateRoot, StateRoot]
 """Of a checkpoint's shared and outer tensors."""

@@ -3,7 +3,7 @@ pragma solidity ^0.8.21;
 
 /// @title Draws
 /// @notice Who is drawn for what, how far it looks, and what it commits to: pure (docs/protocol.md, section 8).
-/// @dev The Python twin is lockstep/protocol/witnesses.py; tests/vectors/witnesses.json holds both to the same words.
+/// @dev The Python twin is lockstep/protocol/market/draws.py; tests/vectors/witnesses.json holds both to the same words.
 library Draws {
     /// @notice keccak(abi.encode(JobId, round, attempt)).
     function auditId(bytes32 job, uint32 round, uint32 attempt) internal pure returns (bytes32) {

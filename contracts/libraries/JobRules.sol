@@ -31,7 +31,7 @@ library JobRules {
     uint256 internal constant MAX_WITNESSES = 64;
 
     /// @notice Reverts `JobInvalid` with the first group of parameters that is out of bounds.
-    /// @dev The Python twin (rounds.check_params) names the parameter itself; the SDK asks it before it sends anything.
+    /// @dev The Python twin (job_rules.check_params) names the parameter itself; the SDK asks it before it sends anything.
     /// @param inclusion Seconds within which the chain takes a transaction.
     /// @param censor Seconds for which one may be held back.
     function check(IJobMarket.JobParams memory p, uint256 unbondSeconds, uint256 inclusion, uint256 censor) internal pure {

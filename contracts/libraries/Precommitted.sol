@@ -6,7 +6,7 @@ import {NotCommitted} from "./Errors.sol";
 
 /// @title Precommitted
 /// @notice Keeps the block of each commitment, and lets only an act pass that was committed in an earlier one.
-/// @dev The Python twin is protocol/precommitted.py.
+/// @dev The Python twin is lockstep/protocol/market/precommitted.py.
 abstract contract Precommitted is IPrecommitted {
     /// @inheritdoc IPrecommitted
     mapping(bytes32 digest => uint256) public committedAt;

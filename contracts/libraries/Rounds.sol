@@ -36,7 +36,7 @@ import {Terms} from "./Terms.sol";
 
 /// @title Rounds
 /// @notice The rounds of JobMarket's jobs: linked code, run in the market's own storage, so that neither outgrows EIP-170.
-/// @dev The Python twin is lockstep/protocol/rounds.py: the same names in the same order.
+/// @dev The Python twin is lockstep/protocol/market/rounds.py: the same names in the same order.
 library Rounds {
     uint32 private constant MERGE = Ids.MERGE;
     /// @dev EVM: blockhash knows this many blocks.

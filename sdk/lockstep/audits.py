@@ -28,8 +28,8 @@ from lockstep.jobs import (
 from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.merging import Payload, base_checkpoint, fetch_payload, stored_payload, wrong_leaves
 from lockstep.protocol import merkle
-from lockstep.protocol.availability import WANTED
 from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, Unreachable
+from lockstep.protocol.market.availability import WANTED
 from lockstep.protocol.types import StateRoot
 from lockstep.shelf import Shelf, bytes_of
 

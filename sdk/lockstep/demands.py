@@ -16,11 +16,12 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.jobs import Job
 from lockstep.ledger import DemandRecord, Ledger
 from lockstep.merging import fetch_payload
-from lockstep.protocol import availability
 from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
 from lockstep.protocol.job_rules import PART
 from lockstep.protocol.jobs import JobParams, Round
+from lockstep.protocol.market import availability
+from lockstep.protocol.market.types import Status
 from lockstep.protocol.receipts import Report, accepts
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
@@ -119,7 +120,7 @@ class Answers:
         """(key, transaction) of what is due for a demanded row: the commitment to its parts, then each part once the
         one before it is mined; None if nobody waits for it any more."""
         stored = self._demands.demand(demand.id)
-        if stored is None or stored.status != availability.Status.OPEN:
+        if stored is None or stored.status != Status.OPEN:
             self._parts.pop(demand.id, None)
             return None
         if demand.id not in self._parts:

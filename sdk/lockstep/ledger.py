@@ -16,6 +16,7 @@ from lockstep.merging import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import Body, ClaimStatus, Phase
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import (
     MERGE_SLOT,
@@ -32,7 +33,6 @@ from lockstep.protocol.types import (
     Step,
     TraceRoot,
 )
-from lockstep.protocol.witnesses import Audit, AuditStatus, Duty, DutyStatus
 
 if TYPE_CHECKING:
     from lockstep.chain.events import Event, EventReader

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversarial.court import Court
+from tests.support.replay import replayed
 
 HERE = Path(__file__).parent
 SAMPLE = frozenset(
@@ -36,3 +37,12 @@ def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
     running = Court.start(tmp_path_factory.mktemp("adversarial"))
     yield running
     running.stop()
+
+
+@pytest.fixture(autouse=True)
+def _the_twin_says_the_same(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each cheat: every transaction of its chain, honest or not, ends in the twin as it did on the chain."""
+    yield
+    if "court" in request.fixturenames:
+        court: Court = request.getfixturevalue("court")
+        replayed(court.devnet.w3, court.contracts.addresses)

@@ -40,10 +40,10 @@ from lockstep.protocol import backing, game, honest, moves
 from lockstep.protocol.claims import claim_id, commitment
 from lockstep.protocol.game import game_id
 from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
+from lockstep.protocol.market.types import Outcome
 from lockstep.protocol.moves import Finding, Verdict
 from lockstep.protocol.program import Kind
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
-from lockstep.protocol.witnesses import Outcome
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
 from tests import games as games_of_tests

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lockstep.protocol import claims
+from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, Word
 from lockstep.protocol.types import AuditId, Cid, ClaimId, Seconds, StateRoot, Wei
-from lockstep.protocol.witnesses import Duty, DutyStatus, Outcome, Standing, Word
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where, published
 from tests.adversarial.lies import lying

@@ -11,9 +11,9 @@ from lockstep.chain.contracts import Call
 from lockstep.demands import Answers
 from lockstep.jobs import Job
 from lockstep.numerics.trace import tensor_root
-from lockstep.protocol.availability import row_answer, row_demand_id
 from lockstep.protocol.job_rules import answer_floor
-from lockstep.protocol.precommitted import digest_of
+from lockstep.protocol.market.availability import row_answer, row_demand_id
+from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.types import Digest, Seconds
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import WALLET, Court, Where

@@ -7,8 +7,8 @@ import pytest
 from lockstep.audits import PublicData, audit
 from lockstep.demands import Asks
 from lockstep.merging import judge_payloads, store_payload, stored_payload
-from lockstep.protocol.availability import payload_answer, payload_demand_id
 from lockstep.protocol.jobs import Phase, Receipt
+from lockstep.protocol.market.availability import payload_answer, payload_demand_id
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.receipts import mask_of
 from lockstep.protocol.types import Cid

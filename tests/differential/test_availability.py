@@ -17,18 +17,20 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol import availability, claims, honest, merkle
-from lockstep.protocol.availability import Availability, Row, Shown, Status
+from lockstep.protocol import claims, honest, merkle
 from lockstep.protocol.errors import ChainError, LockstepError
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
+from lockstep.protocol.market import availability
+from lockstep.protocol.market.calls import Block
+from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.types import BURN, Keeper, Row, Shown, Status
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.precommitted import digest_of
 from lockstep.protocol.program import F32, I32, Program
-from lockstep.protocol.rounds import Beyond, Block, Market
-from lockstep.protocol.stakes import BURN, Keeper
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.validator import Code, Parts
 from tests import arena, invalid
+from tests.support.ledger import Availability, Market
+from tests.support.replay import replayed
 
 pytestmark = pytest.mark.chain
 
@@ -106,8 +108,7 @@ class Both:
     def __post_init__(self) -> None:
         c = self.arena.contracts
         chain = self.arena.devnet.w3.eth.chain_id
-        beyond = Beyond(missing=lambda claim: self.twin.missing(claim))
-        self.market = Market(chain, Address(c.market.address), c.vault.unbond_seconds(), beyond)
+        self.market = Market(chain, Address(c.market.address), c.vault.unbond_seconds())
         self.twin = Availability(self.market)
         for account in (self.arena.worker, self.arena.challenger):
             self.market.books.deposit(Address(account.address), arena.DEPOSIT)
@@ -190,7 +191,7 @@ class Both:
 
     def demand(self, sender: LocalAccount, job: JobId, slot: int) -> tuple[str, Digest]:
         claim = self.claim(job, slot)
-        demand = availability.payload_demand_id(claim, self.twin.by_claim.get(claim, availability.Asked()).count)
+        demand = availability.payload_demand_id(claim, self.twin.by_claim[claim].count)
         # Different for every demand, far beyond what there is.
         wanted = int.from_bytes(demand, "big")
         call = self.arena.contracts.demands.unavailable(job, 0, slot, wanted)
@@ -224,7 +225,7 @@ class Both:
     def commit(self, sender: LocalAccount, *calls: Call) -> str:
         digests = [digest_of(Address(sender.address), call.data) for call in calls]
         call = self.arena.contracts.demands.commit(digests)
-        return self.act(sender, call, lambda b, s: self.twin.commitments.commit(b, digests))
+        return self.act(sender, call, lambda b, s: self.twin.commit(b, s, digests))
 
     def answer_row(
         self, job: JobId, row: int, rows: tuple[Row, ...], tree: Digest | None = None, begin: int = 0
@@ -243,7 +244,6 @@ class Both:
         call = self.arena.contracts.market.freeze(job, 0, bodies)
 
         def twin(block: Block, sender: Address) -> None:
-            self.twin.now = block.time
             self.market.freeze(block, job, 0, bodies)
 
         return self.act(self.poor, call, twin)
@@ -461,9 +461,9 @@ def test_a_part_that_was_not_committed_in_an_earlier_block_is_not_paid(both: Bot
     first, second = (w3.eth.get_transaction_receipt(h) for h in hashes)
     assert first["blockNumber"] == second["blockNumber"]
     assert (first["status"], second["status"]) == (1, 0), "committed and shown in one block: a copy"
-    both.twin.commitments.commit(both.block(first["blockNumber"]), [digest])
+    both.twin.commit(both.block(first["blockNumber"]), Address(worker.address), [digest])
     later = both.arena.contracts.demands.commit([digest])
-    assert both.act(worker, later, lambda b, s: both.twin.commitments.commit(b, [digest])) == ""
+    assert both.act(worker, later, lambda b, s: both.twin.commit(b, s, [digest])) == ""
     assert both.arena.contracts.demands.committed_at(digest) == first["blockNumber"], "the first block stays"
     before = both.market.books.credits[Address(both.poor.address)]
     assert both.act(both.poor, *part) == ""
@@ -564,3 +564,10 @@ def test_half_of_the_leaves_are_the_askers_choice() -> None:
 
 def test_an_op_of_the_payload_has_the_header_of_its_descriptor() -> None:
     assert ENCODE.output_layout[0] == TensorHeader(F32, (700,))
+
+
+def test_every_transaction_of_these_demands_replays_in_the_twin(both: Both) -> None:
+    """Events and their bytes, and every stored word."""
+    replay = replayed(both.arena.devnet.w3, both.arena.contracts.addresses)
+    assert replay.calls["Availability.unavailable"] > 5, replay.calls
+    assert replay.refused.total() > 5, replay.refused

@@ -21,6 +21,7 @@ from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, Sta
 from tests import games
 from tests.arena import STAKE, Arena, Terms, plain
 from tests.games import Lie, Match, PlainClaim
+from tests.support.replay import replayed
 
 pytestmark = pytest.mark.chain
 
@@ -457,3 +458,10 @@ def test_a_move_that_brings_one_too_few_is_told_both_numbers(stage: Stage) -> No
     stage.arena.devnet.revert(mark)
     assert refused == set(LISTS)
     assert outcome.verdict == Verdict.FRAUD
+
+
+def test_every_transaction_of_these_games_replays_in_the_twin(stage: Stage) -> None:
+    """Market, vault and court, to the byte of every event and to every stored word."""
+    replay = replayed(stage.arena.devnet.w3, stage.arena.contracts.addresses)
+    assert replay.calls["DisputeGame.open"] > 20, replay.calls
+    assert replay.refused.total() > 20, replay.refused

@@ -11,11 +11,12 @@ import pytest
 
 from lockstep.chain.outbox import Outbox
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol import availability, claims, economics, honest, job_rules, merkle
-from lockstep.protocol.availability import Row, Shown, Status
+from lockstep.protocol import claims, economics, honest, job_rules, merkle
 from lockstep.protocol.jobs import Body, JobParams, Reveal
+from lockstep.protocol.market import availability
+from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.types import Row, Shown, Status
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader
-from lockstep.protocol.precommitted import digest_of
 from lockstep.protocol.program import F32, I32, Program
 from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
 from lockstep.protocol.validator import Parts

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.market import Market
+from tests.support.replay import replayed
 
 
 @pytest.fixture
@@ -21,3 +22,10 @@ def market(tmp_path: Path, terms: dict[str, object]) -> Iterator[Market]:
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture
+def in_the_twin(market: Market) -> Iterator[None]:
+    """After the test: whatever its processes sent ends in the twin as it did on the chain."""
+    yield
+    replayed(market.devnet.w3, market.contracts.addresses)

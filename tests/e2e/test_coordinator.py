@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from lockstep.chain.events import Event, EventReader
-from lockstep.protocol.availability import Status, row_demand_id
 from lockstep.protocol.jobs import JobStatus, Phase
+from lockstep.protocol.market.availability import row_demand_id
+from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import Address, Seconds
 
 from .byhand import Market, Process, merged_checkpoint, wait

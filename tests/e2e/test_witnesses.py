@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.protocol import claims, witnesses
+from lockstep.protocol import claims
 from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Outcome
 from lockstep.protocol.types import Cid, ClaimId, Seconds, Wei
-from lockstep.protocol.witnesses import AuditStatus, DutyStatus, Outcome
 from tests.e2e.market import Market, kill, wait_for, wait_until
 from tests.e2e.test_verifier import lie
 from tests.watching import PlayedWitness
 
-pytestmark = [pytest.mark.slow, pytest.mark.chain]
+pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.usefixtures("in_the_twin")]
 
 FEE, STAKE = Wei(10**17), Wei(2 * 10**18)
 UNPUBLISHED = dict.fromkeys(range(3), Cid(""))
@@ -40,7 +41,7 @@ def audit_of(market: Market, r: int = 0) -> bytes:
     return claims.audit_id(market.job_id, r, attempt)
 
 
-def duties(market: Market) -> list[witnesses.Duty]:
+def duties(market: Market) -> list[Duty]:
     contract, audit = market.contracts.witnesses, audit_of(market)
     return [contract.duty(audit, i) for i in range(contract.audit(audit).duties)]
 
@@ -131,7 +132,7 @@ def test_a_witness_that_the_worker_told_its_roots_falls_with_it(market: Market) 
     won = wait_for(verifier, "won", claim=record.id.hex(), seconds=240)
     assert won["verdict"] == "fraud"
     market.requester.send(market.contracts.witnesses.settle(audit, 0), "settle")  # type: ignore[arg-type]
-    assert market.contracts.vault.lock_of(witnesses.stake_key(market.job_id, cartel.address)) is None
+    assert market.contracts.vault.lock_of(draws.stake_key(market.job_id, cartel.address)) is None
     (closed,) = [e for e in market.events() if e.name == "DutyClosed"]
     assert (closed.outcome, closed.amount) == (Outcome.SLASHED, STAKE)
     outbox.close()

@@ -24,7 +24,7 @@ contract Beyond {
 
 /// @title RoundsReplay
 /// @notice Random histories that the Python twin played (tests/histories.py), replayed act by act: the same acts are refused for the
-/// same reasons, and after each accepted one everything stored is the same.
+/// same reasons, and after each accepted one everything stored and every event is the same.
 contract RoundsReplay {
     uint256 private constant UNBOND_SECONDS = 3600;
     address private constant GAME = address(0x6A3E);
@@ -50,6 +50,7 @@ contract RoundsReplay {
         address[] to;
         bytes[] data;
         bytes[] error;
+        bytes32[] logs;
         bytes32[] digest;
     }
 
@@ -96,12 +97,15 @@ contract RoundsReplay {
             CHEATS.roll(h.number[k]);
             if (bytes4(h.data[k]) == JobMarket.seal.selector) _setSeedHash(h.job, h.data[k]);
 
+            CHEATS.recordLogs();
             CHEATS.prank(h.sender[k]);
             (bool accepted, bytes memory returned) = h.to[k].call(h.data[k]);
 
             bytes4 said = accepted ? bytes4(0) : bytes4(returned);
             if (said != bytes4(h.error[k])) revert Differs(i, k, "error", abi.encodePacked(said), h.error[k]);
             if (!accepted) continue;
+            bytes32 logs = _logs();
+            if (logs != h.logs[k]) revert Differs(i, k, "logs", abi.encode(logs), abi.encode(h.logs[k]));
             // Of what a view says instead of what is stored: nothing has changed.
             bytes32 digest = bytes4(h.data[k]) == JobMarket.factsOf.selector ? keccak256(returned) : _digest(h);
             if (digest != h.digest[k]) revert Differs(i, k, "digest", abi.encode(digest), abi.encode(h.digest[k]));
@@ -119,6 +123,7 @@ contract RoundsReplay {
         h.to = CHEATS.parseJsonAddressArray(line, ".to");
         h.data = CHEATS.parseJsonBytesArray(line, ".data");
         h.error = CHEATS.parseJsonBytesArray(line, ".error");
+        h.logs = CHEATS.parseJsonBytes32Array(line, ".logs");
         h.digest = CHEATS.parseJsonBytes32Array(line, ".digest");
     }
 
@@ -131,6 +136,14 @@ contract RoundsReplay {
         uint256 seedBlock = market.round(job, uint32(r)).seedBlock;
         if (seedBlock == 0 || seedBlock >= block.number || seedBlock + 256 < block.number) return;
         CHEATS.setBlockhash(seedBlock, keccak256(abi.encode(seedBlock)));
+    }
+
+    /// @dev Every event of the act, in order: emitter, topics, data.
+    function _logs() private returns (bytes32 d) {
+        Cheats.Log[] memory logs = CHEATS.getRecordedLogs();
+        for (uint256 i = 0; i < logs.length; i++) {
+            d = keccak256(abi.encodePacked(d, abi.encode(logs[i].emitter), logs[i].topics, logs[i].data));
+        }
     }
 
     function _digest(History memory h) private view returns (bytes32 d) {

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, moves
-from lockstep.protocol.docket import Docket
+from lockstep.protocol.dispute.docket import Docket
+from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.moves import Event, Move, Phase, Verdict
 from lockstep.protocol.openings import OpeningWrong
-from lockstep.protocol.stakes import BURN, Books, Keeper
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests import letters
+from tests.support.ledger import Books
 
 DEPOSIT = Wei(10**9)
 REQUESTER = Address("0x" + "99" * 20)
@@ -54,7 +55,7 @@ class Table:
     """The games on a claim whose stake is locked."""
 
     claim: game.Claim
-    books: Books = field(default_factory=lambda: Books(Seconds(0)))
+    books: Books = field(default_factory=lambda: Books.of(Seconds(0)))
     records: dict[GameId, Record] = field(default_factory=dict)
     docket: Docket = field(default_factory=Docket)
     convicted_by: GameId | None = None

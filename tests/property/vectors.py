@@ -20,7 +20,7 @@ from typing import Any
 from eth_abi.abi import encode
 
 from lockstep.chain import artifacts
-from lockstep.protocol.stakes import BURN
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address
 from tests import letters

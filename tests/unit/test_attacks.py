@@ -15,8 +15,8 @@ from lockstep.protocol import economics, game
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.presets import CHAINS, MAINNET, Terms
-from lockstep.protocol.stakes import BURN
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import random_params
 from tests.unit.protocol.test_rounds import AGGREGATOR, LIAR, PARAMS, REQUESTER, WORKERS, Scene

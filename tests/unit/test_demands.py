@@ -12,10 +12,10 @@ import pytest
 from lockstep.demands import Asks, to_demand
 from lockstep.merging import wrong_leaves
 from lockstep.protocol import receipts
-from lockstep.protocol.availability import row_demand_id
 from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.errors import BlobMissing, RowMissing
 from lockstep.protocol.jobs import Round
+from lockstep.protocol.market.availability import row_demand_id
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
 from tests.auditing import PARAMS

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, reverts, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
-from lockstep.protocol.availability import BEACON_BLOCKS, Demand, Row, Shown, Status
 from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.job_rules import ChainTimes
@@ -25,8 +24,23 @@ from lockstep.protocol.jobs import (
     Reveal,
     Round,
 )
-from lockstep.protocol.precommitted import digest_of
-from lockstep.protocol.stakes import Keeper, Lock
+from lockstep.protocol.market.calls import HASH_BLOCKS
+from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.types import (
+    Audit,
+    AuditStatus,
+    Demand,
+    Duty,
+    DutyStatus,
+    Keeper,
+    Lock,
+    Row,
+    Shown,
+    Standing,
+    Status,
+    Witness,
+    Word,
+)
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     MERGE_SLOT,
@@ -41,7 +55,6 @@ from lockstep.protocol.types import (
     Wei,
 )
 from lockstep.protocol.validator import Code, Evidence
-from lockstep.protocol.witnesses import Audit, AuditStatus, Duty, DutyStatus, Standing, Witness, Word
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -448,7 +461,7 @@ class Demands(Precommitted):
         stored, head = self.demand(demand), self.w3.eth.block_number
         if stored is None or head < stored.beacon:
             return None
-        remembered = head + 1 - stored.beacon <= BEACON_BLOCKS
+        remembered = head + 1 - stored.beacon <= HASH_BLOCKS
         return keccak(demand + (bytes(self.w3.eth.get_block(stored.beacon)["hash"]) if remembered else bytes(32)))
 
     def missing(self, claim: ClaimId) -> bool:

@@ -13,10 +13,10 @@ from lockstep.chain import games
 from lockstep.jobs import Job
 from lockstep.protocol import moves
 from lockstep.protocol.jobs import NOTHING, Claim
+from lockstep.protocol.market.types import Outcome
 from lockstep.protocol.moves import Verdict, Wrong
 from lockstep.protocol.program import Program
 from lockstep.protocol.types import Address, ClaimId, GameId, Wei
-from lockstep.protocol.witnesses import Outcome
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts, Vault

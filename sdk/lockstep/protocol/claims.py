@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
@@ -108,16 +109,26 @@ def typed_data(chain_id: int, market: Address, claim: Claim, body: Body, seed: S
 
 def typed_hash(chain_id: int, market: Address, claim: Claim, body: Body, seed: Seed, base: StateRoot) -> Digest:
     """The digest that is signed: keccak(0x1901 ‖ domain separator ‖ struct hash), EIP-712 section "encode"."""
+    message = typed_data(chain_id, market, claim, body, seed, base)["message"]
+    return claim_digest(chain_id, market, [message[field["name"]] for field in CLAIM_TYPE["Claim"]])
+
+
+def claim_digest(chain_id: int, market: Address, values: Sequence[bytes | int | str]) -> Digest:
+    """The same of the fields of CLAIM_TYPE in order."""
     fields = CLAIM_TYPE["Claim"]
     signature = "Claim(" + ",".join(f"{field['type']} {field['name']}" for field in fields) + ")"
-    message = typed_data(chain_id, market, claim, body, seed, base)["message"]
-    return _typed(
-        chain_id,
-        market,
-        keccak(keccak(signature.encode()) + b"".join(word(message[field["name"]]) for field in fields)),
-    )
+    return _typed(chain_id, market, keccak(keccak(signature.encode()) + b"".join(word(value) for value in values)))
+
+
+def separator(name: str, chain_id: int, contract: Address) -> Digest:
+    """The hash of an EIP-712 domain, of version 1."""
+    return keccak(keccak(_DOMAIN_TYPE) + keccak(name.encode()) + keccak(b"1") + word(chain_id) + word(contract))
+
+
+def typed_digest(name: str, chain_id: int, contract: Address, struct_hash: Digest) -> Digest:
+    """What is signed of a struct in a contract's domain (EIP-712)."""
+    return keccak(b"\x19\x01" + separator(name, chain_id, contract) + struct_hash)
 
 
 def _typed(chain_id: int, market: Address, struct_hash: Digest) -> Digest:
-    separator = keccak(keccak(_DOMAIN_TYPE) + keccak(b"Lockstep") + keccak(b"1") + word(chain_id) + word(market))
-    return keccak(b"\x19\x01" + separator + struct_hash)
+    return typed_digest("Lockstep", chain_id, market, struct_hash)

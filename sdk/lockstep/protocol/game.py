@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lockstep.protocol import merkle, moves, openings
-from lockstep.protocol.errors import ChainError
-from lockstep.protocol.jobs import Body
+from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
 from lockstep.protocol.program import CHUNK, Alias, Op
-from lockstep.protocol.reverts import HINTS
+from lockstep.protocol.reverts import HINTS, ChainRevert, described
 from lockstep.protocol.statement import Statement, keccak
 from lockstep.protocol.types import (
     Address,
@@ -43,13 +42,11 @@ NOBODY = Address("0x" + 40 * "0")
 EMPTY = merkle.EMPTY[0]
 
 
-class Refused(ChainError):
+class Refused(ChainRevert):
     """A move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: Any) -> None:
-        super().__init__(f"{rule}{values}", hint=HINTS[rule], code=f"chain.{rule}")
-        self.rule = rule
-        self.values = values
+        super().__init__(rule, values, described(rule, values), HINTS[rule], f"chain.{rule}")
 
 
 class Arbiter(Protocol):
@@ -125,6 +122,16 @@ class Claim:
         """The Program of transition t."""
         return self.last_program if t == self.transitions else self.program
 
+    def facts(self, t: int, carried: moves.Proof) -> Facts:
+        """What is certain of transition t: the market's answer to a game (JobMarket.factsOf)."""
+        # The market refuses what was not claimed.
+        if t == 1 and self.carried and carried != self.carried:
+            raise Refused("CommitmentMismatch")
+        return Facts(
+            self.program_of(t), self.state_zero, self.dataset_root, self.dataset_rows, self.row_length, self.seed,
+            self.round, self.slot,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Game:
@@ -177,6 +184,12 @@ class Game:
         """Whose turn it is."""
         return self.defender if self.defender_moves else self.challenger
 
+
+NO_GAME = Game(
+    NO_CLAIM, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, Phase.NONE, 0, Seconds(0), Verdict.NONE, Seconds(0),
+    Seconds(0), 0, 0, 0,
+)  # fmt: skip
+"""What the contract stores where nothing was opened."""
 
 Played = tuple[Game, tuple[Event, ...]]
 
@@ -254,23 +267,21 @@ def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: Claim, arbi
 
 def _argue(game: Game, claim: Claim, t: Step, step: moves.Transition, now: Seconds) -> Played:
     """Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf."""
+    facts = claim.facts(t, step.prev_proof)
     if t == 1:
-        # The market refuses what was not claimed (JobMarket.factsOf).
-        if claim.carried and step.prev_proof != claim.carried:
-            raise Refused("CommitmentMismatch")
         # INVARIANT: the first step starts at the state that the contract computes.
-        if step.prev != claim.state_zero:
+        if step.prev != facts.state_zero:
             raise Refused("ProofInvalid")
     else:
         # INVARIANT: the step's start is the claim's own.
         depth = ceil_log2(claim.transitions)
         _require_proof(claim.trace_root, merkle.leaf(step.prev), t - 2, depth, step.prev_proof)
     # INVARIANT: the job names the Program of every transition.
-    if merkle.program_root(step.header, step.ops_root, step.consts_root) != claim.program_of(t):
+    if merkle.program_root(step.header, step.ops_root, step.consts_root) != facts.program:
         raise Refused("ProofInvalid")
     statement = Statement(
-        step.prev, EMPTY, step.ops_root, step.consts_root, claim.dataset_root, claim.seed, claim.dataset_rows,
-        claim.row_length, claim.round, claim.slot, t, step.header,
+        step.prev, EMPTY, step.ops_root, step.consts_root, facts.dataset_root, facts.seed, facts.dataset_rows,
+        facts.row_length, facts.round, facts.slot, t, step.header,
     ).encode()  # fmt: skip
     argued = replace(game, statement=keccak(statement), t=int(t))
     return _turn(argued, Phase.DEFEND, now), (moves.Argued(t, game.node, statement),)

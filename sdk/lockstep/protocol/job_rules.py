@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.protocol import economics
-from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import NEVER, ZERO, JobParams
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.reverts import revert
@@ -163,7 +162,8 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
     for group, holds, rule in bounds:
         if not holds:
             broken = revert("JobInvalid", group)
-            raise ChainError(broken.message, f"required: {rule}", code=broken.code)
+            broken.hint = f"required: {rule}"
+            raise broken
 
 
 def row_leaves(row_length: int) -> int:

@@ -13,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import overload
 
+from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Digest, ProgramRoot, TensorRoot
 
 try:
@@ -100,6 +101,13 @@ def climb(start: bytes, index: int, siblings: Sequence[bytes]) -> Digest:
 def verify(root: bytes, start: bytes, index: int, siblings: Sequence[bytes]) -> bool:
     """Whether `start` stands at `index` under `root`; an index beyond the tree is refused."""
     return index >> len(siblings) == 0 and climb(start, index, siblings) == root
+
+
+def require(root: bytes, start: bytes, index: int, depth: int, siblings: Sequence[bytes]) -> None:
+    """Raises what the contract reverts with unless `start` is at `index` of the tree of that depth under `root`."""
+    # INVARIANT: a tree's depth comes from the claim or the Program, never from the proof that a mover sends.
+    if len(siblings) != depth or not verify(root, start, index, siblings):
+        raise revert("ProofInvalid")
 
 
 def lift(root: bytes, depth: int, to: int) -> Digest:

@@ -18,6 +18,7 @@ from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.merkle import LEAF_BYTES, TensorHeader, ceil_log2
 from lockstep.protocol.moves import Opening
 from lockstep.protocol.program import CHUNK, I32, Kind, Op, Program, Tag, View
+from lockstep.protocol.reverts import Reverted, described
 from lockstep.protocol.statement import Statement, keccak
 from lockstep.protocol.types import Digest
 
@@ -269,12 +270,12 @@ def staged_chunk(chunk: int, word: int) -> int:
 # -- the Arbiter's side ------------------------------------------------------------------------------------------------
 
 
-class OpeningWrong(Mismatch):
-    """An opening that the Arbiter refuses; `rule` is the Solidity error's name."""
+class OpeningWrong(Reverted, Mismatch):
+    """An opening that the Arbiter refuses; `rule` is the Solidity error's name, `values` its arguments."""
 
-    def __init__(self, rule: str) -> None:
-        super().__init__(rule, hint="open the operands of this element, in order, against the defender's roots")
-        self.rule = rule
+    def __init__(self, rule: str, *values: int) -> None:
+        hint = "open the operands of this element, in order, against the defender's roots"
+        super().__init__(rule, values, described(rule, values), hint, f"chain.{rule}")
 
 
 class Opened:
@@ -305,11 +306,11 @@ class Opened:
             opening = next(rest, None)
             # INVARIANT: an element reads exactly the openings that its descriptor implies.
             if opening is None:
-                raise OpeningWrong("OpeningsWrong")
+                raise OpeningWrong("OpeningsWrong", len(openings))
             self._verify(opening, operand, leaf)
             self._leaves[*self._key(operand), leaf] = opening.data
         if next(rest, None) is not None:
-            raise OpeningWrong("OpeningsWrong")
+            raise OpeningWrong("OpeningsWrong", len(openings))
 
     def word(self, tag: Tag, index: int, position: int) -> int:
         """The word at flat element `position` of a source that was opened there."""
@@ -376,7 +377,7 @@ class Opened:
         if view.tag == Tag.OP:
             # INVARIANT: an operand's index is always smaller than the op's own.
             if view.index >= self.op_index:
-                raise OpeningWrong("OperandNotEarlier")
+                raise OpeningWrong("OperandNotEarlier", view.index, self.op_index)
             return s.graph, view.index, h.depth
         if view.tag == Tag.STATE:
             return s.prev, view.index, h.s_in
@@ -387,7 +388,7 @@ def stage(statement: Statement, op_index: int, op: Op, element: int, openings: S
     """The words of a map's next tensor operands at `element`, one for each opening, added to those staged before."""
     # INVARIANT: only a map's operands are staged.
     if op.kind != Kind.MAP:
-        raise OpeningWrong("OpUnknown")
+        raise OpeningWrong("OpUnknown", int(op.kind))
     known, words = staged_count(staged), staged & _WORDS
     opened = Opened(statement, op_index, _first_tensors(op, known + len(openings)), element, 0, openings, staged)
     for view in [view for view in op.views if view.tag < Tag.IOTA][known : known + len(openings)]:

@@ -5,13 +5,16 @@ The twin raises them, the chain package decodes them from a revert: a `ChainErro
 
 from __future__ import annotations
 
-from lockstep.protocol.errors import ChainError, FundsError
+from typing import Any
+
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError
 
 HINTS: dict[str, str] = {
     # anywhere
     "ProofInvalid": "the proof was made for another root, position or depth: build it again from the claim's files",
     "NotCommitted": "commit to this very call first, and send it in a later block",
     "Unauthorized": "another account alone may do this: check which key signs",
+    "Panic": "the numbers do not fit the contract's integers: use smaller ones",
     # vault
     "StakeTooLow": "deposit more stake first: `lockstep worker stake`",
     "NothingDue": "there is nothing to pay out yet",
@@ -75,15 +78,49 @@ HINTS: dict[str, str] = {
     # tokens (OpenZeppelin)
     "ERC20InsufficientBalance": "fund the account with the job's token",
     "ERC20InsufficientAllowance": "approve the vault for the amount, or use a permit",
+    "ERC20InvalidReceiver": "send the tokens to an account",
+    "ERC20InvalidSender": "send the tokens from an account",
+    "ERC20InvalidSpender": "approve an account",
     "ERC2612ExpiredSignature": "sign the permit again with a later deadline",
+    "ERC2612InvalidSigner": "sign the permit with the owner's own key, with its next nonce",
 }
 
 _FUNDS = {"StakeTooLow", "EscrowInsufficient", "ERC20InsufficientBalance", "ERC20InsufficientAllowance"}
 
 
-def revert(name: str, *arguments: object) -> ChainError | FundsError:
+class Reverted(LockstepError):
+    """A transaction that broke a rule: what its contract reverts with."""
+
+    def __init__(self, rule: str, values: tuple[Any, ...], message: str, hint: str, code: str) -> None:
+        super().__init__(message, hint, code=code)
+        self.rule = rule
+        """The Solidity error's name."""
+        self.values = values
+        """Its arguments."""
+
+
+class ChainRevert(Reverted, ChainError):
+    """A rule of the contracts."""
+
+
+class FundsRevert(Reverted, FundsError):
+    """A rule that asks for more tokens."""
+
+
+def described(rule: str, values: tuple[Any, ...]) -> str:
+    """Name(value, value, ...), bytes in hexadecimal."""
+    shown = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else str(a) for a in values)
+    return f"{rule}({shown})"
+
+
+def revert(name: str, *arguments: Any) -> ChainRevert | FundsRevert:
     """The error for a broken rule; `arguments` as the Solidity error has them."""
-    shown = ", ".join(f"0x{a.hex()}" if isinstance(a, bytes) else str(a) for a in arguments)
-    kind = FundsError if name in _FUNDS else ChainError
+    kind = FundsRevert if name in _FUNDS else ChainRevert
     prefix = "funds" if name in _FUNDS else "chain"
-    return kind(f"{name}({shown})", HINTS.get(name, "look the rule up in docs/protocol.md"), code=f"{prefix}.{name}")
+    hint = HINTS.get(name, "look the rule up in docs/protocol.md")
+    return kind(name, arguments, described(name, arguments), hint, f"{prefix}.{name}")
+
+
+def overflow() -> ChainRevert | FundsRevert:
+    """What checked arithmetic reverts with: Panic(0x11)."""
+    return revert("Panic", 0x11)

@@ -28,8 +28,9 @@ from coordinator.decide import (
     stake_due,
     wanted_payloads,
 )
-from lockstep.protocol import claims, rounds
+from lockstep.protocol import claims
 from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Receipt, Round
+from lockstep.protocol.market import views
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Seconds, Wei
@@ -88,7 +89,7 @@ class CoordinatedPlayer(GamingPlayer):
             ),
             self._given(r),
             self.market.merger_of(self.block, self.job, r) if merging else None,
-            merging and rounds.turn(self.params, stored, self.block.time) > stored.accepted,
+            merging and views.turn(self.params, stored, self.block.time) > stored.accepted,
             lock is not None and lock.account == AGGREGATOR,
         )
 
@@ -160,7 +161,7 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
     player = WillingPlayer(dice, params)
     for account in (AGGREGATOR, *WORKERS):
         player.act(account, "deposit", Wei(10**6))
-    player.job = rounds.claims.job_id(player.market.chain_id, player.market.address, AGGREGATOR, 1, params)
+    player.job = claims.job_id(player.market.chain_id, player.market.address, AGGREGATOR, 1, params)
     player.act(AGGREGATOR, "create", params, 1, params.escrow)
     for _ in range(300):
         player._step()

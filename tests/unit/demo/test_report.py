@@ -8,8 +8,8 @@ import pytest
 
 from lockstep.chain.events import Event
 from lockstep.demo import report
+from lockstep.protocol.market.types import Outcome
 from lockstep.protocol.types import Address, Seconds, Wei
-from lockstep.protocol.witnesses import Outcome
 
 REQUESTER, WORKER, LIAR, CHALLENGER = (Address(f"0x{n:040x}") for n in range(1, 5))
 FEE = Wei(7)

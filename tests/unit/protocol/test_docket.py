@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.docket import SCAN, Docket
+from lockstep.protocol.dispute.docket import SCAN, Docket
 from lockstep.protocol.game import Game
+from lockstep.protocol.market.types import BURN
 from lockstep.protocol.moves import Phase, Resolve
-from lockstep.protocol.stakes import BURN, Books
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests import letters
 from tests.property.table import START, Table
+from tests.support.ledger import Books
 
 KEY = b"claim"
 WORKER, REQUESTER = letters.WORKER, Address("0x" + "99" * 20)
@@ -72,7 +73,7 @@ def test_closed_games_at_the_front_are_skipped_some_at_a_time() -> None:
 
 
 def books(stake: int) -> Books:
-    held = Books(Seconds(0))
+    held = Books.of(Seconds(0))
     held.deposit(WORKER, Wei(stake))
     held.lock(WORKER, KEY, Wei(stake))
     return held

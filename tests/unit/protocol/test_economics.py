@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from lockstep.protocol import economics
 from lockstep.protocol.economics import Audit
-from lockstep.protocol.stakes import BURN, Books, Keeper
+from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.types import Address, Seconds, Wei
 from tests import prices
+from tests.support.ledger import Books
 
 AMOUNTS = st.integers(0, (1 << 88) - 1)
 FEES = st.integers(0, economics.MAX_FEE_CAP)
@@ -118,7 +119,7 @@ def test_a_lost_bond_pays_the_defender_and_burns_the_rest(bond: int) -> None:
 
 @given(AMOUNTS)
 def test_the_vault_takes_a_bond_apart_alike(bond: int) -> None:
-    books = Books(Seconds(1))
+    books = Books.of(Seconds(1))
     books.deposit(CHALLENGER, Wei(bond))
     books.lock(CHALLENGER, b"game", Wei(bond), Keeper.GAME)
     books.take_bond(b"game", DEFENDER)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol import claims, merkle, rounds, states
+from lockstep.protocol import claims, merkle, states
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError
 from lockstep.protocol.jobs import (
     ZERO,
@@ -22,12 +22,15 @@ from lockstep.protocol.jobs import (
     Receipt,
     Reveal,
 )
-from lockstep.protocol.rounds import Beyond, Block, Market
-from lockstep.protocol.stakes import BURN, Books, Keeper
+from lockstep.protocol.market import views
+from lockstep.protocol.market.calls import HASH_BLOCKS, Block
+from lockstep.protocol.market.rounds import worth
+from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from tests import histories
 from tests.histories import BlockHashes
+from tests.support.ledger import Books, Market
 
 REQUESTER, AGGREGATOR, CHALLENGER, ANYONE = (f"0x{i:040x}" for i in range(1, 5))
 HONEST, LIAR, LAZY = (f"0x{i:040x}" for i in range(17, 20))
@@ -53,16 +56,17 @@ def sign(account: Address, digest: bytes) -> bytes:
     return keccak(account.encode() + digest)
 
 
-def is_signed(account: Address, digest: bytes, signature: bytes) -> bool:
-    """Whether `sign` gave it."""
-    return signature == sign(account, digest)
+def recover(digest: bytes, signature: bytes) -> Address:
+    """Whose it is."""
+    known = (REQUESTER, AGGREGATOR, CHALLENGER, ANYONE, *WORKERS)
+    return next((Address(a) for a in known if sign(Address(a), digest) == signature), ZERO_ADDRESS)
 
 
 class Scene:
     """One job on a twin, played by name; time and blocks move when they are told to."""
 
     def __init__(self, params: JobParams = PARAMS, escrow: int | None = None) -> None:
-        self.market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000), Beyond(is_signed))
+        self.market = Market(recover=recover)
         self.block = Block(100, Seconds(1_000), BlockHashes())
         for account in (AGGREGATOR, CHALLENGER, *WORKERS):
             self.market.books.deposit(account, Wei(10_000))
@@ -278,7 +282,7 @@ def test_the_seed_is_of_a_block_that_nobody_knew(scene: Scene) -> None:
 def test_a_round_that_nobody_sealed_in_time_fails_and_is_not_drawn_again(scene: Scene) -> None:
     scene.market.start_round(scene.block, scene.job, 0)
     scene.join()
-    scene.later(blocks=1 + rounds.SEAL_BLOCKS)
+    scene.later(blocks=1 + HASH_BLOCKS)
     late = scene.block
     scene.later(blocks=1)
     scene.market.seal(scene.block, scene.job, 0)
@@ -508,7 +512,7 @@ def test_owners_of_revealed_slots_speak_once_and_sign(scene: Scene) -> None:
     attest(scene.block, scene.job, 0, [signed])
     scene.refused("AlreadyDone", attest, scene.block, scene.job, 0, [scene.receipt(0, 3)])
     assert scene.phase() == Phase.ATTESTING
-    scene.market.books.delegate_of[LIAR] = CHALLENGER
+    scene.market.books.delegate(LIAR, CHALLENGER)
     attest(scene.block, scene.job, 0, [scene.receipt(2), scene.receipt(1, by=CHALLENGER)])
     assert scene.phase() == Phase.FREEZING, "everybody has spoken"
 
@@ -605,9 +609,9 @@ def test_fees_of_drawn_witnesses_are_reserved_paid_or_given_up() -> None:
     scene.refused("AlreadyDone", scene.market.on_drawn, scene.block, scene.job, 0, 3)
     scene.market.on_drawn(scene.block, scene.job, 0, 2)
     scene.refused("AlreadyDone", scene.market.on_drawn, scene.block, scene.job, 0, 1)
-    job = scene.market.jobs[scene.job]
-    assert job.fees_due == 6
+    assert scene.market.jobs[scene.job].fees_due == 6
     scene.market.on_witnessed(scene.job, ANYONE)
+    job = scene.market.jobs[scene.job]
     assert (scene.credits(ANYONE), job.fees_due, job.paid) == (3, 3, 3)
     scene.market.on_witnessed(scene.job, ZERO_ADDRESS)
     scene.refused("EscrowTooLow", scene.market.on_witnessed, scene.job, ANYONE)
@@ -617,8 +621,8 @@ def test_fees_of_drawn_witnesses_are_reserved_paid_or_given_up() -> None:
 
 
 def test_a_payload_that_was_demanded_and_not_shown_is_not_accepted(scene: Scene) -> None:
-    scene.market.beyond = replace(scene.market.beyond, missing=lambda claim: claim == scene.claim(1))
     scene.to_revealed()
+    scene.market.miss(scene.claim(1))
     scene.refused("NoSuchSlot", scene.market.on_demanded, scene.block, scene.job, 0, 5)
     scene.market.on_demanded(scene.block, scene.job, 0, 1)
     scene.attest()
@@ -637,7 +641,7 @@ def test_without_an_aggregator_slot_owners_merge_at_once_in_seed_order() -> None
 
 def test_merge_turns_go_from_the_aggregator_to_each_accepted_slot_and_then_the_round_fails(scene: Scene) -> None:
     scene.to_frozen()
-    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    order = views.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     assert sorted(order) == [0, 1, 2]
     for merger in (AGGREGATOR, *(WORKERS[s] for s in order)):
         assert scene.market.merger_of(scene.block, scene.job, 0) == merger
@@ -729,7 +733,7 @@ def test_a_convicted_merge_voids_later_rounds_and_the_round_merges_again_from_th
     assert scene.free(AGGREGATOR) == 10_000 - BACKED, "one merge lost, the voided one returned"
     assert scene.free(HONEST) == 10_000 - 101, "the stake of round 0 is still locked, that of round 1 is back"
 
-    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    order = views.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.refused("NotYourTurn", scene.market.merge, scene.block, AGGREGATOR, scene.job, 0, ROOT, ROOT)
     good = scene.merge(0, WORKERS[order[0]], b"right")
     assert good != bad, "a claim of another attempt"
@@ -807,7 +811,7 @@ def test_rounds_start_again_once_no_game_about_voided_work_is_open(scene: Scene)
     claim = scene.claim(0, 1)
     scene.market.on_open(scene.block, claim, scene.body(claim))
     scene.convict(bad)
-    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    order = views.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.merge(0, WORKERS[order[0]])
     scene.refused("GamesOpen", scene.market.start_round, scene.block, scene.job, 1)
     scene.market.on_rejected(claim)
@@ -868,7 +872,7 @@ def test_a_receipt_of_one_slot_is_none_of_another(scene: Scene) -> None:
 
 def test_a_convicted_merger_merges_no_more_in_this_job(scene: Scene) -> None:
     scene.convict(scene.to_lead(0))
-    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    order = views.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.merge(0, WORKERS[order[0]])
     scene.to_revealed(1)
     scene.attest(1)
@@ -880,7 +884,7 @@ def test_a_convicted_merger_merges_no_more_in_this_job(scene: Scene) -> None:
 
 def test_a_convicted_slot_owner_has_no_merge_turn(scene: Scene) -> None:
     scene.to_frozen()
-    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    order = views.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.convict(scene.claim(order[0]))
     scene.later(100)
     assert scene.market.merger_of(scene.block, scene.job, 0) == ZERO_ADDRESS
@@ -892,7 +896,7 @@ def test_restarting_a_void_round_returns_stakes_that_nobody_released(scene: Scen
     bad = scene.to_lead(0)
     scene.to_lead(1)
     scene.convict(bad)
-    order = rounds.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
+    order = views.seed_order(PARAMS, scene.market.rounds[scene.job, 0])
     scene.merge(0, WORKERS[order[0]])
     scene.market.start_round(scene.block, scene.job, 1)
     assert scene.free(AGGREGATOR) == 10_000 - BACKED
@@ -996,7 +1000,7 @@ def test_one_nonce_is_one_job(scene: Scene) -> None:
 
 
 def test_locked_stake_cannot_leave_and_unbonding_waits() -> None:
-    books = Books(Seconds(50))
+    books = Books.of(Seconds(50))
     books.deposit(HONEST, Wei(100))
     books.lock(HONEST, b"claim", Wei(60))
     with pytest.raises(FundsError, match="StakeTooLow"):
@@ -1011,7 +1015,7 @@ def test_locked_stake_cannot_leave_and_unbonding_waits() -> None:
 
 
 def test_a_lock_obeys_its_keeper_and_is_made_once() -> None:
-    books = Books(Seconds(1))
+    books = Books.of(Seconds(1))
     books.deposit(HONEST, Wei(10))
     books.lock(HONEST, b"bond", Wei(5), Keeper.GAME)
     for broken, act in (
@@ -1028,7 +1032,7 @@ def test_a_lock_obeys_its_keeper_and_is_made_once() -> None:
 
 @pytest.mark.parametrize("stake", [1, 2, 3, 7, 99, 10**18 + 1])
 def test_a_slash_is_divided_exactly(stake: int) -> None:
-    books = Books(Seconds(1))
+    books = Books.of(Seconds(1))
     books.deposit(LIAR, Wei(stake))
     books.lock(LIAR, b"claim", Wei(stake))
     books.slash(b"claim", Wei(0), (CHALLENGER,), (), REQUESTER)
@@ -1045,7 +1049,7 @@ def test_money_is_conserved_in_random_histories(seed: int) -> None:
     player = histories.history(seed, 80)
     market, job = player.market, player.market.jobs[player.job]
     assert market.books.owed == market.books.tokens, "the vault holds exactly what it owes"
-    owed = sum(market._worth(player.params, ro) for ro in market.rounds.values() if ro.due)
+    owed = sum(worth(player.params, ro) for ro in market.rounds.values() if ro.due)
     held = market.books.total_escrow - job.deposit - owed
     assert held == job.escrow - job.paid - job.refunded, "escrow = held + paid + refunded, but for what slashes owe"
     held = {lock_key for lock_key, lock in market.books.locks.items() if lock.keeper == Keeper.MARKET}

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
-from lockstep.protocol.stakes import Keeper
+from lockstep.protocol.market.types import Keeper
 from lockstep.protocol.types import Seconds
 from tests import histories
 from tests.histories import REQUESTER, GamingPlayer
@@ -55,7 +55,6 @@ def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: i
     for _ in range(12 * player.params.rounds):
         _end_games(player, convict=convict)
         _crank(player)
-    # A refused act puts the twin's values back as copies: they are looked up only now.
     job = market.jobs[player.job]
     assert job.settled == job.started, (
         f"round {job.settled} sticks: {player.market.phase(player.block, player.job, job.settled).name}"
@@ -71,6 +70,7 @@ def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: i
     for r in range(player.params.rounds):
         if market.phase(player.block, player.job, r) == Phase.VOID:
             market.release(player.job, r)
+    job = market.jobs[player.job]
     held = {claim.hex()[:8]: market.claims[claim].status.name for claim in market.claims if claim in market.books.locks}
     assert not held, "a stake is locked for ever"
     assert not market.books.locks, "a bond is locked for ever"

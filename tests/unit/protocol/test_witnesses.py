@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol import witnesses
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobStatus
-from lockstep.protocol.stakes import BURN
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import BURN, AuditStatus, DutyStatus, Outcome, Standing
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, StateRoot, Wei
-from lockstep.protocol.witnesses import AuditStatus, DutyStatus, Outcome, Standing
 from tests.auditing import (
     ANYONE,
     CARTEL,
@@ -79,14 +78,14 @@ def test_enrolling_locks_the_stake_and_retiring_frees_it() -> None:
     stage.witnesses.retire(stage.block, HONEST, stage.job)
     assert stage.market.books.free[HONEST] == FUNDS
     stage.enrol(HONEST)
-    assert stage.witnesses.lists[stage.job] == [HONEST]
+    assert stage.witnesses.lists[stage.job] == (HONEST,)
 
 
 def test_a_witness_needs_its_stake() -> None:
     stage = Stage()
     stage.market.books.request_unbond(HONEST, Wei(FUNDS - STAKE + 1), stage.block.time)
     refused("StakeTooLow", stage.enrol, HONEST)
-    assert stage.witnesses.witnesses == {}, "nothing happened"
+    assert not stage.witnesses.witnesses, "nothing happened"
 
 
 def test_a_job_without_audits_enrols_nobody() -> None:
@@ -113,7 +112,7 @@ def test_the_last_of_the_list_takes_the_place_of_one_that_leaves() -> None:
     stage = Stage()
     stage.enrol(HONEST, LAZY, COPYING)
     stage.witnesses.retire(stage.block, HONEST, stage.job)
-    assert stage.witnesses.lists[stage.job] == [COPYING, LAZY]
+    assert stage.witnesses.lists[stage.job] == (COPYING, LAZY)
     stage.check()
 
 
@@ -195,32 +194,32 @@ def test_nobody_is_drawn_for_its_own_slot_nor_twice_while_others_remain() -> Non
         beacon = keccak(bytes([luck]))
         drawn: list[Address] = []
         for i, owner in enumerate(WORKERS):
-            drawn.append(witnesses.pick(accounts, beacon, i, owner, drawn))
+            drawn.append(draws.pick(accounts, beacon, i, owner, drawn))
             assert drawn[-1] != owner
         assert len(set(drawn)) == 3
-    assert witnesses.pick([HONEST], keccak(b""), 1, LAZY, [HONEST]) == HONEST, "twice where nobody else is"
-    assert witnesses.pick([HONEST], keccak(b""), 0, HONEST, []) == ZERO_ADDRESS
-    assert witnesses.pick([], keccak(b""), 0, HONEST, []) == ZERO_ADDRESS
+    assert draws.pick([HONEST], keccak(b""), 1, LAZY, [HONEST]) == HONEST, "twice where nobody else is"
+    assert draws.pick([HONEST], keccak(b""), 0, HONEST, []) == ZERO_ADDRESS
+    assert draws.pick([], keccak(b""), 0, HONEST, []) == ZERO_ADDRESS
 
 
 def test_every_account_and_every_slot_is_drawn_alike() -> None:
     accounts = [*LOOKERS]
-    picked = Counter(witnesses.pick(accounts, keccak(b"%d" % k), 0, ANYONE, []) for k in range(6_000))
+    picked = Counter(draws.pick(accounts, keccak(b"%d" % k), 0, ANYONE, []) for k in range(6_000))
     assert all(880 < picked[one] < 1_120 for one in accounts), picked
-    first = Counter(witnesses.slot_order(keccak(b"%d" % k), [0, 2, 5, 6], 2)[0] for k in range(4_000))
+    first = Counter(draws.slot_order(keccak(b"%d" % k), [0, 2, 5, 6], 2)[0] for k in range(4_000))
     assert all(880 < first[s] < 1_120 for s in (0, 2, 5, 6)), first
 
 
 def test_a_slot_is_looked_at_twice_only_after_every_slot_was_once() -> None:
     for luck in range(100):
-        order = witnesses.slot_order(keccak(bytes([luck])), [1, 3, 4], 5)
+        order = draws.slot_order(keccak(bytes([luck])), [1, 3, 4], 5)
         assert sorted(order[:3]) == [1, 3, 4]
         assert order[3:] == order[:2]
-    assert witnesses.slot_order(keccak(b""), [], 4) == []
+    assert draws.slot_order(keccak(b""), [], 4) == []
 
 
 def test_t_star_reaches_every_step() -> None:
-    seen = Counter(witnesses.step_of(keccak(b"%d" % k), keccak(b"beacon"), 0, STEPS) for k in range(5_000))
+    seen = Counter(draws.step_of(keccak(b"%d" % k), keccak(b"beacon"), 0, STEPS) for k in range(5_000))
     assert sorted(seen) == list(range(1, STEPS + 1))
     assert min(seen.values()) > 850
 
@@ -318,7 +317,7 @@ def test_a_lazy_witness_can_neither_agree_nor_gain_by_differing() -> None:
     assert stage.settle(audit, 0) == Outcome.FINED, "it differed, and the claim stands"
     assert stage.wealth(LAZY) == FUNDS - FEE
     assert stage.market.books.credits[BURN] == FEE
-    assert stage.witnesses.lists[stage.job] == [], "it is drawn no more"
+    assert stage.witnesses.lists[stage.job] == (), "it is drawn no more"
 
 
 def test_a_copied_commitment_cannot_be_opened() -> None:
@@ -353,7 +352,7 @@ def test_a_silent_witness_pays_the_fee_and_is_drawn_no_more(commits: bool) -> No
     assert stage.settle(audit, 0) == Outcome.FINED
     assert stage.wealth(SILENT) == FUNDS - FEE
     assert stage.market.books.free[SILENT] == FUNDS - FEE, "the rest of the stake is free"
-    assert stage.witnesses.lists[stage.job] == []
+    assert stage.witnesses.lists[stage.job] == ()
 
 
 def test_a_witness_that_attested_a_wrong_step_loses_its_stake() -> None:
@@ -469,12 +468,12 @@ def _bytes(text: str) -> bytes:
 def test_draws_are_those_of_the_vectors(case: int) -> None:
     v = VECTORS["draws"][case]
     beacon = _bytes(v["beacon"])
-    assert beacon == witnesses.beacon_of(_bytes(v["blockHash"]), AuditId(_bytes(v["audit"])))
-    order = witnesses.slot_order(beacon, v["slots"], v["count"])
+    assert beacon == draws.beacon_of(_bytes(v["blockHash"]), AuditId(_bytes(v["audit"])))
+    order = draws.slot_order(beacon, v["slots"], v["count"])
     assert order == v["order"]
     drawn: list[Address] = []
     for i, owner in enumerate(v["owners"]):
-        drawn.append(witnesses.pick(v["accounts"], beacon, i, owner, drawn))
+        drawn.append(draws.pick(v["accounts"], beacon, i, owner, drawn))
     assert drawn == v["drawn"]
 
 
@@ -482,12 +481,12 @@ def test_draws_are_those_of_the_vectors(case: int) -> None:
 def test_words_are_those_of_the_vectors(case: int) -> None:
     v = VECTORS["words"][case]
     preimage = _bytes(v["preimage"])
-    assert witnesses.step_of(preimage, _bytes(v["beacon"]), v["i"], v["transitions"]) == v["t"]
-    bound = witnesses.commitment(
+    assert draws.step_of(preimage, _bytes(v["beacon"]), v["i"], v["transitions"]) == v["t"]
+    bound = draws.commitment(
         _bytes(v["claim"]), v["account"], StateRoot(_bytes(v["state"])), preimage, _bytes(v["salt"])
     )
     assert bound == _bytes(v["commitment"])
-    assert witnesses.chained(preimage, v["links"]) == _bytes(v["head"])
+    assert draws.chained(preimage, v["links"]) == _bytes(v["head"])
 
 
 # -- random seasons

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
 from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import (
     MERGE_SLOT,
@@ -22,7 +23,6 @@ from lockstep.protocol.types import (
     TraceRoot,
     Wei,
 )
-from lockstep.protocol.witnesses import Audit, AuditStatus
 from tests.auditing import PARAMS
 from verifier import decide
 from verifier.decide import Candidate

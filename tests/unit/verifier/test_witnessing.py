@@ -9,11 +9,12 @@ import pytest
 
 from lockstep.chain.events import Event
 from lockstep.ledger import AuditLedger, Ledger
-from lockstep.protocol import claims, witnesses
+from lockstep.protocol import claims
 from lockstep.protocol.claims import claim_id
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Outcome
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
-from lockstep.protocol.witnesses import Audit, AuditStatus, Duty, DutyStatus, Outcome
 from verifier.memory import Memory, Verdict
 from verifier.witnessing import LINKS, Due, agrees, decided, due, to_draw
 
@@ -139,7 +140,7 @@ def test_a_spoken_duty_is_decided_with_its_round_or_by_a_conviction() -> None:
 
 def test_a_witness_s_secrets_survive_the_process(tmp_path: Path) -> None:
     secret = b"\5" * 32
-    top = witnesses.chained(Digest(secret), LINKS)
+    top = draws.chained(Digest(secret), LINKS)
     roots = tuple(StateRoot(keccak(bytes([t]))) for t in range(3))
     first = Verdict(AUDIT, 2, keccak(b"beacon"), keccak(b"salt"), roots)
     with Memory(tmp_path) as memory:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, StateRoot, Wei
-from lockstep.protocol.witnesses import Audit, AuditStatus
 from worker.decide import (
     AGGREGATOR_SECONDS,
     PATIENCE,

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol import claims, merkle, rounds
+from lockstep.protocol import claims, merkle
 from lockstep.protocol.errors import ChainError, FundsError
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
-from lockstep.protocol.rounds import Beyond, Block, Market
+from lockstep.protocol.market import views
+from lockstep.protocol.market.calls import Block
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from tests.histories import BlockHashes
+from tests.support.ledger import Market
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide
 from worker.decide import Act, Do, JobView, Roots, RoundView, Self
@@ -40,6 +42,11 @@ def opened(steps: int) -> Reveal:
     tree = merkle.levels([merkle.leaf(r) for r in roots])
     proof = tuple(merkle.proof(tree, len(roots) - 1))
     return Reveal(Body(TraceRoot(tree[-1][0]), OUT, OUT2), Digest(bytes(32)), proof, "trace", "payload")
+
+
+def signer(digest: bytes, signature: bytes) -> Address:
+    """Here a signature is its account."""
+    return Address(signature.decode())
 
 
 @dataclass
@@ -98,7 +105,7 @@ class Play:
         phase = self.market.phase(self.block, self.job, r)
         merging = phase == Phase.MERGING
         merger = self.market.merger_of(self.block, self.job, r) if merging else ZERO_ADDRESS
-        over = merging and rounds.turn(p, ro, self.block.time) > ro.mask.bit_count()
+        over = merging and views.turn(p, ro, self.block.time) > ro.mask.bit_count()
         ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.slots)]
         held = tuple(self.market.claims.get(i, Claim()) for i in ids)
         merged = self.market.claims.get(ro.merge_claim, Claim())
@@ -149,7 +156,7 @@ class Play:
             revealed = [c for c in held if c in m.claims and m.claims[c].status == ClaimStatus.REVEALED]
             m.freeze(b, job, r, [opened(steps).body for _ in revealed])
         elif act.do == Do.ATTEST:
-            m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].slots) - 1, b"")])
+            m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].slots) - 1, sender.encode())])
         elif act.do == Do.MERGE:
             m.merge(b, sender, job, r, OUT, OUT2, act.rounds)
         elif act.do == Do.BACK:
@@ -184,7 +191,7 @@ class Play:
 
 def play(seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float) -> Play:
     """A job of three rounds, begun."""
-    market = Market(1, Address("0x" + "aa" * 20), Seconds(10_000), Beyond(lambda account, digest, signature: True))
+    market = Market(recover=signer)
     params = replace(TERMS, rounds=3, max_lead=2, aggregator=AGGREGATOR if aggregated else ZERO_ADDRESS)
     job = market.create(REQUESTER, params, 0, params.escrow)
     seats = [Player(Address(f"0x{i:040x}"), i - 16, awake) for i in range(16, 16 + players)]

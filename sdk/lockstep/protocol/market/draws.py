@@ -1,0 +1,73 @@
+"""Who is drawn for what, how far it looks, and what it commits to. Twin of contracts/libraries/Draws.sol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.protocol.jobs import ZERO_ADDRESS, word
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, StateRoot, Step
+
+
+def stake_key(job: JobId, account: Address) -> bytes:
+    """keccak(abi.encode(JobId, account)): the lock of a witness's stake."""
+    return keccak(job + word(account))
+
+
+def beacon_of(block_hash: bytes, audit: AuditId) -> Digest:
+    """keccak(abi.encode(blockhash(beaconBlock), AuditId))."""
+    return keccak(word(block_hash) + audit)
+
+
+def account_word(beacon: Digest, i: int) -> int:
+    """Where in the list the i-th duty's account is looked for, before the remainder."""
+    return int.from_bytes(keccak(beacon + word(2 * i)), "big")
+
+
+def slot_word(beacon: Digest, i: int) -> int:
+    """Which of the revealed slots still to be dealt out the i-th duty gets, before the remainder."""
+    return int.from_bytes(keccak(beacon + word(2 * i + 1)), "big")
+
+
+def slot_order(beacon: Digest, slots: Sequence[int], count: int) -> list[int]:
+    """The slots of the first `count` duties: each once before any twice (Fisher, Yates 1938; Durstenfeld 1964)."""
+    order = list(slots)
+    for i in range(min(count, len(order))):
+        j = i + slot_word(beacon, i) % (len(order) - i)
+        order[i], order[j] = order[j], order[i]
+    return [order[i % len(order)] for i in range(count)] if order else []
+
+
+def pick(accounts: Sequence[Address], beacon: Digest, i: int, owner: Address, drawn: Sequence[Address]) -> Address:
+    """The i-th duty's account: not the slot's owner, none twice while others remain; ZERO_ADDRESS if there is none."""
+    n = len(accounts)
+    if n == 0:
+        return ZERO_ADDRESS
+    first = account_word(beacon, i) % n
+    # At most every account drawn and the owner are passed over.
+    for k in range(min(n, len(drawn) + 2)):
+        account = accounts[(first + k) % n]
+        if account != owner and account not in drawn:
+            return account
+    for k in range(min(n, 2)):
+        account = accounts[(first + k) % n]
+        if account != owner:
+            return account
+    return ZERO_ADDRESS
+
+
+def step_of(preimage: Digest, beacon: Digest, i: int, transitions: int) -> Step:
+    """t* = 1 + keccak(preimage, beacon, i) mod T: how far the i-th duty replays."""
+    return Step(1 + int.from_bytes(keccak(preimage + beacon + word(i)), "big") % transitions)
+
+
+def commitment(claim: ClaimId, account: Address, state: StateRoot, preimage: Digest, salt: Digest) -> Digest:
+    """keccak(abi.encode(ClaimId, account, S_t*, preimage, salt))."""
+    return keccak(b"".join(word(part) for part in (claim, account, state, preimage, salt)))
+
+
+def chained(value: Digest, links: int) -> Digest:
+    """keccak applied `links` times."""
+    for _ in range(links):
+        value = keccak(value)
+    return value

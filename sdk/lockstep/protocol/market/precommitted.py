@@ -1,0 +1,33 @@
+"""Commitments one block before an act, so that no copy of it is paid. Twin of contracts/libraries/Precommitted.sol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.protocol.jobs import word
+from lockstep.protocol.market.state import Draft
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Address, Digest
+
+
+def digest_of(sender: Address, data: bytes) -> Digest:
+    """What `sender` commits to before it sends a transaction with these data: keccak(abi.encode(sender, keccak))."""
+    return keccak(word(sender) + keccak(data))
+
+
+def commit(d: Draft, contract: str, digests: Sequence[Digest]) -> None:
+    """Notes the block of each digest that is new."""
+    for digest in digests:
+        # INVARIANT: a commitment keeps its first block: nobody makes another's younger.
+        if d.committed_at[contract, digest] == 0:
+            d.committed_at[contract, digest] = d.block.number
+
+
+def require_committed(d: Draft, contract: str, sender: Address) -> None:
+    """Reverts unless the sender committed to exactly this call."""
+    digest = digest_of(sender, d.data)
+    at = d.committed_at[contract, digest]
+    # INVARIANT: what is paid for was committed by its sender in an earlier block: a copy comes too late.
+    if at == 0 or at >= d.block.number:
+        raise revert("NotCommitted", digest)

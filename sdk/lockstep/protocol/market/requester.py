@@ -1,0 +1,74 @@
+"""What a requester does with its job. Twin of contracts/JobMarket.sol, section "the requester"."""
+
+from __future__ import annotations
+
+from lockstep.protocol import claims
+from lockstep.protocol.job_rules import check_params
+from lockstep.protocol.jobs import Job, JobParams, JobStatus
+from lockstep.protocol.market import vault
+from lockstep.protocol.market.state import Draft
+from lockstep.protocol.market.views import params
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import Address, JobId, Wei
+
+MAX_ESCROW = (1 << 120) - 1
+
+
+def create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> JobId:
+    """Opens a job and takes its escrow and its deposit."""
+    job, pulled = _create(d, sender, p, nonce, escrow)
+    vault.escrow(d, d.at.market, sender, pulled)
+    return job
+
+
+def create_with_permit(
+    d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int, deadline: int, v: int, r: bytes, s: bytes
+) -> JobId:
+    """The same with an EIP-2612 permit for the vault, of escrow and deposit."""
+    job, pulled = _create(d, sender, p, nonce, escrow)
+    vault.escrow_with_permit(d, d.at.market, sender, pulled, deadline, v, r, s)
+    return job
+
+
+def cancel(d: Draft, sender: Address, job: JobId) -> None:
+    """Stops new rounds and refunds all escrow that no round in flight has reserved."""
+    j = d.jobs.edit(job)
+    if sender != j.requester:
+        raise revert("Unauthorized", sender)
+    if j.status != JobStatus.ACTIVE:
+        raise revert("WrongJobStatus", job)
+    # INVARIANT: what rounds in flight may still pay stays in escrow, and so do the fees of unsettled duties.
+    reserved = (j.started - j.settled) * params(d, job).round_pay
+    left = j.escrow - j.paid - j.fees_due
+    amount = max(0, left - reserved)
+
+    j.status = JobStatus.CANCELLED
+
+    d.emit("JobMarket", "JobCancelled", job, amount)
+
+    refund(d, j, amount)
+
+
+def refund(d: Draft, j: Job, amount: int) -> None:
+    """Gives escrow back to the requester."""
+    j.refunded = Wei(j.refunded + amount)
+
+    vault.credit(d, d.at.market, j.requester, amount)
+
+
+def _create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> tuple[JobId, int]:
+    check_params(p, d.at.unbond_seconds, d.at.chain)
+    # INVARIANT: the escrow covers every slot, every merge and every witness of every round.
+    if not p.escrow <= escrow <= MAX_ESCROW:
+        raise revert("EscrowInsufficient", p.escrow, escrow)
+    job = claims.job_id(d.at.chain_id, d.at.market, sender, nonce, p)
+    if d.jobs[job].status != JobStatus.NONE:
+        raise revert("JobExists", job)
+
+    d.params[job] = p
+    # INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid, and one round's pay
+    # more, which its requester then loses.
+    d.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=Wei(escrow), deposit=p.deposit)
+
+    d.emit("JobMarket", "JobCreated", job, sender, p.spec_digest, escrow, p.deposit)
+    return job, escrow + p.deposit

@@ -1,0 +1,605 @@
+"""The rounds of a job: everything between `startRound` and `finish` but verdicts.
+
+Twin of contracts/JobMarket.sol and contracts/libraries/Rounds.sol: same names, same order, same sentences. A verb looks
+up, requires, computes, writes, emits and pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.protocol import claims, economics, merkle, receipts, states
+from lockstep.protocol.claims import claim_id
+from lockstep.protocol.jobs import (
+    MAX_CID,
+    NO_CLAIM,
+    NO_SEED,
+    NO_STATE,
+    NOTHING,
+    ZERO_ADDRESS,
+    Body,
+    Claim,
+    ClaimStatus,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Receipt,
+    Reveal,
+    Round,
+)
+from lockstep.protocol.market import vault
+from lockstep.protocol.market.calls import HASH_BLOCKS
+from lockstep.protocol.market.state import Draft, checked
+from lockstep.protocol.market.types import BURN
+from lockstep.protocol.market.views import (
+    is_signed,
+    is_voided,
+    merger_of,
+    missing,
+    params,
+    phase,
+    phase_of,
+    turn,
+    witness_of,
+)
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    ClaimId,
+    Digest,
+    JobId,
+    Seconds,
+    StateRoot,
+    TraceRoot,
+    Wei,
+)
+
+# -- anyone
+
+
+def start_round(d: Draft, sender: Address, job: JobId, r: int) -> None:
+    """Opens the next round for joining."""
+    j, ro = d.jobs.edit(job), d.rounds[job, r]
+    if j.status != JobStatus.ACTIVE:
+        raise revert("WrongJobStatus", job)
+    p = params(d, job)
+    # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
+    if r != j.started or r >= p.rounds or j.failed > p.max_fail or r - j.settled >= p.max_lead:
+        raise revert("RoundNotStartable", r)
+    # INVARIANT: what a game on voided work argues about stands still until the game is over.
+    if j.lingering:
+        raise revert("GamesOpen", j.lingering)
+    _require_backed(d, job, j.settled, r)
+    base, outer = _base_of(d, job, p, r)
+    if ro.phase == Phase.VOID:
+        _release_all(d, job, r, d.rounds.edit((job, r)))
+
+    join_ends = Seconds(d.block.time + p.join_seconds)
+    d.rounds[job, r] = Round(Phase.JOINING, j.attempt, join_ends=join_ends, base=base, outer=outer)
+    j.started = r + 1
+
+    _emit(d, "RoundStarted", job, r, j.attempt, base, outer)
+
+
+def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
+    """Closes the roster, or draws the seed, or fails the round."""
+    p, ro = in_phase(d, job, r, Phase.SEALING)
+    if ro.seed_block == 0:
+        if ro.joined < p.min_slots:
+            return _fail(d, job, r, ro)
+        return _close_roster(d, job, r, ro)
+    if d.block.number <= ro.seed_block:
+        raise revert("TooEarly", ro.seed_block + 1)
+    # INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
+    if d.block.number > ro.seed_block + HASH_BLOCKS:
+        return _fail(d, job, r, ro)
+
+    ro.seed = claims.seed(d.block.hash_of(ro.seed_block), job, r, ro.attempt)
+    set_windows(ro, d.block.time + p.train_seconds, p.reveal_seconds, p.attest_seconds)
+    d.base_fees = economics.push(d.base_fees, d.block.base_fee)
+
+    _emit(d, "Sealed", job, r, ro.seed)
+    return None
+
+
+def attest(d: Draft, sender: Address, job: JobId, r: int, given: Sequence[Receipt]) -> None:
+    """Hands in receipts; the first of each speaker counts."""
+    p, ro = in_phase(d, job, r, Phase.ATTESTING)
+    for receipt in given:
+        # INVARIANT: the first receipt of each counts, and no other.
+        if ro.spoke >> receipt.who & 1:
+            raise revert("AlreadyDone")
+        account = _speaker(d, job, r, p, ro, receipt.who)
+        digest = claims.receipt_hash(d.at.chain_id, d.at.market, job, r, ro.attempt, receipt.who, receipt.mask)
+        _require_signed(d, account, digest, receipt.signature)
+
+        ro.spoke |= 1 << receipt.who
+        ro.receipts += 1
+        ro.named = receipts.add(ro.named, receipt.mask, receipt.who)
+
+        _emit(d, "Attested", job, r, receipt.who, account, receipt.mask)
+
+
+def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]) -> None:
+    """Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers.
+
+    `bodies` are those of the revealed slots, in order.
+    """
+    p, ro = in_phase(d, job, r, Phase.FREEZING)
+    mask, payloads = _accepted(d, job, r, p, ro, bodies)
+    if mask.bit_count() < p.min_slots:
+        return _fail(d, job, r, ro)
+
+    # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
+    mask_root = states.mask_tensor(mask, p.slots)
+    ro.merge_in = states.merge_in(ro.base, ro.outer, payloads, mask_root, p.shared_depth, p.payload_depth)
+    ro.mask = mask
+    ro.accepted = mask.bit_count()
+    ro.phase = Phase.MERGING
+    ro.merge_opens = d.block.time
+    ro.turn = 0 if p.aggregator != ZERO_ADDRESS and not d.barred[job, p.aggregator] else 1
+
+    _emit(d, "Frozen", job, r, ro.merge_in, mask)
+
+    for s in range(p.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        if c.status == ClaimStatus.REVEALED:
+            c.status = ClaimStatus.ACCEPTED if mask >> s & 1 else ClaimStatus.EXCLUDED
+        elif c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
+            _absent(d, claim, c, p.slot_price)
+    return None
+
+
+def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
+    """Pays a round that nobody can overturn any more; or fails one that everybody entitled has failed to merge."""
+    j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
+    # INVARIANT: a void job's rounds are not settled but released.
+    if j.status == JobStatus.VOID:
+        raise revert("WrongJobStatus", job)
+    if ro.phase == Phase.MERGING and turn(params(d, job), ro, d.block.time) > ro.accepted:
+        if j.lingering:
+            raise revert("GamesOpen", j.lingering)
+        return _fail(d, job, r, ro)
+    # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+    if ro.phase != Phase.LEAD or r != j.settled:
+        raise revert("WrongPhase", job, r)
+    p = params(d, job)
+    if d.block.time < ro.merged_at + p.challenge_seconds:
+        raise revert("TooEarly", ro.merged_at + p.challenge_seconds)
+    if ro.open_games:
+        raise revert("GamesOpen", ro.open_games)
+
+    ro.phase = Phase.FINAL
+
+    _emit(d, "RoundFinal", job, r)
+
+    paid = 0
+    for s in range(p.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
+        if c.status == ClaimStatus.ACCEPTED:
+            paid += _pay(d, claim, c, ClaimStatus.FINAL, p.slot_price)
+        elif c.status == ClaimStatus.EXCLUDED:
+            give_back(d, claim, c, ClaimStatus.FINAL)
+    paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge_price)
+    j.paid = Wei(j.paid + paid)
+    _settle(d, job, j)
+    return None
+
+
+def release(d: Draft, sender: Address, job: JobId, r: int) -> None:
+    """Gives back the stakes of a Void round; of a void job also pays the first unsettled round's claims."""
+    j, ro = d.jobs.edit(job), d.rounds.edit((job, r))
+    voided = is_voided(j)
+    # A failed round of a void job may still hold stakes for games that are void now.
+    if ro.phase == Phase.VOID or (voided and ro.phase == Phase.FAILED):
+        # INVARIANT: stakes under open games stay locked until the games are over.
+        if not voided and ro.open_games:
+            raise revert("GamesOpen", ro.open_games)
+        return _release_all(d, job, r, ro)
+    # INVARIANT: a void job's rounds are released in order, each once: what is left of the deposit is then known.
+    if not voided or r != j.settled or r >= j.started:
+        raise revert("WrongPhase", job, r)
+
+    ro.phase = Phase.VOID
+
+    _emit(d, "RoundVoid", job, r, ro.attempt)
+
+    # None of its claims could be defended.
+    j.deposit = Wei(checked(j.deposit - _end_all(d, job, r, params(d, job), ro, pays=True)))
+    j.settled = r + 1
+    _settle(d, job, j)
+    return None
+
+
+def finish(d: Draft, sender: Address, job: JobId) -> None:
+    """Refunds what is left once no round is in flight and none can start."""
+    j = d.jobs.edit(job)
+    voided, active = j.status == JobStatus.VOID, j.status == JobStatus.ACTIVE
+    if not active and j.status != JobStatus.CANCELLED and not voided:
+        raise revert("WrongJobStatus", job)
+    p = params(d, job)
+    startable = active and j.started < p.rounds and j.failed <= p.max_fail
+    if startable or j.settled != j.started:
+        raise revert("JobUnfinished")
+    left = j.deposit
+
+    j.status = JobStatus.DONE
+    j.deposit = NOTHING
+    # INVARIANT: escrow = paid + refunded + fees still due, exactly.
+    refund = checked(j.escrow - j.paid - j.refunded - j.fees_due)
+    # INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
+    j.refunded = Wei(j.refunded + refund)
+    vault.credit(d, d.at.market, j.requester, refund if voided else refund + left)
+    if voided:
+        to_prover = left * economics.PROVER_PERCENT // 100
+        vault.credit(d, d.at.market, j.prover, to_prover)
+        vault.credit(d, d.at.market, BURN, left - to_prover)
+
+    _emit(d, "JobDone", job, j.paid, j.refunded, 0 if voided else left)
+
+
+# -- workers, aggregator
+
+
+def join(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
+    """Takes a slot; locks its stake."""
+    p, ro = in_phase(d, job, r, Phase.JOINING)
+    if slot >= p.slots:
+        raise revert("NoSuchSlot", slot)
+    claim = claim_id(job, r, ro.attempt, slot)
+    if d.claims[claim].worker != ZERO_ADDRESS:
+        raise revert("SlotTaken", slot)
+
+    d.claims[claim] = Claim(job, sender, ClaimStatus.JOINED, p.transitions, round=r, attempt=ro.attempt, slot=slot)
+    ro.joined += 1
+
+    _emit(d, "Joined", job, r, slot, sender)
+
+    vault.lock(d, d.at.market, sender, claim, p.slot_stake)
+    if ro.joined == p.slots:
+        _close_roster(d, job, r, ro)
+
+
+def leave(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
+    """Gives a slot back in the first half of the join window."""
+    p, ro = in_phase(d, job, r, Phase.JOINING)
+    # INVARIANT: a slot is given back while others have half of the window left to take it.
+    if d.block.time >= ro.join_ends - p.join_seconds // 2:
+        raise revert("WrongPhase", job, r)
+    claim, _ = own_claim(d, sender, job, r, ro, slot)
+
+    del d.claims[claim]
+    ro.joined -= 1
+
+    _emit(d, "Left", job, r, slot, sender)
+
+    vault.unlock(d, d.at.market, claim)
+
+
+def commit(d: Draft, sender: Address, job: JobId, r: int, slot: int, commitment: Digest) -> None:
+    """Binds the sender to its claim without showing it."""
+    ro = _in_time(d, job, r, Phase.TRAINING)
+    _, c = own_claim(d, sender, job, r, ro, slot)
+    # INVARIANT: a commitment is made once: nobody looks at the others' and changes its own.
+    if c.status != ClaimStatus.JOINED:
+        raise revert("AlreadyDone")
+
+    c.status = ClaimStatus.COMMITTED
+    c.digest = commitment
+    ro.committed += 1
+    if ro.committed == ro.joined:
+        end_commits(ro, d.block.time)
+
+    _emit(d, "Committed", job, r, slot, commitment)
+
+
+def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Reveal) -> None:
+    """Opens the commitment."""
+    ro = _in_time(d, job, r, Phase.REVEALING)
+    claim, c = own_claim(d, sender, job, r, ro, slot)
+    if c.status != ClaimStatus.COMMITTED:
+        raise revert("AlreadyDone")
+    require_cid(opened.trace_cid)
+    require_cid(opened.payload_cid)
+    # INVARIANT: what is revealed is what was committed, by this worker for this claim.
+    if c.digest != claims.commitment(claim, sender, opened):
+        raise revert("CommitmentMismatch")
+    # INVARIANT: the outputs are those of the last state of the trace.
+    said = opened.body
+    last = merkle.leaf(merkle.node(said.out, said.out2))
+    merkle.require(said.trace_root, last, c.transitions - 1, merkle.ceil_log2(c.transitions), opened.proof_t)
+
+    c.status = ClaimStatus.REVEALED
+    c.claimed_at = d.block.time
+    c.digest = claims.body_hash(said)
+    ro.revealed += 1
+    if ro.revealed == ro.committed:
+        # As `seal` wrote it: cheaper than to read the job's terms.
+        attest_seconds = ro.attest_ends - ro.reveal_ends
+        set_windows(ro, ro.commit_ends, d.block.time - ro.commit_ends, attest_seconds)
+
+    cids = (cid_bytes(opened.trace_cid), cid_bytes(opened.payload_cid))
+    _emit(d, "Revealed", job, r, slot, claim, sender, said.trace_root, said.out, said.out2, *cids)
+
+
+def merge(
+    d: Draft, sender: Address, job: JobId, r: int, out: StateRoot, out2: StateRoot, checkpoint_cid: str, rounds: int
+) -> None:
+    """Claims the merge; locks its stake, and the pay of `rounds` later rounds, which may start on it."""
+    require_cid(checkpoint_cid)
+    j = d.jobs[job]
+    p, ro = in_phase(d, job, r, Phase.MERGING)
+    # INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
+    merger = merger_of(d, d.block, job, r)
+    if sender != merger:
+        raise revert("NotYourTurn", merger)
+    claim = claim_id(job, r, j.attempt, MERGE_SLOT)
+
+    said = Body(TraceRoot(merkle.leaf(merkle.node(out, out2))), out, out2)
+    d.claims[claim] = Claim(
+        job, sender, ClaimStatus.ACCEPTED, 1, d.block.time, r, j.attempt, MERGE_SLOT, digest=claims.body_hash(said)
+    )
+    ro.turn = turn(p, ro, d.block.time) & 0xFFFF
+    ro.phase = Phase.LEAD
+    ro.merged_at = d.block.time
+    ro.merge_claim = claim
+    ro.next_shared, ro.next_outer = out, out2
+    ro.backed = rounds
+
+    _emit(d, "Merged", job, r, claim, sender, out, out2, cid_bytes(checkpoint_cid))
+
+    vault.lock(d, d.at.market, sender, claim, p.merge_stake + rounds * p.round_pay)
+
+
+def back(d: Draft, sender: Address, job: JobId, r: int, rounds: int) -> None:
+    """The merger locks the pay of `rounds` more later rounds."""
+    p, ro = in_phase(d, job, r, Phase.LEAD)
+    merger = d.claims[ro.merge_claim].worker
+    # INVARIANT: who merged answers for its merge, and nobody else.
+    if sender != merger:
+        raise revert("NotYourTurn", merger)
+
+    ro.backed = checked(ro.backed + rounds, 16)
+
+    _emit(d, "Backed", job, r, ro.backed)
+
+    vault.raise_(d, d.at.market, ro.merge_claim, rounds * p.round_pay)
+
+
+# -- inside: rounds
+
+
+def in_phase(d: Draft, job: JobId, r: int, wanted: Phase) -> tuple[JobParams, Round]:
+    """The terms of a job and its round, to be written, if that is in the phase wanted."""
+    # INVARIANT: every act has its phase; what comes before or after it is refused.
+    if phase(d, d.block, job, r) != wanted:
+        raise revert("WrongPhase", job, r)
+    return params(d, job), d.rounds.edit((job, r))
+
+
+def _in_time(d: Draft, job: JobId, r: int, wanted: Phase) -> Round:
+    """A round that is under way, by time alone: no parameter and no job is read where every transaction counts."""
+    # INVARIANT: every act has its phase; what comes before or after it is refused.
+    if phase_of(d.rounds[job, r], d.block.time) != wanted:
+        raise revert("WrongPhase", job, r)
+    return d.rounds.edit((job, r))
+
+
+def _close_roster(d: Draft, job: JobId, r: int, ro: Round) -> None:
+    # INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
+    ro.seed_block = d.block.number + 1
+
+    _emit(d, "RosterClosed", job, r, ro.seed_block)
+
+
+def set_windows(ro: Round, commit_ends: int, reveal_seconds: int, attest_seconds: int) -> None:
+    """Committing ends at `commit_ends`, revealing `reveal_seconds` later, attesting after that."""
+    ro.commit_ends = Seconds(commit_ends)
+    ro.reveal_ends = Seconds(commit_ends + reveal_seconds)
+    ro.attest_ends = Seconds(commit_ends + reveal_seconds + attest_seconds)
+
+
+def end_commits(ro: Round, now: Seconds) -> None:
+    """Everybody has committed: the windows begin now, none shorter than it was."""
+    set_windows(ro, now, ro.reveal_ends - ro.commit_ends, ro.attest_ends - ro.reveal_ends)
+
+
+def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, StateRoot]:
+    """Reverts unless round r - 1 is merged, final or failed."""
+    if r == 0:
+        return p.genesis_shared, p.genesis_outer
+    previous = d.rounds[job, r - 1]
+    if previous.phase == Phase.FAILED:
+        return previous.base, previous.outer
+    if previous.phase not in (Phase.LEAD, Phase.FINAL):
+        raise revert("RoundNotStartable", r)
+    return previous.next_shared, previous.next_outer
+
+
+def _speaker(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, who: int) -> Address:
+    """The owner of a revealed slot, or the round's witness who - 64."""
+    account = ZERO_ADDRESS
+    if who < p.slots:
+        c = d.claims[claim_id(job, r, ro.attempt, who)]
+        if c.status == ClaimStatus.REVEALED:
+            account = c.worker
+    elif receipts.WITNESS <= who < receipts.WITNESS + ro.witnesses:
+        account = witness_of(d, job, r, who - receipts.WITNESS)
+    # INVARIANT: owners of revealed slots and drawn witnesses speak, and nobody else.
+    if account == ZERO_ADDRESS:
+        raise revert("NotSlotOwner", who)
+    return account
+
+
+def _require_signed(d: Draft, account: Address, digest: Digest, signature: bytes) -> None:
+    """By the account itself, or by its delegate."""
+    # INVARIANT: a receipt is signed by who gives it.
+    if is_signed(d, account, digest, signature):
+        return
+    delegate = d.delegate_of[account]
+    if delegate != ZERO_ADDRESS and is_signed(d, delegate, digest, signature):
+        return
+    raise revert("SignatureInvalid", account)
+
+
+def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> tuple[int, list[bytes]]:
+    """Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing; the payload of
+    any other slot is the zero payload.
+    """
+    payloads: list[bytes] = [p.zero_payload] * p.slots
+    mask = 0
+    said = iter(bodies)
+    for s in range(p.slots):
+        claim = claim_id(job, r, ro.attempt, s)
+        c = d.claims[claim]
+        if c.status != ClaimStatus.REVEALED:
+            continue
+        body = next(said, None)
+        # INVARIANT: what is merged is what was revealed.
+        if body is None or claims.body_hash(body) != c.digest:
+            raise revert("CommitmentMismatch")
+        if not receipts.accepts(ro.named, ro.spoke, ro.receipts, s):
+            continue
+        if ro.demands and missing(d, d.block, claim):
+            continue
+        payloads[s] = body.out
+        mask |= 1 << s
+    return mask, states.padded_payloads(payloads, p.payload_depth)
+
+
+def _fail(d: Draft, job: JobId, r: int, ro: Round) -> None:
+    """The checkpoint carries over. Nobody is paid, stakes return; one with open games when they are over."""
+    j, p = d.jobs.edit(job), params(d, job)
+    is_sealed = ro.seed != NO_SEED
+
+    ro.phase = Phase.FAILED
+    j.failed += 1
+
+    _emit(d, "RoundFailed", job, r)
+
+    for s in range(p.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
+        if silent and is_sealed:
+            _absent(d, claim, c, p.slot_price)
+        elif _holds_stake(c.status) and c.open_games == 0:
+            give_back(d, claim, c, ClaimStatus.VOID)
+    _settle(d, job, j)
+
+
+def _settle(d: Draft, job: JobId, j: Job) -> None:
+    """Moves past every leading round that can no more be voided."""
+    while j.settled < j.started and d.rounds[job, j.settled].phase in (Phase.FINAL, Phase.FAILED):
+        j.settled += 1
+
+
+def worth(p: JobParams, ro: Round) -> int:
+    """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of
+    its merge."""
+    claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
+    return claimed * p.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge_price)
+
+
+def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:
+    """Reverts unless every merge that round r would stand on answers for it."""
+    for q in range(settled, r):
+        below = d.rounds[job, q]
+        # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
+        if below.phase == Phase.LEAD and q + below.backed < r:
+            raise revert("NotBacked", q)
+
+
+def require_cid(cid: str) -> None:
+    """Reverts for a content identifier that is too long."""
+    length = len(cid_bytes(cid))
+    # INVARIANT: what a stranger writes into a log is bounded.
+    if length > MAX_CID:
+        raise revert("CidTooLong", length)
+
+
+def cid_bytes(cid: str) -> bytes:
+    """A content identifier as the chain has it; bytes that are no text survive the way there and back."""
+    return cid.encode(errors="surrogateescape")
+
+
+# -- inside: claims and stakes
+
+
+def claim_at(d: Draft, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
+    """The claim of a slot in the round's current attempt, to be written if it exists."""
+    claim = claim_id(job, r, ro.attempt, slot)
+    c = d.claims[claim]
+    return claim, c if c.status == ClaimStatus.NONE else d.claims.edit(claim)
+
+
+def own_claim(d: Draft, sender: Address, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
+    """The same, if it is the sender's."""
+    claim, c = claim_at(d, job, r, ro, slot)
+    if c.worker != sender:
+        raise revert("NotSlotOwner", slot)
+    return claim, c
+
+
+def give_back(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus) -> None:
+    """Ends a claim and frees its stake."""
+    c.status = status
+
+    vault.unlock(d, d.at.market, claim)
+
+
+def _holds_stake(status: ClaimStatus) -> bool:
+    return ClaimStatus.JOINED <= status <= ClaimStatus.EXCLUDED
+
+
+def _absent(d: Draft, claim: ClaimId, c: Claim, fine: Wei) -> None:
+    """No reveal: the slot's price of the stake is burned."""
+    c.status = ClaimStatus.ABSENT
+
+    vault.slash_liveness(d, d.at.market, claim, fine)
+
+
+def _release_all(d: Draft, job: JobId, r: int, ro: Round) -> None:
+    """Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay."""
+    p = params(d, job)
+    due, ro.due = ro.due, False
+    paid = _end_all(d, job, r, p, ro, pays=due)
+    # INVARIANT: what a slash owes to work is paid to that work or burned.
+    if due:
+        vault.credit(d, d.at.market, BURN, checked(worth(p, ro) - paid))
+
+
+def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: bool) -> int:
+    """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
+    paid = 0
+    for s in range(p.slots):
+        claim, c = claim_at(d, job, r, ro, s)
+        paid += _end(d, claim, c, p.slot_price if pays else NOTHING)
+    if ro.merge_claim != NO_CLAIM:
+        paid += _end(d, ro.merge_claim, d.claims.edit(ro.merge_claim), p.merge_price if pays else NOTHING)
+    return paid
+
+
+def _end(d: Draft, claim: ClaimId, c: Claim, price: Wei) -> int:
+    if not _holds_stake(c.status):
+        return 0
+    # INVARIANT: a seat is not work: only what was committed is paid without a verdict.
+    if price and c.status >= ClaimStatus.COMMITTED:
+        return _pay(d, claim, c, ClaimStatus.VOID, price)
+    give_back(d, claim, c, ClaimStatus.VOID)
+    return 0
+
+
+def _pay(d: Draft, claim: ClaimId, c: Claim, status: ClaimStatus, amount: Wei) -> int:
+    give_back(d, claim, c, status)
+
+    _emit(d, "Paid", c.job, c.round, c.slot, c.worker, amount)
+
+    vault.credit(d, d.at.market, c.worker, amount)
+    return amount
+
+
+def _emit(d: Draft, name: str, *values: object) -> None:
+    d.emit("JobMarket", name, *values)

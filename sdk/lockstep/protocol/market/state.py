@@ -1,0 +1,342 @@
+"""The tables of all contracts, and the draft of them that a transaction works on.
+
+A `State` is a value: it can be kept, compared and branched. A transaction reads and writes a `Draft`, in which a record
+is copied when it is first written; `Draft.close` gives the next State, which shares with the one before whatever did
+not change. A transaction that reverts drops its draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from lockstep.protocol.game import NO_GAME, Arbiter, Game
+from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, Job, JobParams, JobStatus, Round
+from lockstep.protocol.market.calls import MAX_UINT, Block, Event
+from lockstep.protocol.market.types import Asked, Audit, Demand, Duty, Lock, Unbond, Witness
+from lockstep.protocol.moves import Opening
+from lockstep.protocol.reverts import overflow
+from lockstep.protocol.statement import Statement
+from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, GameId, JobId, Seconds
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+FOLD_AT = 32
+"""A table keeps its last changes apart up to this many, or up to the root of the number of its entries."""
+
+
+class Table(Generic[K, V]):
+    """A Solidity mapping as a value: a key that was never written has the table's zero."""
+
+    __slots__ = ("_new", "_old", "zero")
+
+    def __init__(self, zero: V, old: dict[K, V] | None = None, new: dict[K, V] | None = None) -> None:
+        self.zero = zero
+        self._old: dict[K, V] = old or {}
+        self._new: dict[K, V] = new or {}
+
+    def __getitem__(self, key: K) -> V:
+        if key in self._new:
+            return self._new[key]
+        return self._old.get(key, self.zero)
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The entry, or `default` where it is zero."""
+        found = self[key]
+        return default if found == self.zero else found
+
+    def __contains__(self, key: K) -> bool:
+        return self[key] != self.zero
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key in {**self._old, **self._new} if key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and dict(self.items()) == dict(other.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Table({dict(self.items())})"
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Every entry that is not zero."""
+        return ((key, self[key]) for key in self)
+
+    def values(self) -> Iterator[V]:
+        """Every value that is not zero."""
+        return (self[key] for key in self)
+
+    def with_(self, changes: dict[K, V]) -> Table[K, V]:
+        """The table after `changes`; the zero deletes an entry."""
+        new = {**self._new, **changes}
+        if len(new) <= FOLD_AT or len(new) ** 2 <= len(self._old):
+            return Table(self.zero, self._old, new)
+        folded = {**self._old, **new}
+        return Table(self.zero, {key: value for key, value in folded.items() if value != self.zero})
+
+
+class Overlay(Generic[K, V]):
+    """A table in a draft: reads fall through to the State, writes stay here."""
+
+    __slots__ = ("_table", "changes")
+
+    def __init__(self, table: Table[K, V]) -> None:
+        self._table = table
+        self.changes: dict[K, V] = {}
+
+    def __getitem__(self, key: K) -> V:
+        """The record to be read. Who wants to write fields of it takes `edit`."""
+        if key in self.changes:
+            return self.changes[key]
+        return self._table[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.changes[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        self.changes[key] = self._table.zero
+
+    def __contains__(self, key: K) -> bool:
+        return self[key] != self._table.zero
+
+    def edit(self, key: K) -> V:
+        """The record to be written: this transaction's own copy, like a storage pointer."""
+        if key not in self.changes:
+            self.changes[key] = copy(self._table[key])
+        elif self.changes[key] is self._table.zero:
+            self.changes[key] = copy(self._table.zero)
+        return self.changes[key]
+
+    def close(self) -> Table[K, V]:
+        """The table with what was written."""
+        return self._table.with_(self.changes) if self.changes else self._table
+
+
+class NoArbiter:
+    """Of a deployment on which no game is played as far as an execution."""
+
+    def execute(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        chunk: int,
+        openings: tuple[Opening, ...],
+        staged: int,
+    ) -> int:
+        raise LookupError("this deployment has no arbiter")
+
+    def stage(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        openings: tuple[Opening, ...],
+        staged: int,
+    ) -> int:
+        raise LookupError("this deployment has no arbiter")
+
+    def combine(self, mode: int, words: bytes) -> int:
+        raise LookupError("this deployment has no arbiter")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What never changes: the contracts' addresses, what they were created with, and what the machine computes."""
+
+    chain_id: int
+    token: Address
+    vault: Address
+    market: Address
+    game: Address
+    validator: Address
+    witnesses: Address
+    availability: Address
+    unbond_seconds: Seconds
+    arbiter_address: Address = ZERO_ADDRESS
+    chain: ChainTimes = field(default_factory=ChainTimes)
+    recover: Callable[[Digest, bytes], Address] = lambda digest, signature: ZERO_ADDRESS
+    """The signer of a digest by a signature r ‖ s ‖ v; ZERO_ADDRESS where ECDSA.tryRecover finds none."""
+    arbiter: Arbiter = field(default_factory=NoArbiter)
+    """Executes an op: numerics, which the protocol does not know."""
+
+
+class _Overlaid(Generic[K, V]):
+    """A table of the draft, laid over the State's when it is first used."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, draft: Draft, owner: type | None = None) -> Overlay[K, V]:
+        overlay: Overlay[K, V] = Overlay(getattr(draft.before, self.name))
+        draft.__dict__[self.name] = overlay
+        return overlay
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that the contracts store, table by table under the contracts' own names."""
+
+    at: Deployment
+
+    # the token
+    balances: Table[Address, int]
+    allowances: Table[tuple[Address, Address], int]
+    """By (owner, spender)."""
+    permits: Table[Address, int]
+    """Permits that an owner has used."""
+
+    # StakeVault
+    free: Table[Address, int]
+    credits: Table[Address, int]
+    delegate_of: Table[Address, Address]
+    unbonding: Table[Address, Unbond]
+    locks: Table[bytes, Lock]
+
+    # JobMarket
+    jobs: Table[JobId, Job]
+    params: Table[JobId, JobParams | None]
+    rounds: Table[tuple[JobId, int], Round]
+    claims: Table[ClaimId, Claim]
+    barred: Table[tuple[JobId, Address], bool]
+    """Who was convicted of a merge of the job: it merges there no more."""
+    rewound: Table[AuditId, bool]
+    """Audits of rounds that a convicted merge voided: who agreed there is paid."""
+
+    # Witnesses
+    enrolled: Table[tuple[JobId, Address], Witness]
+    lists: Table[JobId, tuple[Address, ...]]
+    audits: Table[AuditId, Audit]
+    duties: Table[tuple[AuditId, int], Duty]
+    drawing: Table[JobId, AuditId | None]
+    """The audit whose beacon is fixed and not drawn."""
+
+    # Availability, Validator
+    demands: Table[Digest, Demand]
+    asked: Table[ClaimId, Asked]
+    committed_at: Table[tuple[str, Digest], int]
+    """By (contract, digest): the block of a commitment to an act."""
+
+    # DisputeGame
+    games: Table[GameId, Game]
+    games_on: Table[tuple[ClaimId, int], GameId | None]
+    """Games in the order of their opening."""
+    first_live: Table[ClaimId, int]
+    """Of a claim's games, those before this number are closed."""
+    defending: Table[Address, int]
+    """Games that an account defends, on whatever claims."""
+
+    total_supply: int = 0
+    """Of the token."""
+    total_escrow: int = 0
+    """Of the vault."""
+    base_fees: int = 0
+    """Of the last seals (economics.push)."""
+
+    @staticmethod
+    def empty(at: Deployment) -> State:
+        """A deployment that nobody has called yet."""
+        return State(
+            at, Table(0), Table(0), Table(0),
+            Table(0), Table(0), Table(ZERO_ADDRESS), Table(Unbond()), Table(Lock()),
+            Table(Job(ZERO_ADDRESS, JobStatus.NONE)), Table(None), Table(Round()), Table(Claim()), Table(False),
+            Table(False),
+            Table(Witness()), Table(()), Table(Audit()), Table(Duty()), Table(None),
+            Table(Demand()), Table(Asked()), Table(0),
+            Table(NO_GAME), Table(None), Table(0), Table(0),
+        )  # fmt: skip
+
+    @property
+    def owed(self) -> int:
+        """Everything that the vault must be able to pay: equals `balances[at.vault]` if nobody sent it tokens."""
+        parts = (self.free, self.credits)
+        locked = sum(lock.amount for lock in self.locks.values())
+        unbonding = sum(unbond.amount for unbond in self.unbonding.values())
+        return sum(sum(part.values()) for part in parts) + locked + unbonding + self.total_escrow
+
+
+class Draft:
+    """A State being written by one transaction in one block."""
+
+    balances = _Overlaid[Address, int]()
+    allowances = _Overlaid[tuple[Address, Address], int]()
+    permits = _Overlaid[Address, int]()
+    free = _Overlaid[Address, int]()
+    credits = _Overlaid[Address, int]()
+    delegate_of = _Overlaid[Address, Address]()
+    unbonding = _Overlaid[Address, Unbond]()
+    locks = _Overlaid[bytes, Lock]()
+    jobs = _Overlaid[JobId, Job]()
+    params = _Overlaid[JobId, "JobParams | None"]()
+    rounds = _Overlaid[tuple[JobId, int], Round]()
+    claims = _Overlaid[ClaimId, Claim]()
+    barred = _Overlaid[tuple[JobId, Address], bool]()
+    rewound = _Overlaid[AuditId, bool]()
+    enrolled = _Overlaid[tuple[JobId, Address], Witness]()
+    lists = _Overlaid[JobId, tuple[Address, ...]]()
+    audits = _Overlaid[AuditId, Audit]()
+    duties = _Overlaid[tuple[AuditId, int], Duty]()
+    drawing = _Overlaid[JobId, "AuditId | None"]()
+    demands = _Overlaid[Digest, Demand]()
+    asked = _Overlaid[ClaimId, Asked]()
+    committed_at = _Overlaid[tuple[str, Digest], int]()
+    games = _Overlaid[GameId, Game]()
+    games_on = _Overlaid[tuple[ClaimId, int], "GameId | None"]()
+    first_live = _Overlaid[ClaimId, int]()
+    defending = _Overlaid[Address, int]()
+
+    def __init__(self, before: State, block: Block, data: bytes = b"", gas: int = 0) -> None:
+        self.before = before
+        self.block = block
+        self.data = data
+        """Of the transaction's call."""
+        self.gas = gas
+        """Metered between the begin and the end of its move."""
+        self.at = before.at
+        self.total_supply = before.total_supply
+        self.total_escrow = before.total_escrow
+        self.base_fees = before.base_fees
+        self.events: list[Event] = []
+
+    def emit(self, contract: str, name: str, *values: Any) -> None:
+        """Writes a log entry."""
+        self.events.append(Event(contract, name, values))
+
+    def close(self) -> State:
+        """The State after the transaction."""
+        written = {name: part.close() for name, part in self.__dict__.items() if isinstance(part, Overlay)}
+        # As dataclasses.replace, which takes ten times as long.
+        after = object.__new__(State)
+        after.__dict__.update(self.before.__dict__)
+        after.__dict__.update(
+            written, total_supply=self.total_supply, total_escrow=self.total_escrow, base_fees=self.base_fees
+        )
+        return after
+
+
+Reader = State | Draft
+"""What a view reads: the tables have the same names in both."""
+
+
+def checked(value: int, bits: int = 256) -> int:
+    """What Solidity's checked arithmetic gives for an unsigned integer of that many bits."""
+    if not 0 <= value < 1 << bits:
+        raise overflow()
+    return value
+
+
+def added(value: int, more: int) -> int:
+    """The sum, checked."""
+    if not 0 <= value + more <= MAX_UINT:
+        raise overflow()
+    return value + more

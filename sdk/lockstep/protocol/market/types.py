@@ -1,0 +1,212 @@
+"""The market's records beside jobs, rounds and claims: locks, witnesses and demands, field by field as stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lockstep.protocol.jobs import NEVER, NO_JOB, NOTHING, ZERO, ZERO_ADDRESS, Body
+from lockstep.protocol.types import Address, Digest, JobId, Seconds, StateRoot, Step, Wei
+
+# -- the vault
+
+BURN = Address("0x000000000000000000000000000000000000dEaD")
+
+
+class Keeper(IntEnum):
+    """The contracts that lock stake: the market claims, the game bonds, the others theirs."""
+
+    MARKET = 0
+    GAME = 1
+    WITNESSES = 2
+    AVAILABILITY = 3
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Stake or a bond held under one key."""
+
+    account: Address = ZERO_ADDRESS
+    amount: Wei = NOTHING
+    keeper: Keeper = Keeper.MARKET
+    """Which contract locked: it alone unlocks or takes."""
+
+
+@dataclass(frozen=True)
+class Unbond:
+    """Stake on its way out."""
+
+    amount: Wei = NOTHING
+    available_at: Seconds = NEVER
+
+
+# -- the witnesses
+
+NO_STEP = Step(0)
+
+
+class Standing(IntEnum):
+    """Of a witness in one job."""
+
+    NONE = 0
+    LISTED = 1
+    LEAVING = 2
+    """Drawn no more; its stake is free once its last duty is closed."""
+    SLASHED = 3
+    """Its stake is gone; its other duties earn nothing."""
+
+
+class AuditStatus(IntEnum):
+    """Of the audit of one round."""
+
+    NONE = 0
+    DRAWING = 1
+    DRAWN = 2
+    SKIPPED = 3
+
+
+class DutyStatus(IntEnum):
+    """Of one witness's duty."""
+
+    NONE = 0
+    DRAWN = 1
+    COMMITTED = 2
+    AGREED = 3
+    DIFFERED = 4
+    CLOSED = 5
+
+
+class Outcome(IntEnum):
+    """How a duty closed."""
+
+    PAID = 0
+    FINED = 1
+    SLASHED = 2
+    VOID = 3
+
+
+@dataclass
+class Witness:
+    """One account in one job."""
+
+    standing: Standing = Standing.NONE
+    place: int = 0
+    """In the job's list, while LISTED."""
+    head: Digest = ZERO
+    """The deepest value of its hash chain that is known."""
+    spent: int = 0
+    """How deep `head` lies: 0 at enrolment."""
+    drawn: int = 0
+    """Duties drawn so far; each takes the next preimage."""
+    open: int = 0
+    """Duties not closed."""
+
+
+@dataclass
+class Audit:
+    """One round's audit."""
+
+    status: AuditStatus = AuditStatus.NONE
+    job: JobId = NO_JOB
+    round: int = 0
+    attempt: int = 0
+    beacon_block: int = 0
+    beacon: Digest = ZERO
+    commit_ends: Seconds = NEVER
+    reveal_ends: Seconds = NEVER
+    duties: int = 0
+    committed: int = 0
+
+
+@dataclass
+class Duty:
+    """What one witness was drawn to do."""
+
+    account: Address = ZERO_ADDRESS
+    slot: int = 0
+    serial: int = 0
+    """Which preimage of the witness's chain it takes: 1, 2, ..."""
+    status: DutyStatus = DutyStatus.NONE
+    t: Step = NO_STEP
+    """t*, once revealed."""
+    commitment: Digest = ZERO
+
+
+@dataclass(frozen=True)
+class Word:
+    """A witness's verdict, opened."""
+
+    preimage: Digest
+    """Of its hash chain: fixed at enrolment, before any beacon."""
+    state: StateRoot
+    """Its own S_t*."""
+    salt: Digest
+    agrees: bool
+    """Whether every root of the published trace up to t* is its own."""
+    body: Body
+    proof: tuple[Digest, ...]
+    """Agreeing: leaf(state) is at position t* - 1 of the trace. Differing: empty."""
+
+
+# -- demands
+
+
+class Status(IntEnum):
+    """Of a demand."""
+
+    NONE = 0
+    OPEN = 1
+    ANSWERED = 2
+    MISSING = 3
+    """Nobody answered in time."""
+    CLOSED = 4
+    """Nobody answered, and it does not matter any more: the job was over."""
+
+
+@dataclass
+class Demand:
+    """One demand as stored."""
+
+    subject: Digest = ZERO
+    """The claim whose payload is demanded, or the job whose row is."""
+    asker: Address = ZERO_ADDRESS
+    status: Status = Status.NONE
+    beacon: int = 0
+    """The block whose hash names a payload's leaves; 0 for a row."""
+    deadline: Seconds = NEVER
+    """Answers count up to and including this second."""
+    row: int = 0
+    next: int = 0
+    """Leaves of the row that are posted."""
+    wanted: int = 0
+    """The leaves of a payload that the asker names."""
+
+
+@dataclass
+class Asked:
+    """All demands for one claim's payload."""
+
+    count: int = 0
+    open: int = 0
+    until: Seconds = NEVER
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A leaf of a payload, opened: the contract's struct, in its order."""
+
+    leaf: bytes
+    leaf_proof: tuple[Digest, ...]
+    entry_proof: tuple[Digest, ...]
+    descriptor: bytes
+    """Of the op behind the entry; empty where the entry is a tensor of the encode's input."""
+    descriptor_proof: tuple[Digest, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A leaf of the dataset, opened."""
+
+    leaf: bytes
+    proof: tuple[Digest, ...]

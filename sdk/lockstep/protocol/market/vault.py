@@ -1,0 +1,348 @@
+"""The vault's verbs. Twin of contracts/StakeVault.sol: same names, same order, same sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lockstep.protocol.jobs import ZERO_ADDRESS
+from lockstep.protocol.market import token
+from lockstep.protocol.market.calls import MAX_UINT
+from lockstep.protocol.market.state import Draft, added, checked
+from lockstep.protocol.market.types import BURN, Keeper, Lock, Unbond
+from lockstep.protocol.reverts import Reverted, revert
+from lockstep.protocol.types import Address, Seconds, Wei
+
+MAX_LOCK, MAX_UNBOND = (1 << 88) - 1, (1 << 192) - 1
+BOND_PERCENT_DEFENDER = 60
+PERCENT_WINNERS, PERCENT_REQUESTER, PERCENT_REFUNDS = 30, 20, 10
+"""Of a convicted claim's stake, what it owes to work apart; refunds are part of the requester's."""
+
+Refund = tuple[Address, int]
+"""(account, amount)."""
+
+
+# -- anyone, for themselves
+
+
+def deposit(d: Draft, sender: Address, amount: int) -> None:
+    """Tokens become free stake."""
+    d.free[sender] = added(d.free[sender], amount)
+
+    _emit(d, "Deposited", sender, amount)
+
+    _pull(d, sender, amount)
+
+
+def deposit_with_permit(d: Draft, sender: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes) -> None:
+    """The same with an EIP-2612 permit for the vault."""
+    _permit(d, sender, amount, deadline, v, r, s)
+    deposit(d, sender, amount)
+
+
+def request_unbond(d: Draft, sender: Address, amount: int) -> None:
+    """Moves free stake to unbonding; a further request restarts the delay for all of it."""
+    available = d.free[sender]
+    # INVARIANT: stake leaves only from what no claim and no game has locked.
+    if amount > available:
+        raise revert("StakeTooLow", sender, amount, available)
+    total = added(d.unbonding[sender].amount, amount)
+    if total > MAX_UNBOND:
+        raise revert("AmountTooLarge", total)
+    available_at = d.block.time + d.at.unbond_seconds
+
+    d.free[sender] = available - amount
+    d.unbonding[sender] = Unbond(Wei(total), Seconds(available_at))
+
+    _emit(d, "UnbondRequested", sender, total, available_at)
+
+
+def withdraw_unbonded(d: Draft, sender: Address) -> None:
+    """Pays the unbonding stake out, once the delay has passed."""
+    unbond = d.unbonding[sender]
+    if unbond.amount == 0:
+        raise revert("NothingDue")
+    # INVARIANT: unbonding outlasts every challenge window and both clocks.
+    if d.block.time < unbond.available_at:
+        raise revert("Unbonding", unbond.available_at)
+
+    del d.unbonding[sender]
+
+    _emit(d, "Unbonded", sender, unbond.amount)
+
+    token.transfer(d, d.at.vault, sender, unbond.amount)
+
+
+def withdraw(d: Draft, sender: Address) -> int:
+    """Pays the sender's credits out."""
+    return _pay_out(d, sender)
+
+
+def burn(d: Draft, sender: Address) -> int:
+    """Sends what was burned to an address that nobody has a key for."""
+    return _pay_out(d, BURN)
+
+
+def register_node(d: Draft, sender: Address, key: bytes) -> None:
+    """Names the sender's key for requests."""
+    _emit(d, "NodeRegistered", sender, key)
+
+
+def set_delegate(d: Draft, sender: Address, delegate: Address) -> None:
+    """Names who may sign and answer for the sender; the zero address: nobody."""
+    d.delegate_of[sender] = delegate
+
+    _emit(d, "Delegated", sender, delegate)
+
+
+# -- the keepers
+
+
+def lock(d: Draft, sender: Address, account: Address, key: bytes, amount: int) -> None:
+    """Locks free stake of `account` under an unused key."""
+    keeper = _keeper(d, sender)
+    # INVARIANT: one lock backs one claim or one game, never two.
+    if d.locks[key].account != ZERO_ADDRESS:
+        raise revert("AlreadyLocked", key)
+    available = d.free[account]
+    if amount > available:
+        raise revert("StakeTooLow", account, amount, available)
+    if amount > MAX_LOCK:
+        raise revert("AmountTooLarge", amount)
+
+    d.free[account] = available - amount
+    d.locks[key] = Lock(account, Wei(amount), keeper)
+
+    _emit(d, "Locked", key, account, amount)
+
+
+def raise_(d: Draft, sender: Address, key: bytes, amount: int) -> None:
+    """Adds free stake of the lock's account to it."""
+    _only_market(d, sender)
+    held = d.locks[key]
+    if held.account == ZERO_ADDRESS:
+        raise revert("NotLocked", key)
+    available = d.free[held.account]
+    if amount > available:
+        raise revert("StakeTooLow", held.account, amount, available)
+    total = held.amount + amount
+    if total > MAX_LOCK:
+        raise revert("AmountTooLarge", total)
+
+    d.free[held.account] = available - amount
+    d.locks[key] = replace(held, amount=Wei(total))
+
+    _emit(d, "Locked", key, held.account, amount)
+
+
+def unlock(d: Draft, sender: Address, key: bytes) -> None:
+    """Gives a lock back to its account's free stake."""
+    taken = _take(d, sender, key)
+
+    d.free[taken.account] += taken.amount
+
+    _emit(d, "Unlocked", key, taken.account, taken.amount)
+
+
+def take_bond(d: Draft, sender: Address, key: bytes, defender: Address, amount: int = MAX_UINT) -> None:
+    """A lost challenge or demand. Takes `amount` of the bond, all of it if it holds less: 60 % (rounded down) of that
+    to the defender, the rest is burned; the lock keeps what was not taken."""
+    # INVARIANT: a stake behind a claim is never taken as a bond.
+    if _keeper(d, sender) == Keeper.MARKET:
+        raise revert("Unauthorized", sender)
+    held = _take(d, sender, key)
+    taken = min(amount, held.amount)
+    to_defender = taken * BOND_PERCENT_DEFENDER // 100
+    burned = taken - to_defender
+
+    if taken < held.amount:
+        d.locks[key] = replace(held, amount=Wei(held.amount - taken))
+    d.credits[defender] += to_defender
+    d.credits[BURN] += burned
+
+    _emit(d, "BondTaken", key, held.account, taken, burned, to_defender)
+    _emit(d, "Credited", defender, to_defender)
+
+
+def slash(
+    d: Draft,
+    sender: Address,
+    key: bytes,
+    owed: int,
+    winners: Sequence[Address],
+    refunds: Sequence[Refund],
+    requester: Address,
+) -> None:
+    """A convicted claim: `owed` becomes escrow, for work that fell with it. Of the rest, 30 % to one to three winners,
+    by 2 : 1 : 1; 20 % to the requester, of which up to 10 % pay `refunds`, in order; every part rounded down, what is
+    left is burned."""
+    _only_market(d, sender)
+    taken = _take(d, sender, key)
+    # INVARIANT: work that falls with a claim is paid before anybody shares its stake.
+    to_challenger, to_requester = _shares(d, checked(taken.amount - owed), winners, refunds, requester)
+    # INVARIANT: slashed = owed to work + burned + to the challengers + to the requester; of the rest at least half is
+    # burned.
+    burned = taken.amount - owed - to_challenger - to_requester
+
+    d.total_escrow += owed
+    d.credits[BURN] += burned
+
+    _emit(d, "Slashed", key, taken.account, taken.amount, burned, to_challenger, to_requester, owed)
+
+
+def _shares(
+    d: Draft, rest: int, winners: Sequence[Address], refunds: Sequence[Refund], requester: Address
+) -> tuple[int, int]:
+    """30 % to the winners, 20 % to the requester less the refunds, which are the challengers', too."""
+    refunded = _refund(d, refunds, rest * PERCENT_REFUNDS // 100)
+    to_challenger = _share(d, winners, rest * PERCENT_WINNERS // 100) + refunded
+    to_requester = rest * PERCENT_REQUESTER // 100 - refunded
+    _credit(d, requester, to_requester)
+    return to_challenger, to_requester
+
+
+def _share(d: Draft, winners: Sequence[Address], prize: int) -> int:
+    """2 : 1 : 1, by how many there are."""
+    weights, shared = len(winners) + 1, 0
+    for i, winner in enumerate(winners):
+        part = (1 if i else 2) * prize // weights
+        shared += part
+        _credit(d, winner, part)
+    return shared
+
+
+def _refund(d: Draft, refunds: Sequence[Refund], left: int) -> int:
+    """In order, until `left` is spent."""
+    refunded = 0
+    for account, amount in refunds:
+        if not left:
+            break
+        part = min(amount, left)
+        refunded, left = refunded + part, left - part
+        if part:
+            _credit(d, account, part)
+    return refunded
+
+
+def _credit(d: Draft, account: Address, amount: int) -> None:
+    d.credits[account] += amount
+
+    _emit(d, "Credited", account, amount)
+
+
+def slash_liveness(d: Draft, sender: Address, key: bytes, amount: int) -> None:
+    """No reveal, or a broken duty: `amount` of the lock is burned, the rest is free again."""
+    taken = _take(d, sender, key)
+    if amount > taken.amount:
+        raise revert("StakeTooLow", taken.account, amount, taken.amount)
+
+    d.credits[BURN] += amount
+    d.free[taken.account] += taken.amount - amount
+
+    _emit(d, "Slashed", key, taken.account, amount, amount, 0, 0, 0)
+    _emit(d, "Unlocked", key, taken.account, taken.amount - amount)
+
+
+def escrow(d: Draft, sender: Address, account: Address, amount: int) -> None:
+    """A job's escrow comes in from its requester."""
+    _only_market(d, sender)
+    d.total_escrow = added(d.total_escrow, amount)
+
+    _emit(d, "Escrowed", account, amount)
+
+    _pull(d, account, amount)
+
+
+def escrow_with_permit(
+    d: Draft, sender: Address, account: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes
+) -> None:
+    """The same with an EIP-2612 permit for the vault."""
+    _only_market(d, sender)
+    _permit(d, account, amount, deadline, v, r, s)
+    escrow(d, sender, account, amount)
+
+
+def credit(d: Draft, sender: Address, account: Address, amount: int) -> None:
+    """Turns escrow into a credit of `account`."""
+    _only_market(d, sender)
+    held = d.total_escrow
+    # INVARIANT: pay and refunds together never exceed the escrow.
+    if amount > held:
+        raise revert("EscrowTooLow", amount, held)
+
+    d.total_escrow = held - amount
+    d.credits[account] += amount
+
+    _emit(d, "Credited", account, amount)
+
+
+# -- inside
+
+
+def _keeper(d: Draft, sender: Address) -> Keeper:
+    """Which of the keepers calls."""
+    if sender == d.at.market:
+        return Keeper.MARKET
+    if sender == d.at.game:
+        return Keeper.GAME
+    if sender == d.at.witnesses:
+        return Keeper.WITNESSES
+    # INVARIANT: stake is locked, unlocked and taken by the four contracts that this one was born with.
+    if sender != d.at.availability:
+        raise revert("Unauthorized", sender)
+    return Keeper.AVAILABILITY
+
+
+def _only_market(d: Draft, sender: Address) -> None:
+    # INVARIANT: escrow, credits of pay and slashes of claims move by the market's rules alone.
+    if sender != d.at.market:
+        raise revert("Unauthorized", sender)
+
+
+def _take(d: Draft, sender: Address, key: bytes) -> Lock:
+    """Removes the lock of `key` and returns it; the caller of this says where its amount goes."""
+    keeper = _keeper(d, sender)
+    taken = d.locks[key]
+    if taken.account == ZERO_ADDRESS:
+        raise revert("NotLocked", key)
+    # INVARIANT: the contract that locked is the one that unlocks or takes.
+    if keeper != taken.keeper:
+        raise revert("WrongKeeper", key)
+
+    del d.locks[key]
+    return taken
+
+
+def _pay_out(d: Draft, account: Address) -> int:
+    amount = d.credits[account]
+    if amount == 0:
+        raise revert("NothingDue")
+
+    del d.credits[account]
+
+    _emit(d, "Withdrawn", account, amount)
+
+    token.transfer(d, d.at.vault, account, amount)
+    return amount
+
+
+def _pull(d: Draft, account: Address, amount: int) -> None:
+    before = d.balances[d.at.vault]
+    token.transfer_from(d, d.at.vault, account, d.at.vault, amount)
+    received = checked(d.balances[d.at.vault] - before)
+    # INVARIANT: what the books say is what the token holds: no token that takes a fee on the way.
+    if received != amount:
+        raise revert("TokenMismatch", amount, received)
+
+
+def _permit(d: Draft, owner: Address, amount: int, deadline: int, v: int, r: bytes, s: bytes) -> None:
+    """Somebody may have sent the permit already: then the allowance is there, and only the pull decides."""
+    # Whatever a permit refuses, it refuses before its first write.
+    try:
+        token.permit(d, d.at.vault, owner, d.at.vault, amount, deadline, v, r, s)
+    except Reverted:
+        return
+
+
+def _emit(d: Draft, name: str, *values: object) -> None:
+    d.emit("StakeVault", name, *values)

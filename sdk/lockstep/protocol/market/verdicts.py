@@ -1,0 +1,207 @@
+"""What the other contracts tell the market: games, proofs of invalidity, witnesses, demands.
+
+Twin of contracts/JobMarket.sol, sections "the game" and "the validator, the witnesses, demands", with Rounds.sol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockstep.protocol import claims, economics
+from lockstep.protocol.jobs import (
+    NO_CLAIM,
+    ZERO_ADDRESS,
+    Body,
+    Claim,
+    ClaimStatus,
+    GameTerms,
+    Job,
+    JobParams,
+    JobStatus,
+    Phase,
+    Round,
+)
+from lockstep.protocol.market import requester, rounds, vault
+from lockstep.protocol.market.state import Draft
+from lockstep.protocol.market.vault import Refund
+from lockstep.protocol.market.views import bond, live, params, window_open
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import Address, ClaimId, JobId, Wei
+
+# -- the game
+
+
+def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
+    """Counts a game in."""
+    _only(sender, d.at.game)
+    if not window_open(d, d.block, claim):
+        raise revert("WindowClosed", claim)
+    c = d.claims.edit(claim)
+    # INVARIANT: what is challenged is what was claimed.
+    if c.digest != claims.body_hash(body):
+        raise revert("CommitmentMismatch")
+    p, number = params(d, c.job), c.games
+
+    c.open_games, c.games = c.open_games + 1, number + 1
+    d.rounds.edit((c.job, c.round)).open_games += 1
+
+    return GameTerms(c.worker, c.transitions, number, p.clock_seconds, p.step_seconds, bond(d, p))
+
+
+def on_convicted(
+    d: Draft, sender: Address, claim: ClaimId, t: int, winners: Sequence[Address], refunds: Sequence[Refund]
+) -> None:
+    """The claim is wrong, at step `t` or (0) for want of an answer: slashes its stake; a merge's later rounds are Void,
+    and their work is paid from the slash before anybody shares it. `refunds` are gas."""
+    _only(sender, d.at.game)
+    if not live(d, claim):
+        raise revert("ClaimClosed", claim)
+    c = d.claims.edit(claim)
+    j, ro = d.jobs.edit(c.job), d.rounds.edit((c.job, c.round))
+
+    c.status = ClaimStatus.CONVICTED
+    c.convicted_at = t
+    ro.open_games -= c.open_games
+    if ro.phase == Phase.VOID:
+        j.lingering -= c.open_games
+    c.open_games = 0
+
+    d.emit("JobMarket", "Convicted", claim, c.job, c.round, c.slot, c.worker, winners[0])
+
+    p, owed = params(d, c.job), 0
+    if c.is_merge and ro.phase == Phase.LEAD:
+        # A merge of a void round has nothing standing on it any more.
+        owed = _rewind(d, p, c, j, ro)
+    elif not c.is_merge:
+        # Nobody waits for a receipt of the convicted.
+        ro.spoke |= 1 << c.slot
+    # Gas is paid at what it costs now, capped.
+    fee = d.block.base_fee
+    costs = [(account, economics.gas_cost(gas, p.gas_price, p.fee_cap, fee)) for account, gas in refunds]
+    vault.slash(d, d.at.market, claim, owed, winners, costs, j.requester)
+
+
+def on_rejected(d: Draft, sender: Address, claim: ClaimId) -> None:
+    """The challenge failed: counts the game out."""
+    _only(sender, d.at.game)
+    if not live(d, claim):
+        raise revert("ClaimClosed", claim)
+    c = d.claims.edit(claim)
+    ro = d.rounds.edit((c.job, c.round))
+
+    c.open_games -= 1
+    ro.open_games -= 1
+    # A void round's stakes are given back together (`release`).
+    if ro.phase == Phase.VOID:
+        d.jobs.edit(c.job).lingering -= 1
+    # A failed round kept this stake for its games alone.
+    if ro.phase == Phase.FAILED and c.open_games == 0:
+        rounds.give_back(d, claim, c, ClaimStatus.VOID)
+
+
+# -- the validator, the witnesses, demands
+
+
+def on_invalid(d: Draft, sender: Address, job: JobId, prover: Address) -> None:
+    """The job could not be defended, or lacks a row that nobody has: ends it."""
+    # INVARIANT: a job is void by a proof that it could not be defended, or by a row that nobody has.
+    _only(sender, d.at.validator, d.at.availability)
+    j = d.jobs.edit(job)
+    if j.status not in (JobStatus.ACTIVE, JobStatus.CANCELLED):
+        raise revert("WrongJobStatus", job)
+
+    j.status = JobStatus.VOID
+    j.prover = prover
+
+    d.emit("JobMarket", "JobVoid", job, prover)
+
+
+def on_drawn(d: Draft, sender: Address, job: JobId, r: int, count: int) -> None:
+    """How many witnesses were drawn for the round; reserves their fees."""
+    # INVARIANT: the witnesses' contract alone says who was drawn.
+    _only(sender, d.at.witnesses)
+    p, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)
+    # INVARIANT: witnesses are drawn once a round, no more than the job pays.
+    if ro.drawn or count > p.witnesses:
+        raise revert("AlreadyDone")
+    j, fees = d.jobs.edit(job), count * p.witness_fee
+    # INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
+    ahead = (p.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
+    needed = fees + ahead * (p.slots * p.slot_price + p.merge_price)
+    left = j.escrow - j.paid - j.refunded - j.fees_due
+    if needed > left:
+        raise revert("EscrowTooLow", needed, left)
+
+    ro.drawn = True
+    ro.witnesses = count
+    j.fees_due = Wei(j.fees_due + fees)
+
+
+def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> None:
+    """Pays one drawn fee, or gives it up (the zero address)."""
+    # INVARIANT: a drawn duty's fee is paid once or given up once.
+    _only(sender, d.at.witnesses)
+    p = d.params[job]
+    j, fee = d.jobs.edit(job), Wei(p.witness_fee if p else 0)
+    if fee > j.fees_due:
+        raise revert("EscrowTooLow", fee, j.fees_due)
+
+    j.fees_due = Wei(j.fees_due - fee)
+    if account != ZERO_ADDRESS:
+        j.paid = Wei(j.paid + fee)
+        vault.credit(d, d.at.market, account, fee)
+    elif j.status == JobStatus.DONE:
+        requester.refund(d, j, fee)
+
+
+def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
+    """Somebody asks for the slot's payload; `freeze` will ask whether it was answered."""
+    # INVARIANT: the demands' contract alone says what was demanded.
+    _only(sender, d.at.availability)
+    # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
+    _, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)
+    if d.claims[claims.claim_id(job, r, ro.attempt, slot)].status != ClaimStatus.REVEALED:
+        raise revert("NoSuchSlot", slot)
+
+    ro.demands += 1
+
+
+# -- inside
+
+
+def _rewind(d: Draft, p: JobParams, c: Claim, j: Job, ro: Round) -> int:
+    """A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
+
+    Returns what the void rounds' work and witnesses are paid from the slash; `release` hands it out.
+    """
+    owed = 0
+    for k in range(c.round + 1, j.started):
+        later = d.rounds.edit((c.job, k))
+        j.lingering += later.open_games
+        if later.phase == Phase.FAILED:
+            j.failed -= 1
+        else:
+            fees = later.witnesses * p.witness_fee
+            if fees:
+                d.rewound[claims.audit_id(c.job, k, later.attempt)] = True
+            # Duties are paid from the escrow: what they cost comes back to it.
+            j.escrow = Wei(j.escrow + fees)
+            owed += fees + rounds.worth(p, later)
+            later.due = True
+        later.phase = Phase.VOID
+        d.emit("JobMarket", "RoundVoid", c.job, k, later.attempt)
+    # INVARIANT: no two claims share an id: what is claimed after a rewind carries a higher attempt.
+    j.attempt += 1
+    j.started = c.round + 1
+    d.barred[c.job, c.worker] = True
+    ro.phase = Phase.MERGING
+    ro.merge_claim = NO_CLAIM
+    ro.turn += 1
+    ro.merge_opens = d.block.time
+    return owed
+
+
+def _only(sender: Address, *allowed: Address) -> None:
+    # INVARIANT: verdicts come from the game alone.
+    if sender not in allowed:
+        raise revert("Unauthorized", sender)

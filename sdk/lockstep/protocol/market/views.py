@@ -1,0 +1,250 @@
+"""What the market's contracts answer, and what their verbs ask of each other. Same names as on chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lockstep.protocol import economics, states
+from lockstep.protocol.claims import audit_id, claim_id
+from lockstep.protocol.jobs import (
+    NO_STATE,
+    ZERO_ADDRESS,
+    Claim,
+    ClaimStatus,
+    Facts,
+    Job,
+    JobParams,
+    Phase,
+    Round,
+)
+from lockstep.protocol.market.calls import Block
+from lockstep.protocol.market.state import Reader
+from lockstep.protocol.reverts import overflow, revert
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    ClaimId,
+    Digest,
+    JobId,
+    ProgramRoot,
+    Seconds,
+    StateRoot,
+    TensorRoot,
+    Wei,
+)
+
+JUDGED = (ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED)
+
+
+# -- time
+
+
+def phase_of(ro: Round, now: Seconds) -> Phase:
+    """`phase`, but for a void job and for receipts that are complete."""
+    if ro.phase != Phase.JOINING:
+        return ro.phase
+    if ro.commit_ends == 0:
+        return Phase.JOINING if ro.seed_block == 0 and now < ro.join_ends else Phase.SEALING
+    if now < ro.commit_ends:
+        return Phase.TRAINING
+    if now < ro.reveal_ends and ro.revealed < ro.committed:
+        return Phase.REVEALING
+    if now < ro.attest_ends and ro.revealed > 0:
+        return Phase.ATTESTING
+    return Phase.FREEZING
+
+
+def turn(p: JobParams, ro: Round, now: Seconds) -> int:
+    """The merge turn now: each lasts merge_seconds."""
+    return ro.turn + (now - ro.merge_opens) // p.merge_seconds
+
+
+def seed_order(p: JobParams, ro: Round) -> list[int]:
+    """The accepted slots in the order of their merge turns 1, 2, ..."""
+    first = int.from_bytes(ro.seed, "big") % p.slots
+    order = [(first + i) % p.slots for i in range(p.slots)]
+    return [s for s in order if ro.mask >> s & 1]
+
+
+def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
+    """The phase now: what is stored, and what time and completeness make of it."""
+    ro = s.rounds[job, r]
+    # INVARIANT: in a void job nothing goes on: what was not final or failed is void.
+    if is_voided(s.jobs[job]):
+        return ro.phase if ro.phase >= Phase.FINAL or ro.phase == Phase.NONE else Phase.VOID
+    at = phase_of(ro, block.time)
+    if at != Phase.ATTESTING:
+        return at
+    # Attesting is over when everybody who may has spoken.
+    duties = params(s, job).witnesses
+    everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
+    return Phase.FREEZING if everybody else Phase.ATTESTING
+
+
+# -- jobs and rounds
+
+
+def params(s: Reader, job: JobId) -> JobParams:
+    """The parameters of a job that exists."""
+    p = s.params[job]
+    if p is None:
+        raise LookupError(f"no job 0x{job.hex()}")
+    return p
+
+
+def is_voided(j: Job) -> bool:
+    """Whether the job was proven invalid: it stays so once it is Done."""
+    return j.prover != ZERO_ADDRESS
+
+
+def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
+    """The account that may merge now; the zero address if nobody may."""
+    ro, merger = s.rounds[job, r], ZERO_ADDRESS
+    if ro.phase != Phase.MERGING:
+        return ZERO_ADDRESS
+    p = params(s, job)
+    now, order = turn(p, ro, block.time), seed_order(p, ro)
+    if now == 0:
+        merger = p.aggregator
+    elif now <= len(order):
+        c = s.claims[claim_id(job, r, ro.attempt, order[now - 1])]
+        merger = c.worker if c.status != ClaimStatus.CONVICTED else ZERO_ADDRESS
+    return ZERO_ADDRESS if s.barred[job, merger] else merger
+
+
+def bond_of(s: Reader, job: JobId) -> Wei:
+    """What a game on a claim of the job costs its challenger now."""
+    p = s.params[job]
+    if p is None:
+        # A division by the fee cap, which is zero.
+        raise overflow()
+    return bond(s, p)
+
+
+def bond(s: Reader, p: JobParams) -> Wei:
+    """What a challenger locks now."""
+    fee = economics.median(s.base_fees, p.fee_cap)
+    return economics.bond_of(p.bond, p.gas_price, p.fee_cap, fee)
+
+
+# -- claims
+
+
+def claim_at(s: Reader, job: JobId, r: int, ro: Round, slot: int) -> tuple[ClaimId, Claim]:
+    """The claim of a slot in the round's current attempt."""
+    id_ = claim_id(job, r, ro.attempt, slot)
+    return id_, s.claims[id_]
+
+
+def claim_id_of(s: Reader, job: JobId, r: int, slot: int) -> ClaimId:
+    """The claim of a slot, or of the standing merge, in the round's current attempt."""
+    ro = s.rounds[job, r]
+    return ro.merge_claim if slot == MERGE_SLOT else claim_id(job, r, ro.attempt, slot)
+
+
+def claim(s: Reader, id_: ClaimId) -> Claim:
+    """The claim with its effective status: VOID once its round is."""
+    c = s.claims[id_]
+    if c.status != ClaimStatus.NONE and is_void(s, id_, c):
+        return replace(c, status=ClaimStatus.VOID)
+    return c
+
+
+def is_void(s: Reader, id_: ClaimId, c: Claim) -> bool:
+    """A job is Void as a whole, and a round; a claim also is when its round was started or merged again. A claim of a
+    void round stands as long as games are open on it."""
+    if c.status >= ClaimStatus.ABSENT:
+        return c.status == ClaimStatus.VOID
+    ro = s.rounds[c.job, c.round]
+    standing = ro.merge_claim == id_ if c.is_merge else ro.attempt == c.attempt
+    void_round = ro.phase == Phase.VOID and not c.open_games
+    return not standing or void_round or is_voided(s.jobs[c.job])
+
+
+def live(s: Reader, id_: ClaimId) -> bool:
+    """Whether a verdict on the claim still counts."""
+    c = s.claims[id_]
+    return c.status in JUDGED and not is_void(s, id_, c) and s.rounds[c.job, c.round].phase != Phase.FINAL
+
+
+def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
+    """Whether a game may be opened on the claim now."""
+    c = s.claims[id_]
+    # A failed round, and a void one, keep the games that they have.
+    if not live(s, id_) or s.rounds[c.job, c.round].phase >= Phase.FAILED:
+        return False
+    return block.time < c.claimed_at + params(s, c.job).challenge_seconds
+
+
+def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
+    """What is certain of transition t (1..T) of the claim.
+
+    `carried`, of t = 1: the three words of the Body that S_0's carry comes from; where that is zero, they are not read.
+    """
+    c = s.claims[id_]
+    # INVARIANT: a claim has transitions 1..T and no other.
+    if not 0 < t <= c.transitions:
+        raise revert("ProofInvalid")
+    p, ro = params(s, c.job), s.rounds[c.job, c.round]
+    zero = _state_zero(s, id_, c, p, ro, carried) if t == 1 else NO_STATE
+    last = p.encode_program if t == c.transitions else p.step_program
+    program = ProgramRoot(p.merge_program if c.is_merge else last)
+    return Facts(program, zero, TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, ro.seed, c.round, c.slot)
+
+
+def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carried: Sequence[bytes]) -> StateRoot:
+    """S_0 of a claim."""
+    if not live(s, id_):
+        raise revert("ClaimClosed", id_)
+    if c.is_merge:
+        return ro.merge_in
+    carry = _carry_in(s, c, p.zero_carry, carried) if p.carry else p.zero_carry
+    return states.slot_zero(ro.base, carry, c.round * p.inner_steps, p.shared_depth)
+
+
+def _carry_in(s: Reader, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:
+    """What a slot's S_0 holds as its carry."""
+    if c.round == 0:
+        return zero
+    before = s.rounds[c.job, c.round - 1]
+    _, earlier = claim_at(s, c.job, c.round - 1, before, c.slot)
+    # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
+    if before.phase == Phase.FAILED or not before.mask >> c.slot & 1 or earlier.worker != c.worker:
+        return zero
+    # INVARIANT: what is carried is what was claimed.
+    if keccak(b"".join(carried)) != earlier.digest:
+        raise revert("CommitmentMismatch")
+    return StateRoot(carried[2])
+
+
+# -- witnesses and demands, as the market asks them
+
+
+def witness_of(s: Reader, job: JobId, r: int, i: int) -> Address:
+    """The account of the i-th duty that was drawn for the round."""
+    return s.duties[audit_id(job, r, s.rounds[job, r].attempt), i].account
+
+
+def missing(s: Reader, block: Block, id_: ClaimId) -> bool:
+    """Whether a demand for the claim's payload ended unanswered; raises while one is open."""
+    asked = s.asked[id_]
+    if asked.missing:
+        return True
+    if not asked.open:
+        return False
+    # INVARIANT: nothing is decided while a demand may still be answered; what is open after that was not answered.
+    if block.time <= asked.until:
+        raise revert("TooEarly", asked.until + 1)
+    return True
+
+
+def may_act(s: Reader, account: Address, actor: Address) -> bool:
+    """Whether `actor` answers for `account`: itself, or its delegate."""
+    return actor == account or (actor != ZERO_ADDRESS and actor == s.delegate_of[account])
+
+
+def is_signed(s: Reader, account: Address, digest: Digest, signature: bytes) -> bool:
+    """Whether `account` signed `digest` (contracts/libraries/Signatures.sol). No account here has code to ask."""
+    return account != ZERO_ADDRESS and s.at.recover(digest, signature) == account

@@ -1,0 +1,239 @@
+"""A chain replayed in the twin, transaction by transaction: the same are refused, and events and storage are the same.
+
+Whatever a test did on Anvil with the contracts of one deployment is what the twin is held to: all contracts, refused
+calls, and the bytes of every event included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, field, is_dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from eth_abi.abi import decode, encode
+from web3 import Web3
+
+from lockstep.chain import artifacts, reverts
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.signatures import recovered
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.jobs import ZERO_ADDRESS
+from lockstep.protocol.market.calls import Block, Call, Event
+from lockstep.protocol.market.state import Deployment, State
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.transition import STRUCTS, execute, view
+from lockstep.protocol.types import Address, Digest, Seconds
+from lockstep.protocol.validator import Subject
+
+NAMES = {
+    "TestToken": "token", "StakeVault": "vault", "JobMarket": "market", "DisputeGame": "game",
+    "Validator": "validator", "Availability": "availability", "Witnesses": "witnesses",
+}  # fmt: skip
+"""Contract -> its field of Addresses."""
+METERED = ("open", "pick", "adjacent", "pickElement", "pickPartial", "stage")
+TRANSACTION_GAS, BYTE_GAS = 21_000, 16
+
+
+def recover(digest: Digest, signature: bytes) -> Address:
+    """As the machine does."""
+    return recovered(digest, signature) or ZERO_ADDRESS
+
+
+# -- calls and events as bytes
+
+
+@cache
+def _functions(contract: str) -> dict[bytes, dict[str, Any]]:
+    entries = artifacts.load(contract).entries("function").values()
+    return {keccak(artifacts.signature(entry).encode())[:4]: entry for entry in entries}
+
+
+def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> Call:
+    """The call that a transaction's data make."""
+    entry = _functions(contract)[data[:4]]
+    values = decode([artifacts.abi_type(part) for part in entry["inputs"]], data[4:])
+    arguments = tuple(_value(part, value) for part, value in zip(entry["inputs"], values, strict=True))
+    return Call(contract, entry["name"], sender, arguments, data, gas)
+
+
+def _value(part: dict[str, Any], value: Any) -> Any:
+    """An argument as the twin takes it."""
+    if part["type"].endswith("[]"):
+        return tuple(_value(part | {"type": part["type"][:-2]}, one) for one in value)
+    if part["type"] == "tuple":
+        name = part["internalType"].removeprefix("struct ").rpartition(".")[2].removesuffix("[]")
+        return STRUCTS[name](*(_value(p, v) for p, v in zip(part["components"], value, strict=True)))
+    if part["type"] == "address":
+        return Address(Web3.to_checksum_address(value))
+    if part["type"] == "bytes" and part["name"].endswith("Cid"):
+        return value.decode(errors="surrogateescape")
+    if part.get("internalType", "").endswith("Subject"):
+        return Subject(value)
+    return value
+
+
+def log_of(event: Event) -> tuple[list[bytes], bytes]:
+    """(topics, data) as the EVM logs an event."""
+    entry = artifacts.load(event.contract).entries("event")[event.name]
+    parts = list(zip(entry["inputs"], event.values, strict=True))
+    indexed = [(artifacts.abi_type(p), plain(v)) for p, v in parts if p["indexed"]]
+    rest = [(artifacts.abi_type(p), plain(v)) for p, v in parts if not p["indexed"]]
+    topics = [bytes(keccak(artifacts.signature(entry).encode())), *(encode([k], [v]) for k, v in indexed)]
+    return topics, encode([k for k, _ in rest], [v for _, v in rest])
+
+
+def plain(value: Any) -> Any:
+    """A value of the twin as the ABI knows it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(plain(v) for v in astuple(value))
+    if isinstance(value, list | tuple):
+        return tuple(plain(v) for v in value)
+    return int(value) if isinstance(value, IntEnum) else value
+
+
+# -- the replay
+
+
+class _Hashes(dict[int, bytes]):
+    def __init__(self, w3: Web3) -> None:
+        super().__init__()
+        self._w3 = w3
+
+    def __missing__(self, number: int) -> bytes:
+        self[number] = bytes(self._w3.eth.get_block(number)["hash"])
+        return self[number]
+
+
+@dataclass
+class Replay:
+    """One deployment, and the twin that lives through the same."""
+
+    w3: Web3
+    addresses: Addresses
+    state: State = field(init=False)
+    calls: Counter[str] = field(default_factory=Counter)
+    """Replayed, by contract and function."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Among them, by the rule that they broke."""
+    events: int = 0
+    differences: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        at = self.addresses
+        market, vault = (self._contract(name).functions for name in ("JobMarket", "StakeVault"))
+        self.state = State.empty(
+            Deployment(
+                at.chain_id, at.token, at.vault, at.market, at.game, at.validator, at.witnesses, at.availability,
+                Seconds(vault.unbondSeconds().call()), at.arbiter,
+                ChainTimes(Seconds(market.inclusionSeconds().call()), Seconds(market.censorSeconds().call())),
+                recover, ReferenceArbiter(),
+            )
+        )  # fmt: skip
+        self._names = {getattr(at, name): contract for contract, name in NAMES.items()}
+        self._hashes = _Hashes(self.w3)
+
+    def run(self) -> Replay:
+        """From the deployment to the latest block."""
+        last = self.w3.eth.block_number
+        for number in range(self.addresses.block, last + 1):
+            found = self.w3.eth.get_block(number, full_transactions=True)
+            block = Block(number, Seconds(found["timestamp"]), self._hashes, found.get("baseFeePerGas", 0))
+            for transaction in found["transactions"]:
+                if transaction["to"] in self._names:  # type: ignore[index, typeddict-item]
+                    self._replay(block, transaction)
+        for what, said, mine in self._stored(last):
+            if plain(said) != plain(mine):
+                self.differences.append(f"{what}: the contract has {said}, the twin {mine}")
+        return self
+
+    def _replay(self, block: Block, transaction: Any) -> None:
+        contract, data = self._names[transaction["to"]], bytes(transaction["input"])
+        call = call_of(contract, Address(transaction["from"]), data)
+        receipt = self.w3.eth.get_transaction_receipt(transaction["hash"])
+        if contract == "DisputeGame" and call.function in METERED and receipt["status"]:
+            call = call_of(contract, call.sender, data, self._metered(call, block.number))
+        name = f"{contract}.{call.function}"
+        self.calls[name] += 1
+        said = "" if receipt["status"] else self._revert(transaction["hash"])
+        mine, events = "", ()
+        try:
+            self.state, events, _ = execute(self.state, block, call)
+        except LockstepError as error:
+            mine = error.message
+        if said != mine:
+            self.differences.append(f"block {block.number}, {name}: the contract says {said!r}, the twin {mine!r}")
+            return
+        self.refused[said.partition("(")[0]] += bool(said)
+        logs = [
+            (self._names.get(log["address"], ""), [bytes(t) for t in log["topics"]], bytes(log["data"]))
+            for log in receipt["logs"]
+        ]
+        self.events += len(logs)
+        for log, event in zip(logs, events, strict=False):
+            if log != (event.contract, *log_of(event)):
+                self.differences.append(f"block {block.number}, {name}: {event} is logged otherwise")
+        if len(logs) != len(events):
+            self.differences.append(f"block {block.number}, {name}: {len(logs)} logs, {len(events)} events")
+
+    def _metered(self, call: Call, number: int) -> int:
+        """What the chain's own meter added to a game in a block, the intrinsic gas apart."""
+        games = self._contract("DisputeGame").functions
+        if call.function == "open":
+            id_ = games.gameIdOf(call.arguments[0], call.sender, call.arguments[2]).call()
+        else:
+            id_ = call.arguments[0]
+        spent = games.game(id_).call(block_identifier=number)[20]
+        return int(spent) - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(call.data)
+
+    def _revert(self, hash_: Any) -> str:
+        """The rule that a transaction broke, as the twin's message has it."""
+        quiet = {"disableStack": True, "disableMemory": True, "disableStorage": True}
+        answer = self.w3.provider.make_request("debug_traceTransaction", ["0x" + bytes(hash_).hex(), quiet])  # type: ignore[arg-type]
+        return reverts.decode(bytes.fromhex(answer["result"]["returnValue"].removeprefix("0x"))).message
+
+    def _stored(self, last: int) -> Iterator[tuple[str, Any, Any]]:
+        """Every entry of the twin's tables, and what the contract that stores it answers."""
+        s = self.state
+        keys: list[tuple[str, str, tuple[Any, ...]]] = [
+            *(("TestToken", "balanceOf", (a,)) for a in s.balances),
+            *(("StakeVault", f, (a,)) for a in {*s.free, *s.credits} for f in ("free", "credits", "unbonding")),
+            *(("StakeVault", "lockOf", (key,)) for key in {*s.locks, *s.claims, *s.games, *s.demands}),
+            ("StakeVault", "totalEscrow", ()),
+            *(("JobMarket", f, (job,)) for job in s.jobs for f in ("job", "params", "bondOf")),
+            *(("JobMarket", f, key) for key in s.rounds for f in ("round", "phase", "mergerOf")),
+            *(("JobMarket", f, (c,)) for c in s.claims for f in ("claim", "live", "windowOpen", "convictedAt")),
+            *(("Witnesses", "witness", key) for key in s.enrolled),
+            *(("Witnesses", "accounts", (job,)) for job in s.jobs),
+            *(("Witnesses", "audit", (audit,)) for audit in s.audits),
+            *(("Witnesses", "duty", key) for key in s.duties),
+            *(("Availability", "demand", (demand,)) for demand in s.demands),
+            *(("Availability", "asked", (claim,)) for claim in s.asked),
+            *((contract, "committedAt", (digest,)) for contract, digest in s.committed_at),
+            *(("DisputeGame", "game", (id_,)) for id_ in s.games),
+            *(("DisputeGame", "defending", (c.worker,)) for c in s.claims.values()),
+        ]
+        found = self.w3.eth.get_block(last)
+        block = Block(found["number"], Seconds(found["timestamp"]), self._hashes, found.get("baseFeePerGas", 0))
+        for contract, function, key in keys:
+            said = getattr(self._contract(contract).functions, function)(*key).call(block_identifier=last)
+            yield f"{contract}.{function}{key}", said, view(s, block, contract, function, *key)
+
+    @cache  # noqa: B019 - as long as the replay
+    def _contract(self, name: str) -> Any:
+        address = Web3.to_checksum_address(getattr(self.addresses, NAMES[name]))
+        return self.w3.eth.contract(address=address, abi=artifacts.load(name).abi)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def replayed(w3: Web3, addresses: Addresses) -> Replay:
+    """The whole chain in the twin; fails unless nothing differs."""
+    replay = Replay(w3, addresses).run()
+    assert not replay.differences, "\n".join(replay.differences[:9])
+    return replay
