@@ -178,7 +178,7 @@ class Arena:
         market, account = self.contracts.market, self.worker
         self.jobs += 1
         params = params_of(terms, slots)
-        escrow = Wei(params.rounds * (slots * PRICE + PRICE))
+        escrow = Wei(params.schedule.rounds * (slots * PRICE + PRICE))
         self.send(market.create(params, self.jobs, escrow), account)
         job = self.last_job()
         self.send(market.start_round(job, 0), account)
@@ -207,7 +207,7 @@ class Arena:
     def merge(self, job: JobId, out: StateRoot, out2: StateRoot) -> ClaimId:
         """Freezes round 0 and has the worker merge it."""
         market = self.contracts.market
-        revealed = range(market.params(job).slots)
+        revealed = range(market.params(job).role.slots)
         bodies = [self.bodies[market.claim_id_of(job, 0, slot)] for slot in revealed]
         # Nobody speaks: what was revealed is accepted when the window is over.
         self.devnet.advance(WINDOW)

@@ -150,7 +150,7 @@ class Stage:
 
     def to_lead(self, r: int = 0) -> ClaimId:
         """Frozen and merged, from Attesting on."""
-        self.later(int(self.params.attest_seconds))
+        self.later(int(self.params.role.attest_seconds))
         self.freeze(r)
         out = keccak(b"next" + bytes([r]))
         return self.market.merge(self.block, REQUESTER, self.job, r, StateRoot(out), StateRoot(out), 2)
@@ -163,7 +163,7 @@ class Stage:
 
     def to_final(self, r: int = 0) -> None:
         """Paid, from Lead on."""
-        self.later(int(self.params.challenge_seconds))
+        self.later(int(self.params.windows.challenge_seconds))
         self.market.finalize(self.block, self.job, r)
 
     def convict(self, claim: ClaimId, t: int) -> None:
@@ -252,7 +252,7 @@ class Stage:
         assert places == {one: k for k, one in enumerate(accounts)}, "a place is where the list has the account"
         still = [d for d in market.duties.values() if d.status != DutyStatus.CLOSED]
         due = self.market.jobs[self.job].fees_due
-        assert due == len(still) * self.params.witness_fee, "every open duty's fee is reserved"
+        assert due == len(still) * self.params.role.witness_fee, "every open duty's fee is reserved"
         for (job, one), w in market.witnesses.items():
             assert w.open == sum(d.account == one for d in still), "a witness's open duties are counted"
             assert (w.standing == Standing.SLASHED) == (witnesses.stake_key(job, one) not in books.locks)
@@ -333,7 +333,7 @@ class Season:
     def _sensible(self) -> Iterator[Callable[[], object]]:
         stage, market, d = self.stage, self.stage.market, self.dice
         j = market.jobs[stage.job]
-        if j.started < stage.params.rounds and d.random() < 0.5:
+        if j.started < stage.params.schedule.rounds and d.random() < 0.5:
             yield lambda: stage.to_revealed(j.started, {s: d.randint(1, STEPS) for s in range(3) if d.random() < 0.3})
         if d.random() < 0.2:
             yield lambda: market.finish(stage.job)
@@ -393,7 +393,7 @@ class Season:
         stage, d = self.stage, self.dice
         who = d.choice((*LOOKERS, *WORKERS, ANYONE))
         liar = d.choice((LAZY, COPYING, CARTEL, SILENT))
-        r, i = d.randrange(stage.params.rounds + 1), d.randrange(4)
+        r, i = d.randrange(stage.params.schedule.rounds + 1), d.randrange(4)
         audits = [*stage.witnesses.audits, AuditId(ROOT)]
         audit = d.choice(audits)
         yield lambda: stage.enrol(who) if who not in stage.chains or who in LOOKERS[2:] else None

@@ -34,7 +34,7 @@ def schedule() -> Schedule:
 def publish(store: ContentStore, **changes: object) -> JobParams:
     """Store the job's parts as a careless requester would."""
     params, program = toyjob.publish(store, **changes), step_program()
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "step": store.put(encode_program(program))})
     store.put(spec.encode(), codec="dag-cbor")
     return replace(params, spec_digest=spec.digest, step_program=Digest(program.root))

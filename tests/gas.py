@@ -175,7 +175,7 @@ class Scenario:
 
     def escrow(self, params: Any) -> Wei:
         """What the rounds cost."""
-        return Wei(params.rounds * (params.slots * params.slot_price + params.merge_price))
+        return Wei(params.schedule.rounds * (params.role.slots * params.role.slot_price + params.merge.price))
 
 
 def terms() -> Terms:

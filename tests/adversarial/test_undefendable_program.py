@@ -77,7 +77,7 @@ def check(court: Court, made: Program) -> None:
     """What every honest party does before it joins."""
     cids = {name: court.store.put(encode_program(p)) for name, p in (
         ("step", made), ("encode", toyjob.encode_program_of()), ("merge", toyjob.merge_program()))}  # fmt: skip
-    spec = Spec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec_digest, "dag-cbor")))
+    spec = Spec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec.digest, "dag-cbor")))
     spec = replace(spec, programs=cids)
     court.store.put(spec.encode(), codec="dag-cbor")
     jobs.load(court.job_id, replace(court.params, spec_digest=spec.digest), court.store)

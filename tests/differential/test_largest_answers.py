@@ -84,7 +84,7 @@ def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
     asker.send(contracts.demands.demand_row(job, 0), "demand")
     demand = availability.row_demand_id(job, 0)
     bond = contracts.vault.lock_of(demand).amount  # type: ignore[union-attr]
-    assert bond == economics.row_bond_of(contracts.market.bond_of(job), p.bond, len(deep.rows))
+    assert bond == economics.row_bond_of(contracts.market.bond_of(job), p.prices.bond, len(deep.rows))
 
     parts = [
         contracts.demands.answer_row(job, 0, deep.tree, at, deep.rows[at : at + job_rules.PART])

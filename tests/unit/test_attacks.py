@@ -28,7 +28,7 @@ DEPOSITED = 10_000
 def priced(params: JobParams) -> Market:
     """The benchmark's market of a job on the twin."""
     terms = Terms(**{of.name: getattr(params, of.name) for of in fields(Terms)})
-    return Market(params.slots, params.min_slots, terms)
+    return Market(params.role.slots, params.role.min_slots, terms)
 
 
 def pipeline() -> Scene:
@@ -128,7 +128,10 @@ def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
 def test_a_job_of_ones_own_asks_for_a_bond_of_next_to_nothing() -> None:
     params = replace(FULL, slot_price=Wei(1), merge_price=Wei(0), slot_stake=Wei(10), merge_stake=Wei(1), bond=Wei(1))
     check_params(params, Seconds(1_000), CHAINS["devnet"])
-    assert economics.bond_of(params.bond, params.gas_price, params.fee_cap, params.fee_cap) == 1, "gas alone is a cost"
+    assert (
+        economics.bond_of(params.prices.bond, params.prices.gas_price, params.prices.fee_cap, params.prices.fee_cap)
+        == 1
+    ), "gas alone is a cost"
 
 
 def test_a_full_pipeline_locks_what_mergers_need() -> None:

@@ -48,7 +48,7 @@ def test_program_that_does_not_even_parse_is_proven(store: ContentStore) -> None
     import dag_cbor
 
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     fields = dict(dag_cbor.decode(store.get(spec.programs["encode"], max_bytes=1 << 20)))  # type: ignore[arg-type]
     fields["ops"] = [bytes(fields["ops"][0]) + b"\0", *fields["ops"][1:]]
     parts = validator.Parts(fields["header"], tuple(fields["ops"]))
@@ -65,7 +65,7 @@ def test_dead_op_is_refused_and_voids_nothing(store: ContentStore) -> None:
     dead = replace(good.encode.ops[0], cumulative=2 * good.encode.ops[0].cumulative)
     encode = replace(good.encode, ops=(*good.encode.ops, dead))
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "encode": store.put(broken.encode_program(encode))})
     store.put(spec.encode(), codec="dag-cbor")
     params = replace(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
@@ -101,7 +101,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
     import dag_cbor
 
     params = toyjob.publish(store)
-    good = dag_cbor.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")))
+    good = dag_cbor.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")))
     assert isinstance(good, dict)
     refused = 0
     for key in good:
@@ -118,7 +118,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
 @pytest.mark.parametrize("part", ["programs", "dataset", "genesis"])
 def test_a_job_whose_part_is_nested_beyond_reason_is_refused(store: ContentStore, part: str) -> None:
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     deep = b"\x81" * 200_000 + b"\x80"
     if part == "programs":
         spec = replace(spec, programs={**spec.programs, "step": store.put(deep)})

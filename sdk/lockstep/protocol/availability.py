@@ -157,7 +157,7 @@ class Availability:
         claim = claims.claim_id(job, r, ro.attempt, slot)
         asked = self.by_claim.get(claim, Asked())
         demand = payload_demand_id(claim, asked.count)
-        deadline = Seconds(block.time + p.answer_seconds)
+        deadline = Seconds(block.time + p.windows.answer_seconds)
         # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
         self.market.on_demanded(block, job, r, slot)
         self._lock(sender, demand, self.market.bond_of(job))
@@ -177,7 +177,7 @@ class Availability:
         if c.digest != claims.body_hash(body):
             raise revert("CommitmentMismatch")
         # INVARIANT: evidence is about the Programs that the job names.
-        if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.encode_program):
+        if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.role.encode_program):
             raise revert("ProofInvalid")
         _require_shown(d.wanted, self.seed_of(block, demand), merkle.node(body.out, body.out2), code, shown)
 
@@ -210,7 +210,7 @@ class Availability:
         # INVARIANT: rows are demanded of a job that goes on.
         if p is None or not self._goes_on(job):
             raise revert("WrongJobStatus", job)
-        if row >= p.dataset_rows:
+        if row >= p.role.dataset_rows:
             raise revert("NoSuchRow", row)
         demand = row_demand_id(job, row)
         # INVARIANT: a row is demanded once: what was posted is public.
@@ -218,7 +218,7 @@ class Availability:
             raise revert("AlreadyDone")
         self._lock(sender, demand, self.row_bond_of(job, row))
 
-        deadline = Seconds(block.time + p.answer_seconds)
+        deadline = Seconds(block.time + p.windows.answer_seconds)
         self.demands[demand] = Demand(Digest(job), sender, Status.OPEN, 0, deadline, row)
         return demand
 
@@ -233,9 +233,9 @@ class Availability:
         d = self._open(block, demand)
         self.commitments.require(block, sender, data)
         p = self.market.params[job]
-        header = TensorHeader(I32, (p.dataset_rows, p.row_length))
+        header = TensorHeader(I32, (p.role.dataset_rows, p.role.row_length))
         # INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
-        if merkle.tensor_root_of_tree(header, tree) != bytes(p.dataset_root):
+        if merkle.tensor_root_of_tree(header, tree) != bytes(p.role.dataset_root):
             raise revert("ProofInvalid")
         leaves = leaves_of_row(p, row)
         following, end = d.next, begin + len(rows)
@@ -303,7 +303,7 @@ class Availability:
     def row_bond_of(self, job: JobId, row: int) -> Wei:
         """What the asker of a row locks now."""
         p = self.market.params[job]
-        return economics.row_bond_of(self.market.bond_of(job), p.bond, len(leaves_of_row(p, row)))
+        return economics.row_bond_of(self.market.bond_of(job), p.prices.bond, len(leaves_of_row(p, row)))
 
     # -- inside
 
@@ -405,8 +405,8 @@ def _verify(root: bytes, value: bytes, index: int, depth: int, proof: Sequence[b
 
 def leaves_of_row(p: JobParams, row: int) -> list[int]:
     """The leaves of the dataset that hold a row."""
-    start = row * p.row_length
-    return list(range(start // LEAF_ELEMENTS, (start + p.row_length - 1) // LEAF_ELEMENTS + 1))
+    start = row * p.role.row_length
+    return list(range(start // LEAF_ELEMENTS, (start + p.role.row_length - 1) // LEAF_ELEMENTS + 1))
 
 
 # -- the answerer's side -----------------------------------------------------------------------------------------------

@@ -100,13 +100,13 @@ def phase_of(ro: Round, now: Seconds) -> Phase:
 
 def turn(p: JobParams, ro: Round, now: Seconds) -> int:
     """The merge turn now: each lasts merge_seconds."""
-    return ro.turn + (now - ro.merge_opens) // p.merge_seconds
+    return ro.turn + (now - ro.merge_opens) // p.merge.turn_seconds
 
 
 def seed_order(p: JobParams, ro: Round) -> list[int]:
     """The accepted slots in the order of their merge turns 1, 2, ..."""
-    first = int.from_bytes(ro.seed, "big") % p.slots
-    order = [(first + i) % p.slots for i in range(p.slots)]
+    first = int.from_bytes(ro.seed, "big") % p.role.slots
+    order = [(first + i) % p.role.slots for i in range(p.role.slots)]
     return [s for s in order if ro.mask >> s & 1]
 
 
@@ -200,7 +200,12 @@ class Market:
         if j.status != JobStatus.ACTIVE or p is None:
             raise revert("WrongJobStatus", job)
         # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled.
-        if r != j.started or r >= p.rounds or j.failed > p.max_fail or r - j.settled >= p.max_lead:
+        if (
+            r != j.started
+            or r >= p.schedule.rounds
+            or j.failed > p.schedule.max_fail
+            or r - j.settled >= p.schedule.max_lead
+        ):
             raise revert("RoundNotStartable", r)
         # INVARIANT: what a game on voided work argues about stands still until the game is over.
         if j.lingering:
@@ -211,7 +216,7 @@ class Market:
             self._release_all(job, r, ro)
 
         self.rounds[job, r] = Round(
-            Phase.JOINING, j.attempt, join_ends=Seconds(block.time + p.join_seconds), base=base, outer=outer
+            Phase.JOINING, j.attempt, join_ends=Seconds(block.time + p.windows.join_seconds), base=base, outer=outer
         )
         j.started = r + 1
 
@@ -220,7 +225,7 @@ class Market:
         """Closes the roster, or draws the seed, or fails the round."""
         p, ro = self._in_phase(block, job, r, Phase.SEALING)
         if ro.seed_block == 0:
-            if ro.joined < p.min_slots:
+            if ro.joined < p.role.min_slots:
                 return self._fail(job, r, ro)
             return self._close_roster(block, ro)
         if block.number <= ro.seed_block:
@@ -230,7 +235,7 @@ class Market:
             return self._fail(job, r, ro)
 
         ro.seed = claims.seed(block.hashes[ro.seed_block], job, r, ro.attempt)
-        self._set_windows(ro, p, block.time + p.train_seconds, p.reveal_seconds)
+        self._set_windows(ro, p, block.time + p.role.train_seconds, p.role.reveal_seconds)
         self.base_fees = economics.push(self.base_fees, block.base_fee)
         return None
 
@@ -258,24 +263,26 @@ class Market:
         """
         p, ro = self._in_phase(block, job, r, Phase.FREEZING)
         mask, payloads = self._accepted(job, r, p, ro, bodies)
-        if mask.bit_count() < p.min_slots:
+        if mask.bit_count() < p.role.min_slots:
             return self._fail(job, r, ro)
 
         # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
-        mask_root = states.mask_tensor(mask, p.slots)
-        ro.merge_in = states.merge_in(ro.base, ro.outer, payloads, mask_root, p.shared_depth, p.payload_depth)
+        mask_root = states.mask_tensor(mask, p.role.slots)
+        ro.merge_in = states.merge_in(
+            ro.base, ro.outer, payloads, mask_root, p.genesis.shared_depth, p.role.payload_depth
+        )
         ro.mask = mask
         ro.accepted = mask.bit_count()
         ro.phase = Phase.MERGING
         ro.merge_opens = block.time
-        ro.turn = 0 if p.aggregator != ZERO_ADDRESS and (job, p.aggregator) not in self.barred else 1
+        ro.turn = 0 if p.merge.aggregator != ZERO_ADDRESS and (job, p.merge.aggregator) not in self.barred else 1
 
-        for s in range(p.slots):
+        for s in range(p.role.slots):
             claim, c = self._claim_at(job, r, ro, s)
             if c.status == ClaimStatus.REVEALED:
                 c.status = ClaimStatus.ACCEPTED if mask >> s & 1 else ClaimStatus.EXCLUDED
             elif c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
-                self._absent(claim, c, p.slot_price)
+                self._absent(claim, c, p.role.slot_price)
         return None
 
     @_verb
@@ -293,22 +300,22 @@ class Market:
         # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
         if p is None or ro.phase != Phase.LEAD or r != j.settled:
             raise revert("WrongPhase", job, r)
-        if block.time < ro.merged_at + p.challenge_seconds:
-            raise revert("TooEarly", ro.merged_at + p.challenge_seconds)
+        if block.time < ro.merged_at + p.windows.challenge_seconds:
+            raise revert("TooEarly", ro.merged_at + p.windows.challenge_seconds)
         if ro.open_games:
             raise revert("GamesOpen", ro.open_games)
 
         ro.phase = Phase.FINAL
 
         paid = 0
-        for s in range(p.slots):
+        for s in range(p.role.slots):
             claim, c = self._claim_at(job, r, ro, s)
             # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
             if c.status == ClaimStatus.ACCEPTED:
-                paid += self._pay(claim, c, ClaimStatus.FINAL, p.slot_price)
+                paid += self._pay(claim, c, ClaimStatus.FINAL, p.role.slot_price)
             elif c.status == ClaimStatus.EXCLUDED:
                 self._give_back(claim, c, ClaimStatus.FINAL)
-        paid += self._pay(ro.merge_claim, self.claims[ro.merge_claim], ClaimStatus.FINAL, p.merge_price)
+        paid += self._pay(ro.merge_claim, self.claims[ro.merge_claim], ClaimStatus.FINAL, p.merge.price)
         j.paid = Wei(j.paid + paid)
         self._settle(job, j)
         return None
@@ -343,7 +350,7 @@ class Market:
         if j.status not in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID):
             raise revert("WrongJobStatus", job)
         p = self.params[job]
-        startable = j.status == JobStatus.ACTIVE and j.started < p.rounds and j.failed <= p.max_fail
+        startable = j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
         if startable or j.settled != j.started:
             raise revert("JobUnfinished")
         left = j.deposit
@@ -366,19 +373,19 @@ class Market:
     def join(self, block: Block, sender: Address, job: JobId, r: int, slot: int) -> None:
         """Takes a slot; locks its stake."""
         p, ro = self._in_phase(block, job, r, Phase.JOINING)
-        if slot >= p.slots:
+        if slot >= p.role.slots:
             raise revert("NoSuchSlot", slot)
         claim, c = self._claim_at(job, r, ro, slot)
         if c.worker != ZERO_ADDRESS:
             raise revert("SlotTaken", slot)
 
         self.claims[claim] = Claim(
-            job, sender, ClaimStatus.JOINED, p.transitions, round=r, attempt=ro.attempt, slot=slot
+            job, sender, ClaimStatus.JOINED, p.role.transitions, round=r, attempt=ro.attempt, slot=slot
         )
         ro.joined += 1
 
-        self.books.lock(sender, claim, p.slot_stake)
-        if ro.joined == p.slots:
+        self.books.lock(sender, claim, p.role.slot_stake)
+        if ro.joined == p.role.slots:
             self._close_roster(block, ro)
 
     @_verb
@@ -386,7 +393,7 @@ class Market:
         """Gives a slot back in the first half of the join window."""
         p, ro = self._in_phase(block, job, r, Phase.JOINING)
         # INVARIANT: a slot is given back while others have half of the window left to take it.
-        if block.time >= ro.join_ends - p.join_seconds // 2:
+        if block.time >= ro.join_ends - p.windows.join_seconds // 2:
             raise revert("WrongPhase", job, r)
         claim, _ = self._own_claim(sender, job, r, ro, slot)
 
@@ -408,7 +415,7 @@ class Market:
         c.digest = commitment
         ro.committed += 1
         if ro.committed == ro.joined:
-            self._set_windows(ro, p, block.time, p.reveal_seconds)
+            self._set_windows(ro, p, block.time, p.role.reveal_seconds)
 
     @_verb
     def reveal(self, block: Block, sender: Address, job: JobId, r: int, slot: int, opened: Reveal) -> None:
@@ -461,7 +468,7 @@ class Market:
         ro.next_shared, ro.next_outer = out, out2
         ro.backed = rounds
 
-        self.books.lock(sender, claim, Wei(p.merge_stake + rounds * p.round_pay))
+        self.books.lock(sender, claim, Wei(p.merge.stake + rounds * p.round_pay))
         return claim
 
     @_verb
@@ -494,7 +501,9 @@ class Market:
         c.open_games, c.games = c.open_games + 1, number + 1
         self.rounds[c.job, c.round].open_games += 1
 
-        return GameTerms(c.worker, c.transitions, number, p.clock_seconds, p.step_seconds, self._bond(p))
+        return GameTerms(
+            c.worker, c.transitions, number, p.windows.clock_seconds, p.windows.step_seconds, self._bond(p)
+        )
 
     @_verb
     def on_convicted(
@@ -522,7 +531,10 @@ class Market:
             # Nobody waits for a receipt of the convicted.
             ro.spoke |= 1 << c.slot
         # Gas is paid at what it costs now, capped.
-        costs = [(account, economics.gas_cost(gas, p.gas_price, p.fee_cap, block.base_fee)) for account, gas in refunds]
+        costs = [
+            (account, economics.gas_cost(gas, p.prices.gas_price, p.prices.fee_cap, block.base_fee))
+            for account, gas in refunds
+        ]
         self.books.slash(claim, Wei(owed), winners, costs, j.requester)
 
     @_verb
@@ -559,12 +571,12 @@ class Market:
         """How many witnesses were drawn for the round; reserves their fees."""
         p, ro = self._in_phase(block, job, r, Phase.ATTESTING)
         # INVARIANT: witnesses are drawn once a round, no more than the job pays.
-        if ro.drawn or count > p.witnesses:
+        if ro.drawn or count > p.role.witnesses:
             raise revert("AlreadyDone")
-        j, fees = self.jobs[job], count * p.witness_fee
+        j, fees = self.jobs[job], count * p.role.witness_fee
         # INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
-        rounds = (p.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
-        needed = fees + rounds * (p.slots * p.slot_price + p.merge_price)
+        rounds = (p.schedule.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
+        needed = fees + rounds * (p.role.slots * p.role.slot_price + p.merge.price)
         left = j.escrow - j.paid - j.refunded - j.fees_due
         if needed > left:
             raise revert("EscrowTooLow", needed, left)
@@ -576,7 +588,7 @@ class Market:
     @_verb
     def on_witnessed(self, job: JobId, account: Address) -> None:
         """Pays one drawn fee, or gives it up (the zero address)."""
-        j, fee = self.jobs[job], self.params[job].witness_fee
+        j, fee = self.jobs[job], self.params[job].role.witness_fee
         # INVARIANT: a drawn duty's fee is paid once or given up once.
         if fee > j.fees_due:
             raise revert("EscrowTooLow", fee, j.fees_due)
@@ -611,7 +623,7 @@ class Market:
         if p is None or at != Phase.ATTESTING:
             return at
         # Attesting is over when everybody who may has spoken.
-        everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (p.witnesses == 0 or ro.drawn)
+        everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (p.role.witnesses == 0 or ro.drawn)
         return Phase.FREEZING if everybody else Phase.ATTESTING
 
     def bond_of(self, job: JobId) -> Wei:
@@ -632,7 +644,7 @@ class Market:
             return ZERO_ADDRESS
         now, order, merger = turn(p, ro, block.time), seed_order(p, ro), ZERO_ADDRESS
         if now == 0:
-            merger = p.aggregator
+            merger = p.merge.aggregator
         elif now <= len(order):
             _, c = self._claim_at(job, r, ro, order[now - 1])
             merger = c.worker if c.status != ClaimStatus.CONVICTED else ZERO_ADDRESS
@@ -653,7 +665,7 @@ class Market:
         # A failed round, and a void one, keep the games that they have.
         if self.rounds[c.job, c.round].phase >= Phase.FAILED:
             return False
-        return block.time < c.claimed_at + self.params[c.job].challenge_seconds
+        return block.time < c.claimed_at + self.params[c.job].windows.challenge_seconds
 
     def facts_of(self, claim: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
         """What is certain of transition t (1..T) of the claim.
@@ -667,9 +679,18 @@ class Market:
         if not 0 < t <= c.transitions:
             raise revert("ProofInvalid")
         zero = self._state_zero(claim, c, p, ro, carried) if t == 1 else NO_STATE
-        last = p.encode_program if t == c.transitions else p.step_program
-        program = ProgramRoot(p.merge_program if c.is_merge else last)
-        return Facts(program, zero, TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, ro.seed, c.round, c.slot)
+        last = p.role.encode_program if t == c.transitions else p.role.step_program
+        program = ProgramRoot(p.merge.program if c.is_merge else last)
+        return Facts(
+            program,
+            zero,
+            TensorRoot(p.role.dataset_root),
+            p.role.dataset_rows,
+            p.role.row_length,
+            ro.seed,
+            c.round,
+            c.slot,
+        )
 
     # -- inside: jobs and rounds
 
@@ -687,7 +708,7 @@ class Market:
     def _base_of(self, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, StateRoot]:
         """Raises unless round r - 1 is merged, final or failed."""
         if r == 0:
-            return p.genesis_shared, p.genesis_outer
+            return p.genesis.shared, p.genesis.outer
         previous = self._round(job, r - 1)
         if previous.phase == Phase.FAILED:
             return previous.base, previous.outer
@@ -698,7 +719,7 @@ class Market:
     def _speaker(self, job: JobId, r: int, p: JobParams, ro: Round, who: int) -> Address:
         """Who speaks as `who`: the owner of a revealed slot, or the round's witness who - 64."""
         account = ZERO_ADDRESS
-        if who < p.slots:
+        if who < p.role.slots:
             _, c = self._claim_at(job, r, ro, who)
             if c.status == ClaimStatus.REVEALED:
                 account = c.worker
@@ -752,13 +773,13 @@ class Market:
             raise revert("ClaimClosed", claim)
         if c.is_merge:
             return ro.merge_in
-        carry = self._carry_in(c, p.zero_carry, carried) if p.carry else p.zero_carry
-        return states.slot_zero(ro.base, carry, c.round * p.inner_steps, p.shared_depth)
+        carry = self._carry_in(c, p.role.zero_carry, carried) if p.role.carry else p.role.zero_carry
+        return states.slot_zero(ro.base, carry, c.round * p.role.inner_steps, p.genesis.shared_depth)
 
     def _bond(self, p: JobParams) -> Wei:
         """What a challenger locks now."""
-        fee = economics.median(self.base_fees, p.fee_cap)
-        return economics.bond_of(p.bond, p.gas_price, p.fee_cap, fee)
+        fee = economics.median(self.base_fees, p.prices.fee_cap)
+        return economics.bond_of(p.prices.bond, p.prices.gas_price, p.prices.fee_cap, fee)
 
     def _close_roster(self, block: Block, ro: Round) -> None:
         # INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
@@ -768,17 +789,17 @@ class Market:
         """Committing ends at `commit_ends`, revealing `reveal_seconds` later, attesting after that."""
         ro.commit_ends = Seconds(commit_ends)
         ro.reveal_ends = Seconds(commit_ends + reveal_seconds)
-        ro.attest_ends = Seconds(commit_ends + reveal_seconds + p.attest_seconds)
+        ro.attest_ends = Seconds(commit_ends + reveal_seconds + p.role.attest_seconds)
 
     def _accepted(self, job: JobId, r: int, p: JobParams, ro: Round, bodies: Sequence[Body]) -> tuple[int, list[bytes]]:
         """Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing.
 
         The payload of any other slot is the zero payload.
         """
-        payloads: list[bytes] = [p.zero_payload] * p.slots
+        payloads: list[bytes] = [p.role.zero_payload] * p.role.slots
         mask = 0
         said = iter(bodies)
-        for s in range(p.slots):
+        for s in range(p.role.slots):
             claim, c = self._claim_at(job, r, ro, s)
             if c.status != ClaimStatus.REVEALED:
                 continue
@@ -792,7 +813,7 @@ class Market:
                 continue
             payloads[s] = body.out
             mask |= 1 << s
-        return mask, states.padded_payloads(payloads, p.payload_depth)
+        return mask, states.padded_payloads(payloads, p.role.payload_depth)
 
     def _fail(self, job: JobId, r: int, ro: Round) -> None:
         """The checkpoint carries over. Nobody is paid, stakes return; one with open games when they are over."""
@@ -802,11 +823,11 @@ class Market:
         ro.phase = Phase.FAILED
         j.failed += 1
 
-        for s in range(p.slots):
+        for s in range(p.role.slots):
             claim, c = self._claim_at(job, r, ro, s)
             silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
             if silent and is_sealed:
-                self._absent(claim, c, p.slot_price)
+                self._absent(claim, c, p.role.slot_price)
             elif _holds_stake(c.status) and c.open_games == 0:
                 self._give_back(claim, c, ClaimStatus.VOID)
         self._settle(job, j)
@@ -828,7 +849,7 @@ class Market:
             if later.phase == Phase.FAILED:
                 j.failed -= 1
             else:
-                fees = later.witnesses * p.witness_fee
+                fees = later.witnesses * p.role.witness_fee
                 if fees:
                     self.rewound.add(claims.audit_id(c.job, k, later.attempt))
                 # Duties are paid from the escrow: what they cost comes back to it.
@@ -851,7 +872,7 @@ class Market:
         """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and
         of its merge."""
         claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
-        return claimed * p.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge_price)
+        return claimed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
 
     def _require_backed(self, job: JobId, settled: int, r: int) -> None:
         """Raises unless every merge that round r would stand on answers for it."""
@@ -907,12 +928,12 @@ class Market:
     def _end_all(self, job: JobId, r: int, ro: Round, *, pays: bool) -> int:
         """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
         p, paid = self.params[job], 0
-        for s in range(p.slots):
+        for s in range(p.role.slots):
             claim, c = self._claim_at(job, r, ro, s)
-            paid += self._end(claim, c, p.slot_price if pays else NOTHING)
+            paid += self._end(claim, c, p.role.slot_price if pays else NOTHING)
         merge = self.claims.get(ro.merge_claim)
         if merge is not None:
-            paid += self._end(ro.merge_claim, merge, p.merge_price if pays else NOTHING)
+            paid += self._end(ro.merge_claim, merge, p.merge.price if pays else NOTHING)
         return paid
 
     def _end(self, claim: ClaimId, c: Claim, price: Wei) -> Wei:

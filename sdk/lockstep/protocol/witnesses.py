@@ -250,7 +250,7 @@ class Witnesses:
         """Joins the job's list; locks the stake."""
         j, w = self.market.jobs.get(job), self._witness(job, sender)
         # INVARIANT: witnesses are for jobs that run and draw some.
-        if j is None or j.status != JobStatus.ACTIVE or self.market.params[job].witnesses == 0:
+        if j is None or j.status != JobStatus.ACTIVE or self.market.params[job].role.witnesses == 0:
             raise revert("WrongJobStatus", job)
         if w.standing != Standing.NONE:
             raise revert("AlreadyDone")
@@ -260,7 +260,9 @@ class Witnesses:
         self.witnesses[job, sender] = Witness(Standing.LISTED, len(accounts), head)
         accounts.append(sender)
 
-        self.market.books.lock(sender, stake_key(job, sender), self.market.params[job].witness_stake, Keeper.WITNESSES)
+        self.market.books.lock(
+            sender, stake_key(job, sender), self.market.params[job].prices.witness_stake, Keeper.WITNESSES
+        )
 
     @_verb
     def retire(self, block: Block, sender: Address, job: JobId) -> None:
@@ -351,7 +353,7 @@ class Witnesses:
         if audit in self.audits:
             raise revert("AlreadyDone")
         # INVARIANT: witnesses are drawn while receipts are given: a round that nobody draws in time has none.
-        if self.market.params[job].witnesses == 0 or self.market.phase(block, job, r) != Phase.ATTESTING:
+        if self.market.params[job].role.witnesses == 0 or self.market.phase(block, job, r) != Phase.ATTESTING:
             raise revert("WrongPhase", job, r)
 
         # INVARIANT: nobody who reveals, enrols or calls knows whom the beacon will name: its block is yet to come.
@@ -372,7 +374,7 @@ class Witnesses:
         w.open -= 1
 
         if outcome == Outcome.FINED:
-            self._take(a.job, duty.account, self.market.params[a.job].witness_fee, Standing.LEAVING)
+            self._take(a.job, duty.account, self.market.params[a.job].role.witness_fee, Standing.LEAVING)
         elif outcome == Outcome.SLASHED:
             self._take(a.job, duty.account, None, Standing.SLASHED)
 
@@ -410,7 +412,7 @@ class Witnesses:
         a.beacon = beacon_of(block.hashes[a.beacon_block], audit)
         self._deal(block, audit, a)
         # With nobody to wait for, the roots may be published at once.
-        wait = self.market.params[job].audit_seconds if a.duties else 0
+        wait = self.market.params[job].windows.audit_seconds if a.duties else 0
         self._set_windows(a, block.time + wait)
         return audit
 
@@ -418,7 +420,7 @@ class Witnesses:
         """Gives each duty its slot and its account."""
         p, accounts = self.market.params[a.job], self.lists.get(a.job, [])
         drawn: list[Address] = []
-        for slot in slot_order(a.beacon, self._revealed(a), p.witnesses):
+        for slot in slot_order(a.beacon, self._revealed(a), p.role.witnesses):
             owner = self.market.claims[claims.claim_id(a.job, a.round, a.attempt, slot)].worker
             account = pick(accounts, a.beacon, len(drawn), owner, drawn)
             if account == ZERO_ADDRESS:
@@ -434,20 +436,20 @@ class Witnesses:
 
     def _revealed(self, a: Audit) -> list[int]:
         """Slots whose claim was revealed, convicted ones included."""
-        ids = (claims.claim_id(a.job, a.round, a.attempt, s) for s in range(self.market.params[a.job].slots))
+        ids = (claims.claim_id(a.job, a.round, a.attempt, s) for s in range(self.market.params[a.job].role.slots))
         return [s for s, claim in enumerate(ids) if self.market.claims.get(claim, Claim()).claimed_at]
 
     def _set_windows(self, a: Audit, commit_ends: int) -> None:
         """Committing ends at `commit_ends`; then owners publish for auditSeconds, and witnesses have as long again."""
         a.commit_ends = Seconds(commit_ends)
-        a.reveal_ends = Seconds(commit_ends + 2 * self.market.params[a.job].audit_seconds)
+        a.reveal_ends = Seconds(commit_ends + 2 * self.market.params[a.job].windows.audit_seconds)
 
     def _may_publish(self, block: Block, a: Audit, job: JobId, r: int) -> bool:
         if a.status == AuditStatus.DRAWN:
             return block.time >= a.commit_ends
         # Nobody has been drawn: as long as somebody may be, the list stays unpublished.
         over = self.market.phase(block, job, r) > Phase.ATTESTING or a.status == AuditStatus.SKIPPED
-        return over or self.market.params[job].witnesses == 0
+        return over or self.market.params[job].role.witnesses == 0
 
     # -- inside: duties
 

@@ -84,7 +84,9 @@ class CoordinatedPlayer(GamingPlayer):
             phase,
             replace(stored),
             tuple(
-                (s, SEEN[keccak(self._claim(r, s))[0] % 3]) for s in range(self.params.slots) if self._revealed(r, s)
+                (s, SEEN[keccak(self._claim(r, s))[0] % 3])
+                for s in range(self.params.role.slots)
+                if self._revealed(r, s)
             ),
             self._given(r),
             self.market.merger_of(self.block, self.job, r) if merging else None,
@@ -94,12 +96,12 @@ class CoordinatedPlayer(GamingPlayer):
 
     def _given(self, r: int) -> frozenset[int]:
         """In every other round all owners hand their receipts over at once, in the others half of them do, or none."""
-        said = {s: keccak(b"given" + self._claim(r, s))[0] % 2 for s in range(self.params.slots)}
+        said = {s: keccak(b"given" + self._claim(r, s))[0] % 2 for s in range(self.params.role.slots)}
         return frozenset(s for s, will in said.items() if self._revealed(r, s) and (will or r % 2 == 0))
 
     def _signed(self, r: int, who: int) -> Receipt:
         """By its owner, for every slot."""
-        mask, claim = (1 << self.params.slots) - 1, self.market.claims[self._claim(r, who)]
+        mask, claim = (1 << self.params.role.slots) - 1, self.market.claims[self._claim(r, who)]
         digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, who, mask)
         return Receipt(who, mask, bytes(KEYS[claim.worker].unsafe_sign_hash(digest).signature))
 
@@ -310,7 +312,7 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
 
 def test_games_and_windows_hold_payment_back() -> None:
     params = PARAMS
-    over = Seconds(1_000 - params.challenge_seconds)
+    over = Seconds(1_000 - params.windows.challenge_seconds)
     final = RoundView(0, Phase.LEAD, Round(merged_at=over))
     assert Finalize(0) in decide(job(final), WORLD)
     late = replace(final, stored=Round(merged_at=Seconds(over + 1)))

@@ -83,7 +83,7 @@ class Scene:
         return self.market.rounds[self.job, r].merge_claim
 
     def opened(self, claim: ClaimId) -> Reveal:
-        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.carry else merkle.EMPTY[2]
+        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.role.carry else merkle.EMPTY[2]
         leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(3)] + [merkle.leaf(merkle.node(out, out2))]
         levels = merkle.levels(leaves)
         return Reveal(Body(levels[-1][0], out, out2), keccak(claim), tuple(merkle.proof(levels, 3)), "t", "p")

@@ -33,7 +33,7 @@ def _end_games(player: GamingPlayer, *, convict: bool) -> None:
 def _crank(player: GamingPlayer) -> None:
     """One look at every round, a window later, by somebody who only calls what anyone may call."""
     player.pass_time(61, 2)
-    for r in range(player.params.rounds):
+    for r in range(player.params.schedule.rounds):
         for verb in CRANKS:
             try:
                 if verb == "freeze":
@@ -52,7 +52,7 @@ def _crank(player: GamingPlayer) -> None:
 def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: int, *, convict: bool) -> None:
     player = histories.history(10_000 + 100 * length + seed, length)
     market = player.market
-    for _ in range(12 * player.params.rounds):
+    for _ in range(12 * player.params.schedule.rounds):
         _end_games(player, convict=convict)
         _crank(player)
     # A refused act puts the twin's values back as copies: they are looked up only now.
@@ -68,7 +68,7 @@ def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: i
         market.cancel(REQUESTER, player.job)
     if job.status != JobStatus.DONE:
         market.finish(player.job)
-    for r in range(player.params.rounds):
+    for r in range(player.params.schedule.rounds):
         if market.phase(player.block, player.job, r) == Phase.VOID:
             market.release(player.job, r)
     held = {claim.hex()[:8]: market.claims[claim].status.name for claim in market.claims if claim in market.books.locks}

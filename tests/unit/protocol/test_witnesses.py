@@ -519,9 +519,9 @@ def _check_season(season: Season, name: str) -> None:
             wrong = stage.trace_of(audit, i).wrong_from
             assert (wrong or STEPS + 1) <= stage.witnesses.duties[audit, i].t, f"{name}: a true word was slashed"
     for honest in (HONEST, HONEST_TOO):
-        assert stage.wealth(honest) == FUNDS + won[honest] * stage.params.witness_fee, name
+        assert stage.wealth(honest) == FUNDS + won[honest] * stage.params.role.witness_fee, name
     for liar in (LAZY, COPYING, CARTEL, SILENT):
-        assert stage.wealth(liar) <= FUNDS + won[liar] * stage.params.witness_fee, name
+        assert stage.wealth(liar) <= FUNDS + won[liar] * stage.params.role.witness_fee, name
 
 
 @pytest.mark.uncounted
