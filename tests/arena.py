@@ -20,6 +20,7 @@ from lockstep.protocol.program import Program
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
 from tests.games import Match, Policy
+from tests.params import job_params
 
 WINDOW = Seconds(600)
 CLOCK = Seconds(120)
@@ -49,7 +50,7 @@ class Terms:
 def params_of(terms: Terms, slots: int) -> JobParams:
     """One round, long windows, short clocks, nobody but the slot owners to merge."""
     zero = StateRoot(merkle.EMPTY[terms.payload_depth])
-    return JobParams(
+    return job_params(
         spec_digest=Digest(bytes(31) + b"\1"), step_program=Digest(terms.step.root),
         encode_program=Digest(terms.encode.root), merge_program=Digest(terms.merge.root),
         dataset_root=Digest(terms.dataset_root), dataset_rows=terms.rows, row_length=terms.row_length,
@@ -57,10 +58,10 @@ def params_of(terms: Terms, slots: int) -> JobParams:
         zero_carry=terms.zero_carry, zero_payload=zero, shared_depth=terms.shared_depth,
         payload_depth=terms.payload_depth, inner_steps=terms.inner_steps, rounds=1, slots=slots, min_slots=1,
         max_lead=1, max_fail=0, join_seconds=WINDOW, train_seconds=WINDOW, reveal_seconds=WINDOW,
-        attest_seconds=WINDOW, merge_seconds=WINDOW, challenge_seconds=CHALLENGE, clock_seconds=CLOCK,
+        attest_seconds=WINDOW, turn_seconds=WINDOW, challenge_seconds=CHALLENGE, clock_seconds=CLOCK,
         step_seconds=Seconds(10), slot_price=PRICE, merge_price=PRICE, slot_stake=STAKE, merge_stake=STAKE,
         bond=BOND, aggregator=Address("0x" + "00" * 20), answer_seconds=WINDOW,
-    )  # fmt: skip
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

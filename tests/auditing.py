@@ -18,6 +18,7 @@ from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Se
 from lockstep.protocol.witnesses import Duty, DutyStatus, Outcome, Standing, Witnesses, Word
 from tests.histories import BlockHashes
 from tests.histories import actor as account
+from tests.params import job_params
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
 WORKERS = tuple(account(0x20 + i) for i in range(3))
@@ -29,11 +30,11 @@ LINKS = 64
 """Preimages in a chain."""
 ROOT = keccak(b"root")
 
-PARAMS = JobParams(
-    ROOT, ROOT, ROOT, ROOT, ROOT, 9, 4, keccak(b"shared"), keccak(b"outer"), ROOT, keccak(b"zero payload"),
+PARAMS = job_params(
+    spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT, dataset_rows=9, row_length=4, genesis_shared=keccak(b"shared"), genesis_outer=keccak(b"outer"), zero_carry=ROOT, zero_payload=keccak(b"zero payload"),
     shared_depth=3, payload_depth=2, inner_steps=STEPS - 1, rounds=3, slots=3, min_slots=1, max_lead=2, max_fail=2,
     join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(50), attest_seconds=Seconds(50),
-    merge_seconds=Seconds(100), challenge_seconds=Seconds(400), clock_seconds=Seconds(100), step_seconds=Seconds(1),
+    turn_seconds=Seconds(100), challenge_seconds=Seconds(400), clock_seconds=Seconds(100), step_seconds=Seconds(1),
     slot_price=Wei(1_000), merge_price=Wei(600), slot_stake=Wei(10_100), merge_stake=Wei(10_200), bond=Wei(510),
     aggregator=Address(REQUESTER), witnesses=2, audit_seconds=Seconds(60), witness_fee=Wei(50),
     witness_stake=Wei(1_003), answer_seconds=Seconds(50),

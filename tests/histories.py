@@ -41,6 +41,7 @@ from lockstep.protocol.rounds import JUDGED, Beyond, Block, Market
 from lockstep.protocol.stakes import BURN, Keeper
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds, Wei
+from tests.params import job_params
 
 CHAIN_ID = 31_337
 UNBOND_SECONDS = Seconds(3_600)
@@ -502,8 +503,8 @@ def random_params(dice: random.Random) -> JobParams:
     root = keccak(b"root")
     price = dice.choice((10, 33))
     shared_depth, carry = dice.choice((0, 1, 3)), dice.choice((0, 1))
-    return JobParams(
-        root, root, root, root, root, 5, 5, root, root, root, root,
+    return job_params(
+        spec_digest=root, step_program=root, encode_program=root, merge_program=root, dataset_root=root, dataset_rows=5, row_length=5, genesis_shared=root, genesis_outer=root, zero_carry=root, zero_payload=root,
         shared_depth=shared_depth,
         payload_depth=shared_depth if carry else 3,
         inner_steps=dice.choice((1, 2, 4)),
@@ -513,13 +514,13 @@ def random_params(dice: random.Random) -> JobParams:
         max_lead=dice.choice((1, 2, 3)),
         max_fail=dice.choice((0, 1, 2)),
         join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
-        merge_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
+        turn_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
         slot_price=Wei(price), merge_price=Wei(7),
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
         audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(24), fee_cap=100,
         carry=carry,
-    )  # fmt: skip
+)  # fmt: skip
 
 
 def history(seed: int, length: int = 100) -> Player:

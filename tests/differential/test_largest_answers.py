@@ -21,6 +21,7 @@ from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
 from lockstep.protocol.validator import Parts
 from tests import arena
 from tests.differential.test_availability import Both, params
+from tests.params import amended
 
 pytestmark = pytest.mark.chain
 
@@ -169,7 +170,7 @@ class Widest(Both):
 def test_an_answer_of_eight_leaves_is_paid_by_its_bond(chain: arena.Arena) -> None:
     both = Widest(chain)
     both.arena.devnet.w3.provider.make_request("anvil_setBalance", [both.poor.address, hex(10**20)])  # type: ignore[arg-type]
-    job = both.to_attesting(replace(params(), encode_program=Digest(both.encode.root)))
+    job = both.to_attesting(amended(params(), encode_program=Digest(both.encode.root)))
     error, demand = both.demand(chain.challenger, job, 0)
     assert error == ""
     chain.devnet.mine(1)

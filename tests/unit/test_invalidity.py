@@ -19,6 +19,7 @@ from lockstep.protocol.validator import Subject
 from lockstep.storage import ContentStore, cid_of_digest, open_store
 from lockstep.storage.containers import Spec
 from tests import broken, toyjob
+from tests.params import amended
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_program_that_does_not_even_parse_is_proven(store: ContentStore) -> None
     parts = validator.Parts(fields["header"], tuple(fields["ops"]))
     spec = replace(spec, programs={**spec.programs, "encode": store.put(dag_cbor.encode(fields))})
     store.put(spec.encode(), codec="dag-cbor")
-    params = replace(params, spec_digest=spec.digest, encode_program=Digest(parts.root))
+    params = amended(params, spec_digest=spec.digest, encode_program=Digest(parts.root))
     with pytest.raises(Undefendable) as refused:
         invalidity.load(toyjob.ID, params, store)
     assert refused.value.rule == Rule.DESCRIPTOR_LENGTH
@@ -68,7 +69,7 @@ def test_dead_op_is_refused_and_voids_nothing(store: ContentStore) -> None:
     spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "encode": store.put(broken.encode_program(encode))})
     store.put(spec.encode(), codec="dag-cbor")
-    params = replace(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
+    params = amended(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
     with pytest.raises(ProgramInvalid, match="dead") as refused:
         invalidity.load(toyjob.ID, params, store)
     assert not isinstance(refused.value, Undefendable)
@@ -109,7 +110,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
             block = dag_cbor.encode({**good, key: wrong})
             store.put_block(block, "dag-cbor")
             try:
-                invalidity.load(toyjob.ID, replace(params, spec_digest=Digest(sha256(block).digest())), store)
+                invalidity.load(toyjob.ID, amended(params, spec_digest=Digest(sha256(block).digest())), store)
             except LockstepError:
                 refused += 1
     assert refused >= 8 * len(good) - 16, "all but what a model, a strategy and parameters may be"
@@ -129,4 +130,4 @@ def test_a_job_whose_part_is_nested_beyond_reason_is_refused(store: ContentStore
         spec = replace(spec, **{part: cid})  # type: ignore[arg-type]
     store.put(spec.encode(), codec="dag-cbor")
     with pytest.raises(LockstepError, match="does not parse: more than"):
-        invalidity.load(toyjob.ID, replace(params, spec_digest=spec.digest), store)
+        invalidity.load(toyjob.ID, amended(params, spec_digest=spec.digest), store)

@@ -2,7 +2,6 @@
 
 import threading
 import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint
 from tests import toyjob
+from tests.params import amended
 from worker.claiming import train
 from worker.progress import WorkFolder
 
@@ -208,7 +208,7 @@ NAMED = (
 def test_loading_refuses_what_the_chain_does_not_name(part: str, store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises(Mismatch):
-        jobs.load(toyjob.ID, replace(params, **{part: b"\x01" * 32}), store)
+        jobs.load(toyjob.ID, amended(params, **{part: b"\x01" * 32}), store)
 
 
 def test_loading_refuses_a_carry_that_is_not_zero(store: ContentStore) -> None:
@@ -218,23 +218,23 @@ def test_loading_refuses_a_carry_that_is_not_zero(store: ContentStore) -> None:
     carry = layout_root([vector, vector], [ones, ones])
     params = toyjob.publish(store)
     with pytest.raises(Mismatch, match="carry"):
-        jobs.load(toyjob.ID, replace(params, zero_carry=carry), store)
+        jobs.load(toyjob.ID, amended(params, zero_carry=carry), store)
 
 
 def test_loading_refuses_other_shapes(store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises((Mismatch, ProgramInvalid)):
-        jobs.load(toyjob.ID, replace(params, row_length=toyjob.TERMS + 1), store)
+        jobs.load(toyjob.ID, amended(params, row_length=toyjob.TERMS + 1), store)
     with pytest.raises(Mismatch):
-        jobs.load(toyjob.ID, replace(params, dataset_rows=toyjob.ROWS + 1), store)
+        jobs.load(toyjob.ID, amended(params, dataset_rows=toyjob.ROWS + 1), store)
     with pytest.raises(ProgramInvalid):
-        jobs.load(toyjob.ID, replace(params, slots=2), store)
+        jobs.load(toyjob.ID, amended(params, slots=2), store)
 
 
 def test_loading_says_that_the_spec_is_missing(store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises(BlobMissing):
-        jobs.load(toyjob.ID, replace(params, spec_digest=b"\x02" * 32), store)
+        jobs.load(toyjob.ID, amended(params, spec_digest=b"\x02" * 32), store)
 
 
 def test_loading_refuses_a_spec_without_a_merge(store: ContentStore) -> None:
@@ -243,7 +243,7 @@ def test_loading_refuses_a_spec_without_a_merge(store: ContentStore) -> None:
     spec = Spec({"step": cid, "encode": cid}, cid, cid, {}, (), {})
     store.put(spec.encode(), codec="dag-cbor")
     with pytest.raises(ProgramInvalid):
-        jobs.load(toyjob.ID, replace(params, spec_digest=spec.digest), store)
+        jobs.load(toyjob.ID, amended(params, spec_digest=spec.digest), store)
 
 
 def test_a_subtree_needs_every_tensor(job: Job) -> None:

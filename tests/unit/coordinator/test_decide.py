@@ -34,6 +34,7 @@ from lockstep.protocol.receipts import Report
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import AGGREGATOR, CHAIN_ID, KEYS, MARKET, WORKERS, GamingPlayer, random_params
+from tests.params import amended
 
 RICH = Wei(10**9)
 SEEN = tuple(Report)
@@ -150,7 +151,7 @@ class WillingPlayer(CoordinatedPlayer):
 @pytest.mark.parametrize("seed", range(12))
 def test_every_decision_is_allowed(seed: int) -> None:
     dice = random.Random(seed)
-    player = CoordinatedPlayer(dice, replace(random_params(dice), aggregator=AGGREGATOR))
+    player = CoordinatedPlayer(dice, amended(random_params(dice), aggregator=AGGREGATOR))
     player.play(100)
     assert player.decided > 0
 
@@ -158,7 +159,7 @@ def test_every_decision_is_allowed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
     dice = random.Random(seed)
-    params = replace(random_params(dice), aggregator=AGGREGATOR, min_slots=1)
+    params = amended(random_params(dice), aggregator=AGGREGATOR, min_slots=1)
     player = WillingPlayer(dice, params)
     for account in (AGGREGATOR, *WORKERS):
         player.act(account, "deposit", Wei(10**6))
@@ -223,7 +224,7 @@ def test_only_undecided_payloads_of_open_rounds_are_fetched() -> None:
 def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
     given: set[int], spoke: int, now: int, due: set[int]
 ) -> None:
-    params = replace(PARAMS, attest_seconds=Seconds(20))
+    params = amended(PARAMS, attest_seconds=Seconds(20))
     view = attesting([Report.DECODED, Report.REFUSED, Report.UNKNOWN], ends=1_020)
     view = replace(view, receipts=frozenset(given), stored=replace(view.stored, spoke=spoke))
     assert receipts_due(view, params, Seconds(now)) == due
@@ -233,7 +234,7 @@ def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
 
 
 def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
-    params = replace(PARAMS, attest_seconds=Seconds(20))
+    params = amended(PARAMS, attest_seconds=Seconds(20))
     view = replace(attesting([Report.DECODED] * 2, ends=1_020, revealed=3), receipts=frozenset({0, 1}))
     assert receipts_due(view, params, Seconds(1_000)) == set()
     assert receipts_due(view, params, Seconds(1_005)) == {0, 1}

@@ -35,7 +35,7 @@ from tests.auditing import (
     chain_of,
 )
 
-FEE, STAKE = PARAMS.witness_fee, PARAMS.witness_stake
+FEE, STAKE = PARAMS.role.witness_fee, PARAMS.prices.witness_stake
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors/witnesses.json").read_text())
 
 
@@ -165,7 +165,7 @@ def test_a_round_that_nobody_asks_to_draw_in_time_has_no_audit() -> None:
     stage.enrol(HONEST)
     stage.to_revealed()
     refused("WindowClosed", stage.witnesses.publish, stage.block, WORKERS[0], stage.job, 0, 0)
-    stage.later(int(PARAMS.attest_seconds))
+    stage.later(int(PARAMS.role.attest_seconds))
     refused("WrongPhase", stage.witnesses.draw, stage.block, stage.job, 0)
     stage.witnesses.publish(stage.block, WORKERS[0], stage.job, 0, 0)
 
@@ -243,7 +243,7 @@ def test_an_honest_witness_of_an_honest_claim_is_paid_when_the_round_is_final() 
     assert stage.settle(audit, 0) == Outcome.PAID
     refused("AlreadyDone", stage.settle, audit, 0)
     assert stage.wealth(HONEST) == FUNDS + FEE
-    assert stage.market.jobs[stage.job].paid == 3 * PARAMS.slot_price + PARAMS.merge_price + FEE
+    assert stage.market.jobs[stage.job].paid == 3 * PARAMS.role.slot_price + PARAMS.merge.price + FEE
 
 
 def test_commits_end_early_once_every_duty_has_committed() -> None:
@@ -255,7 +255,7 @@ def test_commits_end_early_once_every_duty_has_committed() -> None:
     refused("TooEarly", stage.reveal, audit, 0, stage.seen(audit, 0))
     stage.commit(audit, 1, stage.seen(audit, 1))
     a = stage.witnesses.audits[audit]
-    assert (a.commit_ends, a.reveal_ends) == (stage.block.time, stage.block.time + 2 * PARAMS.audit_seconds)
+    assert (a.commit_ends, a.reveal_ends) == (stage.block.time, stage.block.time + 2 * PARAMS.windows.audit_seconds)
     stage.reveal(audit, 0, stage.seen(audit, 0))
 
 
@@ -338,7 +338,7 @@ def test_a_copied_commitment_cannot_be_opened() -> None:
     word = stage.seen(audit, theirs)
     stage.reveal(audit, theirs, word)
     refused("CommitmentMismatch", stage.reveal, audit, mine, word)
-    stage.later(2 * int(PARAMS.audit_seconds))
+    stage.later(2 * int(PARAMS.windows.audit_seconds))
     assert stage.settle(audit, mine) == Outcome.FINED
 
 
@@ -348,7 +348,7 @@ def test_a_silent_witness_pays_the_fee_and_is_drawn_no_more(commits: bool) -> No
     if commits:
         stage.commit(audit, 0, stage.seen(audit, 0))
     refused("DutyOpen", stage.settle, audit, 0)
-    stage.later((2 if commits else 1) * int(PARAMS.audit_seconds))
+    stage.later((2 if commits else 1) * int(PARAMS.windows.audit_seconds))
     refused("WindowClosed", stage.reveal if commits else stage.commit, audit, 0, stage.seen(audit, 0))
     assert stage.settle(audit, 0) == Outcome.FINED
     assert stage.wealth(SILENT) == FUNDS - FEE
@@ -419,7 +419,7 @@ def test_a_failed_round_pays_no_witness_and_fines_none() -> None:
     stage.commit(audit, 0, stage.seen(audit, 0))
     stage.reveal(audit, 0, stage.seen(audit, 0))
     stage.convict(stage.claim(_other(stage, stage.trace_of(audit, 0).claim)), 0)
-    stage.later(int(PARAMS.attest_seconds))
+    stage.later(int(PARAMS.role.attest_seconds))
     stage.freeze()
     assert stage.settle(audit, 0) == Outcome.VOID
     assert stage.wealth(HONEST) == FUNDS
@@ -452,7 +452,7 @@ def test_a_fine_never_takes_more_than_the_stake_that_is_left() -> None:
     stage.enrol(SILENT)
     stage.to_revealed()
     audit = stage.draw()
-    stage.later(int(PARAMS.audit_seconds))
+    stage.later(int(PARAMS.windows.audit_seconds))
     assert [stage.settle(audit, i) for i in range(24)] == [Outcome.FINED] * 24
     assert stage.wealth(SILENT) == FUNDS - 1_003
     stage.check()
