@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lockstep.protocol import claims, merkle, witnesses
 from lockstep.protocol.errors import LockstepError
@@ -18,7 +18,7 @@ from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Se
 from lockstep.protocol.witnesses import Duty, DutyStatus, Outcome, Standing, Witnesses, Word
 from tests.histories import BlockHashes
 from tests.histories import actor as account
-from tests.params import job_params
+from tests.params import amended, job_params
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
 WORKERS = tuple(account(0x20 + i) for i in range(3))
@@ -275,7 +275,7 @@ class Season:
     def __post_init__(self) -> None:
         d = self.dice
         self.stage = Stage(
-            replace(
+            amended(
                 PARAMS,
                 rounds=d.choice((1, 2, 3)),
                 max_lead=d.choice((1, 2, 3)),

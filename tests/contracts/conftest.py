@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import brownie
 import pytest
-from brownie import Arbiter, DisputeGame, JobMarket, Rounds, StakeVault, TestToken, accounts, chain, web3
+from brownie import Arbiter, DisputeGame, JobMarket, Jobs, Rounds, StakeVault, TestToken, accounts, chain, web3
 from eth_abi import encode
 from hexbytes import HexBytes
 
@@ -66,6 +66,7 @@ def deploy(game=None):
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
     rounds = Rounds.deploy({"from": deployer})
+    Jobs.deploy({"from": deployer})
     judge, others = game or at[5], [accounts[8]] * 3
     vault = StakeVault.deploy(token, at[4], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
     market = JobMarket.deploy(token, vault, judge, *others, 1, 0, {"from": deployer})

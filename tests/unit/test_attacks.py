@@ -190,7 +190,7 @@ def test_the_table_of_chains_is_that_of_the_presets() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
     windows, chain = command.WINDOWS[name], CHAINS[name]
-    sized = replace(random_params(random.Random(0)), slots=64, inner_steps=500)
+    sized = amended(random_params(random.Random(0)), slots=64, inner_steps=500)
     preset = {**asdict(MAINNET), "step_seconds": Seconds(min(MAINNET.step_seconds, windows.clock // 4))}
     if windows.challenge < MAINNET.challenge_seconds:
         preset |= {"witnesses": 0}

@@ -29,9 +29,9 @@ from lockstep.protocol.types import Seconds
 from lockstep.storage.directory import DirectoryStore
 from tests import toyjob
 from tests.auditing import PARAMS
+from tests.params import amended
 
-TERMS = replace(
-    PARAMS, inner_steps=99, train_seconds=Seconds(208), step_seconds=Seconds(4), clock_seconds=Seconds(208),
+TERMS = amended(PARAMS, inner_steps=99, train_seconds=Seconds(208), step_seconds=Seconds(4), clock_seconds=Seconds(208),
     audit_seconds=Seconds(200),
 )  # fmt: skip
 """Just long enough at a second a step, and four for one that is shown."""

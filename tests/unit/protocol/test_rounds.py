@@ -600,8 +600,7 @@ def test_a_failed_round_of_a_void_job_lets_go_of_stakes_that_a_game_held(scene: 
 
 
 def test_fees_of_drawn_witnesses_are_reserved_paid_or_given_up() -> None:
-    params = replace(
-        PARAMS, witnesses=2, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(10), slot_stake=Wei(121),
+    params = amended(PARAMS, witnesses=2, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(10), slot_stake=Wei(121),
         challenge_seconds=Seconds(230),
     )  # fmt: skip
     scene = Scene(params)

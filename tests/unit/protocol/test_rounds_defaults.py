@@ -82,4 +82,6 @@ def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: i
 def test_windows_of_these_histories_are_shorter_than_a_look() -> None:
     """`_crank` passes every window at once."""
     p = histories.history(1, 1).params
-    assert max(p.join_seconds, p.train_seconds, p.challenge_seconds, p.merge_seconds) <= Seconds(60)
+    assert max(
+        p.windows.join_seconds, p.role.train_seconds, p.windows.challenge_seconds, p.merge.turn_seconds
+    ) <= Seconds(60)

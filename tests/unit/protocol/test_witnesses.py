@@ -34,6 +34,7 @@ from tests.auditing import (
     Stage,
     chain_of,
 )
+from tests.params import amended
 
 FEE, STAKE = PARAMS.role.witness_fee, PARAMS.prices.witness_stake
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors/witnesses.json").read_text())
@@ -47,7 +48,7 @@ def refused(name: str, act: object, *args: object) -> None:
 
 def one_witness(who: Address, wrong: int | None = None) -> tuple[Stage, AuditId]:
     """A round of three claims, right or wrong from a step on; `who` alone is enrolled, and drawn for one of them."""
-    stage = Stage(replace(PARAMS, witnesses=1))
+    stage = Stage(amended(PARAMS, witnesses=1))
     stage.enrol(who)
     stage.to_revealed(wrong={} if wrong is None else dict.fromkeys(range(3), wrong))
     return stage, stage.draw()
@@ -56,7 +57,7 @@ def one_witness(who: Address, wrong: int | None = None) -> tuple[Stage, AuditId]
 def lagging(who: Address, at_least: int, wrong: int) -> tuple[Stage, AuditId]:
     """As `one_witness`, in the first chain's luck that looks at least so far."""
     for luck in range(64):
-        stage = Stage(replace(PARAMS, witnesses=1))
+        stage = Stage(amended(PARAMS, witnesses=1))
         stage.chains[ANYONE] = chain_of(bytes([luck]))
         stage.chains[who] = chain_of(b"luck" + bytes([luck]))
         stage.witnesses.enrol(stage.block, who, stage.job, stage.chains[who][0])
@@ -90,7 +91,7 @@ def test_a_witness_needs_its_stake() -> None:
 
 
 def test_a_job_without_audits_enrols_nobody() -> None:
-    stage = Stage(replace(PARAMS, witnesses=0))
+    stage = Stage(amended(PARAMS, witnesses=0))
     refused("WrongJobStatus", stage.enrol, HONEST)
     stage.to_revealed()
     refused("WrongPhase", stage.witnesses.draw, stage.block, stage.job, 0)
@@ -295,7 +296,7 @@ def test_a_preimage_of_ones_own_choice_is_refused() -> None:
 
 
 def test_preimages_may_be_spent_in_any_order() -> None:
-    stage = Stage(replace(PARAMS, witnesses=3))
+    stage = Stage(amended(PARAMS, witnesses=3))
     stage.enrol(HONEST)
     stage.to_revealed()
     audit = stage.draw()
@@ -322,7 +323,7 @@ def test_a_lazy_witness_can_neither_agree_nor_gain_by_differing() -> None:
 
 
 def test_a_copied_commitment_cannot_be_opened() -> None:
-    stage = Stage(replace(PARAMS, witnesses=4))
+    stage = Stage(amended(PARAMS, witnesses=4))
     stage.enrol(HONEST, COPYING)
     stage.to_revealed()
     audit = stage.draw()
@@ -412,7 +413,7 @@ def test_a_witness_that_differs_is_paid_if_the_claim_is_convicted() -> None:
 
 
 def test_a_failed_round_pays_no_witness_and_fines_none() -> None:
-    stage = Stage(replace(PARAMS, witnesses=1, min_slots=3))
+    stage = Stage(amended(PARAMS, witnesses=1, min_slots=3))
     stage.enrol(HONEST)
     stage.to_revealed()
     audit = stage.draw()
@@ -426,7 +427,7 @@ def test_a_failed_round_pays_no_witness_and_fines_none() -> None:
 
 
 def test_a_slashed_witness_earns_nothing_with_its_other_duties() -> None:
-    stage = Stage(replace(PARAMS, witnesses=3))
+    stage = Stage(amended(PARAMS, witnesses=3))
     stage.enrol(CARTEL)
     stage.to_revealed(wrong={0: 1})
     audit = stage.draw()
@@ -448,7 +449,7 @@ def test_a_slashed_witness_earns_nothing_with_its_other_duties() -> None:
 
 
 def test_a_fine_never_takes_more_than_the_stake_that_is_left() -> None:
-    stage = Stage(replace(PARAMS, witnesses=24))
+    stage = Stage(amended(PARAMS, witnesses=24))
     stage.enrol(SILENT)
     stage.to_revealed()
     audit = stage.draw()
