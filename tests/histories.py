@@ -75,7 +75,7 @@ def _contract(name: str) -> Any:
 def _selectors() -> dict[str, str]:
     """Error name -> selector."""
     found = {}
-    for name in ("JobMarket", "Rounds", "StakeVault"):
+    for name in ("JobMarket", "Jobs", "Rounds", "StakeVault"):
         for entry in artifacts.load(name).entries("error").values():
             found[entry["name"]] = "0x" + keccak(artifacts.signature(entry).encode())[:4].hex()
     return found
