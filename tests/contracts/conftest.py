@@ -60,18 +60,18 @@ def isolation(fn_isolation, request, monkeypatch):
 
 
 def deploy(game=None):
-    """token, arbiter, rounds, vault, market, game: by one account, at the addresses of its next six transactions."""
+    """token, arbiter, rounds, jobs, vault, market, game: by one account, at the addresses of its next seven transactions."""
     deployer = accounts[0]
-    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(6)]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(7)]
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
     rounds = Rounds.deploy({"from": deployer})
-    Jobs.deploy({"from": deployer})
-    judge, others = game or at[5], [accounts[8]] * 3
-    vault = StakeVault.deploy(token, at[4], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
+    jobs = Jobs.deploy({"from": deployer})
+    judge, others = game or at[6], [accounts[8]] * 3
+    vault = StakeVault.deploy(token, at[5], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
     market = JobMarket.deploy(token, vault, judge, *others, 1, 0, {"from": deployer})
     court = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
-    assert [token, arbiter, rounds, vault, market, court] == at, "each contract lies where the others expect it"
+    assert [token, arbiter, rounds, jobs, vault, market, court] == at, "each contract lies where the others expect it"
     for account in accounts[1:7]:
         token.mint(account, 10**6, {"from": account})
         token.approve(vault, 2**256 - 1, {"from": account})
