@@ -30,7 +30,15 @@ def fields_of(function):
     return [field["name"] for field in struct["components"]]
 
 
-JOB_FIELDS, ROUND_FIELDS = fields_of("params"), fields_of("round")
+def job_groups():
+    """Of JobParams: group -> its fields' names, the role's under "roles"."""
+    (struct,) = next(entry for entry in JobMarket.abi if entry.get("name") == "params")["outputs"]
+    return {group["name"]: [field["name"] for field in group["components"]] for group in struct["components"]}
+
+
+JOB_GROUPS, ROUND_FIELDS = job_groups(), fields_of("round")
+GROUPED = {"digest", "program", "shared", "outer", "price", "stake"}
+"""Fields that are named with their group: mergePrice, genesisShared, specDigest."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,13 +109,19 @@ def node(left, right):
 
 def params(**changed):
     """A job of two rounds and three slots; `changed` by field."""
-    values = dict.fromkeys(JOB_FIELDS, 100)
-    values |= dict.fromkeys(JOB_FIELDS[:5] + JOB_FIELDS[7:11], leaf(b"root"))
-    values |= {"sharedDepth": 2, "payloadDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3, "minSlots": 2}
-    values |= {"maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE, "slotStake": STAKE}
-    values |= {"mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2], "profile": 1, "opset": 1}
-    values |= {"witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0, "stepSeconds": 25}
-    return [(values | changed)[name] for name in JOB_FIELDS]
+    values = {"sharedDepth": 2, "payloadDepth": 2, "carryDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3}
+    values |= {"minSlots": 2, "maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE}
+    values |= {"slotStake": STAKE, "mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2].address}
+    values |= {"profile": 1, "opset": 1, "witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0, "stepSeconds": 25}
+    values |= {"baseLag": 1, "carryPeriod": 0, "merged": True, "inboxRole": 0, "inboxLag": 0}
+    roots = ("specDigest", "stepProgram", "encodeProgram", "mergeProgram", "datasetRoot", "genesisShared")
+    values |= dict.fromkeys((*roots, "genesisOuter", "zeroCarry", "zeroPayload"), leaf(b"root"))
+    values |= changed
+    groups = {
+        group: [values.get(group + name.capitalize() if name in GROUPED else name, 100) for name in names]
+        for group, names in JOB_GROUPS.items()
+    }
+    return [*(words for group, words in groups.items() if group != "roles"), [groups["roles"]]]
 
 
 RECEIPT = {
