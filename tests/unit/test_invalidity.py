@@ -76,7 +76,7 @@ def test_dead_op_is_refused_and_voids_nothing(store: ContentStore) -> None:
 
 
 def test_another_program_under_the_specs_name_is_a_mismatch(store: ContentStore) -> None:
-    params = replace(toyjob.publish(store), step_program=Digest(bytes(32)))
+    params = amended(toyjob.publish(store), step_program=Digest(bytes(32)))
     with pytest.raises(Mismatch, match="Program's root"):
         invalidity.evidence_against(params, store)
 
@@ -91,7 +91,7 @@ WRONG = (None, 5, [], {}, "x", b"x", -1, 1.5, ["x"], {"a": 1})
     ids=["nested", "no map", "another map", "no CBOR", "nothing"],
 )
 def test_a_spec_that_is_none_is_refused_with_a_reason(store: ContentStore, block: bytes) -> None:
-    params = replace(toyjob.publish(store), spec_digest=Digest(sha256(block).digest()))
+    params = amended(toyjob.publish(store), spec_digest=Digest(sha256(block).digest()))
     store.put_block(block, "dag-cbor")
     with pytest.raises(Mismatch, match="a spec does not parse: "):
         invalidity.load(toyjob.ID, params, store)

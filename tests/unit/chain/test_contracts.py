@@ -189,7 +189,7 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
         ("answers", amended(good, answer_seconds=Seconds(3 * times.inclusion), row_length=63 * 256 + 2)),
         ("answers", amended(good, answer_seconds=Seconds(2 * 17 * times.inclusion - 1), row_length=job_rules.MAX_ROW)),
         ("dataset", amended(good, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW + 1)),
-        ("locks", replace(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
+        ("locks", amended(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
         ("carry", amended(good, carry=1, shared_depth=1, payload_depth=0)),
         ("carry", amended(good, carry=1, shared_depth=1, payload_depth=2)),
         ("carry", amended(good, carry=2, shared_depth=1, payload_depth=1)),
