@@ -50,8 +50,8 @@ class CoordinatedPlayer(GamingPlayer):
     def look(self) -> tuple[JobView, World]:
         """What chain and storage would tell the coordinator now."""
         j, p, m = self.market.jobs[self.job], self.params, self.market
-        barred = (self.job, p.aggregator) in m.barred
-        beyond = [r for r in range(j.started, p.rounds) if self._stored(r).phase == Phase.VOID]
+        barred = (self.job, p.merge.aggregator) in m.barred
+        beyond = [r for r in range(j.started, p.schedule.rounds) if self._stored(r).phase == Phase.VOID]
         numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
         books = m.books
         world = World(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
