@@ -41,7 +41,7 @@ contract Availability is IAvailability, Precommitted {
     function unavailable(bytes32 job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 id) {
         bytes32 claim = market.claimIdOf(job, round, slot);
         Asked storage a = _asked[claim];
-        uint64 deadline = uint64(block.timestamp + market.params(job).answerSeconds);
+        uint64 deadline = uint64(block.timestamp + market.params(job).windows.answerSeconds);
         uint64 beacon = uint64(block.number + 1);
         id = payloadDemandId(claim, a.count);
 
@@ -67,7 +67,7 @@ contract Availability is IAvailability, Precommitted {
         // INVARIANT: what is shown is what was claimed.
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
         // INVARIANT: evidence is about the Programs that the job names.
-        if (Statement.programRoot(code.header, code.opsRoot, code.constsRoot) != p.encodeProgram) revert ProofInvalid();
+        if (Statement.programRoot(code.header, code.opsRoot, code.constsRoot) != p.roles[0].encodeProgram) revert ProofInvalid();
         _requireShown(d.wanted, seedOf(id), Merkle.node(body.out, body.out2), code, shown);
 
         d.status = Status.Answered;
@@ -192,11 +192,11 @@ contract Availability is IAvailability, Precommitted {
         IJobMarket.JobParams memory p = market.params(job);
         // INVARIANT: rows are demanded of a job that goes on.
         if (!_goesOn(job)) revert WrongJobStatus(job);
-        if (row >= p.datasetRows) revert NoSuchRow(row);
+        if (row >= p.roles[0].datasetRows) revert NoSuchRow(row);
         id = rowDemandId(job, row);
         // INVARIANT: a row is demanded once: what was posted is public.
         if (_demands[id].status != Status.None) revert AlreadyDone();
-        uint64 deadline = uint64(block.timestamp + p.answerSeconds);
+        uint64 deadline = uint64(block.timestamp + p.windows.answerSeconds);
 
         _demands[id] = Demand(job, msg.sender, Status.Open, 0, deadline, row, 0, 0);
 
@@ -211,16 +211,17 @@ contract Availability is IAvailability, Precommitted {
         Demand storage d = _open(id);
         _requireCommitted();
         IJobMarket.JobParams memory p = market.params(job);
-        bytes memory header = abi.encodePacked(I32, uint8(2), p.datasetRows, p.rowLength);
+        IJobMarket.Role memory role = p.roles[0];
+        bytes memory header = abi.encodePacked(I32, uint8(2), role.datasetRows, role.rowLength);
         // INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
-        if (sha256(abi.encodePacked(bytes1(0x02), header, tree)) != p.datasetRoot) revert ProofInvalid();
-        (uint256 first, uint256 count) = _leavesOf(p, row);
+        if (sha256(abi.encodePacked(bytes1(0x02), header, tree)) != role.datasetRoot) revert ProofInvalid();
+        (uint256 first, uint256 count) = _leavesOf(role, row);
         (uint256 next, uint256 end) = (d.next, begin + rows.length);
         // INVARIANT: a row's leaves are posted in order, each once.
         if (begin > next || end > count) revert AnswerWrong();
         if (end <= next) revert AlreadyDone();
         // INVARIANT: who posts single leaves ahead of others spoils none of their parts: what is there already is skipped.
-        _requireRows(uint256(p.datasetRows) * p.rowLength, first + begin, tree, next - begin, rows);
+        _requireRows(uint256(role.datasetRows) * role.rowLength, first + begin, tree, next - begin, rows);
 
         d.next = uint32(end);
         for (uint256 i = next - begin; i < rows.length; i++) emit RowPosted(id, uint32(first + begin + i), rows[i].leaf);
@@ -238,15 +239,15 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @dev The first leaf of the dataset that holds words of the row, and how many there are.
-    function _leavesOf(IJobMarket.JobParams memory p, uint32 row) private pure returns (uint256 first, uint256 count) {
-        uint256 start = uint256(row) * p.rowLength;
+    function _leavesOf(IJobMarket.Role memory role, uint32 row) private pure returns (uint256 first, uint256 count) {
+        uint256 start = uint256(row) * role.rowLength;
         first = start / Program.CHUNK;
-        count = (start + p.rowLength - 1) / Program.CHUNK + 1 - first;
+        count = (start + role.rowLength - 1) / Program.CHUNK + 1 - first;
     }
 
     function _rowBond(bytes32 job, IJobMarket.JobParams memory p, uint32 row) private view returns (uint256) {
-        (, uint256 count) = _leavesOf(p, row);
-        return Prices.rowBondOf(market.bondOf(job), p.bond, count);
+        (, uint256 count) = _leavesOf(p.roles[0], row);
+        return Prices.rowBondOf(market.bondOf(job), p.prices.bond, count);
     }
 
     function _requireRows(uint256 elements, uint256 first, bytes32 tree, uint256 skipped, Row[] calldata rows)

@@ -9,9 +9,7 @@ import {
     AlreadyDone,
     ClaimClosed,
     CommitmentMismatch,
-    EscrowInsufficient,
     EscrowTooLow,
-    JobExists,
     ProofInvalid,
     Unauthorized,
     WindowClosed,
@@ -19,12 +17,11 @@ import {
     WrongPhase
 } from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
-import {JobRules} from "./libraries/JobRules.sol";
+import {Jobs} from "./libraries/Jobs.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Prices} from "./libraries/Prices.sol";
 import {Rounds} from "./libraries/Rounds.sol";
 import {States} from "./libraries/States.sol";
-import {Terms} from "./libraries/Terms.sol";
 
 /// @title JobMarket
 /// @notice The job's state machine: rounds, slots, claims and pay. No owner, no setter; every wait has a default.
@@ -88,19 +85,7 @@ contract JobMarket is IJobMarket {
 
     /// @inheritdoc IJobMarket
     function cancel(bytes32 jobId) external {
-        Job storage j = _book.jobs[jobId];
-        if (msg.sender != j.requester) revert Unauthorized(msg.sender);
-        if (j.status != JobStatus.Active) revert WrongJobStatus(jobId);
-        // INVARIANT: what rounds in flight may still pay stays in escrow, and so do the fees of unsettled duties.
-        uint256 reserved = uint256(j.started - j.settled) * JobRules.roundPay(params(jobId));
-        uint256 left = uint256(j.escrow) - j.paid - j.feesDue;
-        uint256 refund = left > reserved ? left - reserved : 0;
-
-        j.status = JobStatus.Cancelled;
-
-        emit JobCancelled(jobId, refund);
-
-        _refund(j, refund);
+        Jobs.cancel(_book, vault, jobId);
     }
 
     // -- anyone
@@ -137,7 +122,7 @@ contract JobMarket is IJobMarket {
 
     /// @inheritdoc IJobMarket
     function finish(bytes32 jobId) external {
-        _book.finish(vault, jobId);
+        Jobs.finish(_book, vault, jobId);
     }
 
     // -- workers, aggregator
@@ -226,7 +211,7 @@ contract JobMarket is IJobMarket {
         (c.openGames, c.games) = (c.openGames + 1, number + 1);
         _book.rounds[c.job][c.round].openGames += 1;
 
-        return GameTerms(c.worker, c.transitions, number, p.clockSeconds, p.stepSeconds, _bond(p));
+        return GameTerms(c.worker, c.transitions, number, p.windows.clockSeconds, p.windows.stepSeconds, _bond(p));
     }
 
     /// @inheritdoc IJobMarket
@@ -278,7 +263,7 @@ contract JobMarket is IJobMarket {
         // INVARIANT: a drawn duty's fee is paid once or given up once.
         if (msg.sender != address(witnesses)) revert Unauthorized(msg.sender);
         Job storage j = _book.jobs[jobId];
-        uint128 fee = params(jobId).witnessFee;
+        uint128 fee = params(jobId).roles[0].witnessFee;
         if (fee > j.feesDue) revert EscrowTooLow(fee, j.feesDue);
 
         j.feesDue -= fee;
@@ -286,7 +271,8 @@ contract JobMarket is IJobMarket {
             j.paid += fee;
             vault.credit(account, fee);
         } else if (j.status == JobStatus.Done) {
-            _refund(j, fee);
+            j.refunded += fee;
+            vault.credit(j.requester, fee);
         }
     }
 
@@ -361,7 +347,7 @@ contract JobMarket is IJobMarket {
         Claim storage c = _book.claims[claimId];
         // A failed round, and a void one, keep the games that they have.
         if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
-        return block.timestamp < c.claimedAt + params(c.job).challengeSeconds;
+        return block.timestamp < c.claimedAt + params(c.job).windows.challengeSeconds;
     }
 
     /// @inheritdoc IJobMarket
@@ -372,33 +358,16 @@ contract JobMarket is IJobMarket {
         // INVARIANT: a claim has transitions 1..T and no other.
         if (t == 0 || t > c.transitions) revert ProofInvalid();
         if (t == 1) f.stateZero = _stateZero(claimId, c, p, ro, carried);
-        f.program = c.slot == Ids.MERGE ? p.mergeProgram : t == c.transitions ? p.encodeProgram : p.stepProgram;
-        (f.datasetRoot, f.datasetRows, f.rowLength) = (p.datasetRoot, p.datasetRows, p.rowLength);
+        Role memory role = p.roles[0];
+        f.program = c.slot == Ids.MERGE ? p.merge.program : t == c.transitions ? role.encodeProgram : role.stepProgram;
+        (f.datasetRoot, f.datasetRows, f.rowLength) = (role.datasetRoot, role.datasetRows, role.rowLength);
         (f.seed, f.round, f.slot) = (ro.seed, c.round, c.slot);
     }
 
     // -- inside: jobs and rounds
 
-    function _create(JobParams memory p, uint256 nonce, uint256 escrow) private returns (bytes32 jobId, uint256 pulled) {
-        JobRules.check(p, vault.unbondSeconds(), inclusionSeconds, censorSeconds);
-        uint256 pay = JobRules.roundPay(p);
-        uint256 needed = p.rounds * pay;
-        // INVARIANT: the escrow covers every slot, every merge and every witness of every round.
-        if (escrow < needed || escrow > type(uint120).max) revert EscrowInsufficient(needed, escrow);
-        jobId = Ids.job(msg.sender, nonce, p);
-        if (_book.jobs[jobId].status != JobStatus.None) revert JobExists(jobId);
-
-        _book.terms[jobId] = Terms.store(p);
-        Job storage j = _book.jobs[jobId];
-        j.requester = msg.sender;
-        j.status = JobStatus.Active;
-        j.escrow = uint128(escrow);
-        // INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid, and one round's pay more, which
-        // its requester then loses.
-        j.deposit = uint128((uint256(p.maxLead) + 1) * pay);
-        pulled = escrow + j.deposit;
-
-        emit JobCreated(jobId, msg.sender, p.specDigest, escrow, j.deposit);
+    function _create(JobParams memory p, uint256 nonce, uint256 escrow) private returns (bytes32, uint256) {
+        return Jobs.create(_book, vault, p, nonce, escrow, inclusionSeconds, censorSeconds);
     }
 
     function _emitRevealed(bytes32 jobId, uint32 r, uint32 slot, bytes32 claimId, Reveal calldata o) private {
@@ -406,12 +375,6 @@ contract JobMarket is IJobMarket {
         emit Revealed(
             jobId, r, slot, claimId, msg.sender, b.traceRoot, b.out, b.out2, o.traceCid, o.payloadCid
         );
-    }
-
-    function _refund(Job storage j, uint256 amount) private {
-        j.refunded += uint128(amount);
-
-        vault.credit(j.requester, amount);
     }
 
     /// @dev A round that is under way, by time alone: no parameter and no job is read where every transaction counts.
@@ -436,12 +399,14 @@ contract JobMarket is IJobMarket {
     ) private view returns (bytes32) {
         if (!live(claimId)) revert ClaimClosed(claimId);
         if (c.slot == Ids.MERGE) return ro.mergeIn;
-        bytes32 carry = p.carry == 0 ? p.zeroCarry : _book.carryIn(claimId, p.zeroCarry, carried);
-        return States.slotZero(ro.base, carry, c.round * p.innerSteps, p.sharedDepth);
+        Role memory role = p.roles[0];
+        bytes32 carry = role.carry == 0 ? role.zeroCarry : _book.carryIn(claimId, role.zeroCarry, carried);
+        return States.slotZero(ro.base, carry, c.round * role.innerSteps, p.genesis.sharedDepth);
     }
 
     /// @dev What a challenger locks now.
     function _bond(JobParams memory p) private view returns (uint256) {
-        return Prices.bondOf(p.bond, p.gasPrice, p.feeCap, Prices.median(_book.baseFees, p.feeCap));
+        Pricing memory prices = p.prices;
+        return Prices.bondOf(prices.bond, prices.gasPrice, prices.feeCap, Prices.median(_book.baseFees, prices.feeCap));
     }
 }

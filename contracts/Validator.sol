@@ -120,11 +120,13 @@ contract Validator is IValidator, Precommitted {
 
     function _jobOf(bytes32 id) private view returns (Job memory job) {
         IJobMarket.JobParams memory p = market.params(id);
-        (job.stepProgram, job.encodeProgram, job.mergeProgram) = (p.stepProgram, p.encodeProgram, p.mergeProgram);
-        (job.datasetRoot, job.datasetRows, job.rowLength) = (p.datasetRoot, p.datasetRows, p.rowLength);
-        (job.genesisShared, job.genesisOuter) = (p.genesisShared, p.genesisOuter);
-        (job.zeroCarry, job.zeroPayload) = (p.zeroCarry, p.zeroPayload);
-        (job.sharedDepth, job.payloadDepth, job.slots, job.carry) = (p.sharedDepth, p.payloadDepth, p.slots, p.carry);
+        IJobMarket.Role memory role = p.roles[0];
+        (job.stepProgram, job.encodeProgram, job.mergeProgram) = (role.stepProgram, role.encodeProgram, p.merge.program);
+        (job.datasetRoot, job.datasetRows, job.rowLength) = (role.datasetRoot, role.datasetRows, role.rowLength);
+        (job.genesisShared, job.genesisOuter) = (p.genesis.shared, p.genesis.outer);
+        (job.zeroCarry, job.zeroPayload) = (role.zeroCarry, role.zeroPayload);
+        (job.sharedDepth, job.payloadDepth) = (p.genesis.sharedDepth, role.payloadDepth);
+        (job.slots, job.carry) = (role.slots, role.carry);
     }
 
     function _programOf(Subject subject, uint256 program) private pure returns (uint256) {

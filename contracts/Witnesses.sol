@@ -49,7 +49,7 @@ contract Witnesses is IWitnesses {
     function enrol(bytes32 jobId, bytes32 head) external {
         IJobMarket.JobParams memory p = market.params(jobId);
         // INVARIANT: witnesses are for jobs that run and draw some.
-        if (market.job(jobId).status != IJobMarket.JobStatus.Active || p.witnesses == 0) revert WrongJobStatus(jobId);
+        if (market.job(jobId).status != IJobMarket.JobStatus.Active || p.roles[0].witnesses == 0) revert WrongJobStatus(jobId);
         if (_witnesses[jobId][msg.sender].standing != Standing.None) revert AlreadyDone();
         _catchUp(jobId);
 
@@ -59,7 +59,7 @@ contract Witnesses is IWitnesses {
 
         emit Enrolled(jobId, msg.sender, head);
 
-        vault.lock(msg.sender, Draws.stakeKey(jobId, msg.sender), p.witnessStake);
+        vault.lock(msg.sender, Draws.stakeKey(jobId, msg.sender), p.prices.witnessStake);
     }
 
     /// @inheritdoc IWitnesses
@@ -87,7 +87,7 @@ contract Witnesses is IWitnesses {
         emit VerdictCommitted(auditId, i, commitment);
 
         if (a.committed == a.duties) {
-            _setWindows(a, block.timestamp, market.params(a.job).auditSeconds);
+            _setWindows(a, block.timestamp, market.params(a.job).windows.auditSeconds);
             emit CommitsEnded(auditId, a.commitEnds, a.revealEnds);
         }
     }
@@ -150,7 +150,7 @@ contract Witnesses is IWitnesses {
         // INVARIANT: a round is drawn once.
         if (a.status != AuditStatus.None) revert AlreadyDone();
         // INVARIANT: witnesses are drawn while receipts are given: a round that nobody draws in time has none.
-        if (market.params(jobId).witnesses == 0 || !_isOpen(jobId, r)) revert WrongPhase(jobId, r);
+        if (market.params(jobId).roles[0].witnesses == 0 || !_isOpen(jobId, r)) revert WrongPhase(jobId, r);
 
         a.status = AuditStatus.Drawing;
         (a.job, a.round, a.attempt) = (jobId, r, attempt);
@@ -174,7 +174,7 @@ contract Witnesses is IWitnesses {
         Witness storage w = _witnesses[jobId][account];
         w.open -= 1;
 
-        uint256 fee = market.params(jobId).witnessFee;
+        uint256 fee = market.params(jobId).roles[0].witnessFee;
         uint256 moved = 0;
         if (outcome == Outcome.Paid) moved = fee;
         else if (outcome == Outcome.Fined) moved = _take(jobId, account, fee, Standing.Leaving);
@@ -234,18 +234,18 @@ contract Witnesses is IWitnesses {
         a.status = AuditStatus.Drawn;
         a.beacon = Draws.beaconOf(blockhash(a.beaconBlock), auditId);
         IJobMarket.JobParams memory p = market.params(jobId);
-        _deal(auditId, a, p);
+        _deal(auditId, a, p.roles[0]);
         // With nobody to wait for, the roots may be published at once.
-        _setWindows(a, block.timestamp + (a.duties == 0 ? 0 : p.auditSeconds), p.auditSeconds);
+        _setWindows(a, block.timestamp + (a.duties == 0 ? 0 : p.windows.auditSeconds), p.windows.auditSeconds);
 
         emit AuditDrawn(auditId, a.beacon, a.duties, a.commitEnds, a.revealEnds);
     }
 
     /// @dev Gives each duty its slot and its account.
-    function _deal(bytes32 auditId, Audit storage a, IJobMarket.JobParams memory p) private {
+    function _deal(bytes32 auditId, Audit storage a, IJobMarket.Role memory role) private {
         (bytes32 jobId, bytes32 beacon) = (a.job, a.beacon);
-        (uint32[] memory slots, address[] memory owners) = _revealed(a, p.slots);
-        slots = Draws.slotOrder(beacon, slots, p.witnesses);
+        (uint32[] memory slots, address[] memory owners) = _revealed(a, role.slots);
+        slots = Draws.slotOrder(beacon, slots, role.witnesses);
         address[] memory found = new address[](slots.length);
         uint16 duties = 0;
         for (uint256 k = 0; k < slots.length; k++) {
@@ -294,7 +294,7 @@ contract Witnesses is IWitnesses {
         // Nobody has been drawn: as long as somebody may be, the list stays unpublished.
         IJobMarket.Phase phase = market.phase(jobId, r);
         bool over = phase > IJobMarket.Phase.Attesting || a.status == AuditStatus.Skipped;
-        return over || market.params(jobId).witnesses == 0;
+        return over || market.params(jobId).roles[0].witnesses == 0;
     }
 
     // -- inside: duties

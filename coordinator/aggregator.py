@@ -177,7 +177,7 @@ def _read_start(job: Job, formats: Sequence[str | None], body: memoryview) -> tu
                 at = end
         return tuple(tensors)
 
-    layout, quarter = job.programs.merge.output_layout, 1 << job.params.shared_depth
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
     base = Checkpoint(read(layout[:quarter], F32_FORMAT), read(layout[quarter:], F32_FORMAT))
     payloads: list[Tensors | None] = []
     for wire_format in formats:

@@ -80,7 +80,7 @@ class LyingRun(ClaimRun):
 def lying_aggregator(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     """One tensor of the next shared state is one ulp off in every element."""
     merge = programs.merge
-    shared = merge.outputs[: 1 << params.shared_depth]
+    shared = merge.outputs[: 1 << params.genesis.shared_depth]
     candidates = sorted({a.index for a in shared if a.kind == Alias.OP_KIND and _can_lie(merge, a.index)})
     if not candidates:
         raise UsageError("this job's merge has no map to lie in", hint="try another cheat")

@@ -154,7 +154,7 @@ Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Back | Finalize
 
 def decide(seen: JobView, world: World) -> tuple[Action, ...]:
     """Everything that is due now, most urgent first."""
-    if seen.params.aggregator != world.me:
+    if seen.params.merge.aggregator != world.me:
         return ()
     if seen.job.status == JobStatus.DONE:
         # What a convicted merge voided may end later than its job.
@@ -174,7 +174,7 @@ def decide(seen: JobView, world: World) -> tuple[Action, ...]:
 
 def wanted_payloads(seen: JobView, world: World) -> tuple[tuple[int, int], ...]:
     """(round, slot) of revealed claims whose payload is still to be fetched and judged."""
-    if seen.params.aggregator != world.me or seen.barred:
+    if seen.params.merge.aggregator != world.me or seen.barred:
         return ()
     return tuple(
         (view.number, slot)
@@ -192,7 +192,7 @@ def receipts_due(view: RoundView, params: JobParams, now: Seconds) -> frozenset[
     """
     silent = frozenset(slot for slot, _ in view.reports if not view.stored.spoke >> slot & 1)
     complete = len(view.reports) == view.stored.revealed and silent <= view.receipts
-    late = batch_due(view.stored.attest_ends, params.attest_seconds, now)
+    late = batch_due(view.stored.attest_ends, params.role.attest_seconds, now)
     return silent & view.receipts if complete or late else frozenset()
 
 
@@ -200,10 +200,10 @@ def stake_due(seen: JobView, world: World) -> Wei:
     """Stake to deposit so that every unsettled round that may be ahead can be merged; bounded by the balance."""
     if seen.barred or seen.job.status != JobStatus.ACTIVE:
         return Wei(0)
-    ahead = min(seen.params.max_lead, seen.params.rounds - seen.job.settled)
+    ahead = min(seen.params.schedule.max_lead, seen.params.schedule.rounds - seen.job.settled)
     locked = sum(view.mine and view.phase == Phase.LEAD for view in seen.views)
     backed = sum(view.stored.backed for view in seen.views if view.mine and view.phase == Phase.LEAD)
-    needed = seen.params.merge_stake * max(0, ahead - locked)
+    needed = seen.params.merge.stake * max(0, ahead - locked)
     needed += max(0, backing.cover(seen.params, seen.job.settled) - backed) * seen.params.round_pay
     return Wei(max(0, min(needed - world.free, world.balance)))
 
@@ -218,7 +218,7 @@ def start_due(seen: JobView, world: World) -> bool:
         startable(seen)
         and not seen.job.lingering
         and not unbacked(seen)
-        and seen.job.started - seen.job.settled < seen.params.max_lead
+        and seen.job.started - seen.job.settled < seen.params.schedule.max_lead
         and previous is not None
         and previous.phase in (Phase.LEAD, Phase.FINAL)
         and world.now >= previous.stored.merged_at + PATIENCE_SECONDS
@@ -252,7 +252,11 @@ def _backing(seen: JobView, world: World) -> Iterator[Back]:
 def startable(seen: JobView) -> bool:
     """Whether the job has rounds to come."""
     job, params = seen.job, seen.params
-    return job.status == JobStatus.ACTIVE and job.started < params.rounds and job.failed <= params.max_fail
+    return (
+        job.status == JobStatus.ACTIVE
+        and job.started < params.schedule.rounds
+        and job.failed <= params.schedule.max_fail
+    )
 
 
 def voided(seen: JobView) -> bool:
@@ -283,12 +287,12 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
         case Phase.MERGING:
             if view.turns_over:
                 yield Finalize(view.number)
-            elif view.merger == world.me and world.free >= params.merge_stake:
-                most = (world.free - params.merge_stake) // params.round_pay
+            elif view.merger == world.me and world.free >= params.merge.stake:
+                most = (world.free - params.merge.stake) // params.round_pay
                 yield Merge(view.number, min(backing.wanted(params, view.number), most))
         case Phase.LEAD:
             # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-            over = world.now >= stored.merged_at + params.challenge_seconds
+            over = world.now >= stored.merged_at + params.windows.challenge_seconds
             if over and stored.open_games == 0 and view.number == seen.job.settled:
                 yield Finalize(view.number)
         case Phase.VOID:

@@ -135,12 +135,24 @@ def jsonable(contract: str, name: str, args: Mapping[str, Any]) -> dict[str, Any
 
 
 def params_json(params: JobParams) -> dict[str, Any]:
-    """JobParams as JSON, by their Python names."""
-    amounts = (
-        "slot_price", "merge_price", "slot_stake", "merge_stake", "bond", "witness_fee", "witness_stake", "gas_price",
-    )  # fmt: skip
-    plain = {k: "0x" + v.hex() if isinstance(v, bytes) else v for k, v in asdict(params).items()}
-    return plain | {name: str(plain[name]) for name in amounts}
+    """JobParams as JSON, in their groups and by their Python names: bytes as 0x-hex, amounts as decimal strings."""
+    plain: dict[str, Any] = _plain(asdict(params))
+    return plain
+
+
+_AMOUNTS = frozenset(
+    ("slot_price", "slot_stake", "price", "stake", "bond", "witness_fee", "witness_stake", "gas_price")
+)
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner, key) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return str(value) if name in _AMOUNTS else value
 
 
 def jobs_to_look_at(session: Session, aggregator: str) -> list[str]:

@@ -103,7 +103,7 @@ def _job(session: Session, event: Event) -> None:
     session.merge(
         Job(
             id=event.args["job"], requester=event.args["requester"], spec_digest=event.args["spec_digest"],
-            params=params, aggregator=params["aggregator"], state="active", attempt=0, block=event.block,
+            params=params, aggregator=params["merge"]["aggregator"], state="active", attempt=0, block=event.block,
             time=event.time, paid="0", refunded="0",
         )
     )  # fmt: skip

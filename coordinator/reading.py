@@ -52,12 +52,12 @@ def read_world(party: Party) -> World:
 def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: World) -> JobView:
     """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
     job = contracts.market.job(job_id, world.block)
-    barred = contracts.market.barred(job_id, params.aggregator)
+    barred = contracts.market.barred(job_id, params.merge.aggregator)
     views = [
         _round(contracts, session, job_id, params, number, world, barred)
         for number in range(max(0, job.settled - 1), job.started)
     ]
-    for number in range(job.started, min(job.started + params.max_lead, params.rounds)):
+    for number in range(job.started, min(job.started + params.schedule.max_lead, params.schedule.rounds)):
         view = _round(contracts, session, job_id, params, number, world, barred)
         if view.phase != Phase.VOID:
             break
@@ -112,7 +112,7 @@ def merge_inputs(
     session: Session, job: str, number: int, stored: Round, params: JobParams
 ) -> tuple[tuple[RoundRecord, ...], list[PayloadRef | None]]:
     """What a round's merge is computed from: the rounds before it, and its accepted payloads."""
-    accepted = payload_refs(session, job, number, stored.attempt, stored.mask, params.slots)
+    accepted = payload_refs(session, job, number, stored.attempt, stored.mask, params.role.slots)
     return records(session, job, number), accepted
 
 
@@ -212,7 +212,7 @@ def _record(session: Session, row: RoundRow) -> RoundRecord:
     return RoundRecord(
         number=row.number,
         seed=Seed(unhex(row.seed or "00" * 32)),
-        payloads=tuple(payload_refs(session, row.job, row.number, row.attempt, mask, int(params["slots"]))),
+        payloads=tuple(payload_refs(session, row.job, row.number, row.attempt, mask, int(params["roles"][0]["slots"]))),
         checkpoint=Cid(merge.payload_cid) if merge is not None and merge.payload_cid else None,
         out=Digest(unhex(merge.out or "")) if merge is not None else Digest(b""),
         out2=Digest(unhex(merge.out2 or "")) if merge is not None else Digest(b""),

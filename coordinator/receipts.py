@@ -95,8 +95,10 @@ def _speaker(context: Context, session: Session, request: SignedRequest, given: 
         raise Mismatch(f"slot {given.who} is not {request.account}'s", hint="name the slot that you hold")
     if claim.state not in OPEN_CLAIMS:
         raise Mismatch(f"the claim is {claim.state}: no receipt is taken for its round", hint="the round has gone on")
-    if int(given.mask) >> int(job.params["slots"]):
-        raise Mismatch(f"mask {given.mask} names slots beyond {job.params['slots']}", hint="bit s stands for slot s")
+    if int(given.mask) >> int(job.params["roles"][0]["slots"]):
+        raise Mismatch(
+            f"mask {given.mask} names slots beyond {job.params['roles'][0]['slots']}", hint="bit s stands for slot s"
+        )
     return Address(claim.worker)
 
 

@@ -199,7 +199,7 @@ class Service:
     def _once(self, job: JobId) -> bool:
         """One look; whether anything was done."""
         params = self._params_of(job)
-        if params.aggregator != self._parts.me:
+        if params.merge.aggregator != self._parts.me:
             return False
         world = reading.read_world(self._party)
         seen = self._read(job, params, world)

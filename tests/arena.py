@@ -20,6 +20,7 @@ from lockstep.protocol.program import Program
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
 from tests.games import Match, Policy
+from tests.params import job_params
 
 WINDOW = Seconds(600)
 CLOCK = Seconds(120)
@@ -49,7 +50,7 @@ class Terms:
 def params_of(terms: Terms, slots: int) -> JobParams:
     """One round, long windows, short clocks, nobody but the slot owners to merge."""
     zero = StateRoot(merkle.EMPTY[terms.payload_depth])
-    return JobParams(
+    return job_params(
         spec_digest=Digest(bytes(31) + b"\1"), step_program=Digest(terms.step.root),
         encode_program=Digest(terms.encode.root), merge_program=Digest(terms.merge.root),
         dataset_root=Digest(terms.dataset_root), dataset_rows=terms.rows, row_length=terms.row_length,
@@ -57,10 +58,10 @@ def params_of(terms: Terms, slots: int) -> JobParams:
         zero_carry=terms.zero_carry, zero_payload=zero, shared_depth=terms.shared_depth,
         payload_depth=terms.payload_depth, inner_steps=terms.inner_steps, rounds=1, slots=slots, min_slots=1,
         max_lead=1, max_fail=0, join_seconds=WINDOW, train_seconds=WINDOW, reveal_seconds=WINDOW,
-        attest_seconds=WINDOW, merge_seconds=WINDOW, challenge_seconds=CHALLENGE, clock_seconds=CLOCK,
+        attest_seconds=WINDOW, turn_seconds=WINDOW, challenge_seconds=CHALLENGE, clock_seconds=CLOCK,
         step_seconds=Seconds(10), slot_price=PRICE, merge_price=PRICE, slot_stake=STAKE, merge_stake=STAKE,
         bond=BOND, aggregator=Address("0x" + "00" * 20), answer_seconds=WINDOW,
-    )  # fmt: skip
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class Arena:
         market, account = self.contracts.market, self.worker
         self.jobs += 1
         params = params_of(terms, slots)
-        escrow = Wei(params.rounds * (slots * PRICE + PRICE))
+        escrow = Wei(params.schedule.rounds * (slots * PRICE + PRICE))
         self.send(market.create(params, self.jobs, escrow), account)
         job = self.last_job()
         self.send(market.start_round(job, 0), account)
@@ -207,7 +208,7 @@ class Arena:
     def merge(self, job: JobId, out: StateRoot, out2: StateRoot) -> ClaimId:
         """Freezes round 0 and has the worker merge it."""
         market = self.contracts.market
-        revealed = range(market.params(job).slots)
+        revealed = range(market.params(job).role.slots)
         bodies = [self.bodies[market.claim_id_of(job, 0, slot)] for slot in revealed]
         # Nobody speaks: what was revealed is accepted when the window is over.
         self.devnet.advance(WINDOW)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lockstep.protocol import claims, merkle
 from lockstep.protocol.errors import LockstepError
@@ -19,6 +19,7 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from tests.histories import BlockHashes
 from tests.histories import actor as account
+from tests.params import amended, job_params
 from tests.support.ledger import Market, Witnesses
 
 REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
@@ -31,11 +32,13 @@ LINKS = 64
 """Preimages in a chain."""
 ROOT = keccak(b"root")
 
-PARAMS = JobParams(
-    ROOT, ROOT, ROOT, ROOT, ROOT, 9, 4, keccak(b"shared"), keccak(b"outer"), ROOT, keccak(b"zero payload"),
+PARAMS = job_params(
+    spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT, dataset_rows=9,
+    row_length=4, genesis_shared=keccak(b"shared"), genesis_outer=keccak(b"outer"), zero_carry=ROOT,
+    zero_payload=keccak(b"zero payload"),
     shared_depth=3, payload_depth=2, inner_steps=STEPS - 1, rounds=3, slots=3, min_slots=1, max_lead=2, max_fail=2,
     join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(50), attest_seconds=Seconds(50),
-    merge_seconds=Seconds(100), challenge_seconds=Seconds(400), clock_seconds=Seconds(100), step_seconds=Seconds(1),
+    turn_seconds=Seconds(100), challenge_seconds=Seconds(400), clock_seconds=Seconds(100), step_seconds=Seconds(1),
     slot_price=Wei(1_000), merge_price=Wei(600), slot_stake=Wei(10_100), merge_stake=Wei(10_200), bond=Wei(510),
     aggregator=Address(REQUESTER), witnesses=2, audit_seconds=Seconds(60), witness_fee=Wei(50),
     witness_stake=Wei(1_003), answer_seconds=Seconds(50),
@@ -151,7 +154,7 @@ class Stage:
 
     def to_lead(self, r: int = 0) -> ClaimId:
         """Frozen and merged, from Attesting on."""
-        self.later(int(self.params.attest_seconds))
+        self.later(int(self.params.role.attest_seconds))
         self.freeze(r)
         out = keccak(b"next" + bytes([r]))
         return self.market.merge(self.block, REQUESTER, self.job, r, StateRoot(out), StateRoot(out), 2)
@@ -164,7 +167,7 @@ class Stage:
 
     def to_final(self, r: int = 0) -> None:
         """Paid, from Lead on."""
-        self.later(int(self.params.challenge_seconds))
+        self.later(int(self.params.windows.challenge_seconds))
         self.market.finalize(self.block, self.job, r)
 
     def convict(self, claim: ClaimId, t: int) -> None:
@@ -256,7 +259,7 @@ class Stage:
         assert places == {one: k for k, one in enumerate(accounts)}, "a place is where the list has the account"
         still = [d for d in market.duties.values() if d.status != DutyStatus.CLOSED]
         due = self.market.jobs[self.job].fees_due
-        assert due == len(still) * self.params.witness_fee, "every open duty's fee is reserved"
+        assert due == len(still) * self.params.role.witness_fee, "every open duty's fee is reserved"
         for (job, one), w in market.witnesses.items():
             assert w.open == sum(d.account == one for d in still), "a witness's open duties are counted"
             assert (w.standing == Standing.SLASHED) == (draws.stake_key(job, one) not in books.locks)
@@ -278,7 +281,7 @@ class Season:
     def __post_init__(self) -> None:
         d = self.dice
         self.stage = Stage(
-            replace(
+            amended(
                 PARAMS,
                 rounds=d.choice((1, 2, 3)),
                 max_lead=d.choice((1, 2, 3)),
@@ -336,7 +339,7 @@ class Season:
 
     def _sensible(self) -> Iterator[Callable[[], object]]:
         stage, market, d = self.stage, self.stage.market, self.dice
-        if self._started < stage.params.rounds and d.random() < 0.5:
+        if self._started < stage.params.schedule.rounds and d.random() < 0.5:
             yield lambda: stage.to_revealed(
                 self._started, {s: d.randint(1, STEPS) for s in range(3) if d.random() < 0.3}
             )
@@ -402,7 +405,7 @@ class Season:
         stage, d = self.stage, self.dice
         who = d.choice((*LOOKERS, *WORKERS, ANYONE))
         liar = d.choice((LAZY, COPYING, CARTEL, SILENT))
-        r, i = d.randrange(stage.params.rounds + 1), d.randrange(4)
+        r, i = d.randrange(stage.params.schedule.rounds + 1), d.randrange(4)
         audits = [*stage.witnesses.audits, AuditId(ROOT)]
         audit = d.choice(audits)
         yield lambda: stage.enrol(who) if who not in stage.chains or who in LOOKERS[2:] else None

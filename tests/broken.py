@@ -13,6 +13,7 @@ from lockstep.protocol.types import Digest
 from lockstep.storage import ContentStore, cid_of_digest
 from lockstep.storage.containers import Spec, encode_program
 from tests import toyjob
+from tests.params import amended
 
 
 def step_program() -> Program:
@@ -23,7 +24,7 @@ def step_program() -> Program:
     last = len(op.views) + len(op.instrs) - 1
     more = tuple(Instr(int(Opcode.FNEG), last + j) for j in range(MAX_INSTRS + 1 - len(op.instrs)))
     ops = (*good.ops[:at], replace(op, instrs=(*op.instrs, *more)), *good.ops[at + 1 :])
-    return replace(good, ops=ops)
+    return amended(good, ops=ops)
 
 
 def schedule() -> Schedule:
@@ -34,7 +35,7 @@ def schedule() -> Schedule:
 def publish(store: ContentStore, **changes: object) -> JobParams:
     """Store the job's parts as a careless requester would."""
     params, program = toyjob.publish(store, **changes), step_program()
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "step": store.put(encode_program(program))})
     store.put(spec.encode(), codec="dag-cbor")
-    return replace(params, spec_digest=spec.digest, step_program=Digest(program.root))
+    return amended(params, spec_digest=spec.digest, step_program=Digest(program.root))

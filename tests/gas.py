@@ -28,6 +28,7 @@ from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, Sta
 from tests import games
 from tests.arena import CHALLENGE, DEPOSIT, WINDOW, Arena, Terms, params_of
 from tests.games import Lie, PlainClaim
+from tests.params import amended
 
 SNAPSHOT = Path(__file__).parent / "vectors/gas.json"
 CONTRACTS = ("StakeVault", "JobMarket", "DisputeGame")
@@ -77,7 +78,7 @@ class Scenario:
     def a_job_that_nobody_joins(self) -> None:
         """Created and cancelled."""
         market, worker = self.arena.contracts.market, self.arena.worker
-        params = replace(params_of(terms(), 2), rounds=2)
+        params = amended(params_of(terms(), 2), rounds=2)
         self.arena.jobs += 1
         self.send(market.create(params, self.arena.jobs, self.escrow(params)), worker)
         self.send(market.call("cancel", self.arena.last_job()), worker)
@@ -175,7 +176,7 @@ class Scenario:
 
     def escrow(self, params: Any) -> Wei:
         """What the rounds cost."""
-        return Wei(params.rounds * (params.slots * params.slot_price + params.merge_price))
+        return Wei(params.schedule.rounds * (params.role.slots * params.role.slot_price + params.merge.price))
 
 
 def terms() -> Terms:

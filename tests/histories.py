@@ -46,6 +46,7 @@ from lockstep.protocol.receipts import WITNESS
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, JobId, Seconds, Wei
+from tests.params import job_params
 from tests.support.ledger import Market
 
 CHAIN_ID = 31_337
@@ -78,7 +79,7 @@ def _contract(name: str) -> Any:
 def _selectors() -> dict[str, str]:
     """Error name -> selector."""
     found = {}
-    for name in ("JobMarket", "Rounds", "StakeVault"):
+    for name in ("JobMarket", "Jobs", "Rounds", "StakeVault"):
         for entry in artifacts.load(name).entries("error").values():
             found[entry["name"]] = "0x" + keccak(artifacts.signature(entry).encode())[:4].hex()
     return found
@@ -180,9 +181,9 @@ class Player:
 
     def _facts(self, claim: ClaimId, t: int, carried: list[bytes]) -> Facts:
         facts = self.market.facts_of(claim, t, carried)
-        steps, depth = facts.round * self.params.inner_steps, self.params.shared_depth
+        steps, depth = facts.round * self.params.role.inner_steps, self.params.genesis.shared_depth
         base = self.market.rounds[self.job, facts.round].base
-        self.carries += facts.state_zero != states.slot_zero(base, self.params.zero_carry, steps, depth)
+        self.carries += facts.state_zero != states.slot_zero(base, self.params.role.zero_carry, steps, depth)
         return facts
 
     def _know(self, function: str, args: tuple[Any, ...], error: str) -> None:
@@ -228,8 +229,8 @@ class Player:
                     ro.commit_ends,
                     ro.reveal_ends,
                     ro.attest_ends,
-                    ro.merge_opens + self.params.merge_seconds,
-                    ro.merged_at + self.params.challenge_seconds,
+                    ro.merge_opens + self.params.merge.turn_seconds,
+                    ro.merged_at + self.params.windows.challenge_seconds,
                 )
                 if end > self.block.time
             ]
@@ -241,7 +242,7 @@ class Player:
         """Whether only time can help: everybody acted, or nothing but a challenge window stands before pay."""
         j = self.market.jobs[self.job]
         phases = {self.market.phase(self.block, self.job, r) for r in range(j.settled, j.started)}
-        full = j.started == self.params.rounds or j.started - j.settled == self.params.max_lead
+        full = j.started == self.params.schedule.rounds or j.started - j.settled == self.params.schedule.max_lead
         return full and phases == {Phase.LEAD} and not self.games and self.dice.random() < 0.3
 
     @property
@@ -253,10 +254,14 @@ class Player:
         job, j, p = self.job, self.market.jobs[self.job], self.params
         anyone = self.dice.choice(ACCOUNTS)
         before = self.market.rounds.get((job, j.started - 1), Round(Phase.FINAL)).phase
-        ahead = j.started < p.rounds and j.started - j.settled < p.max_lead and j.failed <= p.max_fail
+        ahead = (
+            j.started < p.schedule.rounds
+            and j.started - j.settled < p.schedule.max_lead
+            and j.failed <= p.schedule.max_fail
+        )
         if j.status == JobStatus.ACTIVE and ahead and before in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
             yield anyone, "startRound", job, j.started
-        if j.settled == j.started and self.dice.random() < (0.1 if j.started < p.rounds else 1):
+        if j.settled == j.started and self.dice.random() < (0.1 if j.started < p.schedule.rounds else 1):
             yield anyone, "finish", job
         if self.dice.random() < 0.004:
             yield REQUESTER, "cancel", job
@@ -264,7 +269,7 @@ class Player:
             yield VALIDATOR, "onInvalid", job, CHALLENGER
         if j.fees_due and self.dice.random() < 0.1:
             yield WITNESSES, "onWitnessed", job, self.dice.choice((WORKERS[0], ZERO_ADDRESS))
-        for r in range(p.rounds):
+        for r in range(p.schedule.rounds):
             yield from self._round_acts(r, anyone)
         for claim, challenger, key in self.games:
             yield from self._verdicts(claim, challenger, key)
@@ -275,10 +280,10 @@ class Player:
     def _round_acts(self, r: int, anyone: Address) -> Iterator[tuple[Any, ...]]:
         job, p, m, d = self.job, self.params, self.market, self.dice
         ro = m.rounds.get((job, r), Round())
-        owned = [(s, m.claims[c].worker) for s in range(p.slots) if (c := self._claim(r, s)) in m.claims]
+        owned = [(s, m.claims[c].worker) for s in range(p.role.slots) if (c := self._claim(r, s)) in m.claims]
         match m.phase(self.block, job, r):
             case Phase.JOINING:
-                for s in range(p.slots):
+                for s in range(p.role.slots):
                     if self._claim(r, s) not in m.claims:
                         yield self._joiner(r, s), "join", job, r, s
                 if owned and d.random() < 0.03:
@@ -300,10 +305,10 @@ class Player:
                         continue
                     yield worker, "reveal", job, r, s, self._opened(self._claim(r, s), wrong=d.random() < 0.05)
             case Phase.ATTESTING:
-                if p.witnesses and not ro.drawn and d.random() < 0.5:
-                    yield WITNESSES, "onDrawn", job, r, d.randint(0, p.witnesses)
+                if p.role.witnesses and not ro.drawn and d.random() < 0.5:
+                    yield WITNESSES, "onDrawn", job, r, d.randint(0, p.role.witnesses)
                 if d.random() < 0.05:
-                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.slots)
+                    yield AVAILABILITY, "onDemanded", job, r, d.randrange(p.role.slots)
                 speakers = [s for s, _ in owned] + [WITNESS + i for i in range(ro.witnesses)]
                 silent = [who for who in speakers if not ro.spoke >> who & 1 or d.random() < 0.02]
                 if silent:
@@ -315,20 +320,27 @@ class Player:
                 merger = m.merger_of(self.block, job, r)
                 roots = (keccak(b"out %d %d" % (r, len(self.acts))), keccak(b"out2"))
                 if merger != ZERO_ADDRESS:
-                    yield merger, "merge", job, r, *roots, d.choice((0, 1, p.max_lead - 1, p.max_lead - 1))
+                    yield (
+                        merger,
+                        "merge",
+                        job,
+                        r,
+                        *roots,
+                        d.choice((0, 1, p.schedule.max_lead - 1, p.schedule.max_lead - 1)),
+                    )
                 if merger == ZERO_ADDRESS or d.random() < 0.05:
                     yield anyone, "finalize", job, r
             case Phase.LEAD:
                 if r + ro.backed < self._started and d.random() < 0.5:
                     yield m.claims[ro.merge_claim].worker, "back", job, r, 1
-                if self.block.time >= ro.merged_at + p.challenge_seconds or d.random() < 0.05:
+                if self.block.time >= ro.merged_at + p.windows.challenge_seconds or d.random() < 0.05:
                     yield anyone, "finalize", job, r
             case Phase.VOID:
                 yield anyone, "release", job, r
-        for claim in [*(self._claim(r, s) for s in range(p.slots)), ro.merge_claim]:
+        for claim in [*(self._claim(r, s) for s in range(p.role.slots)), ro.merge_claim]:
             if m.live(claim) and d.random() < 0.12:
                 yield GAME, "onOpen", claim, self._body(claim)
-        if p.carry and r:
+        if p.role.carry and r:
             for s, _ in owned:
                 yield anyone, "factsOf", self._claim(r, s), 1, self._carried(r, s)
 
@@ -348,11 +360,11 @@ class Player:
     def _anything(self) -> Iterator[tuple[Any, ...]]:
         """Mostly refused: wrong accounts, wrong phases, wrong numbers."""
         d, job, p = self.dice, self.job, self.params
-        who, r, s = d.choice(ACCOUNTS), d.randrange(p.rounds + 1), d.randrange(p.slots + 1)
-        claim = self._claim(d.randrange(p.rounds), d.choice((*range(p.slots), MERGE_SLOT)))
+        who, r, s = d.choice(ACCOUNTS), d.randrange(p.schedule.rounds + 1), d.randrange(p.role.slots + 1)
+        claim = self._claim(d.randrange(p.schedule.rounds), d.choice((*range(p.role.slots), MERGE_SLOT)))
         for function in ("startRound", "seal", "finalize", "release"):
             yield who, function, job, r
-        yield who, "freeze", job, r, self._bodies(d.randrange(p.rounds))
+        yield who, "freeze", job, r, self._bodies(d.randrange(p.schedule.rounds))
         yield who, "freeze", job, r, []
         yield STRANGER, "cancel", job
         yield who, "finish", job
@@ -382,7 +394,7 @@ class Player:
 
     def _opened(self, claim: ClaimId, wrong: bool = False) -> Reveal:
         """A trace that anybody can make up; the commitment and the last state are right unless `wrong`."""
-        steps = self.params.transitions
+        steps = self.params.role.transitions
         out, out2 = keccak(claim + b"out"), keccak(claim + b"out2")
         leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(steps - 1)]
         levels = merkle.levels([*leaves, merkle.leaf(merkle.node(out, out2))])
@@ -400,7 +412,7 @@ class Player:
 
     def bodies(self, r: int) -> list[Body]:
         """Of the revealed slots."""
-        held = [self._claim(r, s) for s in range(self.params.slots)]
+        held = [self._claim(r, s) for s in range(self.params.role.slots)]
         stored = [c for c in held if c in self.market.claims]
         return [self._body(c) for c in stored if self.market.claims[c].status == ClaimStatus.REVEALED]
 
@@ -417,12 +429,12 @@ class Player:
     def _carried(self, r: int, slot: int) -> list[bytes]:
         """The words of the slot's claim in the round before; now and then those of another."""
         if self.dice.random() < 0.1:
-            slot = self.dice.randrange(self.params.slots)
+            slot = self.dice.randrange(self.params.role.slots)
         return list(self._body(self._claim(r - 1, slot)).words)
 
     def _receipt(self, r: int, who: int) -> Receipt:
         """Mostly for everybody, mostly signed by who gives it."""
-        d, full = self.dice, (1 << self.params.slots) - 1
+        d, full = self.dice, (1 << self.params.role.slots) - 1
         mask = d.choice((full, full, full, full, d.randrange(full + 1)))
         ro = self.market.rounds.get((self.job, r), Round())
         claim = self.market.claims.get(self._claim(r, who), Claim()) if who < WITNESS else Claim()
@@ -458,10 +470,10 @@ def _plain(value: Any) -> Any:
 def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:
     """A running keccak over the ABI words of the job, its rounds and claims, and every balance."""
     parts = [_words(market.jobs[job])]
-    for r in range(p.rounds):
+    for r in range(p.schedule.rounds):
         ro = market.rounds[job, r]
         parts.append(_words(ro) + word(int(market.phase(block, job, r))))
-        for slot in (*range(p.slots), MERGE_SLOT):
+        for slot in (*range(p.role.slots), MERGE_SLOT):
             claim = ro.merge_claim if slot == MERGE_SLOT else claims.claim_id(job, r, ro.attempt, slot)
             stored = market.claims[claim]
             parts.append(_words(stored, status=int(market.status(claim))) + word(int(market.live(claim))))
@@ -513,8 +525,9 @@ def random_params(dice: random.Random) -> JobParams:
     root = keccak(b"root")
     price = dice.choice((10, 33))
     shared_depth, carry = dice.choice((0, 1, 3)), dice.choice((0, 1))
-    return JobParams(
-        root, root, root, root, root, 5, 5, root, root, root, root,
+    return job_params(
+        spec_digest=root, step_program=root, encode_program=root, merge_program=root, dataset_root=root,
+        dataset_rows=5, row_length=5, genesis_shared=root, genesis_outer=root, zero_carry=root, zero_payload=root,
         shared_depth=shared_depth,
         payload_depth=shared_depth if carry else 3,
         inner_steps=dice.choice((1, 2, 4)),
@@ -524,13 +537,13 @@ def random_params(dice: random.Random) -> JobParams:
         max_lead=dice.choice((1, 2, 3)),
         max_fail=dice.choice((0, 1, 2)),
         join_seconds=Seconds(40), train_seconds=Seconds(50), reveal_seconds=Seconds(30), attest_seconds=Seconds(20),
-        merge_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
+        turn_seconds=Seconds(25), challenge_seconds=Seconds(60), clock_seconds=Seconds(60), step_seconds=Seconds(5),
         slot_price=Wei(price), merge_price=Wei(7),
         slot_stake=Wei(dice.choice((10 * price, 401))), merge_stake=Wei(119), bond=Wei(34),
         aggregator=AGGREGATOR if dice.random() < 0.8 else ZERO_ADDRESS, witnesses=dice.choice((0, 0, 1, 3)),
         audit_seconds=Seconds(3), witness_fee=Wei(2), witness_stake=Wei(43), answer_seconds=Seconds(24), fee_cap=100,
         carry=carry,
-    )  # fmt: skip
+)  # fmt: skip
 
 
 def history(seed: int, length: int = 100) -> Player:
@@ -576,8 +589,8 @@ def line(player: Player) -> dict[str, Any]:
     """One history as JSON: parallel lists, one entry an act."""
     return {
         "job": "0x" + player.job.hex(),
-        "rounds": player.params.rounds,
-        "slots": player.params.slots,
+        "rounds": player.params.schedule.rounds,
+        "slots": player.params.role.slots,
         "time": [act.block.time for act in player.acts],
         "number": [act.block.number for act in player.acts],
         "sender": [act.sender for act in player.acts],

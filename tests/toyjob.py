@@ -22,6 +22,7 @@ from lockstep.storage import ContentStore
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.payload import Checkpoint, store_checkpoint
+from tests.params import amended, job_params
 
 SIZE, TERMS, ROWS, STEPS, SLOTS, ROUNDS = 8, 600, 40, 5, 3, 3
 SEED = Seed(bytes(range(32)))
@@ -145,7 +146,7 @@ def publish(store: ContentStore, steps: int = STEPS, carry: int = 0, **changes: 
     zero = np.zeros(SIZE, np.float32)
     vector = programs.step.inputs[0]
     pair = [vector, None]
-    params = JobParams(
+    params = job_params(
         spec_digest=spec.digest,
         step_program=Digest(programs.step.root),
         encode_program=Digest(programs.encode.root),
@@ -167,7 +168,7 @@ def publish(store: ContentStore, steps: int = STEPS, carry: int = 0, **changes: 
         aggregator=Address(ZERO_ADDRESS),
         **TOY_TERMS.__dict__,
     )
-    return replace(params, **changes)  # type: ignore[arg-type]
+    return amended(params, **changes)  # type: ignore[arg-type]
 
 
 def training_job(carry: bool = False, **changes: object) -> TrainingJob:

@@ -221,7 +221,7 @@ class FalseChallenger:
             games.claim(party.contracts.market, record.id, record.body, held.carried), held, published, 0
         )
         assert move is not None, "an invented state differs"
-        self._stake(run.job.params.bond, record)
+        self._stake(run.job.params.prices.bond, record)
         party.outbox.send(games.call(party.contracts.game, move, game), f"open/{record.id.hex()}/0")
         event("challenged", time=now, claim=record.id.hex(), game=game.hex(), t=1)
         self._seat = Seat(GameId(game), Side.CHALLENGER, held, self._table, party.outbox.send)

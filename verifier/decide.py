@@ -86,8 +86,8 @@ def list_due(claim: ClaimRecord, params: JobParams, audit: Audit | None) -> Seco
     `audit` is its round's, if one is known. JobRules leaves time for a game after it.
     """
     if audit is not None and audit.status == AuditStatus.DRAWN:
-        return Seconds(audit.commit_ends + params.audit_seconds)
-    windows = params.reveal_seconds + params.attest_seconds + 2 * params.audit_seconds
+        return Seconds(audit.commit_ends + params.windows.audit_seconds)
+    windows = params.role.reveal_seconds + params.role.attest_seconds + 2 * params.windows.audit_seconds
     return Seconds(claim.claimed_at + windows)
 
 

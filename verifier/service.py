@@ -216,7 +216,7 @@ class Service:
                 self._params[job] = self._party.contracts.market.params(job)
 
     def _candidates(self) -> list[decide.Candidate]:
-        windows = {job: params.challenge_seconds for job, params in self._params.items()}
+        windows = {job: params.windows.challenge_seconds for job, params in self._params.items()}
         found = decide.candidates(self._watcher.ledger, windows)
         return [c for c in found if self._volunteers or c.record.id in self._suspects]
 
@@ -440,10 +440,10 @@ class Service:
         """
         params = self._params[wrong.record.job]
         found = self._watcher.ledger.find(wrong.record.id)
-        if wrong.audit.published is not None or wrong.record.is_merge or not params.witnesses or found is None:
+        if wrong.audit.published is not None or wrong.record.is_merge or not params.role.witnesses or found is None:
             return wrong
         record = found[2]
-        published = published_trace(self._party.store, record, params.transitions) if record.trace_cid else None
+        published = published_trace(self._party.store, record, params.role.transitions) if record.trace_cid else None
         audit = self._watcher.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
         if published is None and now < decide.list_due(record, params, None if audit is None else audit.state):
             raise TryLater("the claim's list of roots may still be published", hint="it is looked for again")

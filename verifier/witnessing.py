@@ -169,7 +169,7 @@ class Witnessing:
             if audit.state.status == AuditStatus.DRAWN and audit.state.job in params:
                 self._audit(ledger, audit)
         for job in ledger.jobs.values():
-            if job.id in params and params[job.id].witnesses:
+            if job.id in params and params[job.id].role.witnesses:
                 self._attend(ledger, job, head, draining or job.done)
 
     def audited(self, record: ClaimRecord, found: Replay) -> None:
@@ -251,7 +251,7 @@ class Witnessing:
         secret = token_bytes(32)
         top = draws.chained(Digest(secret), LINKS)
         try:
-            self._stake(self._params[job].witness_stake, f"witness/{job.hex()}")
+            self._stake(self._params[job].prices.witness_stake, f"witness/{job.hex()}")
             # INVARIANT: the chain's bottom is on disk before anybody sees its top.
             self._memory.keep_chain(top, secret)
             self._party.outbox.send(self._party.contracts.witnesses.enrol(job, top), f"witness/enrol/{top.hex()}")
@@ -374,7 +374,7 @@ class Witnessing:
             log.error("a committed verdict is not in this home", audit=audit.id.hex())
             return
         params = self._params[audit.state.job]
-        listed = published_trace(self._party.store, record, params.transitions) if record.trace_cid else None
+        listed = published_trace(self._party.store, record, params.role.transitions) if record.trace_cid else None
         if listed is None:
             listed = self._without_list(audit, record, params)
             if listed is None and record.id not in self._replayed:
@@ -389,7 +389,7 @@ class Witnessing:
         if record.id in self._replayed:
             found = self._replayed[record.id]
             return tuple(found.held.trace) if found.matches else None
-        if self._now >= audit.state.commit_ends + params.audit_seconds // 2:
+        if self._now >= audit.state.commit_ends + params.windows.audit_seconds // 2:
             self._suspect(record)
         return None
 
@@ -426,7 +426,7 @@ class Witnessing:
         if market.phase(a.job, a.round) != Phase.ATTESTING:
             return
         reports = self._reports.get(audit.id)
-        last = last_chance(stored.attest_ends, self._params[a.job].attest_seconds, self._now)
+        last = last_chance(stored.attest_ends, self._params[a.job].role.attest_seconds, self._now)
         missing = reports is None or any(report not in FINAL_REPORTS for report in reports.values())
         if missing and (reports is None or not last):
             if self._bench.subject is None:
@@ -474,7 +474,7 @@ class Witnessing:
     def _step_of(self, ledger: Ledger, audit: AuditLedger, i: int) -> int:
         """t*."""
         a = audit.state
-        return draws.step_of(self._preimage(ledger, audit, i), a.beacon, i, self._params[a.job].transitions)
+        return draws.step_of(self._preimage(ledger, audit, i), a.beacon, i, self._params[a.job].role.transitions)
 
     def _ready(self, what: object) -> bool:
         return self._rest.get(what, self._now) <= self._now

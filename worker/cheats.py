@@ -190,7 +190,7 @@ class LyingStep(StepTrace):
 
 def skipped_step(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     """Step t passes its state on, but for the clock."""
-    t = random.randint(1, params.inner_steps)
+    t = random.randint(1, params.role.inner_steps)
     step, ops = programs.step, list(programs.step.ops)
     entries = {k: a.index for k, a in _trained(step, params)}
     for k, op in entries.items():
@@ -229,13 +229,13 @@ def wrong_lr(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     row = step.ops[reader].p1 if step.ops[reader].kind == Kind.GATHER else 1
     consts[table] = _faster(consts[table], row)
     forgery = Forgery(replace(step, consts=tuple(consts)))
-    steps = dict.fromkeys(range(1, params.inner_steps + 1), forgery)
+    steps = dict.fromkeys(range(1, params.role.inner_steps + 1), forgery)
     return Cheat("wrong-lr", _expect("step", step, 1, reader), steps)
 
 
 def scaled_payload(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     """The payload counts ten times."""
-    encode, t = programs.encode, params.inner_steps + 1
+    encode, t = programs.encode, params.role.inner_steps + 1
     op = _difference(encode, params)
     forged = inserted(encode, op, (Instr(Code.IMM, imm=TEN), Instr(Code.FMUL, 0, 2)))
     return Cheat("scaled-payload", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
@@ -330,7 +330,7 @@ def wrong_partials(mode: int, honest: Sequence[int], chunk: int, lie: int) -> tu
 def learning_rate(program: Program, params: JobParams) -> int:
     """Index of the constant that holds the learning rates: a table read for the parameters, not for the moments."""
     trained = _trained(program, params)
-    quarter = 1 << params.shared_depth
+    quarter = 1 << params.genesis.shared_depth
     of_live = set().union(*(_consts_behind(program, a.index) for k, a in trained if k < quarter))
     of_moments = set().union(*(_consts_behind(program, a.index) for k, a in trained if k >= quarter))
     tables = sorted(c for c in of_live - of_moments if program.consts[c].header.dtype == F32)
@@ -358,7 +358,7 @@ def _expect(
 
 def _trained(step: Program, params: JobParams) -> list[tuple[int, Alias]]:
     """Entries of the live and carry quarters that a step computes."""
-    quarter = 1 << params.shared_depth
+    quarter = 1 << params.genesis.shared_depth
     entries = [*range(quarter), *range(2 * quarter, 3 * quarter)]
     found = [(k, step.outputs[k]) for k in entries if step.outputs[k].kind == Alias.OP_KIND]
     if not found:
@@ -409,9 +409,9 @@ def _is_one_hot(program: Program, fold: Op) -> bool:
 
 def _difference(encode: Program, params: JobParams) -> int:
     """The first op behind the payload that reads the trained parameters."""
-    width = 1 << params.payload_depth
+    width = 1 << params.role.payload_depth
     payload = [a.index for a in encode.outputs[:width] if a.kind == Alias.OP_KIND]
-    quarter = 1 << params.shared_depth
+    quarter = 1 << params.genesis.shared_depth
     behind = _behind(encode, payload, through=tuple(Kind))
 
     def reads_live(op: Op) -> bool:

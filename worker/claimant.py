@@ -117,11 +117,11 @@ class Claimant:
                     raise error
                 log.warning("a base is not there", round=number, code=error.code, message=error.message)
                 return
-        genesis = roots == (taken.params.genesis_shared, taken.params.genesis_outer)
+        genesis = roots == (taken.params.genesis.shared, taken.params.genesis.outer)
         # The view may be a block ahead of the events.
         known = genesis or taken.ledger.merge_of(*roots, number) is not None
         if known and self._retry_at.get(job, Seconds(0)) <= now:
-            records = taken.ledger.records_to(*roots, number, taken.params.slots)
+            records = taken.ledger.records_to(*roots, number, taken.params.role.slots)
             self._fetching[job] = self.on_bench(partial(self._base, taken, records, roots))
 
     def _base(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
@@ -152,7 +152,7 @@ class Claimant:
             return
         number = r.number
         ledger, round_ = taken.ledger, taken.ledger.rounds[number]
-        records = ledger.records_behind(round_, taken.params.slots)
+        records = ledger.records_behind(round_, taken.params.role.slots)
         place = Place(claim, r.state.attempt, _base_cid(taken, records))
         cheat = self.liar.cheat_of(claim, taken.cheat)
 
@@ -199,11 +199,11 @@ class Claimant:
         # What is revealed is signed for the coordinator too: the guard is asked again.
         bound = self._parts.guard.bind(_signed(claim, r), _promise(material, bound.nonce))
         opened = _reveal(material, bound)
-        if taken.params.witnesses:
+        if taken.params.role.witnesses:
             # Who could read the roots now could say that it had looked.
             opened = replace(opened, trace_cid="")
         sent = self._sender.submit(key, self._market.reveal(taken.ledger.id, r.number, act.slot, opened), act)
-        if sent and not taken.params.witnesses:
+        if sent and not taken.params.role.witnesses:
             self._announce(taken, r, material, now)
 
     def publish(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
@@ -218,7 +218,7 @@ class Claimant:
 
     def _announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
         """Tell the coordinator what is claimed, signed."""
-        said = (r.state.base, taken.params.transitions, now)
+        said = (r.state.base, taken.params.role.transitions, now)
         self._parts.announcer.announce(material, *said)
         if self.liar.signs_twice(material.claim, taken.cheat):
             first, *others = material.roots
@@ -251,7 +251,7 @@ class Claimant:
             return None
         del self._judging[claim]
         reports = self._reports[claim] = work.result()
-        last = last_chance(r.state.attest_ends, taken.params.attest_seconds, now)
+        last = last_chance(r.state.attest_ends, taken.params.role.attest_seconds, now)
         if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
             self._retry_at[claim] = Seconds(now + 1)
             return None
@@ -305,8 +305,8 @@ class Claimant:
         self._sender.submit(f"{key}/{attempt}", call, act)
 
     def _merging(self, taken: Taken, r: RoundView, claim: ClaimId, attempt: int) -> Callable[[], Trained]:
-        records = taken.ledger.records_behind(taken.ledger.rounds[r.number], taken.params.slots)
-        record = taken.ledger.rounds[r.number].record(taken.params.slots)
+        records = taken.ledger.records_behind(taken.ledger.rounds[r.number], taken.params.role.slots)
+        record = taken.ledger.rounds[r.number].record(taken.params.role.slots)
         base_cid = _base_cid(taken, records)
 
         def work() -> Trained:
@@ -340,7 +340,7 @@ class Claimant:
         behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
         if behind is None:
             return None
-        records = taken.ledger.records_behind(behind, taken.params.slots)
+        records = taken.ledger.records_behind(behind, taken.params.role.slots)
         carried = None
         if not material.is_merge:
             carried = PublicData(taken.job, self._parts.store).carried(taken.ledger, behind, material.slot)

@@ -114,7 +114,7 @@ def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State) -> Sta
 
 def settle(run: ClaimRun, place: Place, final: State, roots: Sequence[StateRoot], store: ContentStore) -> Material:
     """Store payload and trace; the claim's inputs and outputs by name."""
-    layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.payload_depth
+    layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.role.payload_depth
     out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
     payload_cid = store_payload(run.job, store, payload_of(run.job, final))
     trace_cid = store.put(b"".join(roots))

@@ -154,9 +154,9 @@ def ahead(view: JobView, me: Self, sent: frozenset[Act]) -> list[Act]:
     acts at once.
     """
     found: list[Act] = []
-    able = me.free >= view.params.slot_stake and me.fit and not me.draining
+    able = me.free >= view.params.role.slot_stake and me.fit and not me.draining
     if able and _startable(view) and _holds(view, view.job.started, me):
-        nobody = tuple(Claim(slot=s) for s in range(view.params.slots))
+        nobody = tuple(Claim(slot=s) for s in range(view.params.role.slots))
         slot = slot_to_join(view, RoundView(view.job.started, Round(), Phase.JOINING, nobody), me)
         found += [] if slot is None else [Act(Do.JOIN, view.job.started, slot)]
     for r in view.rounds:
@@ -187,7 +187,7 @@ def remember(possible: Sequence[Act], since: Mapping[Act, Seconds], now: Seconds
 def rank(view: JobView, me: Self) -> int:
     """The worker's place in line: its slot in the latest round that it joined, else its place among all."""
     held = (r.slots_of(me.address) for r in reversed(view.rounds))
-    return next((slots[0] for slots in held if slots), me.place % view.params.slots)
+    return next((slots[0] for slots in held if slots), me.place % view.params.role.slots)
 
 
 def base_of(view: JobView, number: int) -> Roots:
@@ -196,7 +196,7 @@ def base_of(view: JobView, number: int) -> Roots:
     if r is not None and r.phase != Phase.VOID:
         return r.state.base, r.state.outer
     if before is None:
-        return view.params.genesis_shared, view.params.genesis_outer
+        return view.params.genesis.shared, view.params.genesis.outer
     if before.phase == Phase.FAILED:
         return before.state.base, before.state.outer
     return before.state.next_shared, before.state.next_outer
@@ -208,7 +208,7 @@ def slot_to_join(view: JobView, r: RoundView, me: Self) -> int | None:
     before = view.round(r.number - 1)
     own = before.slots_of(me.address) if before else []
     taken = [s for s, c in enumerate(before.claims) if c.status != ClaimStatus.NONE] if before else []
-    slots = view.params.slots
+    slots = view.params.role.slots
 
     def preference(s: int) -> tuple[bool, bool, int]:
         return s not in own, s in taken, (s - me.place) % slots
@@ -226,7 +226,7 @@ def owes(view: JobView, account: Address) -> bool:
 def stake_wanted(params: JobParams) -> Wei:
     """Free stake with which a worker is never short: a claim and, should it succeed the aggregator, a merge in every
     round in flight, backed for all that may start on it."""
-    return Wei(params.max_lead * (params.slot_stake + params.merge_stake) + backing.stake(params))
+    return Wei(params.schedule.max_lead * (params.role.slot_stake + params.merge.stake) + backing.stake(params))
 
 
 def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
@@ -236,7 +236,7 @@ def _round_acts(view: JobView, r: RoundView, me: Self) -> list[Act]:
 
 def _audit_acts(view: JobView, r: RoundView, own: Sequence[int]) -> list[Act]:
     """Have witnesses drawn; show one's list of state roots once none of them can copy from it."""
-    if not view.params.witnesses or r.phase not in (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD):
+    if not view.params.role.witnesses or r.phase not in (Phase.ATTESTING, Phase.FREEZING, Phase.MERGING, Phase.LEAD):
         return []
     status = AuditStatus.NONE if r.audit is None else r.audit.status
     if r.audit is not None and status == AuditStatus.DRAWN:
@@ -255,10 +255,10 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.JOINING:
         if me.draining:
             # INVARIANT: a slot is given back while others have half of the window left to take it.
-            late = view.now >= r.state.join_ends - view.params.join_seconds // 2
+            late = view.now >= r.state.join_ends - view.params.windows.join_seconds // 2
             return [] if late else [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
-        able = me.fit and not own and me.free >= view.params.slot_stake
+        able = me.fit and not own and me.free >= view.params.role.slot_stake
         slot = slot_to_join(view, r, me) if able else None
         if slot is None:
             return []
@@ -279,7 +279,7 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.MERGING:
         if r.merge_turns_over:
             return [Act(Do.FINALIZE, r.number)]
-        left = me.free - view.params.merge_stake
+        left = me.free - view.params.merge.stake
         if r.merger != me.address or left < 0:
             return []
         rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
@@ -304,7 +304,7 @@ def _releasable(view: JobView, r: RoundView) -> bool:
 
 
 def _final(view: JobView, r: RoundView) -> bool:
-    over = view.now >= r.state.merged_at + view.params.challenge_seconds
+    over = view.now >= r.state.merged_at + view.params.windows.challenge_seconds
     return over and r.state.open_games == 0 and r.number == view.job.settled
 
 
@@ -314,11 +314,11 @@ def _holds(view: JobView, number: int, me: Self) -> bool:
 
 def _startable(view: JobView) -> bool:
     job, params = view.job, view.params
-    if job.status != JobStatus.ACTIVE or job.started >= params.rounds or job.failed > params.max_fail:
+    if job.status != JobStatus.ACTIVE or job.started >= params.schedule.rounds or job.failed > params.schedule.max_fail:
         return False
     # INVARIANT: what a game on voided work argues about stands still until the game is over; a merge's stake covers the
     # pay of every round that its conviction would void.
-    if job.started - job.settled >= params.max_lead or job.lingering or _unbacked(view):
+    if job.started - job.settled >= params.schedule.max_lead or job.lingering or _unbacked(view):
         return False
     before = view.round(job.started - 1)
     return job.started == 0 or (before is not None and before.phase in (Phase.LEAD, Phase.FINAL, Phase.FAILED))
@@ -333,7 +333,7 @@ def _unbacked(view: JobView) -> list[int]:
 
 def _backing(view: JobView, me: Self) -> list[Act]:
     """Back one's own merges where they keep the next round from starting, if one's stake reaches."""
-    if view.job.status != JobStatus.ACTIVE or view.job.started >= view.params.rounds:
+    if view.job.status != JobStatus.ACTIVE or view.job.started >= view.params.schedule.rounds:
         return []
     found, free = [], int(me.free)
     for number in _unbacked(view):
@@ -350,6 +350,10 @@ def _backing(view: JobView, me: Self) -> list[Act]:
 
 def _finished(view: JobView) -> bool:
     job, params = view.job, view.params
-    more = job.status == JobStatus.ACTIVE and job.started < params.rounds and job.failed <= params.max_fail
+    more = (
+        job.status == JobStatus.ACTIVE
+        and job.started < params.schedule.rounds
+        and job.failed <= params.schedule.max_fail
+    )
     live = (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
     return job.status in live and not more and job.settled == job.started

@@ -43,9 +43,9 @@ class Handover:
         params, now = view.params, view.now
         claim = claim_id(view.id, r.number, r.state.attempt, receipt.who)
         # INVARIANT: what is not on chain by half of the window is sent by who gave it, whoever else has it.
-        if own_way(r.state.attest_ends, params.attest_seconds, now):
+        if own_way(r.state.attest_ends, params.role.attest_seconds, now):
             return False
-        if params.aggregator == ZERO_ADDRESS or claim in self._kept:
+        if params.merge.aggregator == ZERO_ADDRESS or claim in self._kept:
             return False
         if claim not in self._given and self._again_at.get(claim, now) <= now:
             self._given[claim] = self._taker.give(view.id, r.number, r.state.attempt, receipt, now)

@@ -50,18 +50,18 @@ def _look_at_round(
     merger, over = ZERO_ADDRESS, False
     if phase == Phase.MERGING:
         merger = market.merger_of(ledger.id, number, block)
-        turn = state.turn + (now - state.merge_opens) // params.merge_seconds
+        turn = state.turn + (now - state.merge_opens) // params.merge.turn_seconds
         over = turn > state.mask.bit_count()
     claims = tuple(
         Claim(ledger.id, worker, status, round=number, attempt=r.attempt, slot=slot)
-        for slot in range(params.slots)
+        for slot in range(params.role.slots)
         for worker, status in [r.holders.get(slot, (ZERO_ADDRESS, ClaimStatus.NONE))]
     )
     merge = r.merge
     merged_by = merge.worker if phase == Phase.LEAD and merge is not None else ZERO_ADDRESS
     audit = ledger.audits.get(audit_id(ledger.id, number, r.attempt))
     unpublished = frozenset(slot for slot, claim in r.claims.items() if claim.trace_cid == "")
-    slots = {claim_id(ledger.id, number, r.attempt, slot): slot for slot in range(params.slots)}
+    slots = {claim_id(ledger.id, number, r.attempt, slot): slot for slot in range(params.role.slots)}
     # What is no slot's of this attempt is a merge's, or a slot's of an earlier one.
     locks = frozenset(slots.get(claim, MERGE_SLOT) for claim, at in idle.items() if at == number)
     return RoundView(

@@ -428,11 +428,11 @@ class Worker:
         if taken.funds_at is not None and self._now < taken.funds_at:
             return
         # A liar expects to lose a claim's stake, and goes on.
-        spare = taken.params.slot_stake if taken.cheat else 0
+        spare = taken.params.role.slot_stake if taken.cheat else 0
         short = max(0, decide.stake_wanted(taken.params) + spare - self._free)
         token = self.parts.contracts.token
         amount = Wei(min(short, token.balance_of(self._me)))
-        covered, least = self._free + amount, taken.params.slot_stake + taken.params.merge_stake
+        covered, least = self._free + amount, taken.params.role.slot_stake + taken.params.merge.stake
         # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
         if covered < least:
             told, taken.funds_at = taken.funds_at is not None, Seconds(self._now + pace.AGAIN_SECONDS)
@@ -460,14 +460,14 @@ class Worker:
         if fit and not taken.staked and not self._draining.is_set():
             self._stake(taken)
         fit = fit and taken.staked
-        place = self._ledger.place(self._me, frozenset({taken.params.aggregator}))
+        place = self._ledger.place(self._me, frozenset({taken.params.merge.aggregator}))
         me = Self(
             self._me, self._free, place, self._draining.is_set() or not taken.joins, self._claimant.ready(taken), fit,
             self._claimant.base_held(taken),
         )  # fmt: skip
         possible = decide.acts(view, me)
         taken.since = decide.remember(possible, taken.since, self._now)
-        aggregated = view.params.aggregator != ZERO_ADDRESS
+        aggregated = view.params.merge.aggregator != ZERO_ADDRESS
         for act in decide.due(possible, taken.since, self._now, decide.rank(view, me), aggregated):
             self._do(taken, view, act)
         for act in decide.ahead(view, me, self._sender.acts()):

@@ -19,50 +19,116 @@ interface IJobMarket {
 
     enum ClaimStatus { None, Joined, Committed, Revealed, Accepted, Excluded, Absent, Final, Convicted, Void }
 
+    /// @notice What a job fixes for ever, in groups; its hash is part of the JobId.
+    /// @dev Fields at values that are refused today are there so that no id moves when they are allowed (JobRules says which).
+    /// @param roles One to four kinds of slots. Slots are numbered through: the first role's come first.
     struct JobParams {
-        bytes32 specDigest;
+        SpecRef spec;
+        Genesis genesis;
+        RoundSchedule schedule;
+        Windows windows;
+        Merging merge;
+        Pricing prices;
+        Role[] roles;
+    }
+
+    /// @param digest SHA-256 of the spec's one block: the digest in its CID.
+    /// @param profile, opset The arithmetic that the Programs are in, and the kinds of ops that they may have.
+    struct SpecRef {
+        bytes32 digest;
+        uint16 profile;
+        uint16 opset;
+    }
+
+    /// @param sharedDepth b: depth of the shared and of the outer subtree.
+    struct Genesis {
+        bytes32 shared;
+        bytes32 outer;
+        uint8 sharedDepth;
+    }
+
+    /// @param maxLead Rounds that may run ahead of the last settled one, this one counted.
+    /// @param maxFail More failed rounds than this end the job.
+    /// @param baseLag d: round r starts from the merge of round r - d. Today 1.
+    struct RoundSchedule {
+        uint32 rounds;
+        uint16 maxLead;
+        uint16 maxFail;
+        uint8 baseLag;
+    }
+
+    /// @param challengeSeconds From the reveal (or merge) of a claim: how long games may be opened on it.
+    /// @param answerSeconds Within which a demand for data must be answered.
+    /// @param auditSeconds A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal.
+    /// @param clockSeconds T of each side's clock in a game.
+    /// @param stepSeconds tau: what every further game that the defender has open, on whatever claims, adds to its clock.
+    struct Windows {
+        uint32 joinSeconds;
+        uint32 challengeSeconds;
+        uint32 answerSeconds;
+        uint32 auditSeconds;
+        uint32 clockSeconds;
+        uint32 stepSeconds;
+    }
+
+    /// @param turnSeconds Of each merge turn: the aggregator's, then each accepted slot owner's.
+    /// @param aggregator Merges first; 0: nobody does.
+    struct Merging {
+        bytes32 program;
+        address aggregator;
+        uint32 turnSeconds;
+        uint128 price;
+        uint128 stake;
+    }
+
+    /// @param bond What a challenger locks for each game, beside the price of gas.
+    /// @param gasPrice Tokens for one gas at the cap.
+    /// @param feeCap The cap, wei for one gas: above it gas costs no more than at it.
+    struct Pricing {
+        uint128 bond;
+        uint128 witnessStake;
+        uint128 gasPrice;
+        uint64 feeCap;
+    }
+
+    /// @notice What the slots of one kind do and earn.
+    /// @param datasetRoot tensor_root of the i32 tensor of dims (datasetRows, rowLength) that the role's slots draw from.
+    /// @param zeroPayload The payload root that stands in the merge for a slot without an accepted claim.
+    /// @param carryDepth Depth of the carry. Today sharedDepth.
+    /// @param payloadDepth p: depth of one payload subtree.
+    /// @param carry 0: nothing of a worker's own state survives a round; 1: the carry, published with the payload.
+    /// @param carryPeriod Rounds after which a carry is zero again. Today 0: never.
+    /// @param merged Whether the merge reads the role's payloads. Today it does.
+    /// @param innerSteps H.
+    /// @param minSlots Fewer accepted claims than this fail the round.
+    /// @param slotPrice Also the fine for not revealing.
+    /// @param witnesses Drawn of every round, for this role's slots.
+    /// @param inboxLag l: a slot reads the accepted payloads of role `inboxRole` in round r - l. Today 0: of none.
+    struct Role {
         bytes32 stepProgram;
         bytes32 encodeProgram;
-        bytes32 mergeProgram;
         bytes32 datasetRoot;
         uint32 datasetRows;
         uint32 rowLength;
-        bytes32 genesisShared;
-        bytes32 genesisOuter;
         bytes32 zeroCarry;
         bytes32 zeroPayload;
-        uint8 sharedDepth;
+        uint8 carryDepth;
         uint8 payloadDepth;
+        uint8 carry;
+        uint32 carryPeriod;
+        bool merged;
         uint32 innerSteps;
-        uint32 rounds;
         uint16 slots;
         uint16 minSlots;
-        uint16 maxLead;
-        uint16 maxFail;
-        uint32 joinSeconds;
         uint32 trainSeconds;
         uint32 revealSeconds;
         uint32 attestSeconds;
-        uint32 mergeSeconds;
-        uint32 challengeSeconds;
-        uint32 clockSeconds;
-        uint32 stepSeconds;
         uint128 slotPrice;
-        uint128 mergePrice;
         uint128 slotStake;
-        uint128 mergeStake;
-        uint128 bond;
-        address aggregator;
-        uint16 profile;
-        uint16 opset;
         uint16 witnesses;
-        uint32 auditSeconds;
         uint128 witnessFee;
-        uint128 witnessStake;
-        uint32 answerSeconds;
-        uint128 gasPrice;
-        uint64 feeCap;
-        uint8 carry;
+        uint8 inboxRole;
+        uint8 inboxLag;
     }
 
     /// @param started Rounds started so far, voided ones not counted: the next round's number.

@@ -2,7 +2,6 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
-import {Terms} from "./Terms.sol";
 
 /// @title Ids
 /// @notice Identity is content: every id is the hash of what it names (docs/protocol.md, section 4).
@@ -13,8 +12,9 @@ library Ids {
         keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
     bytes32 private constant RECEIPT = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
 
-    function job(address requester, uint256 nonce, IJobMarket.JobParams memory params) internal view returns (bytes32) {
-        return keccak256(abi.encode(block.chainid, address(this), requester, nonce, Terms.hash(params)));
+    /// @param specHash keccak(abi.encode(JobParams)).
+    function job(address requester, uint256 nonce, bytes32 specHash) internal view returns (bytes32) {
+        return keccak256(abi.encode(block.chainid, address(this), requester, nonce, specHash));
     }
 
     function claim(bytes32 jobId, uint32 round, uint32 attempt, uint32 slot) internal pure returns (bytes32) {

@@ -35,68 +35,83 @@ library JobRules {
     /// @param inclusion Seconds within which the chain takes a transaction.
     /// @param censor Seconds for which one may be held back.
     function check(IJobMarket.JobParams memory p, uint256 unbondSeconds, uint256 inclusion, uint256 censor) internal pure {
-        _require(p.profile == 1 && p.opset == 1, "profile");
-        _require(p.stepProgram != 0 && p.encodeProgram != 0 && p.mergeProgram != 0, "programs");
-        _require(p.datasetRows > 0 && p.rowLength > 0 && p.rowLength <= MAX_ROW, "dataset");
-        _require(p.slots <= MAX_SLOTS && p.minSlots > 0 && p.minSlots <= p.slots, "slots");
+        // Of what may come, jobs of today have one role whose payloads are merged, and start from the merge just before.
+        _require(p.roles.length == 1 && p.roles[0].merged, "roles");
+        _require(p.schedule.baseLag == 1, "baseLag");
+        _require(p.roles[0].inboxRole == 0 && p.roles[0].inboxLag == 0, "inbox");
+        IJobMarket.Role memory role = p.roles[0];
+        IJobMarket.Windows memory windows = p.windows;
+        IJobMarket.Pricing memory prices = p.prices;
+        _require(p.spec.profile == 1 && p.spec.opset == 1, "profile");
+        _require(role.stepProgram != 0 && role.encodeProgram != 0 && p.merge.program != 0, "programs");
+        _require(role.datasetRows > 0 && role.rowLength > 0 && role.rowLength <= MAX_ROW, "dataset");
+        _require(role.slots <= MAX_SLOTS && role.minSlots > 0 && role.minSlots <= role.slots, "slots");
         // The clock of a state is an i32: the last step of the last round must fit.
-        _require(p.rounds > 0 && p.innerSteps > 0 && uint256(p.innerSteps) * p.rounds <= MAX_STEPS, "rounds");
-        _require(p.maxLead > 0 && p.maxLead <= MAX_LEAD, "maxLead");
+        _require(
+            p.schedule.rounds > 0 && role.innerSteps > 0
+                && uint256(role.innerSteps) * p.schedule.rounds <= MAX_STEPS,
+            "rounds"
+        );
+        _require(p.schedule.maxLead > 0 && p.schedule.maxLead <= MAX_LEAD, "maxLead");
         // INVARIANT: a merge's payload half is at least as deep as its base half, or it could not hold it.
         _require(
-            p.sharedDepth <= MAX_DEPTH && p.payloadDepth <= MAX_DEPTH
-                && p.payloadDepth + Merkle.depthOf(p.slots) >= p.sharedDepth,
+            p.genesis.sharedDepth <= MAX_DEPTH && role.payloadDepth <= MAX_DEPTH
+                && role.carryDepth == p.genesis.sharedDepth
+                && role.payloadDepth + Merkle.depthOf(role.slots) >= p.genesis.sharedDepth,
             "depths"
         );
         _require(
-            _isWindow(p.joinSeconds, inclusion) && _isWindow(p.trainSeconds, inclusion)
-                && _isWindow(p.revealSeconds, inclusion) && _isWindow(p.attestSeconds, inclusion)
-                && _isWindow(p.mergeSeconds, inclusion) && _isWindow(p.challengeSeconds, inclusion),
+            _isWindow(windows.joinSeconds, inclusion) && _isWindow(role.trainSeconds, inclusion)
+                && _isWindow(role.revealSeconds, inclusion) && _isWindow(role.attestSeconds, inclusion)
+                && _isWindow(p.merge.turnSeconds, inclusion) && _isWindow(windows.challengeSeconds, inclusion),
             "windows"
         );
         // INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A clock covers every
         // move of a game on this chain, and its steps are small against it.
         _require(
-            p.clockSeconds >= clockFloor(inclusion, censor) && p.clockSeconds <= MAX_WINDOW && p.stepSeconds > 0
-                && CLOCK_STEPS * uint256(p.stepSeconds) <= p.clockSeconds,
+            windows.clockSeconds >= clockFloor(inclusion, censor) && windows.clockSeconds <= MAX_WINDOW && windows.stepSeconds > 0
+                && CLOCK_STEPS * uint256(windows.stepSeconds) <= windows.clockSeconds,
             "clocks"
         );
         // INVARIANT: unbonding takes longer than a challenge window and both clocks.
-        _require(uint256(p.challengeSeconds) + 2 * uint256(p.clockSeconds) <= unbondSeconds, "unbonding");
-        _require(p.feeCap > 0 && p.feeCap <= Prices.MAX_FEE_CAP, "gas");
+        _require(uint256(windows.challengeSeconds) + 2 * uint256(windows.clockSeconds) <= unbondSeconds, "unbonding");
+        _require(prices.feeCap > 0 && prices.feeCap <= Prices.MAX_FEE_CAP, "gas");
         // INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers every fine; who
         // can stake on a slot can stake on a merge.
         _require(
-            p.slotStake > 0 && p.slotStake >= Prices.stakeFloor(p.slotPrice, p.gasPrice) && p.mergeStake > 0
-                && p.mergeStake >= Prices.stakeFloor(p.mergePrice, p.gasPrice)
-                && p.mergeStake <= MERGE_SLOTS * uint256(p.slotStake),
+            role.slotStake > 0 && role.slotStake >= Prices.stakeFloor(role.slotPrice, prices.gasPrice) && p.merge.stake > 0
+                && p.merge.stake >= Prices.stakeFloor(p.merge.price, prices.gasPrice)
+                && p.merge.stake <= MERGE_SLOTS * uint256(role.slotStake),
             "stakes"
         );
         // INVARIANT: a false challenge costs at least the step that answers it.
-        _require(p.bond > 0 && p.bond >= Prices.bondFloor(p.slotPrice, p.innerSteps), "bond");
+        _require(prices.bond > 0 && prices.bond >= Prices.bondFloor(role.slotPrice, role.innerSteps), "bond");
         // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         _require(
-            (p.slotStake | p.mergeStake | p.witnessStake) <= type(uint88).max
-                && Prices.dearestRowBond(p.bond, p.gasPrice, rowLeaves(p.rowLength)) <= type(uint88).max,
+            (role.slotStake | p.merge.stake | prices.witnessStake) <= type(uint88).max
+                && Prices.dearestRowBond(prices.bond, prices.gasPrice, rowLeaves(role.rowLength)) <= type(uint88).max,
             "locks"
         );
         // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses
         // that convicts itself to take it along; who was drawn has spoken before the claim can no longer be challenged.
         _require(
-            p.witnesses == 0
-                || (p.witnesses <= MAX_WITNESSES && p.witnessFee > 0
-                    && p.witnessStake >= Prices.witnessFloor(p.witnessFee)
-                    && 2 * uint256(p.witnessStake) < p.slotStake && _isWindow(p.auditSeconds, inclusion)
-                    && p.challengeSeconds
-                        >= uint256(p.revealSeconds) + p.attestSeconds + 3 * uint256(p.auditSeconds)),
+            role.witnesses == 0
+                || (role.witnesses <= MAX_WITNESSES && role.witnessFee > 0
+                    && prices.witnessStake >= Prices.witnessFloor(role.witnessFee)
+                    && 2 * uint256(prices.witnessStake) < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
+                    && windows.challengeSeconds
+                        >= uint256(role.revealSeconds) + role.attestSeconds + 3 * uint256(windows.auditSeconds)),
             "witnesses"
         );
         // INVARIANT: a row that somebody holds can be posted in time, however long it is.
         _require(
-            _isWindow(p.answerSeconds, inclusion) && p.answerSeconds >= answerFloor(p.rowLength, inclusion), "answers"
+            _isWindow(windows.answerSeconds, inclusion) && windows.answerSeconds >= answerFloor(role.rowLength, inclusion), "answers"
         );
         // INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
-        _require(p.carry == 0 || (p.carry == 1 && p.payloadDepth == p.sharedDepth), "carry");
+        _require(
+            role.carryPeriod == 0 && (role.carry == 0 || (role.carry == 1 && role.payloadDepth == p.genesis.sharedDepth)),
+            "carry"
+        );
     }
 
     /// @notice The most leaves that hold words of one row.
@@ -111,7 +126,8 @@ library JobRules {
 
     /// @notice The pay of one round in which everybody is paid.
     function roundPay(IJobMarket.JobParams memory p) internal pure returns (uint256) {
-        return uint256(p.slots) * p.slotPrice + p.mergePrice + uint256(p.witnesses) * p.witnessFee;
+        IJobMarket.Role memory role = p.roles[0];
+        return uint256(role.slots) * role.slotPrice + p.merge.price + uint256(role.witnesses) * role.witnessFee;
     }
 
     /// @notice The shortest clock: each move of a game in its time, and one of them held back.

@@ -12,7 +12,6 @@ import {
     CommitmentMismatch,
     EscrowTooLow,
     GamesOpen,
-    JobUnfinished,
     NoSuchSlot,
     NotBacked,
     NotSlotOwner,
@@ -43,9 +42,7 @@ library Rounds {
     uint256 private constant SEAL_BLOCKS = 256;
     /// @dev Bytes of a CID: what a stranger stores in a log is bounded.
     uint256 internal constant MAX_CID = 128;
-    /// @dev Of a void job's deposit, to who had it voided; the rest is burned.
-    uint256 private constant PROVER_PERCENT = 30;
-    address private constant BURN = 0x000000000000000000000000000000000000dEaD;
+    address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     /// @notice Everything that the market stores.
     struct Book {
@@ -68,7 +65,7 @@ library Rounds {
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
         // INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
-        if (r != j.started || r >= p.rounds || j.failed > p.maxFail || r - j.settled >= p.maxLead) {
+        if (r != j.started || r >= p.schedule.rounds || j.failed > p.schedule.maxFail || r - j.settled >= p.schedule.maxLead) {
             revert RoundNotStartable(r);
         }
         // INVARIANT: what a game on voided work argues about stands still until the game is over.
@@ -80,7 +77,7 @@ library Rounds {
         delete b.rounds[jobId][r];
         ro.phase = IJobMarket.Phase.Joining;
         ro.attempt = j.attempt;
-        ro.joinEnds = uint64(block.timestamp + p.joinSeconds);
+        ro.joinEnds = uint64(block.timestamp + p.windows.joinSeconds);
         ro.base = base;
         ro.outer = outer;
         j.started = r + 1;
@@ -90,8 +87,9 @@ library Rounds {
 
     function seal(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
+        IJobMarket.Role memory role = p.roles[0];
         if (ro.seedBlock == 0) {
-            if (ro.joined < p.minSlots) return _fail(b, vault, jobId, r, ro);
+            if (ro.joined < role.minSlots) return _fail(b, vault, jobId, r, ro);
             return _closeRoster(jobId, r, ro);
         }
         if (block.number <= ro.seedBlock) revert TooEarly(uint256(ro.seedBlock) + 1);
@@ -99,7 +97,7 @@ library Rounds {
         if (block.number > ro.seedBlock + SEAL_BLOCKS) return _fail(b, vault, jobId, r, ro);
 
         ro.seed = Ids.seed(blockhash(ro.seedBlock), jobId, r, ro.attempt);
-        setWindows(ro, block.timestamp + p.trainSeconds, p.revealSeconds, p.attestSeconds);
+        setWindows(ro, block.timestamp + role.trainSeconds, role.revealSeconds, role.attestSeconds);
         b.baseFees = Prices.push(b.baseFees, block.basefee);
 
         emit IJobMarket.Sealed(jobId, r, ro.seed);
@@ -118,7 +116,7 @@ library Rounds {
             IJobMarket.Receipt calldata given = receipts[i];
             // INVARIANT: the first receipt of each counts, and no other.
             if ((ro.spoke >> given.who) & 1 == 1) revert AlreadyDone();
-            address account = _speaker(b, witnesses, jobId, r, p, ro, given.who);
+            address account = _speaker(b, witnesses, jobId, r, p.roles[0], ro, given.who);
             _requireSigned(vault, account, Ids.receipt(jobId, r, ro.attempt, given.who, given.mask), given.signature);
 
             ro.spoke |= uint256(1) << given.who;
@@ -138,29 +136,34 @@ library Rounds {
         IJobMarket.Body[] calldata bodies
     ) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Freezing);
-        (uint256 mask, bytes32[] memory payloads) = _accepted(b, availability, jobId, r, p, ro, bodies);
+        (uint256 mask, bytes32[] memory payloads) = _accepted(b, availability, jobId, r, p.roles[0], ro, bodies);
         uint16 accepted = Receipts.count(mask);
-        if (accepted < p.minSlots) return _fail(b, vault, jobId, r, ro);
+        if (accepted < p.roles[0].minSlots) return _fail(b, vault, jobId, r, ro);
 
         // INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
         ro.mergeIn = States.mergeIn(
-            ro.base, ro.outer, payloads, States.maskTensor(mask, p.slots), p.sharedDepth, p.payloadDepth
+            ro.base,
+            ro.outer,
+            payloads,
+            States.maskTensor(mask, p.roles[0].slots),
+            p.genesis.sharedDepth,
+            p.roles[0].payloadDepth
         );
         ro.mask = mask;
         ro.accepted = accepted;
         ro.phase = IJobMarket.Phase.Merging;
         ro.mergeOpens = uint64(block.timestamp);
-        ro.turn = p.aggregator != address(0) && !b.barred[jobId][p.aggregator] ? 0 : 1;
+        ro.turn = p.merge.aggregator != address(0) && !b.barred[jobId][p.merge.aggregator] ? 0 : 1;
 
         emit IJobMarket.Frozen(jobId, r, ro.mergeIn, mask);
 
-        for (uint32 s = 0; s < p.slots; s++) {
+        for (uint32 s = 0; s < p.roles[0].slots; s++) {
             (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             if (c.status == IJobMarket.ClaimStatus.Revealed) {
                 c.status =
                     (mask >> s) & 1 == 1 ? IJobMarket.ClaimStatus.Accepted : IJobMarket.ClaimStatus.Excluded;
             } else if (c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed) {
-                _absent(vault, claimId, c, p.slotPrice);
+                _absent(vault, claimId, c, p.roles[0].slotPrice);
             }
         }
     }
@@ -177,7 +180,7 @@ library Rounds {
         }
         // INVARIANT: final iff the challenge window is over, no game is open and the base is final.
         if (ro.phase != IJobMarket.Phase.Lead || r != j.settled) revert WrongPhase(jobId, r);
-        if (block.timestamp < ro.mergedAt + p.challengeSeconds) revert TooEarly(ro.mergedAt + p.challengeSeconds);
+        if (block.timestamp < ro.mergedAt + p.windows.challengeSeconds) revert TooEarly(ro.mergedAt + p.windows.challengeSeconds);
         if (ro.openGames != 0) revert GamesOpen(ro.openGames);
 
         ro.phase = IJobMarket.Phase.Final;
@@ -185,16 +188,16 @@ library Rounds {
         emit IJobMarket.RoundFinal(jobId, r);
 
         uint256 paid = 0;
-        for (uint32 s = 0; s < p.slots; s++) {
+        for (uint32 s = 0; s < p.roles[0].slots; s++) {
             (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
             if (c.status == IJobMarket.ClaimStatus.Accepted) {
-                paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.slotPrice);
+                paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
             } else if (c.status == IJobMarket.ClaimStatus.Excluded) {
                 giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Final);
             }
         }
-        paid += _pay(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Final, p.mergePrice);
+        paid += _pay(vault, ro.mergeClaim, b.claims[ro.mergeClaim], IJobMarket.ClaimStatus.Final, p.merge.price);
         j.paid += uint128(paid);
         _settle(b, jobId, j);
     }
@@ -222,54 +225,29 @@ library Rounds {
         _settle(b, jobId, j);
     }
 
-    function finish(Book storage b, IStakeVault vault, bytes32 jobId) external {
-        IJobMarket.Job storage j = b.jobs[jobId];
-        IJobMarket.JobParams memory p = params(b, jobId);
-        bool voided = j.status == IJobMarket.JobStatus.Void;
-        bool active = j.status == IJobMarket.JobStatus.Active;
-        if (!active && j.status != IJobMarket.JobStatus.Cancelled && !voided) revert WrongJobStatus(jobId);
-        bool startable = active && j.started < p.rounds && j.failed <= p.maxFail;
-        if (startable || j.settled != j.started) revert JobUnfinished();
-        uint256 left = j.deposit;
-
-        j.status = IJobMarket.JobStatus.Done;
-        j.deposit = 0;
-        // INVARIANT: escrow = paid + refunded + fees still due, exactly.
-        uint256 refund = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
-        // INVARIANT: what a void job's deposit has not paid goes to the prover and is burned, never to the requester.
-        j.refunded += uint128(refund);
-        vault.credit(j.requester, voided ? refund : refund + left);
-        if (voided) {
-            uint256 toProver = left * PROVER_PERCENT / 100;
-            vault.credit(j.prover, toProver);
-            vault.credit(BURN, left - toProver);
-        }
-
-        emit IJobMarket.JobDone(jobId, j.paid, j.refunded, voided ? 0 : left);
-    }
-
     // -- workers, aggregator
 
     function join(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
-        if (slot >= p.slots) revert NoSuchSlot(slot);
+        IJobMarket.Role memory role = p.roles[0];
+        if (slot >= role.slots) revert NoSuchSlot(slot);
         (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
         if (c.worker != address(0)) revert SlotTaken(slot);
 
-        _write(c, jobId, r, ro.attempt, slot, p.innerSteps + 1);
+        _write(c, jobId, r, ro.attempt, slot, role.innerSteps + 1);
         ro.joined += 1;
 
         emit IJobMarket.Joined(jobId, r, slot, msg.sender);
 
-        vault.lock(msg.sender, claimId, p.slotStake);
-        if (ro.joined == p.slots) _closeRoster(jobId, r, ro);
+        vault.lock(msg.sender, claimId, role.slotStake);
+        if (ro.joined == role.slots) _closeRoster(jobId, r, ro);
     }
 
     function leave(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) =
             inPhase(b, jobId, r, IJobMarket.Phase.Joining);
         // INVARIANT: a slot is given back while others have half of the window left to take it.
-        if (block.timestamp >= ro.joinEnds - p.joinSeconds / 2) revert WrongPhase(jobId, r);
+        if (block.timestamp >= ro.joinEnds - p.windows.joinSeconds / 2) revert WrongPhase(jobId, r);
         (bytes32 claimId,) = ownClaim(b, jobId, r, ro, slot);
 
         delete b.claims[claimId];
@@ -313,7 +291,7 @@ library Rounds {
 
         emit IJobMarket.Merged(jobId, r, claimId, msg.sender, out, out2, checkpointCid);
 
-        vault.lock(msg.sender, claimId, p.mergeStake + rounds * JobRules.roundPay(p));
+        vault.lock(msg.sender, claimId, p.merge.stake + rounds * JobRules.roundPay(p));
     }
 
     function back(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint16 rounds) external {
@@ -361,7 +339,7 @@ library Rounds {
         else if (c.slot != MERGE) ro.spoke |= uint256(1) << c.slot;
         for (uint256 i = 0; i < refunds.length; i++) {
             // Gas is paid at what it costs now, capped.
-            refunds[i].amount = Prices.gasCost(refunds[i].amount, p.gasPrice, p.feeCap, block.basefee);
+            refunds[i].amount = Prices.gasCost(refunds[i].amount, p.prices.gasPrice, p.prices.feeCap, block.basefee);
         }
         vault.slash(claimId, owed, winners, refunds, j.requester);
     }
@@ -370,14 +348,15 @@ library Rounds {
 
     function onDrawn(Book storage b, bytes32 jobId, uint32 r, uint16 count) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
+        IJobMarket.Role memory role = p.roles[0];
         // INVARIANT: witnesses are drawn once a round, no more than the job pays.
-        if (ro.drawn || count > p.witnesses) revert AlreadyDone();
+        if (ro.drawn || count > role.witnesses) revert AlreadyDone();
 
         IJobMarket.Job storage j = b.jobs[jobId];
-        uint256 fees = count * p.witnessFee;
+        uint256 fees = count * role.witnessFee;
         // INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
-        uint256 rounds = (j.status == IJobMarket.JobStatus.Active ? p.rounds : j.started) - j.settled;
-        uint256 needed = fees + rounds * (uint256(p.slots) * p.slotPrice + p.mergePrice);
+        uint256 rounds = (j.status == IJobMarket.JobStatus.Active ? p.schedule.rounds : j.started) - j.settled;
+        uint256 needed = fees + rounds * (uint256(role.slots) * role.slotPrice + p.merge.price);
         uint256 left = uint256(j.escrow) - j.paid - j.refunded - j.feesDue;
         if (needed > left) revert EscrowTooLow(needed, left);
 
@@ -431,7 +410,7 @@ library Rounds {
         IJobMarket.Phase at = phaseOf(ro);
         if (at != IJobMarket.Phase.Attesting) return at;
         // Attesting is over when everybody who may has spoken.
-        uint16 duties = params(b, jobId).witnesses;
+        uint16 duties = params(b, jobId).roles[0].witnesses;
         bool all = Receipts.count(ro.spoke) == ro.revealed + ro.witnesses && (duties == 0 || ro.drawn);
         return all ? IJobMarket.Phase.Freezing : IJobMarket.Phase.Attesting;
     }
@@ -454,15 +433,16 @@ library Rounds {
 
     function mergerOf(Book storage b, bytes32 jobId, uint32 r) internal view returns (address merger) {
         IJobMarket.JobParams memory p = params(b, jobId);
+        IJobMarket.Role memory role = p.roles[0];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         if (ro.phase != IJobMarket.Phase.Merging) return address(0);
         uint256 turn = _turn(p, ro);
         if (turn == 0) {
-            merger = p.aggregator;
+            merger = p.merge.aggregator;
         } else {
-            uint256 first = uint256(ro.seed) % p.slots;
-            for (uint256 i = 0; i < p.slots && turn > 0; i++) {
-                uint256 s = (first + i) % p.slots;
+            uint256 first = uint256(ro.seed) % role.slots;
+            for (uint256 i = 0; i < role.slots && turn > 0; i++) {
+                uint256 s = (first + i) % role.slots;
                 if ((ro.mask >> s) & 1 == 0) continue;
                 turn -= 1;
                 (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, uint32(s));
@@ -543,7 +523,7 @@ library Rounds {
         view
         returns (bytes32 base, bytes32 outer)
     {
-        if (r == 0) return (p.genesisShared, p.genesisOuter);
+        if (r == 0) return (p.genesis.shared, p.genesis.outer);
         IJobMarket.Round storage previous = b.rounds[jobId][r - 1];
         if (previous.phase == IJobMarket.Phase.Failed) return (previous.base, previous.outer);
         if (previous.phase != IJobMarket.Phase.Lead && previous.phase != IJobMarket.Phase.Final) {
@@ -558,11 +538,11 @@ library Rounds {
         IWitnesses witnesses,
         bytes32 jobId,
         uint32 r,
-        IJobMarket.JobParams memory p,
+        IJobMarket.Role memory role,
         IJobMarket.Round storage ro,
         uint32 who
     ) private view returns (address account) {
-        if (who < p.slots) {
+        if (who < role.slots) {
             (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, who);
             if (c.status == IJobMarket.ClaimStatus.Revealed) account = c.worker;
         } else if (who >= Receipts.WITNESS && who - Receipts.WITNESS < ro.witnesses) {
@@ -589,16 +569,16 @@ library Rounds {
         IAvailability availability,
         bytes32 jobId,
         uint32 r,
-        IJobMarket.JobParams memory p,
+        IJobMarket.Role memory role,
         IJobMarket.Round storage ro,
         IJobMarket.Body[] calldata bodies
     ) private view returns (uint256 mask, bytes32[] memory payloads) {
-        payloads = new bytes32[](uint256(1) << Merkle.depthOf(p.slots));
-        bytes32 beyond = Merkle.zero(p.payloadDepth);
+        payloads = new bytes32[](uint256(1) << Merkle.depthOf(role.slots));
+        bytes32 beyond = Merkle.zero(role.payloadDepth);
         uint256 next = 0;
         for (uint32 s = 0; s < payloads.length; s++) {
-            payloads[s] = s < p.slots ? p.zeroPayload : beyond;
-            if (s >= p.slots) continue;
+            payloads[s] = s < role.slots ? role.zeroPayload : beyond;
+            if (s >= role.slots) continue;
             (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             if (c.status != IJobMarket.ClaimStatus.Revealed) continue;
             // INVARIANT: what is merged is what was revealed.
@@ -613,13 +593,14 @@ library Rounds {
 
     /// @dev The merge turn now: each lasts mergeSeconds.
     function _turn(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
-        return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.mergeSeconds;
+        return uint256(ro.turn) + (block.timestamp - ro.mergeOpens) / p.merge.turnSeconds;
     }
 
     /// @dev The checkpoint carries over. Nobody is paid, stakes return; a stake with open games returns when they are over.
     function _fail(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.JobParams memory p = params(b, jobId);
+        IJobMarket.Role memory role = p.roles[0];
         bool isSealed = ro.seed != 0;
 
         ro.phase = IJobMarket.Phase.Failed;
@@ -627,10 +608,10 @@ library Rounds {
 
         emit IJobMarket.RoundFailed(jobId, r);
 
-        for (uint32 s = 0; s < p.slots; s++) {
+        for (uint32 s = 0; s < role.slots; s++) {
             (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             bool silent = c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed;
-            if (silent && isSealed) _absent(vault, claimId, c, p.slotPrice);
+            if (silent && isSealed) _absent(vault, claimId, c, role.slotPrice);
             else if (_holdsStake(c.status) && c.openGames == 0) {
                 giveBack(vault, claimId, c, IJobMarket.ClaimStatus.Void);
             }
@@ -665,7 +646,7 @@ library Rounds {
             if (later.phase == IJobMarket.Phase.Failed) {
                 j.failed -= 1;
             } else {
-                uint256 fees = later.witnesses * uint256(p.witnessFee);
+                uint256 fees = later.witnesses * uint256(p.roles[0].witnessFee);
                 if (fees != 0) b.rewound[Draws.auditId(jobId, k, later.attempt)] = true;
                 // Duties are paid from the escrow: what they cost comes back to it.
                 j.escrow += uint128(fees);
@@ -688,7 +669,7 @@ library Rounds {
     /// @dev The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of its merge.
     function _worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
         uint256 claims = ro.mergeIn == 0 ? ro.committed : ro.revealed;
-        return claims * p.slotPrice + (ro.mergeClaim == 0 ? 0 : p.mergePrice);
+        return claims * p.roles[0].slotPrice + (ro.mergeClaim == 0 ? 0 : p.merge.price);
     }
 
     /// @dev Reverts unless every merge that round r would stand on answers for it.
@@ -785,11 +766,11 @@ library Rounds {
         IJobMarket.Round storage ro,
         bool pays
     ) private returns (uint256 paid) {
-        for (uint32 s = 0; s < p.slots; s++) {
+        for (uint32 s = 0; s < p.roles[0].slots; s++) {
             (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
-            paid += _end(vault, claimId, c, pays ? p.slotPrice : 0);
+            paid += _end(vault, claimId, c, pays ? p.roles[0].slotPrice : 0);
         }
-        if (ro.mergeClaim != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.mergePrice : 0);
+        if (ro.mergeClaim != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
     }
 
     function _end(IStakeVault vault, bytes32 claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {

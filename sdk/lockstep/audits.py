@@ -82,7 +82,7 @@ class PublicData:
         if not claim.is_merge:
             carried = self.carried(ledger, round_, claim.slot)
             return slot_run(self.job, base, round_.seed, round_.number, claim.slot, carried)
-        refs = round_.accepted(self.job.params.slots)
+        refs = round_.accepted(self.job.params.role.slots)
         payloads = [None if ref is None else self._accepted(ledger, round_, s, ref) for s, ref in enumerate(refs)]
         run = merge_run(self.job, base, payloads, round_.seed, round_.number)
         # INVARIANT: what is replayed starts at what the contract froze.
@@ -94,7 +94,7 @@ class PublicData:
 
     def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
         """What a slot starts from beside its base; a carry that cannot be had is computed again, round by round."""
-        behind = ledger.carry_behind(round_, slot) if self.job.params.carry else None
+        behind = ledger.carry_behind(round_, slot) if self.job.params.role.carry else None
         if behind is None:
             return None
         before, record = behind
@@ -115,7 +115,7 @@ class PublicData:
     def _fetched_base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
         """The base by CID or from stored payloads; if these are lost too, by replaying the merge and its slots."""
         try:
-            return base_checkpoint(self.job, self.store, ledger.records_behind(round_, self.job.params.slots))
+            return base_checkpoint(self.job, self.store, ledger.records_behind(round_, self.job.params.role.slots))
         except UNAVAILABLE:
             behind = ledger.merge_behind(round_)
             if behind is None:

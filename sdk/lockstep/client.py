@@ -32,10 +32,24 @@ from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.job_rules import ChainTimes, answer_floor, check_params
-from lockstep.protocol.jobs import NO_STATE, ZERO, JobParams, JobStatus, Phase
+from lockstep.protocol.jobs import (
+    NO_STATE,
+    ZERO,
+    Genesis,
+    JobParams,
+    JobStatus,
+    Merging,
+    Phase,
+    Pricing,
+    Role,
+    RoundSchedule,
+    SpecRef,
+    Windows,
+)
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
+from lockstep.protocol.validator import job_of
 from lockstep.quoting import SECONDS, Figures, figures_of
 from lockstep.storage import ContentStore, cid_of, cid_of_block, load_manifest, open_store, store_dataset
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
@@ -105,7 +119,7 @@ class Network:
         chain = self.contracts.market.chain_times()
         params = _params(job, spec, chain)
         check_params(params, self.contracts.vault.unbond_seconds(), chain)
-        check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
+        check_schedule(job.programs.step, job.programs.encode, job.programs.merge, job_of(params))
         return Quote(job, spec, params, chain)
 
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
@@ -177,7 +191,7 @@ class JobHandle:
         return {
             "job": self.id.hex(),
             "status": job.status.name.lower(),
-            "rounds": params.rounds,
+            "rounds": params.schedule.rounds,
             "started": job.started,
             "settled": job.settled,
             "failed": job.failed,
@@ -260,7 +274,7 @@ class JobHandle:
         convicted = sum(len(r.merged_and_convicted) for r in merged)
         # INVARIANT: a loss that a proof has shown to be false is in no mean.
         if convicted:
-            checkpoint = merged_again(job, self.net.store, [r.record_of_honest(job.params.slots) for r in merged])
+            checkpoint = merged_again(job, self.net.store, [r.record_of_honest(job.params.role.slots) for r in merged])
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
     def download(self, out: str | Path) -> Path:
@@ -290,8 +304,8 @@ class JobHandle:
             "chain_id": addresses.chain_id,
             "market": addresses.market,
             "programs": {k: v.root.hex() for k, v in _named(job.programs)},
-            "dataset_root": job.params.dataset_root.hex(),
-            "spec": job.params.spec_digest.hex(),
+            "dataset_root": job.params.role.dataset_root.hex(),
+            "spec": job.params.spec.digest.hex(),
             **source,
         }
         write_atomically(folder / "provenance.json", [(json.dumps(provenance, indent=2) + "\n").encode()])
@@ -368,49 +382,55 @@ def _params(job: TrainingJob, spec: Spec | None, chain: ChainTimes) -> JobParams
     start = job.genesis
     terms = job.terms
     return JobParams(
-        spec_digest=ZERO if spec is None else spec.digest,
-        step_program=Digest(step.root),
-        encode_program=Digest(encode.root),
-        merge_program=Digest(merge.root),
-        dataset_root=Digest(job.dataset.root),
-        dataset_rows=job.dataset.row_count,
-        row_length=job.dataset.row_tokens,
-        genesis_shared=NO_STATE if start is None else StateRoot(subtree_root(outputs[:quarter], start.shared)),
-        genesis_outer=NO_STATE if start is None else StateRoot(subtree_root(outputs[quarter:], start.outer)),
-        zero_carry=NO_STATE if start is None else StateRoot(_zero_root(carry)),
-        zero_payload=NO_STATE if start is None else StateRoot(_zero_root(payload)),
-        shared_depth=job.shared_depth,
-        payload_depth=job.payload_depth,
-        inner_steps=job.inner_steps,
-        rounds=job.rounds,
-        slots=job.slots,
-        min_slots=job.min_slots,
-        max_lead=terms.max_lead,
-        max_fail=terms.max_fail,
-        join_seconds=terms.join_seconds,
-        train_seconds=terms.train_seconds,
-        reveal_seconds=terms.reveal_seconds,
-        attest_seconds=terms.attest_seconds,
-        merge_seconds=terms.merge_seconds,
-        challenge_seconds=terms.challenge_seconds,
-        clock_seconds=terms.clock_seconds,
-        step_seconds=terms.step_seconds,
-        slot_price=terms.slot_price,
-        merge_price=terms.merge_price,
-        slot_stake=terms.slot_stake,
-        merge_stake=terms.merge_stake,
-        bond=terms.bond,
-        aggregator=job.aggregator,
-        profile=PROFILE,
-        opset=OPSET,
-        witnesses=terms.witnesses,
-        audit_seconds=terms.audit_seconds,
-        witness_fee=terms.witness_fee,
-        witness_stake=terms.witness_stake,
-        answer_seconds=max(terms.answer_seconds, answer_floor(job.dataset.row_tokens, chain.inclusion)),
-        gas_price=terms.gas_price,
-        fee_cap=terms.fee_cap,
-        carry=int(job.carry),
+        SpecRef(ZERO if spec is None else spec.digest, PROFILE, OPSET),
+        Genesis(
+            shared=NO_STATE if start is None else StateRoot(subtree_root(outputs[:quarter], start.shared)),
+            outer=NO_STATE if start is None else StateRoot(subtree_root(outputs[quarter:], start.outer)),
+            shared_depth=job.shared_depth,
+        ),
+        RoundSchedule(job.rounds, terms.max_lead, terms.max_fail),
+        Windows(
+            join_seconds=terms.join_seconds,
+            challenge_seconds=terms.challenge_seconds,
+            answer_seconds=max(terms.answer_seconds, answer_floor(job.dataset.row_tokens, chain.inclusion)),
+            audit_seconds=terms.audit_seconds,
+            clock_seconds=terms.clock_seconds,
+            step_seconds=terms.step_seconds,
+        ),
+        Merging(
+            Digest(merge.root),
+            job.aggregator,
+            turn_seconds=terms.merge_seconds,
+            price=terms.merge_price,
+            stake=terms.merge_stake,
+        ),
+        Pricing(terms.bond, terms.witness_stake, terms.gas_price, terms.fee_cap),
+        (
+            Role(
+                step_program=Digest(step.root),
+                encode_program=Digest(encode.root),
+                dataset_root=Digest(job.dataset.root),
+                dataset_rows=job.dataset.row_count,
+                row_length=job.dataset.row_tokens,
+                zero_carry=NO_STATE if start is None else StateRoot(_zero_root(carry)),
+                zero_payload=NO_STATE if start is None else StateRoot(_zero_root(payload)),
+                carry_depth=job.shared_depth,
+                payload_depth=job.payload_depth,
+                carry=int(job.carry),
+                carry_period=0,
+                merged=True,
+                inner_steps=job.inner_steps,
+                slots=job.slots,
+                min_slots=job.min_slots,
+                train_seconds=terms.train_seconds,
+                reveal_seconds=terms.reveal_seconds,
+                attest_seconds=terms.attest_seconds,
+                slot_price=terms.slot_price,
+                slot_stake=terms.slot_stake,
+                witnesses=terms.witnesses,
+                witness_fee=terms.witness_fee,
+            ),
+        ),
     )
 
 

@@ -49,7 +49,7 @@ class Asks:
         are more than the bond; one a job, and never for a row that somebody has demanded before.
         """
         since = self._since.setdefault(job, now)
-        if now < since + params.answer_seconds:
+        if now < since + params.windows.answer_seconds:
             return None
         if params.deposit * PROVER_PERCENT // 100 <= self._demands.row_bond_of(job, missing.row):
             return None

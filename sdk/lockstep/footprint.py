@@ -94,7 +94,7 @@ def of_program(program: Program) -> ProgramMemory:
 def worker(programs: Schedule, params: JobParams) -> Need:
     """Of who trains a slot, defends the claim, and merges where the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs, params)
-    payloads = params.slots * payload_bytes(programs)
+    payloads = params.role.slots * payload_bytes(programs)
     return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
 
 
@@ -106,7 +106,7 @@ def verifier(programs: Schedule, params: JobParams) -> Need:
 def aggregator(programs: Schedule, params: JobParams) -> Need:
     """Of who fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
-    payloads = params.slots * payload_bytes(programs)
+    payloads = params.role.slots * payload_bytes(programs)
     return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs, params), payloads))
 
 

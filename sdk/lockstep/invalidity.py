@@ -62,14 +62,14 @@ def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, 
 
     Raises the store's errors, and Mismatch if it holds other Programs than the job names.
     """
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     step, encode, merge = (
         _parts(store, spec, name, root)
         for name, root in zip(
-            validator.NAMES, (params.step_program, params.encode_program, params.merge_program), strict=True
+            validator.NAMES, (params.role.step_program, params.role.encode_program, params.merge.program), strict=True
         )
     )
-    return validator.find(Held(params, (step, encode, merge)))
+    return validator.find(Held(validator.job_of(params), (step, encode, merge)))
 
 
 def _parts(store: ContentStore, spec: Spec, name: str, root: bytes) -> Parts:

@@ -28,6 +28,7 @@ from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
+from lockstep.protocol.validator import job_of
 from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import Spec, load_program
 from lockstep.storage.dataset import Dataset, load_dataset
@@ -205,31 +206,31 @@ class Job:
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
         """Of what the merge takes of a slot."""
-        return self.programs.encode.output_layout[: 1 << self.params.payload_depth]
+        return self.programs.encode.output_layout[: 1 << self.params.role.payload_depth]
 
     @property
     def carry_layout(self) -> tuple[TensorHeader | None, ...]:
         """Of what its owner's next round takes; without a carry all EMPTY."""
-        return self.programs.encode.output_layout[1 << self.params.payload_depth :]
+        return self.programs.encode.output_layout[1 << self.params.role.payload_depth :]
 
     def slot_state(self, base: Checkpoint, round_: int, carried: Tensors | None = None) -> State:
         """S_0 of a slot: live and anchor copies of the shared tensors, what is carried or else zeros, the clock at
         round x H."""
         layout = self.programs.step.inputs
-        quarter = 1 << self.params.shared_depth
+        quarter = 1 << self.params.genesis.shared_depth
         shared = _padded(base.shared, quarter)
         carry = _filled(layout[2 * quarter : 3 * quarter], carried)
-        clock = _padded([np.array(round_ * self.params.inner_steps, dtype=np.int32)], quarter)
+        clock = _padded([np.array(round_ * self.params.role.inner_steps, dtype=np.int32)], quarter)
         return _checked(layout, [*shared, *shared, *carry, *clock])
 
     def merge_state(self, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
         """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
         params, layout = self.params, self.programs.merge.inputs
-        quarter, width = 1 << params.shared_depth, 1 << params.payload_depth
+        quarter, width = 1 << params.genesis.shared_depth, 1 << params.role.payload_depth
         state = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
         for payload in payloads:
             state += _filled(self.payload_layout, payload)
-        state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.slots)))
+        state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.role.slots)))
         state.append(np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32))
         return _checked(layout, _padded(state, len(layout)))
 
@@ -246,7 +247,7 @@ class Job:
 
     def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
         """(shared, outer): what `merge` claims and the next round starts from."""
-        layout, quarter = self.programs.merge.output_layout, 1 << self.params.shared_depth
+        layout, quarter = self.programs.merge.output_layout, 1 << self.params.genesis.shared_depth
         return (
             subtree_root(layout[:quarter], checkpoint.shared),
             subtree_root(layout[quarter:], checkpoint.outer),
@@ -270,11 +271,11 @@ class ClaimRun:
     @property
     def transitions(self) -> int:
         """T: H + 1 of a slot, 1 of a merge."""
-        return 1 if self.slot == MERGE_SLOT else self.job.params.inner_steps + 1
+        return 1 if self.slot == MERGE_SLOT else self.job.params.role.inner_steps + 1
 
     def program(self, t: int) -> Program:
         """The Program of transition t (1..T)."""
-        return self.job.programs.of(self.slot, t, self.job.params.inner_steps)
+        return self.job.programs.of(self.slot, t, self.job.params.role.inner_steps)
 
     def context(self, t: int) -> Context:
         """What `random`, `draw` and context operands read at transition t."""
@@ -353,7 +354,7 @@ def payload_of(job: Job, final: State) -> Tensors:
 
 def checkpoint_of(job: Job, final: State) -> Checkpoint:
     """The next checkpoint in the state after `merge`."""
-    quarter = 1 << job.params.shared_depth
+    quarter = 1 << job.params.genesis.shared_depth
     return Checkpoint(
         shared=tuple(a for a in final[:quarter] if a is not None),
         outer=tuple(a for a in final[quarter:] if a is not None),
@@ -384,29 +385,29 @@ def load(
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
     `fits` raises of the Programs, before dataset and checkpoint are fetched.
     """
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
-    roots = {"step": params.step_program, "encode": params.encode_program, "merge": params.merge_program}
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
     if set(spec.programs) != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
     programs = Schedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
-    check_schedule(programs.step, programs.encode, programs.merge, params)
+    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
     if fits is not None:
         fits(programs, params)
-    dataset = load_dataset(store, spec.dataset, root=params.dataset_root).rows
-    if dataset.shape != (params.dataset_rows, params.row_length):
+    dataset = load_dataset(store, spec.dataset, root=params.role.dataset_root).rows
+    if dataset.shape != (params.role.dataset_rows, params.role.row_length):
         raise Mismatch("the dataset has another shape than the job names", hint="do not run the job")
     job = Job(job_id, params, spec, programs, dataset, Checkpoint((), ()), threads, path)
-    job = replace(job, genesis=fetch_checkpoint(job, store, spec.genesis, params.genesis_shared, params.genesis_outer))
+    job = replace(job, genesis=fetch_checkpoint(job, store, spec.genesis, params.genesis.shared, params.genesis.outer))
     _check_zeros(job)
     return job
 
 
 def _check_zeros(job: Job) -> None:
-    quarter = 1 << job.params.shared_depth
+    quarter = 1 << job.params.genesis.shared_depth
     carry = job.programs.step.inputs[2 * quarter : 3 * quarter]
     for what, layout, named in (
-        ("carry", carry, job.params.zero_carry),
-        ("payload", job.payload_layout, job.params.zero_payload),
+        ("carry", carry, job.params.role.zero_carry),
+        ("payload", job.payload_layout, job.params.role.zero_payload),
     ):
         # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.
         if subtree_root(layout, [_zeros(h) for h in layout if h is not None]) != named:
@@ -418,7 +419,7 @@ def _check_zeros(job: Job) -> None:
 
 def fetch_checkpoint(job: Job, store: ContentStore, cid: str, shared: bytes, outer: bytes) -> Checkpoint:
     """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain, and the store's errors."""
-    layout, quarter = job.programs.merge.output_layout, 1 << job.params.shared_depth
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
     try:
         return check_checkpoint(job, load_checkpoint(store, cid, layout[:quarter], layout[quarter:]), shared, outer)
     except Mismatch:

@@ -135,30 +135,30 @@ def operations(program: Program) -> int:
 def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     """Raises Unfit if a worker at this pace could not train a slot in time, or not defend its claim."""
     # One step is computed twice: the check of a claim shows it.
-    trained = params.transitions * pace.step + pace.shown
-    _require(trained, SHARE * params.train_seconds, "a round's steps", "half of train_seconds")
-    _require(trained + chain.inclusion, params.train_seconds, "a round's steps and a commitment", "train_seconds")
-    _require(chain.inclusion, params.reveal_seconds, "a reveal on this chain", "reveal_seconds")
+    trained = params.role.transitions * pace.step + pace.shown
+    _require(trained, SHARE * params.role.train_seconds, "a round's steps", "half of train_seconds")
+    _require(trained + chain.inclusion, params.role.train_seconds, "a round's steps and a commitment", "train_seconds")
+    _require(chain.inclusion, params.role.reveal_seconds, "a reveal on this chain", "reveal_seconds")
     # Who misses these loses no stake: a block is enough.
-    _require(chain.block, params.attest_seconds, "a receipt on this chain", "attest_seconds")
-    _require(chain.block, params.merge_seconds, "a merge on this chain", "merge_seconds")
-    _require(pace.shown, params.step_seconds, "a step as a game shows it", "step_seconds")
+    _require(chain.block, params.role.attest_seconds, "a receipt on this chain", "attest_seconds")
+    _require(chain.block, params.merge.turn_seconds, "a merge on this chain", "merge_seconds")
+    _require(pace.shown, params.windows.step_seconds, "a step as a game shows it", "step_seconds")
     # After a kill, a defender computes its claim again before its first move.
-    _require(trained, SHARE * params.clock_seconds, "to defend a claim", "half of clock_seconds")
-    _require(chain.game + trained, params.clock_seconds, "to defend a claim on this chain", "clock_seconds")
+    _require(trained, SHARE * params.windows.clock_seconds, "to defend a claim", "half of clock_seconds")
+    _require(chain.game + trained, params.windows.clock_seconds, "to defend a claim on this chain", "clock_seconds")
 
 
 def require_witness(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     """Raises Unfit if a witness at this pace could not look as far as its duty may ask."""
-    looked = params.transitions * pace.step
-    _require(looked, SHARE * params.audit_seconds, "a slot's steps", "half of audit_seconds")
-    _require(looked + chain.inclusion, params.audit_seconds, "a slot's steps and a commitment", "audit_seconds")
+    looked = params.role.transitions * pace.step
+    _require(looked, SHARE * params.windows.audit_seconds, "a slot's steps", "half of audit_seconds")
+    _require(looked + chain.inclusion, params.windows.audit_seconds, "a slot's steps and a commitment", "audit_seconds")
 
 
 def live_claim(params: JobParams, pace: Pace | None) -> LiveClaim:
     """A slot's claim of a job; as much work as was allowed for when it was joined, if its pace is not known."""
-    work = SHARE * params.clock_seconds if pace is None else pace.defence(params.transitions)
-    return LiveClaim(params.clock_seconds, params.step_seconds, work)
+    work = SHARE * params.windows.clock_seconds if pace is None else pace.defence(params.role.transitions)
+    return LiveClaim(params.windows.clock_seconds, params.windows.step_seconds, work)
 
 
 def require_all(claims: Iterable[LiveClaim], chain: ChainPace) -> None:

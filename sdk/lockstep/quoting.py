@@ -162,8 +162,8 @@ def figures_of(
         once=_once(job),
         round=_traffic(job, params),
         step=step,
-        round_seconds=params.transitions * pace.step + pace.shown,
-        train_seconds=params.train_seconds,
+        round_seconds=params.role.transitions * pace.step + pace.shown,
+        train_seconds=params.role.train_seconds,
         verdicts=_verdicts(needs, held, params, pace, chain),
         cost=_cost(params, step.tokens),
     )
@@ -193,7 +193,11 @@ def _timing(
 
 def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:
     """Seconds of the quickest of some first steps, hashed: from any weights, since what they are costs no time."""
-    layout, quarter, draws = job.programs.merge.output_layout, 1 << params.shared_depth, np.random.default_rng(0)
+    layout, quarter, draws = (
+        job.programs.merge.output_layout,
+        1 << params.genesis.shared_depth,
+        np.random.default_rng(0),
+    )
 
     def tensors(part: Sequence[TensorHeader | None], scale: float) -> tuple[NDArray[np.float32], ...]:
         return tuple(np.float32(scale) * draws.standard_normal(h.shape, np.float32) for h in part if h is not None)
@@ -235,7 +239,9 @@ def _verdicts(
 
     return {
         "worker": judged("worker", lambda: require_claimant(params, pace, promised)),
-        "verifier": judged("verifier", lambda: require_witness(params, pace, promised) if params.witnesses else None),
+        "verifier": judged(
+            "verifier", lambda: require_witness(params, pace, promised) if params.role.witnesses else None
+        ),
         "aggregator": judged("aggregator"),
     }
 
@@ -245,16 +251,18 @@ def _verdicts(
 
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
-    width = 1 << params.payload_depth
+    width = 1 << params.role.payload_depth
     chosen = str(job.strategy.get("payload", F32_FORMAT))
     whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
-    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.carry else ())
-    base, trace = footprint.checkpoint_bytes(job.programs, params), ROOT_BYTES * params.transitions
+    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.role.carry else ())
+    base, trace = footprint.checkpoint_bytes(job.programs, params), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.
-        "worker": Traffic(base + (params.slots - 1) * payload, payload + trace + RECEIPT_BYTES),
-        "verifier": Traffic(base + params.slots * (payload + trace), RECEIPT_BYTES if params.witnesses else 0),
-        "aggregator": Traffic(params.slots * payload, base),
+        "worker": Traffic(base + (params.role.slots - 1) * payload, payload + trace + RECEIPT_BYTES),
+        "verifier": Traffic(
+            base + params.role.slots * (payload + trace), RECEIPT_BYTES if params.role.witnesses else 0
+        ),
+        "aggregator": Traffic(params.role.slots * payload, base),
     }
 
 
@@ -269,17 +277,17 @@ def _once(job: TrainingJob) -> int:
 
 
 def _cost(params: JobParams, tokens: int) -> Cost:
-    drawn = params.rounds * params.slots * params.inner_steps * tokens
+    drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * tokens
     return Cost(
         escrow=params.escrow,
         deposit=params.deposit,
-        slot_price=params.slot_price,
-        merge_price=params.merge_price,
-        witness_fees=params.witnesses * params.witness_fee,
-        slot_stake=params.slot_stake,
-        merge_stake=params.merge_stake,
-        witness_stake=params.witness_stake,
-        bond=params.bond,
+        slot_price=params.role.slot_price,
+        merge_price=params.merge.price,
+        witness_fees=params.role.witnesses * params.role.witness_fee,
+        slot_stake=params.role.slot_stake,
+        merge_stake=params.merge.stake,
+        witness_stake=params.prices.witness_stake,
+        bond=params.prices.bond,
         per_token=f"{float(Fraction(params.escrow, drawn)):.6g}" if drawn else "",
     )
 

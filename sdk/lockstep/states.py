@@ -119,7 +119,7 @@ class States:
             if head["carried"] is not None:
                 trace, out, out2 = (bytes.fromhex(w) for w in head["carried"])
                 carried = Body(TraceRoot(trace), StateRoot(out), StateRoot(out2))
-            layout = job.programs.of(slot, 1, job.params.inner_steps).inputs
+            layout = job.programs.of(slot, 1, job.params.role.inner_steps).inputs
             state = _unpacked(layout, head["entries"], body, None)
             run = ClaimRun(job, slot, number, Seed(bytes.fromhex(head["seed"])), state, carried)
             if run.root(0, state).hex() != head["root"]:

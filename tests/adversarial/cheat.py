@@ -85,7 +85,7 @@ def convict(court: Court, liar: ClaimRun, declared: Where, slot: int = 0) -> End
     (game,) = court.audit_and_play()
     assert court.convicted(claims[slot])
     court.settle()
-    court.balance({f"worker-{slot}": court.params.slot_stake})
+    court.balance({f"worker-{slot}": court.params.role.slot_stake})
     return ended(court, game, declared)
 
 
@@ -102,5 +102,5 @@ def refuted(court: Court, change: Callable[[Material], Material], declared: Wher
     (game,) = court.audit_and_play()
     assert court.convicted(claim)
     court.settle()
-    court.balance({f"worker-{slot}": court.params.slot_stake})
+    court.balance({f"worker-{slot}": court.params.role.slot_stake})
     return ended(court, game, declared)

@@ -295,7 +295,7 @@ class Court:
         """Start a round, have every slot joined by its worker, draw the seed."""
         market = self.contracts.market
         self.send(market.start_round(self.job_id, r), "requester")
-        for slot in range(self.params.slots):
+        for slot in range(self.params.role.slots):
             self.send(market.join(self.job_id, r, slot), self.owner(slot))
         self.devnet.mine(2)
         self.send(market.seal(self.job_id, r), "requester")
@@ -326,7 +326,7 @@ class Court:
         slot publishes. Returns the claims' ids by slot."""
         lies, change = lies or {}, change or {}
         made = {}
-        for slot in range(self.params.slots):
+        for slot in range(self.params.role.slots):
             if slot in absent:
                 continue
             run = lies.get(slot) or self.run(slot, r)
@@ -342,7 +342,7 @@ class Court:
             self.wait(Phase.REVEALING, r=r)
         for slot in made:
             self.send(self.contracts.market.reveal(self.job_id, r, slot, opened[slot]), self.owner(slot))
-        return [self.contracts.market.claim_id_of(self.job_id, r, slot) for slot in range(self.params.slots)]
+        return [self.contracts.market.claim_id_of(self.job_id, r, slot) for slot in range(self.params.role.slots)]
 
     def merge(
         self, lie: Callable[[ClaimRun], ClaimRun] | None = None, r: int = 0, backed: int | None = None
@@ -355,11 +355,11 @@ class Court:
             self.wait(Phase.FREEZING, r=r)
             self.send(market.freeze(self.job_id, r, self.ledger().jobs[self.job_id].rounds[r].bodies), "requester")
         while int(market.merger_of(self.job_id, r), 16) == 0:
-            self.advance(self.params.merge_seconds)
+            self.advance(self.params.merge.turn_seconds)
         merger = self.name_of(market.merger_of(self.job_id, r))
         ledger = self.ledger().jobs[self.job_id]
         public = PublicData(self.job, self.store)
-        payloads = fetch_payloads(self.job, self.store, ledger.rounds[r].accepted(self.params.slots))
+        payloads = fetch_payloads(self.job, self.store, ledger.rounds[r].accepted(self.params.role.slots))
         run = jobs.merge_run(self.job, public.base(ledger, ledger.rounds[r]), payloads, ledger.rounds[r].seed, r)
         merged = finish(lie(run) if lie else run)
         cid = store_checkpoint(self.store, merged.checkpoint)
@@ -380,7 +380,7 @@ class Court:
             if self.phase(r) not in (Phase.LEAD, Phase.FINAL, Phase.FAILED):
                 self.merge(r=r)
             if self.phase(r) == Phase.LEAD:
-                self.advance(self.params.challenge_seconds + 1)
+                self.advance(self.params.windows.challenge_seconds + 1)
                 self.send(market.finalize(self.job_id, r), "requester")
         if market.job(self.job_id).status != JobStatus.DONE:
             self.send(market.finish(self.job_id), "requester")
@@ -390,7 +390,7 @@ class Court:
     def audits(self, wrong_only: bool = True) -> dict[ClaimId, Audit]:
         """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
         ledger, now = self.ledger(), self.now()
-        windows = {self.job_id: self.params.challenge_seconds}
+        windows = {self.job_id: self.params.windows.challenge_seconds}
         public, settled, found = PublicData(self.job, self.store), set(), {}
         while candidate := decide.next_claim(list(decide.candidates(ledger, windows)), settled, {}, now):
             record = candidate.record
@@ -405,7 +405,7 @@ class Court:
         """What anybody knows of a claim."""
         ledger = self.ledger().jobs[self.job_id]
         ((r, held),) = [(r, c) for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
-        behind = ledger.carry_behind(r, held.slot) if self.params.carry and not held.is_merge else None
+        behind = ledger.carry_behind(r, held.slot) if self.params.role.carry and not held.is_merge else None
         return games.claim(self.contracts.market, claim, held.body, behind[1].body.words if behind else ())
 
     def open(self, claim: ClaimId, found: Audit, name: str = "verifier", nonce: int = 0) -> GameId:
@@ -553,10 +553,10 @@ class Court:
             self.send(market.release(self.job_id, r), "requester")
         self.send(market.finish(self.job_id), "requester")
         over()
-        left = deposit - len(workers) * self.params.slot_price
+        left = deposit - len(workers) * self.params.role.slot_price
         expected = dict.fromkeys(self.accounts, 0)
         for name in workers:
-            expected[name] += self.params.slot_price
+            expected[name] += self.params.role.slot_price
         expected[prover] += left * 30 // 100
         expected["requester"] -= deposit
         assert {name: self.wealth(name) - WALLET for name in self.accounts} == expected

@@ -37,7 +37,7 @@ def play(court: Court) -> Ended:
         court.merge(r=r)
     court.settle()
     # Its stake answered for the two rounds: their work is paid from it.
-    court.balance({"aggregator": court.params.merge_stake + 2 * court.params.round_pay})
+    court.balance({"aggregator": court.params.merge.stake + 2 * court.params.round_pay})
     return ended(court, game, Where(1, lie.expectation.op_index, rule="op"))
 
 

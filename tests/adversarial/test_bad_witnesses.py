@@ -54,7 +54,7 @@ def word_of(court: Court, witness: PlayedWitness, audit: AuditId, i: int, claim:
 def closed(court: Court, audit: AuditId, losers: dict[str, int], expected: list[Outcome]) -> Ended:
     """The job settled, every duty closed as expected, everybody weighed."""
     contract = court.contracts.witnesses
-    court.advance(4 * court.params.audit_seconds)
+    court.advance(4 * court.params.windows.audit_seconds)
     court.settle()
     for i in range(len(expected)):
         if contract.duty(audit, i).status != DutyStatus.CLOSED:
@@ -137,7 +137,7 @@ def cartel(court: Court) -> Ended:
     court.send(court.contracts.witnesses.settle(audit, told), "requester")
     # With its stake gone, its other words are worth nothing.
     expected = [Outcome.SLASHED if i == told else Outcome.VOID for i in range(len(duties))]
-    return closed(court, audit, {"worker-0": court.params.slot_stake, "accomplice": STAKE}, expected)
+    return closed(court, audit, {"worker-0": court.params.role.slot_stake, "accomplice": STAKE}, expected)
 
 
 CHEATS = (

@@ -127,7 +127,7 @@ def found_out_later(court: Court) -> Ended:
     (game,) = court.audit_and_play()
     assert court.convicted(claims[0])
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     checkpoint, _ = handle.checkpoint()
     payloads = [payload_of_run(each) for each in runs]
     assert checkpoint.outer[0].tobytes() == evaluations.added(payloads).tobytes(), "the chain's own, with the lie"
@@ -168,7 +168,7 @@ def lying_merger(court: Court) -> Ended:
     assert court.convicted(claim)
     declared = Where(1, behind(court.job.programs.merge, 1), 0, rule="op")
     court.settle()
-    court.balance({merger: court.params.merge_stake})
+    court.balance({merger: court.params.merge.stake})
     return ended(court, game, declared)
 
 
@@ -193,5 +193,5 @@ def test_whoever_evaluates_honestly_is_never_convicted(court: Court) -> None:
     game = court.open_at(claims[1], ENCODE, "mallory")
     assert court.play(game, court.defender(game)).name == "REJECTED", "mallory has nothing to point at"
     court.settle()
-    court.balance({"mallory": court.params.bond})
+    court.balance({"mallory": court.params.prices.bond})
     assert handle.metrics().batches == 3 * evaluations.BATCHES

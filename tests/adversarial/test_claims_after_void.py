@@ -29,7 +29,7 @@ def play(court: Court, opened_late: bool) -> Ended:
     market, demands, game = court.contracts.market, court.contracts.demands, court.contracts.game
     court.send(demands.demand_row(court.job_id, ROW), "verifier")
     opened = GameId(bytes(32)) if opened_late else court.begin(opening, "accomplice")
-    court.advance(court.params.answer_seconds + 1)
+    court.advance(court.params.windows.answer_seconds + 1)
     court.send(demands.void_for_row(court.job_id, ROW), "verifier")
 
     def over() -> None:

@@ -77,8 +77,8 @@ def statement_of(court: Court, held: HeldClaim) -> Statement:
     step, params = held.step(1), court.params
     program = step.program
     return Statement(
-        held.state_zero, step.graph[-1][0], program.ops_root, program.consts_root, TensorRoot(params.dataset_root),
-        held.run.seed, params.dataset_rows, params.row_length, 0, 0, Step(1), program.header,
+        held.state_zero, step.graph[-1][0], program.ops_root, program.consts_root, TensorRoot(params.role.dataset_root),
+        held.run.seed, params.role.dataset_rows, params.role.row_length, 0, 0, Step(1), program.header,
     )  # fmt: skip
 
 

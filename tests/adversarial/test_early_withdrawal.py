@@ -12,7 +12,7 @@ from tests.adversarial.test_moment_flip import ELEMENT, STEP, flips
 def play(court: Court) -> Ended:
     honest = court.run(0)
     vault = court.contracts.vault
-    assert court.params.challenge_seconds < UNBOND_SECONDS, "unbonding is longer than any window"
+    assert court.params.windows.challenge_seconds < UNBOND_SECONDS, "unbonding is longer than any window"
     claims = court.claim({0: lying(honest, flips("m", 7))})
     free = vault.free(court.address("worker-0"))
     assert court.refused(vault.request_unbond(Wei(free + 1)), "worker-0") == "StakeTooLow", "a claim's stake is locked"
@@ -24,7 +24,7 @@ def play(court: Court) -> Ended:
     court.settle()
     court.advance(UNBOND_SECONDS)
     court.send(vault.withdraw_unbonded(), "worker-0")
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     return ended(court, game, Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op"))
 
 

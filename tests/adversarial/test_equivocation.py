@@ -79,7 +79,7 @@ def play(court: Court) -> Ended:
     assert court.convicted(claim)
     finding = next(e.args["finding"] for e in court.events("Convicted") if e.contract == "DisputeGame")
     court.settle()
-    gained = court.balance({"worker-0": court.params.slot_stake})
+    gained = court.balance({"worker-0": court.params.role.slot_stake})
     assert gained["verifier"] > 0, "who showed it is rewarded"
     return Ended(
         "fraud", Where(rule="equivocation"), Where(rule=("op", "alias", "padding", "equivocation")[finding["wrong"]])
@@ -97,7 +97,7 @@ def shown(court: Court) -> Ended:
     )  # fmt: skip
     first, *others = material.roots
     materials = (material, replace(material, roots=(StateRoot(first[::-1]), *others)))
-    said = [announcer.body(m, StateRoot(stored.base), court.params.transitions) for m in materials]
+    said = [announcer.body(m, StateRoot(stored.base), court.params.role.transitions) for m in materials]
     # What a stranger signed, what is about another seed, and what is nothing: none of it fills the verifier's memory.
     stray = [
         {**said[0], "signature": said[1]["signature"]},
@@ -123,7 +123,7 @@ def shown(court: Court) -> Ended:
     assert court.convicted(claim)
     finding = next(e.args["finding"] for e in court.events("Convicted") if e.contract == "DisputeGame")
     court.settle()
-    assert court.balance({"worker-0": court.params.slot_stake})["verifier"] > 0, "who showed it is rewarded"
+    assert court.balance({"worker-0": court.params.role.slot_stake})["verifier"] > 0, "who showed it is rewarded"
     return Ended(
         "fraud", Where(rule="equivocation"), Where(rule=("op", "alias", "padding", "equivocation")[finding["wrong"]])
     )

@@ -17,7 +17,7 @@ def random_states(honest: ClaimRun) -> Lying:
     """Parameters and moments of every step are drawn at random."""
 
     def lie(run: Lying, t: int, step: StepTrace) -> StepTrace | None:
-        if t > run.job.params.inner_steps:
+        if t > run.job.params.role.inner_steps:
             return None
         random = np.random.default_rng(t)
         ops = [named(step.program, name) for name in ("m", "v", "p")]

@@ -61,7 +61,7 @@ def silent(court: Court, t: int) -> Ended:
 
 def weighed(court: Court, game) -> Ended:  # type: ignore[no-untyped-def]
     court.settle()
-    court.balance({"mallory": court.params.bond})
+    court.balance({"mallory": court.params.prices.bond})
     return ended(court, game, Where(t=court.found(game).t))
 
 

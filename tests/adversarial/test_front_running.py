@@ -30,7 +30,7 @@ def same_game(court: Court) -> Ended:
     assert refusals
     assert set(refusals) == {"Unauthorized"}
     court.settle()
-    gained = court.balance({"worker-0": court.params.slot_stake})
+    gained = court.balance({"worker-0": court.params.role.slot_stake})
     assert gained["mallory"] == 0
     assert gained["verifier"] > 0, "the reward is the challenger's"
     return ended(court, game, Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op"))
@@ -55,7 +55,7 @@ def own_game(court: Court) -> Ended:
         assert any(turn(court.now()) is not None for turn in (*defenders, waits, copier))
     court.play(game, verifier)
     court.settle()
-    gained = court.balance({"worker-0": court.params.slot_stake})
+    gained = court.balance({"worker-0": court.params.role.slot_stake})
     assert gained["verifier"] >= 0, "its bond came back"
     return ended(court, copy, Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op"))
 

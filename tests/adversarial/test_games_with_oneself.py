@@ -48,8 +48,8 @@ def play(court: Court) -> Ended:
     assert {court.verdict(g) for g in opened} == {Verdict.REJECTED}
     court.settle()
     locked = court.now() - begun
-    assert CLOCK + MOST < locked <= 2 * CLOCK + MOST + court.params.challenge_seconds, f"{locked / DAY} days"
-    court.balance({"accomplice": GAMES * court.params.bond})
+    assert CLOCK + MOST < locked <= 2 * CLOCK + MOST + court.params.windows.challenge_seconds, f"{locked / DAY} days"
+    court.balance({"accomplice": GAMES * court.params.prices.bond})
     for slot in range(3):
         assert court.contracts.vault.lock_of(court.contracts.market.claim_id_of(court.job_id, 0, slot)) is None
     return Ended("rejected", Where(), Where())

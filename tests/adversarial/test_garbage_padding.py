@@ -48,7 +48,7 @@ def play(court: Court, which: int) -> Ended:
     defender = court.seat(game, Side.DEFENDER, posted, "worker-0").turn
     court.play(game, defender, court.seat(game, Side.CHALLENGER, honest, "verifier").turn)
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     return ended(court, game, Where(STEP, position, rule="padding"))
 
 

@@ -18,7 +18,7 @@ def play(court: Court) -> Ended:
     for i in range(4):
         court.fund(f"sybil-{i}")
     opened = [
-        court.open_at(claims[0], 1 + i * court.params.transitions // GAMES, f"sybil-{i % 4}", nonce=i // 4)
+        court.open_at(claims[0], 1 + i * court.params.role.transitions // GAMES, f"sybil-{i % 4}", nonce=i // 4)
         for i in range(GAMES)
     ]
     begun = court.now()
@@ -26,13 +26,13 @@ def play(court: Court) -> Ended:
     for game in opened:
         court.advance(ANSWER_SECONDS)
         assert court.defender(game)(court.now()) is not None, "the defender answers each in time"
-    assert court.now() - begun > court.params.clock_seconds, "one clock would not have done"
-    assert allowed[-1] == court.params.clock_seconds + (GAMES - 1) * court.params.step_seconds
+    assert court.now() - begun > court.params.windows.clock_seconds, "one clock would not have done"
+    assert allowed[-1] == court.params.windows.clock_seconds + (GAMES - 1) * court.params.windows.step_seconds
     for game in opened:
         court.play(game, court.defender(game), lambda now: None)
     assert {court.verdict(g) for g in opened} == {Verdict.REJECTED}
     court.settle()
-    lost = {f"sybil-{i}": GAMES // 4 * court.params.bond for i in range(4)}
+    lost = {f"sybil-{i}": GAMES // 4 * court.params.prices.bond for i in range(4)}
     gained = court.balance(lost)
     assert gained["worker-0"] > 0
     assert court.verdict(opened[0]) == moves.Verdict.REJECTED

@@ -15,7 +15,7 @@ RUN = 3
 
 def interpolated(honest: ClaimRun) -> Lying:
     """A claim of H steps whose parameters and moments go in a straight line from S_0 to the state after RUN steps."""
-    steps = honest.job.params.inner_steps
+    steps = honest.job.params.role.inner_steps
     end = honest.state_before(RUN + 1)
     ops = {named(honest.program(1), name): entry for name, entry in (("m", 4), ("v", 5), ("p", 0))}
 

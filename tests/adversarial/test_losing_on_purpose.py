@@ -21,7 +21,7 @@ def play(court: Court) -> Ended:
     game = court.open(claim, found)
     court.play(game, court.defender(game), court.seat(game, Side.CHALLENGER, found.held, "verifier").turn)
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake, "accomplice": court.params.bond})
+    court.balance({"worker-0": court.params.role.slot_stake, "accomplice": court.params.prices.bond})
     return ended(court, game, Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op"))
 
 

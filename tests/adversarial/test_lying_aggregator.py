@@ -17,7 +17,7 @@ def play(court: Court) -> Ended:
     assert court.convicted(claim)
     assert court.contracts.market.barred(court.job_id, court.address("aggregator"))
     court.settle()
-    gained = court.balance({"aggregator": court.params.merge_stake})
+    gained = court.balance({"aggregator": court.params.merge.stake})
     assert sum(gained[f"worker-{i}"] for i in range(3)) == court.params.round_pay, "a worker merged in its stead"
     return ended(court, game, Where(1, lie.expectation.op_index, rule="op"))
 

@@ -97,7 +97,7 @@ def moves_of_a_game(court: Court) -> Ended:
     court.play(game, defender, careless(court, game, Side.CHALLENGER, found.held, "verifier", refusals))
     assert len(refusals) > 60, f"{len(refusals)} spoiled moves"
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     return ended(court, game, Where(STEP, named(first.program(STEP), "m"), ELEMENT, rule="op"))
 
 

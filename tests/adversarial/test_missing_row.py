@@ -29,7 +29,7 @@ def missing(court: Court) -> Ended:
     demands = court.contracts.demands
     court.send(demands.demand_row(court.job_id, ROW), "verifier")
     assert court.refused(demands.void_for_row(court.job_id, ROW), "verifier") == "TooEarly"
-    court.advance(court.params.answer_seconds + 1)
+    court.advance(court.params.windows.answer_seconds + 1)
     court.send(demands.void_for_row(court.job_id, ROW), "verifier")
     court.settle_void("verifier")
     return Ended("void", Where(rule=f"row {ROW}"), Where(rule=f"row {ROW}"))
@@ -88,7 +88,7 @@ def long_row(court: Court, meddle: Callable[[Court, int, Call, Any], int] = lamb
         court.send(call, "accomplice")
         sent.append(key.partition("/")[0])
     assert sent == ["commit", *["answer"] * 4]
-    assert court.now() - begun <= court.params.answer_seconds
+    assert court.now() - begun <= court.params.windows.answer_seconds
     gained = court.wealth("accomplice") - WALLET
     assert 0 <= bond * 60 // 100 - gained - taken < 10, "60 % of the bond, each share rounded down"
     return ended(court, row, bond - taken)

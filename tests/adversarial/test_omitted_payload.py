@@ -23,13 +23,13 @@ def without(honest: ClaimRun, slot: int, lanes: int) -> ClaimRun:
 def play(court: Court, slot: int) -> Ended:
     court.reset(aggregator=court.address("aggregator"))
     court.claim()
-    lanes = 1 << court.params.slot_depth
+    lanes = 1 << court.params.role.slot_depth
     claim = court.merge(lambda honest: without(honest, slot, lanes))
     (game,) = court.audit_and_play()
     assert court.convicted(claim)
     court.settle()
-    gained = court.balance({"aggregator": court.params.merge_stake})
-    assert gained[f"worker-{slot}"] >= court.params.slot_price, "the omitted slot is paid like the others"
+    gained = court.balance({"aggregator": court.params.merge.stake})
+    assert gained[f"worker-{slot}"] >= court.params.role.slot_price, "the omitted slot is paid like the others"
     # How many payloads there are is the first thing that a merge computes.
     return ended(court, game, Where(1, named(court.job.programs.merge, "count"), 0, rule="op"))
 

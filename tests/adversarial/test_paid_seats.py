@@ -33,7 +33,7 @@ def play(court: Court, commits: bool) -> Ended:
         _, call = proof(court.contracts.validator, court.address("accomplice"), court.job_id, found[0])
         court.send(call, "accomplice")
     court.settle_void("accomplice")
-    paid = 3 * params.slot_price if commits else 0
+    paid = 3 * params.role.slot_price if commits else 0
     lost = court.wealth("requester") - WALLET
     assert lost == paid - params.deposit
     together = lost + court.wealth("accomplice") - WALLET

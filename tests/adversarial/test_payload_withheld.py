@@ -65,7 +65,7 @@ def colluding(court: Court) -> Ended:
     court.send(demands.unavailable(court.job_id, 0, LIAR, 0), "verifier")
     court.send(market.attest(court.job_id, 0, [signed(court, who, 0b111) for who in range(3)]), "mallory")
     court.wait(Phase.FREEZING)
-    court.advance(court.params.answer_seconds + 1)
+    court.advance(court.params.windows.answer_seconds + 1)
     court.send(demands.settle(payload_demand_id(claims[LIAR], 0)), "mallory")
     assert demands.missing(claims[LIAR])
     court.settle()
@@ -115,7 +115,7 @@ def one_leaf(court: Court) -> Ended:
     assert court.refused(answer, "worker-0") == "ProofInvalid", "what it holds is not what it claimed"
     court.send(market.attest(court.job_id, 0, [signed(court, who, 0b111) for who in range(3)]), "mallory")
     court.wait(Phase.FREEZING)
-    court.advance(court.params.answer_seconds + 1)
+    court.advance(court.params.windows.answer_seconds + 1)
     court.send(demands.settle(payload_demand_id(claims[LIAR], 0)), "mallory")
     court.settle()
     assert market.round(court.job_id, 0).mask == 0b110

@@ -17,7 +17,7 @@ def roster(court: Court) -> int:
     court.merge()
     market = court.contracts.market
     court.send(market.start_round(court.job_id, 1), "requester")
-    for slot in range(court.params.slots):
+    for slot in range(court.params.role.slots):
         court.send(market.join(court.job_id, 1, slot), f"worker-{slot}")
     return market.round(court.job_id, 1).seed_block
 

@@ -20,9 +20,9 @@ def play(court: Court, races: bool) -> Ended:
     if theirs is not None:
         court.play(theirs, court.seat(theirs, Side.CHALLENGER, found.held, "verifier").turn)
     court.settle()
-    gained = court.balance({"worker-0": court.params.slot_stake})
+    gained = court.balance({"worker-0": court.params.role.slot_stake})
     together = gained["worker-0"] + gained["accomplice"]
-    assert together <= -court.params.slot_stake // 2, "the two together have lost at least half the stake"
+    assert together <= -court.params.role.slot_stake // 2, "the two together have lost at least half the stake"
     assert gained["verifier"] >= 0
     return ended(court, own, Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op"))
 

@@ -56,7 +56,7 @@ def weighed(court: Court) -> None:
     before = vault.credits(worker)
     for r in (1, 2):
         court.send(market.release(court.job_id, r), "requester")
-    assert vault.credits(worker) - before == 2 * params.slot_price, "two rounds of work, paid at once"
+    assert vault.credits(worker) - before == 2 * params.role.slot_price, "two rounds of work, paid at once"
     for r in (1, 2):
         if r == 1:
             court.merge()
@@ -64,10 +64,12 @@ def weighed(court: Court) -> None:
         court.claim(r=r)
         court.merge(r=r)
     court.settle()
-    gained = court.balance({"aggregator": params.merge_stake + 2 * params.round_pay})
-    assert gained["aggregator"] + gained["accomplice"] <= -params.merge_stake // 2, "the two together gain nothing"
-    work_ = sum(gained[f"worker-{slot}"] for slot in range(params.slots))
-    assert work_ == 5 * params.slots * params.slot_price + 3 * params.merge_price, "five rounds of work, three merges"
+    gained = court.balance({"aggregator": params.merge.stake + 2 * params.round_pay})
+    assert gained["aggregator"] + gained["accomplice"] <= -params.merge.stake // 2, "the two together gain nothing"
+    work_ = sum(gained[f"worker-{slot}"] for slot in range(params.role.slots))
+    assert work_ == 5 * params.role.slots * params.role.slot_price + 3 * params.merge.price, (
+        "five rounds of work, three merges"
+    )
 
 
 def two_signatures(court: Court) -> Ended:
@@ -98,7 +100,7 @@ def accomplice_of_a_liar(court: Court) -> Ended:
     ((claim, found),) = court.audits().items()
     assert claim == wrong
     game = court.open(claim, found)
-    court.advance(court.params.clock_seconds - 10)
+    court.advance(court.params.windows.clock_seconds - 10)
     equivocate(court, merge)
     market = court.contracts.market
     assert court.phase(1) == Phase.VOID
@@ -114,7 +116,10 @@ def accomplice_of_a_liar(court: Court) -> Ended:
         court.claim(r=r)
         court.merge(r=r)
     court.settle()
-    lost = {"worker-0": court.params.slot_stake, "aggregator": court.params.merge_stake + 2 * court.params.round_pay}
+    lost = {
+        "worker-0": court.params.role.slot_stake,
+        "aggregator": court.params.merge.stake + 2 * court.params.round_pay,
+    }
     assert court.balance(lost)["verifier"] > 0, "who caught it is rewarded"
     return ended(court, game, Where(t=STEP))
 
@@ -135,7 +140,7 @@ def unbacked(court: Court) -> Ended:
     court.claim(r=2)
     court.merge(r=2)
     court.settle()
-    assert court.balance()["aggregator"] == 3 * court.params.merge_price, "its stake is back"
+    assert court.balance()["aggregator"] == 3 * court.params.merge.price, "its stake is back"
     return Ended("refused", Where(rule="NotBacked"), Where(rule=rule))
 
 

@@ -93,7 +93,7 @@ def kept(court: Court, late: Seconds) -> Ended:
         assert sum(answers) > 60, "a clock of a minute would have run out"
         assert games.read(court.contracts.game, game).verdict.name == "REJECTED"
         court.settle()
-        court.balance({"mallory": court.params.bond})
+        court.balance({"mallory": court.params.prices.bond})
         return ended(court, game, Where(t=1))
 
 

@@ -38,16 +38,16 @@ def play(court: Court) -> Ended:
         seat = until_refused(court.seat(opened, Side.CHALLENGER, held, name).turn)
         challengers[opened] = seat if i % 4 < 2 else lambda now: None
         left = games.read(game, opened).left_defender
-        assert left == court.params.clock_seconds + i * STEP_SECONDS, "one step more for each game that is open"
+        assert left == court.params.windows.clock_seconds + i * STEP_SECONDS, "one step more for each game that is open"
     begun = court.now()
     defend_all(court, challengers)
-    assert court.now() - begun > court.params.clock_seconds, "one clock would not have done"
+    assert court.now() - begun > court.params.windows.clock_seconds, "one clock would not have done"
     for opened, challenger in challengers.items():
         court.play(opened, court.defender(opened), challenger)
     assert {court.verdict(g) for g in challengers} == {Verdict.REJECTED}
     assert game.defending(court.address(OWNER)) == 0
     court.settle()
-    gained = court.balance(dict.fromkeys(("mallory", "accomplice"), GAMES // 2 * court.params.bond))
+    gained = court.balance(dict.fromkeys(("mallory", "accomplice"), GAMES // 2 * court.params.prices.bond))
     assert gained[OWNER] > 0
     return Ended("rejected", Where(), Where())
 

@@ -22,7 +22,7 @@ def spoofed(honest: ClaimRun) -> Lying:
     target = np.ones_like(honest.start[0])
 
     def lie(run: Lying, t: int, step: StepTrace) -> StepTrace | None:
-        if t > run.job.params.inner_steps:
+        if t > run.job.params.role.inner_steps:
             return None
         op = named(step.program, "p")
         old = step.output(op).array

@@ -24,7 +24,7 @@ def play(court: Court, min_slots: int) -> Ended:
     for slot in SQUATTED:
         court.send(market.join(court.job_id, 0, slot), "mallory")
     ends = market.round(court.job_id, 0).join_ends
-    for before in (params.join_seconds // 2, 4):
+    for before in (params.windows.join_seconds // 2, 4):
         court.advance(ends - before - court.now())
         rule = court.refused(market.leave(court.job_id, 0, SQUATTED[0]), "mallory")
     assert court.now() < ends, "the window is still open"
@@ -35,8 +35,8 @@ def play(court: Court, min_slots: int) -> Ended:
     if min_slots > 1:
         fail(court)
     court.settle()
-    gained = court.balance({"mallory": len(SQUATTED) * params.slot_price})
-    assert gained["worker-0"] == (params.slot_price + params.merge_price if min_slots == 1 else 0)
+    gained = court.balance({"mallory": len(SQUATTED) * params.role.slot_price})
+    assert gained["worker-0"] == (params.role.slot_price + params.merge.price if min_slots == 1 else 0)
     return Ended("fined", Where(rule="WrongPhase"), Where(rule=rule))
 
 

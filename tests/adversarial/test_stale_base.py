@@ -18,7 +18,7 @@ def play(court: Court) -> Ended:
     (game,) = court.audit_and_play()
     assert court.convicted(claims[0])
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     # The forward pass is the first that reads the parameters: a fold over all of them, its terms in one chunk.
     return ended(court, game, Where(1, named(stale.program(1), "predict"), rule="op"))
 

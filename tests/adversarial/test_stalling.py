@@ -37,11 +37,13 @@ def play(court: Court, late: int) -> Ended:
         return defender(court.now())
 
     court.play(game, stalls, court.seat(game, Side.CHALLENGER, found.held, "verifier").turn)
-    assert court.now() - begun <= 2 * court.params.clock_seconds + court.params.step_seconds, "within both clocks"
+    assert court.now() - begun <= 2 * court.params.windows.clock_seconds + court.params.windows.step_seconds, (
+        "within both clocks"
+    )
     assert stalled == ["moved" if late >= 0 else "PhaseWrong"] or stalled == ["ClockExpired"], stalled
     assert court.convicted(claims[0])
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     where = Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op") if late > 0 else Where(t=STEP)
     return ended(court, game, where)
 

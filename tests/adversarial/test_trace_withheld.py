@@ -18,13 +18,13 @@ def play(court: Court, cid: Cid) -> Ended:
     opened = next(e for e in court.log(game) if type(e).__name__ == "Opened")
     assert opened.t == 0, "the game begins at the trace root"
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     return ended(court, game, Where(STEP, named(honest.program(STEP), "m"), ELEMENT, rule="op"))
 
 
 def damaged(court: Court) -> Cid:
     """A list of the right length that is nobody's trace."""
-    return court.store.put(b"\x5a" * 32 * court.params.transitions)
+    return court.store.put(b"\x5a" * 32 * court.params.role.transitions)
 
 
 CHEAT = Cheat(

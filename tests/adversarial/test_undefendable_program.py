@@ -15,6 +15,7 @@ from tests import toyjob
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named, with_op
+from tests.params import amended
 
 
 def later_operand(program: Program) -> Program:
@@ -77,10 +78,10 @@ def check(court: Court, made: Program) -> None:
     """What every honest party does before it joins."""
     cids = {name: court.store.put(encode_program(p)) for name, p in (
         ("step", made), ("encode", toyjob.encode_program_of()), ("merge", toyjob.merge_program()))}  # fmt: skip
-    spec = Spec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec_digest, "dag-cbor")))
+    spec = Spec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec.digest, "dag-cbor")))
     spec = replace(spec, programs=cids)
     court.store.put(spec.encode(), codec="dag-cbor")
-    jobs.load(court.job_id, replace(court.params, spec_digest=spec.digest), court.store)
+    jobs.load(court.job_id, amended(court.params, spec_digest=spec.digest), court.store)
 
 
 CHEAT = Cheat(

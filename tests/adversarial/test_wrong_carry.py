@@ -81,7 +81,7 @@ def from_other(court: Court, lie: Callable[[Court], ClaimRun], reader: str) -> E
     (game,) = court.audit_and_play()
     assert court.convicted(claims[0])
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     return ended(court, game, Where(1, named(liar.program(1), reader), 0, rule="op"))
 
 
@@ -104,7 +104,7 @@ def kept_after_exclusion(court: Court) -> Ended:
     court.seal(2)
     court.claim(r=2)
     court.settle()
-    court.balance({"worker-0": 2 * court.params.slot_stake})
+    court.balance({"worker-0": 2 * court.params.role.slot_stake})
     return ended(court, game, Where(1, named(honest.program(1), "m"), 0, rule="op"))
 
 
@@ -145,7 +145,7 @@ def test_whoever_carries_honestly_is_never_convicted(court: Court) -> None:
     game = court.open_at(claims[1], 1, "mallory")
     assert court.play(game, court.defender(game)) == Verdict.REJECTED, "mallory has nothing to point at"
     court.settle()
-    court.balance({"mallory": court.params.bond})
+    court.balance({"mallory": court.params.prices.bond})
 
 
 def test_a_first_step_is_argued_from_the_words_of_the_claim_before_and_from_no_others(court: Court) -> None:

@@ -73,7 +73,7 @@ def play(court: Court) -> Ended:
     court.play(game, tries_first, challenger)
     assert refusals == ["LengthWrong", "LengthWrong", "PartialsWrong", "LengthWrong"]
     court.settle()
-    court.balance({"worker-0": court.params.slot_stake})
+    court.balance({"worker-0": court.params.role.slot_stake})
     return ended(court, game, Where(STEP, *step.cell, CHUNK, "op"))
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import brownie
 import pytest
-from brownie import Arbiter, DisputeGame, JobMarket, Rounds, StakeVault, TestToken, accounts, chain, web3
+from brownie import Arbiter, DisputeGame, JobMarket, Jobs, Rounds, StakeVault, TestToken, accounts, chain, web3
 from eth_abi import encode
 from hexbytes import HexBytes
 
@@ -30,7 +30,15 @@ def fields_of(function):
     return [field["name"] for field in struct["components"]]
 
 
-JOB_FIELDS, ROUND_FIELDS = fields_of("params"), fields_of("round")
+def job_groups():
+    """Of JobParams: group -> its fields' names, the role's under "roles"."""
+    (struct,) = next(entry for entry in JobMarket.abi if entry.get("name") == "params")["outputs"]
+    return {group["name"]: [field["name"] for field in group["components"]] for group in struct["components"]}
+
+
+JOB_GROUPS, ROUND_FIELDS = job_groups(), fields_of("round")
+GROUPED = {"digest", "program", "shared", "outer", "price", "stake"}
+"""Fields that are named with their group: mergePrice, genesisShared, specDigest."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -60,17 +68,18 @@ def isolation(fn_isolation, request, monkeypatch):
 
 
 def deploy(game=None):
-    """token, arbiter, rounds, vault, market, game: by one account, at the addresses of its next six transactions."""
+    """token, arbiter, rounds, jobs, vault, market, game: by one account, in its next seven transactions."""
     deployer = accounts[0]
-    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(6)]
+    at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(7)]
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
     rounds = Rounds.deploy({"from": deployer})
-    judge, others = game or at[5], [accounts[8]] * 3
-    vault = StakeVault.deploy(token, at[4], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
+    jobs = Jobs.deploy({"from": deployer})
+    judge, others = game or at[6], [accounts[8]] * 3
+    vault = StakeVault.deploy(token, at[5], judge, *others[1:], UNBOND_SECONDS, {"from": deployer})
     market = JobMarket.deploy(token, vault, judge, *others, 1, 0, {"from": deployer})
     court = DisputeGame.deploy(market, vault, arbiter, {"from": deployer})
-    assert [token, arbiter, rounds, vault, market, court] == at, "each contract lies where the others expect it"
+    assert [token, arbiter, rounds, jobs, vault, market, court] == at, "each contract lies where the others expect it"
     for account in accounts[1:7]:
         token.mint(account, 10**6, {"from": account})
         token.approve(vault, 2**256 - 1, {"from": account})
@@ -100,13 +109,19 @@ def node(left, right):
 
 def params(**changed):
     """A job of two rounds and three slots; `changed` by field."""
-    values = dict.fromkeys(JOB_FIELDS, 100)
-    values |= dict.fromkeys(JOB_FIELDS[:5] + JOB_FIELDS[7:11], leaf(b"root"))
-    values |= {"sharedDepth": 2, "payloadDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3, "minSlots": 2}
-    values |= {"maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE, "slotStake": STAKE}
-    values |= {"mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2], "profile": 1, "opset": 1}
-    values |= {"witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0, "stepSeconds": 25}
-    return [(values | changed)[name] for name in JOB_FIELDS]
+    values = {"sharedDepth": 2, "payloadDepth": 2, "carryDepth": 2, "innerSteps": 1, "rounds": 2, "slots": 3}
+    values |= {"minSlots": 2, "maxLead": 2, "maxFail": 0, "slotPrice": PRICE, "mergePrice": MERGE_PRICE}
+    values |= {"slotStake": STAKE, "mergeStake": MERGE_STAKE, "bond": BOND, "aggregator": accounts[2].address}
+    values |= {"profile": 1, "opset": 1, "witnesses": 0, "gasPrice": 0, "feeCap": 10**9, "carry": 0, "stepSeconds": 25}
+    values |= {"baseLag": 1, "carryPeriod": 0, "merged": True, "inboxRole": 0, "inboxLag": 0}
+    roots = ("specDigest", "stepProgram", "encodeProgram", "mergeProgram", "datasetRoot", "genesisShared")
+    values |= dict.fromkeys((*roots, "genesisOuter", "zeroCarry", "zeroPayload"), leaf(b"root"))
+    values |= changed
+    groups = {
+        group: [values.get(group + name.capitalize() if name in GROUPED else name, 100) for name in names]
+        for group, names in JOB_GROUPS.items()
+    }
+    return [*(words for group, words in groups.items() if group != "roles"), [groups["roles"]]]
 
 
 RECEIPT = {

@@ -12,7 +12,7 @@ CLAIM = "0x" + "11" * 32
 
 
 @pytest.fixture(scope="module")
-def deployed(accounts, TestToken, Rounds, StakeVault, JobMarket, DisputeGame, Arbiter):
+def deployed(accounts, TestToken, Jobs, Rounds, StakeVault, JobMarket, DisputeGame, Arbiter):
     deployer = accounts[0]
 
     def creation(after):
@@ -22,6 +22,7 @@ def deployed(accounts, TestToken, Rounds, StakeVault, JobMarket, DisputeGame, Ar
     token = TestToken.deploy({"from": deployer})
     arbiter = Arbiter.deploy({"from": deployer})
     Rounds.deploy({"from": deployer})
+    Jobs.deploy({"from": deployer})
     market_at, game_at = creation(1), creation(2)
     others = [accounts[8]] * 3
     vault = StakeVault.deploy(token, market_at, game_at, *others[1:], 14 * 86_400, {"from": deployer})

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from brownie import JobMarket, Rounds, StakeVault, TestToken, Witnesses, accounts, chain, web3
+from brownie import JobMarket, Jobs, Rounds, StakeVault, TestToken, Witnesses, accounts, chain, web3
 from conftest import BURN, ESCROW, UNBOND_SECONDS, Job, later, leaf, node, reverts
 from eth_abi import encode
 
@@ -31,6 +31,7 @@ def bench():
     at = [deployer.get_deployment_address(deployer.nonce + i) for i in range(5)]
     token = TestToken.deploy({"from": deployer})
     Rounds.deploy({"from": deployer})
+    Jobs.deploy({"from": deployer})
     vault = StakeVault.deploy(token, at[3], accounts[9], at[4], accounts[8], UNBOND_SECONDS, {"from": deployer})
     market = JobMarket.deploy(token, vault, accounts[9], accounts[8], at[4], accounts[8], 1, 0, {"from": deployer})
     witnesses = Witnesses.deploy(market, vault, {"from": deployer})

@@ -22,6 +22,7 @@ from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
 from lockstep.protocol.validator import Parts
 from tests import arena
 from tests.differential.test_availability import Both, params
+from tests.params import amended
 
 pytestmark = pytest.mark.chain
 
@@ -85,7 +86,7 @@ def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
     asker.send(contracts.demands.demand_row(job, 0), "demand")
     demand = availability.row_demand_id(job, 0)
     bond = contracts.vault.lock_of(demand).amount  # type: ignore[union-attr]
-    assert bond == economics.row_bond_of(contracts.market.bond_of(job), p.bond, len(deep.rows))
+    assert bond == economics.row_bond_of(contracts.market.bond_of(job), p.prices.bond, len(deep.rows))
 
     parts = [
         contracts.demands.answer_row(job, 0, deep.tree, at, deep.rows[at : at + job_rules.PART])
@@ -170,7 +171,7 @@ class Widest(Both):
 def test_an_answer_of_eight_leaves_is_paid_by_its_bond(chain: arena.Arena) -> None:
     both = Widest(chain)
     both.arena.devnet.w3.provider.make_request("anvil_setBalance", [both.poor.address, hex(10**20)])  # type: ignore[arg-type]
-    job = both.to_attesting(replace(params(), encode_program=Digest(both.encode.root)))
+    job = both.to_attesting(amended(params(), encode_program=Digest(both.encode.root)))
     error, demand = both.demand(chain.challenger, job, 0)
     assert error == ""
     chain.devnet.mine(1)

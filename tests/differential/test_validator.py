@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from lockstep.protocol.rules import Rule
 from lockstep.protocol.types import Address, JobId
 from tests import invalid
 from tests.arena import Arena, Terms, params_of
+from tests.params import amended
 
 pytestmark = pytest.mark.chain
 
@@ -56,7 +56,7 @@ def job_of(court: Arena, held: validator.Held) -> JobId:
     terms = Terms(step, encode, merge, job.dataset_root, job.dataset_rows, job.row_length, job.genesis_shared,
                   job.genesis_outer, job.zero_carry, job.shared_depth, job.payload_depth, 1)  # type: ignore[arg-type] # fmt: skip
     named = {name: getattr(job, name) for name in validator.JOB_FIELDS}
-    params = replace(params_of(terms, job.slots), **named)
+    params = amended(params_of(terms, job.slots), **named)
     court.send(court.contracts.market.create(params, court.jobs, params.escrow), court.worker)
     return court.last_job()
 

@@ -296,7 +296,7 @@ class Worker:
     ) -> Receipt:
         """That the payloads of these slots are there, of all by default; signed."""
         contracts = self.market.contracts
-        mask = sum(1 << s for s in (range(job.params.slots) if slots is None else slots))
+        mask = sum(1 << s for s in (range(job.params.role.slots) if slots is None else slots))
         attempt = contracts.market.round(job.id, r).attempt
         signed = contracts.sign_receipts(signer or self.account, job.id, r, attempt, mask, [self.slot])
         return signed[0]

@@ -87,7 +87,7 @@ class Market:
         params = toyjob.publish(store, challenge_seconds=Seconds(900), train_seconds=Seconds(300), **changes)
         requester = Outbox(folder / "requester.sqlite", devnet.w3, devnet.account("requester"))
         workers = []
-        for i in range(params.slots):
+        for i in range(params.role.slots):
             account = devnet.account(f"worker-{i}")
             workers.append(Worker(f"worker-{i}", account, Outbox(folder / f"worker-{i}.sqlite", devnet.w3, account)))
         market = Market(
@@ -231,7 +231,7 @@ class Market:
     def _reveal(self, run: ClaimRun, trace_cid: Cid | None, payload_cid: Cid | None) -> tuple[HeldClaim, Reveal]:
         states = list(run.states())
         roots, final = [root for _, _, root in states], states[-1][1]
-        layout, width = run.program(run.transitions).output_layout, 1 << self.params.payload_depth
+        layout, width = run.program(run.transitions).output_layout, 1 << self.params.role.payload_depth
         out, out2 = (layout_root(layout[p], final[p]) for p in (slice(width), slice(width, None)))
         levels = honest.trace_levels(roots)
         proof = tuple(merkle.proof(levels, len(roots) - 1))
@@ -246,15 +246,15 @@ class Market:
         market = self.contracts.market
         if market.phase(self.job_id, r) != Phase.MERGING:
             # Nobody speaks: what was revealed is accepted when the window is over.
-            self.devnet.advance(self.params.attest_seconds)
+            self.devnet.advance(self.params.role.attest_seconds)
             bodies = self.ledger().jobs[self.job_id].rounds[r].bodies
             self.requester.send(market.freeze(self.job_id, r, bodies), f"freeze/{r}")
         stored = market.round(self.job_id, r)
         while int(merger := market.merger_of(self.job_id, r), 16) == 0:
-            self.devnet.advance(self.params.merge_seconds)
+            self.devnet.advance(self.params.merge.turn_seconds)
         worker = next(w for w in self.workers if w.account.address == merger)
         ledger = self.ledger().jobs[self.job_id].rounds[r]
-        run = self._merge_run(ledger.accepted(self.params.slots), stored.seed, r)
+        run = self._merge_run(ledger.accepted(self.params.role.slots), stored.seed, r)
         run = lie(run) if lie else run
         final = run.advance(1, run.start)
         checkpoint = jobs.checkpoint_of(self.job, final)

@@ -415,10 +415,10 @@ def test_a_payload_of_another_shape_or_truncated_is_left_out_and_not_paid(town: 
     market.wait_phase(job, 0, Phase.LEAD)
     assert market.contracts.market.round(job.id, 0).mask == 0b001
     assert market.store.has(misshapen), "what it should have named is there: the claim's own CID counts"
-    market.devnet.advance(job.params.challenge_seconds)
+    market.devnet.advance(job.params.windows.challenge_seconds)
     wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, 60, "end of the job")
     books = market.contracts.market.job(job.id)
-    assert books.paid == job.params.slot_price + job.params.merge_price, "two slots are not paid"
+    assert books.paid == job.params.role.slot_price + job.params.merge.price, "two slots are not paid"
     assert books.escrow == books.paid + books.refunded
 
 

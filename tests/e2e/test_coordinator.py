@@ -40,7 +40,7 @@ def test_a_job_is_sealed_merged_paid_and_finished(market: Market) -> None:
         market.wait_phase(job, r, Phase.LEAD)
         wait(lambda r=r: len(coordinator.named("merged")) == r + 1, 10, "event merged")
         base = merged_checkpoint(market, job, coordinator.named("merged")[r])
-    market.devnet.advance(job.params.challenge_seconds)
+    market.devnet.advance(job.params.windows.challenge_seconds)
     coordinator.wait_for("done")
     books = market.contracts.market.job(job.id)
     assert books.status == JobStatus.DONE
@@ -134,7 +134,7 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) ->
     assert _rows(home) == before
 
     coordinator = market.coordinator()
-    market.devnet.advance(job.params.challenge_seconds)
+    market.devnet.advance(job.params.windows.challenge_seconds)
     coordinator.wait_for("done")
     books = market.contracts.market.job(job.id)
     assert (books.status, books.paid) == (JobStatus.DONE, job.params.round_pay)
@@ -157,11 +157,11 @@ def test_a_lying_aggregator_is_convicted_where_it_said_and_the_job_goes_on(marke
     assert found == {"verdict": "fraud", "wrong": "op", "position": expected["op_index"], "step": 1}
     assert coordinator.named("defending"), "a liar defends itself"
     claim = httpx2.get(f"{url}/claims/{game['claim']}").json()
-    assert (claim["state"], claim["slashed"]) == ("convicted", str(job.params.merge_stake))
+    assert (claim["state"], claim["slashed"]) == ("convicted", str(job.params.merge.stake))
 
     # The next in turn merges from the same mergeIn; the barred aggregator still turns the crank.
     market.merge_by_turn(job, 0)
-    market.devnet.advance(job.params.challenge_seconds)
+    market.devnet.advance(job.params.windows.challenge_seconds)
     coordinator.wait_for("done")
     books = market.contracts.market.job(job.id)
     assert (books.status, books.paid) == (JobStatus.DONE, job.params.round_pay)

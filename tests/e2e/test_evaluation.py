@@ -52,7 +52,7 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
         account=market.devnet.account("requester"), home=asker,
     )  # fmt: skip
     quote = net.quote(evaluations.job(rounds=ROUNDS, slots=SLOTS, min_slots=SLOTS, terms=SHORT))
-    assert quote.params.genesis_shared == tensor_root(evaluations.parameters()), "its base is the checkpoint"
+    assert quote.params.genesis.shared == tensor_root(evaluations.parameters()), "its base is the checkpoint"
     handle = net.submit(quote, budget=quote.escrow)
     with pytest.raises(TryLater):
         handle.metrics()

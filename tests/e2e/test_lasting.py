@@ -54,7 +54,7 @@ class Attacker:
         contracts = self.market.contracts
         ledger = ledger_of(self.market).jobs[self.job.id]
         if (r, slot) not in self.true:
-            records = ledger.records(r, self.job.params.slots)
+            records = ledger.records(r, self.job.params.role.slots)
             base = base_checkpoint(self.job, self.market.store, records)
             self.true[r, slot] = HeldClaim.of(slot_run(self.job, base, Seed(ledger.rounds[r].seed), r, slot))
         true = self.true[r, slot]

@@ -51,7 +51,7 @@ def test_a_round_is_trained_merged_audited_and_paid_without_torch(market: Market
     wait_until(lambda: len(verifier.named("audited")) == 4, "three claims and a merge are audited")
     assert {e["verdict"] for e in verifier.named("audited")} == {"match"}
     (merged,) = [e for e in market.events() if e.name == "Merged"]
-    market.devnet.advance(Seconds(market.params.challenge_seconds + 1))
+    market.devnet.advance(Seconds(market.params.windows.challenge_seconds + 1))
     for worker in workers:
         wait_for(worker, "done", job=market.job_id.hex())
     books = market.contracts.market.job(market.job_id)

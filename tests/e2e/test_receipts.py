@@ -146,7 +146,7 @@ def test_a_coordinator_that_swallows_receipts_delays_a_round_by_half_a_window(ma
     owners = {Address(market.devnet.account(name).address) for name in names}
     assert {sender for sender, _, _ in sent} == owners, "each for itself"
     assert sorted(who for _, _, speakers in sent for who in speakers) == EVERYBODY
-    assert all(own_way(stored.attest_ends, job.params.attest_seconds, time) for _, time, _ in sent)
+    assert all(own_way(stored.attest_ends, job.params.role.attest_seconds, time) for _, time, _ in sent)
     assert stored.mask == 0b111
     assert stored.merged_at > 0
 

@@ -171,7 +171,7 @@ def play(market: Market, net: Network, job: JobId) -> str:
     market.seal()
     market.claim([market.run(slot) for slot in range(3)])
     claim, _ = market.merge()
-    market.devnet.advance(Seconds(market.params.challenge_seconds + 1))
+    market.devnet.advance(Seconds(market.params.windows.challenge_seconds + 1))
     market.requester.send(net.contracts.market.finalize(job, 0), "finalize")
     market.requester.send(net.contracts.market.finish(job), "finish")
     return claim.hex()

@@ -48,10 +48,10 @@ class Mallory(Challenger):
         self.market.devnet.mine(2)
         send(market.seal(job, 0), "seal")
         out = StateRoot(b"\1" * 32)
-        leaves = [merkle.leaf(b"\2" * 32)] * (params.transitions - 1) + [merkle.leaf(merkle.node(out, out))]
+        leaves = [merkle.leaf(b"\2" * 32)] * (params.role.transitions - 1) + [merkle.leaf(merkle.node(out, out))]
         levels = merkle.levels(leaves)
         body = Body(TraceRoot(levels[-1][0]), out, out)
-        proof = merkle.proof(levels, params.transitions - 1)
+        proof = merkle.proof(levels, params.role.transitions - 1)
         made = Reveal(body, Digest(b"\3" * 32), tuple(proof), Cid(""), Cid(""))
         claim = market.claim_id_of(job, 0, 0)
         send(market.commit(job, 0, 0, commitment(claim, self.address, made)), "commit")

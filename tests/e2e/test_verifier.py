@@ -66,7 +66,7 @@ def test_a_lie_is_convicted_where_it_was_told_and_honest_claims_are_left_alone(m
     before = market.contracts.token.balance_of(market.address("verifier"))
     assert verifier.stop(60) == 0, verifier.last_words()
     withdrawn = int(verifier.named("withdrawn")[0]["amount"])
-    assert withdrawn == market.params.slot_stake * 3 // 10
+    assert withdrawn == market.params.role.slot_stake * 3 // 10
     assert market.contracts.token.balance_of(market.address("verifier")) == before + withdrawn
 
     told = json.loads(market.replay(claims[0], "--json").stdout)["data"]
@@ -110,7 +110,7 @@ def test_a_killed_verifier_sits_down_again_and_a_silent_liar_loses_by_the_clock(
 
     wait_until(lambda: bool(market.games_on(claims[2])), "the silent liar is challenged")
     (silent,) = market.games_on(claims[2])
-    market.devnet.advance(Seconds(market.params.clock_seconds + market.params.step_seconds + 1))
+    market.devnet.advance(Seconds(market.params.windows.clock_seconds + market.params.windows.step_seconds + 1))
     assert wait_for(again, "won", game=silent.hex())["verdict"] == "timeout"
 
 
@@ -138,7 +138,7 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
     for claim in claims:
         assert wait_for(verifier, "audited", claim=claim.hex())["verdict"] == "match"
     wait_until(lambda: market.game(game).phase == Phase.PROOF, "the liar comes to the proof")
-    market.devnet.advance(Seconds(market.params.clock_seconds + 1))
+    market.devnet.advance(Seconds(market.params.windows.clock_seconds + 1))
     assert wait_for(challenger, "lost")["verdict"] == expected["verdict"] == "rejected"
     argued = next(e for e in market.log(game) if isinstance(e, moves.Argued))
     assert argued.t == expected["step"]
@@ -147,7 +147,7 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
     assert market.contracts.vault.free(market.address("challenger")) == 0
     lock = market.contracts.vault.lock_of(attacked)
     assert lock is not None
-    assert lock.amount == market.params.slot_stake
+    assert lock.amount == market.params.role.slot_stake
     assert not [e for e in verifier.named("challenged") if e["claim"] != merge.hex()], "honest claims are left alone"
 
 

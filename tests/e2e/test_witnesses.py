@@ -31,7 +31,7 @@ def publish(market: Market, claims: list[ClaimId], r: int = 0) -> None:
 def to_final(market: Market, r: int = 0) -> None:
     """Merged, and its window over."""
     market.merge(r=r)
-    market.devnet.advance(market.params.challenge_seconds)
+    market.devnet.advance(market.params.windows.challenge_seconds)
     market.requester.send(market.contracts.market.finalize(market.job_id, r), f"finalize/{r}")
     assert market.contracts.market.phase(market.job_id, r) == Phase.FINAL
 

@@ -199,7 +199,7 @@ def reveals(market: Market) -> list[Event]:
 def replayed(market: Market, job: Job, slot: int, round_: int) -> bytes:
     """The trace root of a slot's claim, from public data alone."""
     ledger = ledger_of(market).jobs[job.id]
-    base = base_checkpoint(job, market.store, ledger.records(round_, job.params.slots))
+    base = base_checkpoint(job, market.store, ledger.records(round_, job.params.role.slots))
     run = slot_run(job, base, Seed(ledger.rounds[round_].seed), round_, slot)
     return trace_root([root for _, _, root in run.states()])
 
@@ -259,7 +259,7 @@ class Challenger:
         """Open a game on the claim and play it to its end."""
         contracts: Contracts = self.market.contracts
         ledger = ledger_of(self.market).jobs[job.id]
-        base = base_checkpoint(job, self.market.store, ledger.records(round_, job.params.slots))
+        base = base_checkpoint(job, self.market.store, ledger.records(round_, job.params.role.slots))
         held = HeldClaim.of(slot_run(job, base, Seed(ledger.rounds[round_].seed), round_, slot))
         record = ledger.rounds[round_].claims[slot]
         claim = games.claim(contracts.market, record.id, record.body)

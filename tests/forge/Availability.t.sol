@@ -60,9 +60,10 @@ contract AvailabilityTest {
         bytes32[] memory nodes = new bytes32[](LEAVES);
         for (uint256 i = 0; i < LEAVES; i++) nodes[i] = Merkle.leaf(_leaf(i));
         dataset = Merkle.rootOf(nodes);
-        (terms.datasetRows, terms.rowLength, terms.answerSeconds) = (1, uint32(256 * LEAVES), 60);
-        terms.datasetRoot = sha256(
-            abi.encodePacked(bytes1(0x02), uint8(1), uint8(2), terms.datasetRows, terms.rowLength, dataset)
+        terms.roles.push();
+        (terms.roles[0].datasetRows, terms.roles[0].rowLength, terms.windows.answerSeconds) = (1, uint32(256 * LEAVES), 60);
+        terms.roles[0].datasetRoot = sha256(
+            abi.encodePacked(bytes1(0x02), uint8(1), uint8(2), terms.roles[0].datasetRows, terms.roles[0].rowLength, dataset)
         );
     }
 
@@ -130,8 +131,8 @@ contract AvailabilityTest {
     }
 
     function testFuzz_a_bond_holds_three_times_the_gas_of_every_leaf(uint64 own) external {
-        terms.bond = own % uint64(BOND);
-        uint256 gas = BOND - terms.bond; // of three defences
+        terms.prices.bond = own % uint64(BOND);
+        uint256 gas = BOND - terms.prices.bond; // of three defences
         uint256 leaves = availability.rowBondOf(JOB, 0) - BOND;
         require(leaves * Prices.DEFENDER_GAS >= gas * LEAVES * Prices.LEAF_GAS && (leaves - 1) * Prices.DEFENDER_GAS < gas * LEAVES * Prices.LEAF_GAS, "rounded up");
     }
@@ -251,7 +252,7 @@ contract AvailabilityTest {
         bytes32 tree = _node(LEVELS, 0, hidden);
         root = sha256(abi.encodePacked(bytes1(0x02), uint8(0), uint8(1), uint32(1024 * 256), tree));
         bytes32 leaf = sha256(abi.encodePacked(bytes1(0x00), header));
-        terms.encodeProgram = sha256(abi.encodePacked(bytes1(0x03), leaf, bytes32(0), bytes32(0)));
+        terms.roles[0].encodeProgram = sha256(abi.encodePacked(bytes1(0x03), leaf, bytes32(0), bytes32(0)));
         (claimed.job, claimed.worker) = (JOB, WORKER);
         claimed.digest = keccak256(abi.encode(bytes32(0), root, bytes32(0)));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {oneRole} from "./OneRole.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Arbiter} from "../../contracts/Arbiter.sol";
 import {Availability} from "../../contracts/Availability.sol";
@@ -75,22 +76,23 @@ contract Deployed {
 
     /// @dev MAINNET of sdk/lockstep/protocol/presets.py, with `slots` slots.
     function _mainnet(uint16 slots) internal pure returns (IJobMarket.JobParams memory p) {
-        (p.stepProgram, p.encodeProgram, p.mergeProgram) = (keccak256("step"), keccak256("encode"), keccak256("merge"));
-        p.datasetRoot = keccak256("dataset");
-        (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (5, 7, 1, 100);
-        (p.slots, p.minSlots, p.maxLead, p.maxFail) = (slots, 2, 8, 2);
-        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (600, 4 * 3600, 900, 900);
-        (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (900, 3 * 86400, 86400, 600);
-        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (1e18, 0.5e18, 40e18, 20e18, 1e18);
-        (p.gasPrice, p.feeCap) = (uint128(1e18) / 2_000_000, 100e9);
-        p.answerSeconds = 3600;
-        (p.profile, p.opset) = (1, 1);
+        oneRole(p);
+        (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (keccak256("step"), keccak256("encode"), keccak256("merge"));
+        p.roles[0].datasetRoot = keccak256("dataset");
+        (p.roles[0].datasetRows, p.roles[0].rowLength, p.roles[0].innerSteps, p.schedule.rounds) = (5, 7, 1, 100);
+        (p.roles[0].slots, p.roles[0].minSlots, p.schedule.maxLead, p.schedule.maxFail) = (slots, 2, 8, 2);
+        (p.windows.joinSeconds, p.roles[0].trainSeconds, p.roles[0].revealSeconds, p.roles[0].attestSeconds) = (600, 4 * 3600, 900, 900);
+        (p.merge.turnSeconds, p.windows.challengeSeconds, p.windows.clockSeconds, p.windows.stepSeconds) = (900, 3 * 86400, 86400, 600);
+        (p.roles[0].slotPrice, p.merge.price, p.roles[0].slotStake, p.merge.stake, p.prices.bond) = (1e18, 0.5e18, 40e18, 20e18, 1e18);
+        (p.prices.gasPrice, p.prices.feeCap) = (uint128(1e18) / 2_000_000, 100e9);
+        p.windows.answerSeconds = 3600;
+        (p.spec.profile, p.spec.opset) = (1, 1);
     }
 
     function _create(uint256 requester, uint256 nonce) internal {
-        uint256 pay = uint256(terms.slots) * terms.slotPrice + terms.mergePrice + uint256(terms.witnesses) * terms.witnessFee;
+        uint256 pay = uint256(terms.roles[0].slots) * terms.roles[0].slotPrice + terms.merge.price + uint256(terms.roles[0].witnesses) * terms.roles[0].witnessFee;
         CHEATS.prank(acc(requester));
-        job = market.create(terms, nonce, uint256(terms.rounds) * pay);
+        job = market.create(terms, nonce, uint256(terms.schedule.rounds) * pay);
     }
 
     /// T = 2: one step and the encode. Roots are arbitrary: what is behind them does not matter here.
@@ -104,7 +106,7 @@ contract Deployed {
 
     function _joinSeal(uint32 r, uint256 first) internal {
         market.startRound(job, r);
-        for (uint32 s = 0; s < terms.slots; s++) {
+        for (uint32 s = 0; s < terms.roles[0].slots; s++) {
             CHEATS.prank(acc(first + s));
             market.join(job, r, s);
         }
@@ -114,13 +116,13 @@ contract Deployed {
     }
 
     function _commitReveal(uint32 r, uint256 first) internal {
-        for (uint32 s = 0; s < terms.slots; s++) {
+        for (uint32 s = 0; s < terms.roles[0].slots; s++) {
             bytes32 c = market.claimIdOf(job, r, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
             market.commit(job, r, s, keccak256(abi.encode(c, acc(first + s), o.body, o.nonce)));
         }
-        for (uint32 s = 0; s < terms.slots; s++) {
+        for (uint32 s = 0; s < terms.roles[0].slots; s++) {
             bytes32 c = market.claimIdOf(job, r, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
@@ -129,8 +131,8 @@ contract Deployed {
     }
 
     function _bodies(uint32 r) internal view returns (IJobMarket.Body[] memory b) {
-        b = new IJobMarket.Body[](terms.slots);
-        for (uint32 s = 0; s < terms.slots; s++) b[s] = _opened(market.claimIdOf(job, r, s)).body;
+        b = new IJobMarket.Body[](terms.roles[0].slots);
+        for (uint32 s = 0; s < terms.roles[0].slots; s++) b[s] = _opened(market.claimIdOf(job, r, s)).body;
     }
 
     function _freeze(uint32 r) internal {

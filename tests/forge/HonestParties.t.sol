@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {keep} from "./OneRole.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
@@ -27,8 +28,8 @@ contract HonestPartiesTest is Deployed {
         _deploy(7 days);
         for (uint256 i = 0; i < 5; i++) _fund(i, i == 0 ? 0 : DEPOSIT);
         for (uint256 i = 0; i < SLOTS; i++) _fund(WORKERS + i, DEPOSIT);
-        terms = _mainnet(SLOTS);
-        terms.aggregator = acc(AGGREGATOR);
+        keep(terms, _mainnet(SLOTS));
+        terms.merge.aggregator = acc(AGGREGATOR);
     }
 
     // -- a merger that convicts itself
@@ -42,14 +43,14 @@ contract HonestPartiesTest is Deployed {
             require(market.phase(job, r) == IJobMarket.Phase.Void, "void without fault");
             market.release(job, r);
         }
-        uint256 pay = SLOTS * uint256(terms.slotPrice);
+        uint256 pay = SLOTS * uint256(terms.roles[0].slotPrice);
         require(_sum(WORKERS, SLOTS) == 7 * pay, "seven rounds of work are paid all the same");
-        require(vault.credits(acc(AGGREGATOR)) == 7 * uint256(terms.mergePrice), "and seven right merges");
-        uint256 owed = 7 * (pay + terms.mergePrice);
-        require(stake >= terms.mergeStake + owed, "by the merger");
-        require(2 * vault.credits(vault.BURN()) >= stake - owed && stake - owed >= terms.mergeStake, "half of the rest is burned");
+        require(vault.credits(acc(AGGREGATOR)) == 7 * uint256(terms.merge.price), "and seven right merges");
+        uint256 owed = 7 * (pay + terms.merge.price);
+        require(stake >= terms.merge.stake + owed, "by the merger");
+        require(2 * vault.credits(vault.BURN()) >= stake - owed && stake - owed >= terms.merge.stake, "half of the rest is burned");
         for (uint256 i = 0; i < SLOTS; i++) {
-            require(vault.free(acc(WORKERS + i)) == DEPOSIT - terms.slotStake, "all but round 0's lock is free");
+            require(vault.free(acc(WORKERS + i)) == DEPOSIT - terms.roles[0].slotStake, "all but round 0's lock is free");
         }
     }
 
@@ -69,15 +70,15 @@ contract HonestPartiesTest is Deployed {
         game.resolve(id);
         require(game.game(id).verdict == IDisputeGame.Verdict.Timeout, "convicted");
         market.release(job, 1);
-        require(vault.free(acc(WORKERS)) == DEPOSIT - 2 * uint256(terms.slotStake), "its stake is gone");
+        require(vault.free(acc(WORKERS)) == DEPOSIT - 2 * uint256(terms.roles[0].slotStake), "its stake is gone");
         require(vault.credits(acc(WORKERS)) == 0, "and it is not paid");
-        require(vault.credits(acc(CHALLENGER)) >= terms.slotStake * 30 / 100, "who caught it is");
-        require(vault.credits(acc(WORKERS + 1)) == terms.slotPrice, "as is who was honest");
+        require(vault.credits(acc(CHALLENGER)) >= terms.roles[0].slotStake * 30 / 100, "who caught it is");
+        require(vault.credits(acc(WORKERS + 1)) == terms.roles[0].slotPrice, "as is who was honest");
     }
 
     /// @dev Words about voided work are paid; one about a claim whose game goes on waits for its end.
     function test_a_word_for_a_liar_earns_nothing_by_voiding_its_base() external {
-        (terms.witnesses, terms.auditSeconds, terms.witnessFee, terms.witnessStake) = (1, 600, 0.1e18, 10e18);
+        (terms.roles[0].witnesses, terms.windows.auditSeconds, terms.roles[0].witnessFee, terms.prices.witnessStake) = (1, 600, 0.1e18, 10e18);
         _create(REQUESTER, 0);
         bytes32 preimage = keccak256("preimage");
         CHEATS.prank(acc(WITNESS));
@@ -113,33 +114,33 @@ contract HonestPartiesTest is Deployed {
     // -- stakes, clocks
 
     function test_a_merge_costs_no_more_stake_than_who_works_can_have() external {
-        terms.mergeStake = 2 * terms.slotStake + 1;
+        terms.merge.stake = 2 * terms.roles[0].slotStake + 1;
         _createRefused("stakes");
-        terms.mergeStake = 2 * terms.slotStake;
+        terms.merge.stake = 2 * terms.roles[0].slotStake;
         _create(REQUESTER, 0);
     }
 
     function test_clocks_that_no_honest_party_can_keep_are_refused() external {
-        terms.stepSeconds = 40;
-        terms.clockSeconds = 16 * 12 - 1;
+        terms.windows.stepSeconds = 40;
+        terms.windows.clockSeconds = 16 * 12 - 1;
         _createRefused("clocks");
-        terms.clockSeconds = 16 * 12;
+        terms.windows.clockSeconds = 16 * 12;
         _create(REQUESTER, 0);
-        terms.stepSeconds = 49;
+        terms.windows.stepSeconds = 49;
         _createRefused("clocks");
-        (terms.stepSeconds, terms.joinSeconds) = (40, 11);
+        (terms.windows.stepSeconds, terms.windows.joinSeconds) = (40, 11);
         _createRefused("windows");
     }
 
     function test_games_with_oneself_lock_nobodys_stake_for_long() external {
-        terms.stepSeconds = terms.clockSeconds / 4;
+        terms.windows.stepSeconds = terms.windows.clockSeconds / 4;
         _create(REQUESTER, 0);
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
         bytes32 own = market.claimIdOf(job, 0, 0);
         bytes32 id;
         for (uint32 n = 0; n < 200; n++) id = _open(ACCOMPLICE, own, n);
-        require(game.game(id).leftDefender <= terms.clockSeconds + 30 days, "thirty days, and not years");
+        require(game.game(id).leftDefender <= terms.windows.clockSeconds + 30 days, "thirty days, and not years");
         require(game.defending(acc(WORKERS)) == 200, "counted");
     }
 
@@ -167,7 +168,7 @@ contract HonestPartiesTest is Deployed {
         for (uint32 s = 0; s < SLOTS; s++) {
             bytes32 id = _open(ACCOMPLICE, market.claimIdOf(job, 0, s), 0);
             if (s == 0) first = id;
-            require(game.game(id).leftDefender == terms.clockSeconds + s * terms.stepSeconds, "one more each");
+            require(game.game(id).leftDefender == terms.windows.clockSeconds + s * terms.windows.stepSeconds, "one more each");
         }
         CHEATS.warp(game.game(first).deadline + 1);
         game.resolve(first);
@@ -177,20 +178,20 @@ contract HonestPartiesTest is Deployed {
     // -- seats
 
     function test_a_squatter_cannot_empty_a_round_in_the_last_second() external {
-        terms.minSlots = 4;
+        terms.roles[0].minSlots = 4;
         _create(REQUESTER, 0);
         market.startRound(job, 0);
         for (uint32 s = 0; s < 6; s++) {
             CHEATS.prank(acc(ACCOMPLICE));
             market.join(job, 0, s);
         }
-        CHEATS.warp(market.round(job, 0).joinEnds - terms.joinSeconds / 2);
+        CHEATS.warp(market.round(job, 0).joinEnds - terms.windows.joinSeconds / 2);
         CHEATS.prank(acc(ACCOMPLICE));
         _refused(abi.encodeCall(market.leave, (job, 0, 0)), abi.encodeWithSelector(WrongPhase.selector, job, 0));
     }
 
     function test_a_requester_does_not_get_its_void_jobs_deposit_back() external {
-        (terms.datasetRows, terms.rowLength, terms.mergePrice) = (1 << 31, 2, 0);
+        (terms.roles[0].datasetRows, terms.roles[0].rowLength, terms.merge.price) = (1 << 31, 2, 0);
         _create(REQUESTER, 0);
         uint256 deposit = market.job(job).deposit;
         CHEATS.prank(acc(REQUESTER));
@@ -210,8 +211,8 @@ contract HonestPartiesTest is Deployed {
     // -- a void job
 
     function test_a_void_job_that_is_done_has_no_live_claims() external {
-        (terms.rounds, terms.maxLead, terms.maxFail, terms.minSlots) = (1, 1, 0, SLOTS);
-        (terms.datasetRows, terms.rowLength) = (1 << 31, 2);
+        (terms.schedule.rounds, terms.schedule.maxLead, terms.schedule.maxFail, terms.roles[0].minSlots) = (1, 1, 0, SLOTS);
+        (terms.roles[0].datasetRows, terms.roles[0].rowLength) = (1 << 31, 2);
         _create(REQUESTER, 0);
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
@@ -281,9 +282,9 @@ contract HonestPartiesTest is Deployed {
     }
 
     function _createRefused(bytes32 group) private {
-        uint256 pay = uint256(terms.slots) * terms.slotPrice + terms.mergePrice;
+        uint256 pay = uint256(terms.roles[0].slots) * terms.roles[0].slotPrice + terms.merge.price;
         CHEATS.prank(acc(REQUESTER));
-        _refused(abi.encodeCall(market.create, (terms, 9, terms.rounds * pay)), abi.encodeWithSelector(JobInvalid.selector, group));
+        _refused(abi.encodeCall(market.create, (terms, 9, terms.schedule.rounds * pay)), abi.encodeWithSelector(JobInvalid.selector, group));
     }
 
     function _refused(bytes memory call, bytes memory reason) private {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {keep, oneRole} from "./OneRole.sol";
 import {IERC1271} from "@openzeppelin/contracts/interfaces/IERC1271.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
@@ -68,7 +69,7 @@ contract MarketTest {
         );
         for (uint256 i = 0; i < 8; i++) _fund(_account(i));
         (requester, aggregator, stranger) = (_account(0), _account(1), _account(7));
-        terms = _params();
+        keep(terms, _params());
         CHEATS.warp(1_000_000);
         job = _create(terms, 0);
     }
@@ -140,7 +141,7 @@ contract MarketTest {
         _notStartable(2);
         _toLead(1);
         _notStartable(2);
-        CHEATS.warp(block.timestamp + terms.challengeSeconds);
+        CHEATS.warp(block.timestamp + terms.windows.challengeSeconds);
         market.finalize(job, 0);
         _notStartable(ROUNDS);
     }
@@ -207,7 +208,7 @@ contract MarketTest {
         uint256 staked = vault.lockOf(market.claimIdOf(job, 0, 0)).amount;
         CHEATS.prank(_account(2));
         market.leave(job, 0, 0);
-        require(staked == terms.slotStake && vault.free(_account(2)) == DEPOSIT, "the stake came back");
+        require(staked == terms.roles[0].slotStake && vault.free(_account(2)) == DEPOSIT, "the stake came back");
         _join(0);
         _seal(0);
         _reverts(_account(3), abi.encodeCall(market.commit, (job, 0, 0, bytes32(0))), notYours);
@@ -402,7 +403,7 @@ contract MarketTest {
                 _reverts(liar, call, abi.encodeWithSelector(NotYourTurn.selector, address(0)));
                 passed++;
             }
-            CHEATS.warp(block.timestamp + terms.mergeSeconds);
+            CHEATS.warp(block.timestamp + terms.merge.turnSeconds);
         }
         require(passed == 1 && market.mergerOf(job, 1) == address(0), "one turn is nobody's, then all are over");
         market.finalize(job, 1);
@@ -427,7 +428,7 @@ contract MarketTest {
         _toLead(0);
         bytes32 claim = market.claimIdOf(job, 0, 1);
         market.onOpen(claim, _opened(claim).body);
-        uint256 due = block.timestamp + terms.challengeSeconds;
+        uint256 due = block.timestamp + terms.windows.challengeSeconds;
         bytes memory call = abi.encodeCall(market.finalize, (job, 0));
         _reverts(call, abi.encodeWithSelector(TooEarly.selector, due));
         CHEATS.warp(due);
@@ -436,7 +437,7 @@ contract MarketTest {
         _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
         market.finalize(job, 0);
         _reverts(call, abi.encodeWithSelector(WrongPhase.selector, job, uint32(0)));
-        require(vault.credits(_account(2)) == terms.slotPrice && vault.credits(aggregator) == terms.mergePrice, "paid");
+        require(vault.credits(_account(2)) == terms.roles[0].slotPrice && vault.credits(aggregator) == terms.merge.price, "paid");
         _reverts(abi.encodeCall(market.finish, (job)), abi.encodeWithSelector(JobUnfinished.selector));
         CHEATS.prank(requester);
         market.cancel(job);
@@ -457,12 +458,12 @@ contract MarketTest {
 
         _merge(0, market.mergerOf(job, 0));
         _standsUntilRejected(abi.encodeCall(market.startRound, (job, 1)), claim);
-        require(market.round(job, 1).attempt == 0 && vault.lockOf(claim).amount == terms.slotStake, "as it was");
+        require(market.round(job, 1).attempt == 0 && vault.lockOf(claim).amount == terms.roles[0].slotStake, "as it was");
         market.startRound(job, 1);
         require(market.round(job, 1).attempt == 1 && vault.lockOf(claim).amount == 0, "again, with the stake back");
 
         CHEATS.revertToState(clean);
-        CHEATS.warp(block.timestamp + SLOTS * terms.mergeSeconds);
+        CHEATS.warp(block.timestamp + SLOTS * terms.merge.turnSeconds);
         require(market.mergerOf(job, 0) == address(0), "all turns are over");
         _standsUntilRejected(abi.encodeCall(market.finalize, (job, 0)), claim);
         market.finalize(job, 0);
@@ -483,7 +484,7 @@ contract MarketTest {
     /// @dev Bonds follow the median of the base fees at seals; gas is given back at what it costs in the block of the verdict.
     function test_gas_is_priced_at_base_fees() external {
         uint128 stake = uint128(Prices.STAKE_GAMES * Prices.GAME_GAS);
-        (terms.gasPrice, terms.slotStake, terms.mergeStake) = (1, stake, stake);
+        (terms.prices.gasPrice, terms.roles[0].slotStake, terms.merge.stake) = (1, stake, stake);
         for (uint256 i = 0; i < 5; i++) {
             token.mint(_account(i), stake);
             CHEATS.prank(_account(i));
@@ -491,14 +492,14 @@ contract MarketTest {
         }
         job = _create(terms, 5);
         uint256 atCap = 3 * Prices.DEFENDER_GAS;
-        require(market.bondOf(job) == terms.bond + atCap, "no seal was seen: as at the cap");
-        CHEATS.fee(terms.feeCap / 4);
+        require(market.bondOf(job) == terms.prices.bond + atCap, "no seal was seen: as at the cap");
+        CHEATS.fee(terms.prices.feeCap / 4);
         _toAttesting(0);
         // Fees are remembered in units of 8,192 wei, rounded up.
-        uint256 seen = (uint256(terms.feeCap) / 4 + 8_191) / 8_192 * 8_192;
-        require(market.bondOf(job) == terms.bond + (atCap * seen + terms.feeCap - 1) / terms.feeCap, "as at the seal");
+        uint256 seen = (uint256(terms.prices.feeCap) / 4 + 8_191) / 8_192 * 8_192;
+        require(market.bondOf(job) == terms.prices.bond + (atCap * seen + terms.prices.feeCap - 1) / terms.prices.feeCap, "as at the seal");
 
-        CHEATS.fee(terms.feeCap / 10);
+        CHEATS.fee(terms.prices.feeCap / 10);
         IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](1);
         refunds[0] = IStakeVault.Refund(stranger, 1_234_567);
         market.onConvicted(market.claimIdOf(job, 0, 0), 1, _one(stranger), refunds);
@@ -515,8 +516,8 @@ contract MarketTest {
         body.out2 = ~body.out2;
         IJobMarket.GameTerms memory given = market.onOpen(claim, body);
         require(given.defender == _account(2) && given.transitions == 2 && given.games == 0, "its terms");
-        require(market.onOpen(claim, body).games == 1 && given.bond == terms.bond, "counted");
-        CHEATS.warp(block.timestamp + terms.challengeSeconds - 1);
+        require(market.onOpen(claim, body).games == 1 && given.bond == terms.prices.bond, "counted");
+        CHEATS.warp(block.timestamp + terms.windows.challengeSeconds - 1);
         require(market.windowOpen(claim), "to the last second");
         CHEATS.warp(block.timestamp + 1);
         require(!market.windowOpen(claim) && market.live(claim), "games that are open go on");
@@ -527,36 +528,36 @@ contract MarketTest {
         _reverts(abi.encodeCall(market.onRejected, (claim)), closed);
         _reverts(abi.encodeCall(market.onConvicted, (claim, 1, _one(stranger), new IStakeVault.Refund[](0))), closed);
         _reverts(call, abi.encodeWithSelector(WindowClosed.selector, claim));
-        require(market.convictedAt(claim) == 1 && vault.credits(stranger) == terms.slotStake * 30 / 100, "convicted once");
+        require(market.convictedAt(claim) == 1 && vault.credits(stranger) == terms.roles[0].slotStake * 30 / 100, "convicted once");
     }
 
     function test_the_job_names_the_program_of_every_transition() external {
         _toLead(0);
         bytes32 slot = market.claimIdOf(job, 0, 2);
         bytes32 merge = market.claimIdOf(job, 0, MERGE);
-        require(market.factsOf(slot, 1, nothing).program == terms.stepProgram, "a step");
-        require(market.factsOf(slot, 2, nothing).program == terms.encodeProgram, "the last is the encode");
-        require(market.factsOf(merge, 1, nothing).program == terms.mergeProgram, "of a merge");
+        require(market.factsOf(slot, 1, nothing).program == terms.roles[0].stepProgram, "a step");
+        require(market.factsOf(slot, 2, nothing).program == terms.roles[0].encodeProgram, "the last is the encode");
+        require(market.factsOf(merge, 1, nothing).program == terms.merge.program, "of a merge");
         bytes memory none = abi.encodeWithSelector(ProofInvalid.selector);
         _reverts(abi.encodeCall(market.factsOf, (slot, 0, nothing)), none);
         _reverts(abi.encodeCall(market.factsOf, (slot, 3, nothing)), none);
         _reverts(abi.encodeCall(market.factsOf, (merge, 2, nothing)), none);
         IJobMarket.Facts memory facts = market.factsOf(slot, 2, nothing);
         require(facts.seed == market.round(job, 0).seed && facts.round == 0 && facts.slot == 2, "its context");
-        require(facts.datasetRoot == terms.datasetRoot, "its dataset");
-        require(facts.datasetRows == terms.datasetRows && facts.rowLength == terms.rowLength, "its rows");
+        require(facts.datasetRoot == terms.roles[0].datasetRoot, "its dataset");
+        require(facts.datasetRows == terms.roles[0].datasetRows && facts.rowLength == terms.roles[0].rowLength, "its rows");
         require(facts.stateZero == 0 && market.factsOf(slot, 1, nothing).stateZero != 0, "S_0 of the first step");
         require(market.factsOf(merge, 1, nothing).stateZero == market.round(job, 0).mergeIn, "what is merged");
     }
 
     /// @dev Slot 0 keeps its owner, slot 1 gets another, slot 2's payload was left out of the round before.
     function test_a_slot_starts_from_its_owners_accepted_carry_or_from_zero() external {
-        (terms.carry, terms.zeroCarry) = (1, keccak256("zero carry"));
+        (terms.roles[0].carry, terms.roles[0].zeroCarry) = (1, keccak256("zero carry"));
         job = _create(terms, 1);
         bytes32[] memory carried = new bytes32[](0);
         _toAttesting(0);
         bytes32 first = market.claimIdOf(job, 0, 0);
-        bytes32 from = States.slotZero(terms.genesisShared, terms.zeroCarry, 0, 0);
+        bytes32 from = States.slotZero(terms.genesis.shared, terms.roles[0].zeroCarry, 0, 0);
         require(market.factsOf(first, 1, carried).stateZero == from, "nothing comes before the first round");
         absent[market.claimIdOf(job, 0, 2)] = true;
         market.onDemanded(job, 0, 2);
@@ -570,7 +571,7 @@ contract MarketTest {
         _seal(1);
         for (uint32 s = 0; s < SLOTS; s++) _commitBy(1, s, owners[s]);
         for (uint32 s = 0; s < SLOTS; s++) _revealBy(1, s, owners[s]);
-        from = States.slotZero(keccak256("shared"), terms.zeroCarry, 1, 0);
+        from = States.slotZero(keccak256("shared"), terms.roles[0].zeroCarry, 1, 0);
         for (uint32 s = 1; s < SLOTS; s++) {
             require(market.factsOf(market.claimIdOf(job, 1, s), 1, carried).stateZero == from, "from zero");
         }
@@ -609,14 +610,14 @@ contract MarketTest {
         _toAttesting(0);
         bytes memory done = abi.encodeWithSelector(AlreadyDone.selector);
         _reverts(abi.encodeCall(market.onDrawn, (job, 0, WITNESSES + 1)), done);
-        bytes memory none = abi.encodeWithSelector(EscrowTooLow.selector, uint256(terms.witnessFee), 0);
+        bytes memory none = abi.encodeWithSelector(EscrowTooLow.selector, uint256(terms.roles[0].witnessFee), 0);
         _reverts(abi.encodeCall(market.onWitnessed, (job, stranger)), none);
         market.onDrawn(job, 0, WITNESSES);
-        require(market.job(job).feesDue == WITNESSES * terms.witnessFee, "two fees are due");
+        require(market.job(job).feesDue == WITNESSES * terms.roles[0].witnessFee, "two fees are due");
         _reverts(abi.encodeCall(market.onDrawn, (job, 0, 0)), done);
         market.onWitnessed(job, stranger);
         market.onWitnessed(job, address(0));
-        require(vault.credits(stranger) == terms.witnessFee && market.job(job).feesDue == 0, "one paid, one given up");
+        require(vault.credits(stranger) == terms.roles[0].witnessFee && market.job(job).feesDue == 0, "one paid, one given up");
         _reverts(abi.encodeCall(market.onWitnessed, (job, stranger)), none);
     }
 
@@ -632,7 +633,7 @@ contract MarketTest {
         _merge(0, market.mergerOf(job, 0));
         _start(1);
         _toAttesting(1);
-        uint256 fees = WITNESSES * terms.witnessFee;
+        uint256 fees = WITNESSES * terms.roles[0].witnessFee;
         market.onDrawn(job, 1, WITNESSES);
         require(market.job(job).feesDue == 3 * fees, "two audits, and one again");
         require(market.job(job).escrow == ROUNDS * _pay() + fees, "which the slash has paid");
@@ -655,12 +656,12 @@ contract MarketTest {
         _merge(0, market.mergerOf(job, 0));
         _start(1);
         _toAttesting(1);
-        uint256 fees = WITNESSES * terms.witnessFee;
+        uint256 fees = WITNESSES * terms.roles[0].witnessFee;
         uint256 work = ROUNDS * (_pay() - fees);
         bytes memory call = abi.encodeCall(market.onDrawn, (job, 1, WITNESSES));
         _reverts(call, abi.encodeWithSelector(EscrowTooLow.selector, work + fees, work));
         market.onWitnessed(job, address(0));
-        _reverts(call, abi.encodeWithSelector(EscrowTooLow.selector, work + fees, work + terms.witnessFee));
+        _reverts(call, abi.encodeWithSelector(EscrowTooLow.selector, work + fees, work + terms.roles[0].witnessFee));
         market.onWitnessed(job, address(0));
         market.onDrawn(job, 1, WITNESSES);
         require(market.job(job).feesDue == 2 * fees, "two rounds' fees, and no more");
@@ -698,7 +699,7 @@ contract MarketTest {
         require(market.phase(job, 0) == IJobMarket.Phase.Failed && market.live(claim), "its games go on");
         require(vault.free(_account(2)) == DEPOSIT, "the others' stakes are back");
         for (uint256 left = 2; left > 0; left--) {
-            require(vault.lockOf(claim).amount == terms.slotStake, "a game is open");
+            require(vault.lockOf(claim).amount == terms.roles[0].slotStake, "a game is open");
             market.onRejected(claim);
         }
         require(vault.free(_account(3)) == DEPOSIT && vault.lockOf(claim).amount == 0, "the last one gives it back");
@@ -722,9 +723,9 @@ contract MarketTest {
         _reverts(abi.encodeCall(market.release, (job, 1)), abi.encodeWithSelector(WrongPhase.selector, job, uint32(1)));
         uint256 deposit = market.job(job).deposit;
         market.release(job, 0);
-        require(vault.credits(_account(3)) == terms.slotPrice && vault.free(_account(3)) == DEPOSIT, "stake and pay");
+        require(vault.credits(_account(3)) == terms.roles[0].slotPrice && vault.free(_account(3)) == DEPOSIT, "stake and pay");
         require(vault.credits(_account(2)) == 0 && vault.free(_account(2)) == DEPOSIT, "a seat is not work");
-        uint256 left = deposit - uint256(terms.slotPrice);
+        uint256 left = deposit - uint256(terms.roles[0].slotPrice);
         market.finish(job);
         require(vault.credits(stranger) == left * 30 / 100, "30 % to the prover");
         require(vault.credits(vault.BURN()) == left - left * 30 / 100, "the rest is burned");
@@ -865,7 +866,7 @@ contract MarketTest {
     }
 
     function _pay() private view returns (uint256) {
-        return SLOTS * uint256(terms.slotPrice) + terms.mergePrice + WITNESSES * uint256(terms.witnessFee);
+        return SLOTS * uint256(terms.roles[0].slotPrice) + terms.merge.price + WITNESSES * uint256(terms.roles[0].witnessFee);
     }
 
     /// @dev T = 2: one step and the encode.
@@ -888,17 +889,18 @@ contract MarketTest {
     }
 
     function _params() private view returns (IJobMarket.JobParams memory p) {
-        (p.stepProgram, p.encodeProgram, p.mergeProgram) = (keccak256("step"), keccak256("encode"), keccak256("merge"));
-        p.datasetRoot = keccak256("dataset");
-        (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (5, 7, 1, ROUNDS);
-        (p.slots, p.minSlots, p.maxLead, p.maxFail) = (SLOTS, 2, 2, 1);
-        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 100, 100);
-        (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 1_000, 60, 1);
-        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 1_013, 1_019, 153);
-        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (WITNESSES, 100, 11, 223);
-        (p.answerSeconds, p.feeCap) = (100, 1e9);
-        p.aggregator = aggregator;
-        (p.profile, p.opset) = (1, 1);
+        oneRole(p);
+        (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (keccak256("step"), keccak256("encode"), keccak256("merge"));
+        p.roles[0].datasetRoot = keccak256("dataset");
+        (p.roles[0].datasetRows, p.roles[0].rowLength, p.roles[0].innerSteps, p.schedule.rounds) = (5, 7, 1, ROUNDS);
+        (p.roles[0].slots, p.roles[0].minSlots, p.schedule.maxLead, p.schedule.maxFail) = (SLOTS, 2, 2, 1);
+        (p.windows.joinSeconds, p.roles[0].trainSeconds, p.roles[0].revealSeconds, p.roles[0].attestSeconds) = (100, 100, 100, 100);
+        (p.merge.turnSeconds, p.windows.challengeSeconds, p.windows.clockSeconds, p.windows.stepSeconds) = (100, 1_000, 60, 1);
+        (p.roles[0].slotPrice, p.merge.price, p.roles[0].slotStake, p.merge.stake, p.prices.bond) = (101, 57, 1_013, 1_019, 153);
+        (p.roles[0].witnesses, p.windows.auditSeconds, p.roles[0].witnessFee, p.prices.witnessStake) = (WITNESSES, 100, 11, 223);
+        (p.windows.answerSeconds, p.prices.feeCap) = (100, 1e9);
+        p.merge.aggregator = aggregator;
+        (p.spec.profile, p.spec.opset) = (1, 1);
     }
 
     function _reverts(bytes memory call, bytes memory expected) private {

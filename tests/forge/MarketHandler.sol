@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {oneRole} from "./OneRole.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 import {JobMarket} from "../../contracts/JobMarket.sol";
@@ -134,7 +135,7 @@ contract MarketHandler {
         for (uint32 r = 0; r < ROUNDS; r++) {
             IJobMarket.Round memory ro = market.round(job, r);
             if (!ro.due) continue;
-            sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * p.slotPrice + (ro.mergeClaim == 0 ? 0 : p.mergePrice);
+            sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * p.roles[0].slotPrice + (ro.mergeClaim == 0 ? 0 : p.merge.price);
         }
     }
 
@@ -338,16 +339,17 @@ contract MarketHandler {
     }
 
     function _params() internal pure returns (IJobMarket.JobParams memory p) {
+        oneRole(p);
         bytes32 root = keccak256("root");
-        (p.stepProgram, p.encodeProgram, p.mergeProgram) = (root, root, root);
-        (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (1, 1, 1, ROUNDS);
-        (p.slots, p.minSlots, p.maxLead, p.maxFail) = (SLOTS, 2, 3, 3);
-        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 40, 30);
-        (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 100, 60, 1);
-        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 1_013, 1_019, 153);
-        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (2, 10, 11, 223);
-        (p.answerSeconds, p.feeCap) = (100, 1e9);
-        p.aggregator = account(1);
-        (p.profile, p.opset) = (1, 1);
+        (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (root, root, root);
+        (p.roles[0].datasetRows, p.roles[0].rowLength, p.roles[0].innerSteps, p.schedule.rounds) = (1, 1, 1, ROUNDS);
+        (p.roles[0].slots, p.roles[0].minSlots, p.schedule.maxLead, p.schedule.maxFail) = (SLOTS, 2, 3, 3);
+        (p.windows.joinSeconds, p.roles[0].trainSeconds, p.roles[0].revealSeconds, p.roles[0].attestSeconds) = (100, 100, 40, 30);
+        (p.merge.turnSeconds, p.windows.challengeSeconds, p.windows.clockSeconds, p.windows.stepSeconds) = (100, 100, 60, 1);
+        (p.roles[0].slotPrice, p.merge.price, p.roles[0].slotStake, p.merge.stake, p.prices.bond) = (101, 57, 1_013, 1_019, 153);
+        (p.roles[0].witnesses, p.windows.auditSeconds, p.roles[0].witnessFee, p.prices.witnessStake) = (2, 10, 11, 223);
+        (p.windows.answerSeconds, p.prices.feeCap) = (100, 1e9);
+        p.merge.aggregator = account(1);
+        (p.spec.profile, p.spec.opset) = (1, 1);
     }
 }

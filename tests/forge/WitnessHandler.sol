@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {oneRole} from "./OneRole.sol";
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 
 import {JobMarket} from "../../contracts/JobMarket.sol";
@@ -362,15 +363,16 @@ contract WitnessHandler {
     }
 
     function _params() private pure returns (IJobMarket.JobParams memory p) {
+        oneRole(p);
         bytes32 root = keccak256("root");
-        (p.stepProgram, p.encodeProgram, p.mergeProgram) = (root, root, root);
-        (p.datasetRows, p.rowLength, p.innerSteps, p.rounds) = (1, 1, 1, ROUNDS);
-        (p.slots, p.minSlots, p.maxLead, p.maxFail) = (uint16(SLOTS), 1, 2, 3);
-        (p.joinSeconds, p.trainSeconds, p.revealSeconds, p.attestSeconds) = (100, 100, 100, 100);
-        (p.mergeSeconds, p.challengeSeconds, p.clockSeconds, p.stepSeconds) = (100, 400, 60, 1);
-        (p.slotPrice, p.mergePrice, p.slotStake, p.mergeStake, p.bond) = (101, 57, 1_013, 1_019, 153);
-        (p.witnesses, p.auditSeconds, p.witnessFee, p.witnessStake) = (4, 60, uint128(FEE), 223);
-        (p.answerSeconds, p.feeCap) = (100, 1e9);
-        (p.profile, p.opset) = (1, 1);
+        (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (root, root, root);
+        (p.roles[0].datasetRows, p.roles[0].rowLength, p.roles[0].innerSteps, p.schedule.rounds) = (1, 1, 1, ROUNDS);
+        (p.roles[0].slots, p.roles[0].minSlots, p.schedule.maxLead, p.schedule.maxFail) = (uint16(SLOTS), 1, 2, 3);
+        (p.windows.joinSeconds, p.roles[0].trainSeconds, p.roles[0].revealSeconds, p.roles[0].attestSeconds) = (100, 100, 100, 100);
+        (p.merge.turnSeconds, p.windows.challengeSeconds, p.windows.clockSeconds, p.windows.stepSeconds) = (100, 400, 60, 1);
+        (p.roles[0].slotPrice, p.merge.price, p.roles[0].slotStake, p.merge.stake, p.prices.bond) = (101, 57, 1_013, 1_019, 153);
+        (p.roles[0].witnesses, p.windows.auditSeconds, p.roles[0].witnessFee, p.prices.witnessStake) = (4, 60, uint128(FEE), 223);
+        (p.windows.answerSeconds, p.prices.feeCap) = (100, 1e9);
+        (p.spec.profile, p.spec.opset) = (1, 1);
     }
 }

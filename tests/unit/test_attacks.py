@@ -19,29 +19,30 @@ from lockstep.protocol.market.types import BURN
 from lockstep.protocol.presets import CHAINS, MAINNET, Terms
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import random_params
+from tests.params import amended
 from tests.unit.protocol.test_rounds import AGGREGATOR, LIAR, PARAMS, REQUESTER, WORKERS, Scene
 
-FULL = replace(PARAMS, min_slots=2, gas_price=Wei(0))
+FULL = amended(PARAMS, min_slots=2, gas_price=Wei(0))
 DEPOSITED = 10_000
 
 
 def priced(params: JobParams) -> Market:
     """The benchmark's market of a job on the twin."""
     terms = Terms(**{of.name: getattr(params, of.name) for of in fields(Terms)})
-    return Market(params.slots, params.min_slots, terms)
+    return Market(params.role.slots, params.role.min_slots, terms)
 
 
 def pipeline() -> Scene:
     """As many rounds in flight as may be, each merge backed for exactly those above it."""
     scene = Scene(FULL)
-    for r in range(FULL.max_lead):
+    for r in range(FULL.schedule.max_lead):
         scene.to_frozen(r)
-        scene.merge(r, rounds=FULL.max_lead - 1 - r)
+        scene.merge(r, rounds=FULL.schedule.max_lead - 1 - r)
     return scene
 
 
 def finish(scene: Scene, rounds: int) -> None:
-    scene.later(FULL.challenge_seconds)
+    scene.later(FULL.windows.challenge_seconds)
     for r in range(rounds):
         scene.market.finalize(scene.block, scene.job, r)
 
@@ -56,11 +57,11 @@ def wealth(scene: Scene, accounts: Iterable[str]) -> int:
 @pytest.mark.parametrize("team", [(AGGREGATOR,), (AGGREGATOR, REQUESTER)], ids=["alone", "with the requester"])
 def test_a_merger_that_convicts_itself_loses_what_is_computed_and_nobody_else_anything(team: tuple[str, ...]) -> None:
     honest, scene = pipeline(), pipeline()
-    finish(honest, FULL.max_lead)
+    finish(honest, FULL.schedule.max_lead)
     merge = scene.merge_claim(0)
     scene.market.on_open(scene.block, merge, scene.body(merge))
     scene.market.on_convicted(scene.block, merge, 0, (AGGREGATOR,), ())
-    for r in range(1, FULL.max_lead):
+    for r in range(1, FULL.schedule.max_lead):
         scene.market.release(scene.job, r)
     again = scene.market.merger_of(scene.block, scene.job, 0)
     scene.merge(0, again, rounds=0)
@@ -68,12 +69,12 @@ def test_a_merger_that_convicts_itself_loses_what_is_computed_and_nobody_else_an
 
     attack = priced(FULL).self_conviction(requester=REQUESTER in team)
     cost = wealth(honest, team) - wealth(scene, team)
-    assert cost == pytest.approx(attack.now.cost * FULL.slot_price, abs=2), "up to what rounding burns"
+    assert cost == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=2), "up to what rounding burns"
     lost = {worker: wealth(honest, [worker]) - wealth(scene, [worker]) for worker in WORKERS}
-    assert lost.pop(again) == -FULL.merge_price, "who merged again is paid for it"
+    assert lost.pop(again) == -FULL.merge.price, "who merged again is paid for it"
     assert set(lost.values()) == {attack.now.damage} == {0}, "work is paid as if nothing had happened"
     assert attack.without is not None
-    fallen = (FULL.max_lead - 1) * FULL.slots
+    fallen = (FULL.schedule.max_lead - 1) * FULL.role.slots
     assert attack.without.damage == fallen, "without the rule nobody is paid for it"
 
 
@@ -87,13 +88,15 @@ def test_a_requester_that_voids_its_own_job_loses_what_is_computed(others: bool)
     if not others:
         scene.commit(1)
     scene.market.on_invalid(scene.job, REQUESTER)
-    for r in range(FULL.max_lead):
+    for r in range(FULL.schedule.max_lead):
         scene.market.release(scene.job, r)
     scene.market.finish(scene.job)
     attack = priced(FULL).void_own_job(others=others)
-    assert scene.credits(BURN) == pytest.approx(attack.now.cost * FULL.slot_price, abs=1)
-    unpaid = FULL.slots * FULL.max_lead * FULL.slot_price - sum(scene.credits(worker) for worker in WORKERS)
-    assert unpaid == attack.now.damage * FULL.slot_price, "who had not committed"
+    assert scene.credits(BURN) == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=1)
+    unpaid = FULL.role.slots * FULL.schedule.max_lead * FULL.role.slot_price - sum(
+        scene.credits(worker) for worker in WORKERS
+    )
+    assert unpaid == attack.now.damage * FULL.role.slot_price, "who had not committed"
 
 
 def test_a_squatter_is_fined_what_is_computed() -> None:
@@ -110,9 +113,9 @@ def test_a_squatter_is_fined_what_is_computed() -> None:
     scene.later(300)
     scene.freeze(0)
     assert scene.phase() == Phase.FAILED
-    assert scene.credits(BURN) == attack.now.cost * FULL.slot_price, "a price for each silent seat"
+    assert scene.credits(BURN) == attack.now.cost * FULL.role.slot_price, "a price for each silent seat"
     assert scene.free(WORKERS[0]) == DEPOSITED, "who worked has its stake, and no pay"
-    assert scene.free(LIAR) == DEPOSITED - FULL.slot_price
+    assert scene.free(LIAR) == DEPOSITED - FULL.role.slot_price
 
 
 def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
@@ -126,18 +129,21 @@ def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
 
 
 def test_a_job_of_ones_own_asks_for_a_bond_of_next_to_nothing() -> None:
-    params = replace(FULL, slot_price=Wei(1), merge_price=Wei(0), slot_stake=Wei(10), merge_stake=Wei(1), bond=Wei(1))
+    params = amended(FULL, slot_price=Wei(1), merge_price=Wei(0), slot_stake=Wei(10), merge_stake=Wei(1), bond=Wei(1))
     check_params(params, Seconds(1_000), CHAINS["devnet"])
-    assert economics.bond_of(params.bond, params.gas_price, params.fee_cap, params.fee_cap) == 1, "gas alone is a cost"
+    assert (
+        economics.bond_of(params.prices.bond, params.prices.gas_price, params.prices.fee_cap, params.prices.fee_cap)
+        == 1
+    ), "gas alone is a cost"
 
 
 def test_a_full_pipeline_locks_what_mergers_need() -> None:
-    market = priced(replace(FULL, rounds=9))
+    market = priced(amended(FULL, rounds=9))
     # Each merge is covered for the rounds that have started on it, and for no more.
-    covered = sum(range(FULL.max_lead)) * FULL.round_pay
-    lead = FULL.max_lead * FULL.merge_stake + covered
-    slots = FULL.max_lead * FULL.slots * FULL.slot_stake
-    assert market.locked * FULL.slot_price == lead + slots
+    covered = sum(range(FULL.schedule.max_lead)) * FULL.round_pay
+    lead = FULL.schedule.max_lead * FULL.merge.stake + covered
+    slots = FULL.schedule.max_lead * FULL.role.slots * FULL.role.slot_stake
+    assert market.locked * FULL.role.slot_price == lead + slots
     shares = [capital.interest for capital in market.capital()]
     assert shares[0] < shares[2] < shares[1] == shares[3], "rising backing costs half of what backing at once does"
 
@@ -184,7 +190,7 @@ def test_the_table_of_chains_is_that_of_the_presets() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
     windows, chain = command.WINDOWS[name], CHAINS[name]
-    sized = replace(random_params(random.Random(0)), slots=64, inner_steps=500)
+    sized = amended(random_params(random.Random(0)), slots=64, inner_steps=500)
     preset = {**asdict(MAINNET), "step_seconds": Seconds(min(MAINNET.step_seconds, windows.clock // 4))}
     if windows.challenge < MAINNET.challenge_seconds:
         preset |= {"witnesses": 0}
@@ -195,7 +201,7 @@ def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
     )  # fmt: skip
     check_params(params, windows.unbonding, chain)
     with pytest.raises(ChainError, match="clock"):
-        check_params(replace(params, clock_seconds=Seconds(chain.clock_floor - 1)), windows.unbonding, chain)
+        check_params(amended(params, clock_seconds=Seconds(chain.clock_floor - 1)), windows.unbonding, chain)
     assert windows.answer > chain.censor, "an answer that is held back is in time"
     assert windows.challenge > chain.censor + windows.clock or chain.censor == 0, "as is a challenge"
 

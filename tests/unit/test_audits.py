@@ -66,7 +66,7 @@ def published(run: ClaimRun, store: ContentStore) -> ClaimRecord:
     states = list(run.states())
     roots, final = [root for _, _, root in states], states[-1][1]
     layout = run.program(run.transitions).output_layout
-    width = 1 << run.job.params.payload_depth
+    width = 1 << run.job.params.role.payload_depth
     out, out2 = (Digest(layout_root(layout[p], final[p])) for p in (slice(width), slice(width, None)))
     return ClaimRecord(
         claim_id(run.job.id, run.round, 0, run.slot), run.job.id, run.round, 0, run.slot, WORKER,

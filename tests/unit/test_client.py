@@ -59,8 +59,8 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 @pytest.mark.chain
 def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Network) -> None:
     quote = net.quote(toyjob.training_job(carry=True))
-    assert quote.params.carry == 1
-    assert quote.params.payload_depth == quote.params.shared_depth
+    assert quote.params.role.carry == 1
+    assert quote.params.role.payload_depth == quote.params.genesis.shared_depth
     handle = net.submit(quote, budget=quote.escrow)
     params = net.contracts.market.params(handle.id)
     assert params == quote.params

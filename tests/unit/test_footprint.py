@@ -52,11 +52,11 @@ folder, phase = Path(sys.argv[1]), sys.argv[2]
 params, programs, rows = pickle.loads((folder / "job").read_bytes())
 schedule = Schedule(*(decode_program(p) for p in programs))
 begun = peak()
-layout, quarter = schedule.merge.output_layout, 1 << params.shared_depth
+layout, quarter = schedule.merge.output_layout, 1 << params.genesis.shared_depth
 genesis = Checkpoint(full(layout[:quarter]), full(layout[quarter:]))
 job = Job(JobId(bytes(32)), params, None, schedule, rows, genesis)
 if phase.startswith("merge"):
-    payloads = [full(job.payload_layout) for _ in range(params.slots)]
+    payloads = [full(job.payload_layout) for _ in range(params.role.slots)]
     run = merge_run(job, genesis, payloads, Seed(bytes(32)), 0)
 else:
     run = slot_run(job, genesis, Seed(bytes(32)), 0, 0)
@@ -133,7 +133,7 @@ def test_what_is_predicted_is_what_a_process_takes(name: str, tmp_path: Path) ->
     *trained, shown = footprint._of_slot(programs, constants, base, 0)
     step = footprint._fullest(trained)
     merge, merge_shown = footprint._of_merge(
-        programs, constants, base, params.slots * footprint.payload_bytes(programs)
+        programs, constants, base, params.role.slots * footprint.payload_bytes(programs)
     )
     for phase, need in (("step", step), ("shown", shown), ("merge", merge), ("merge shown", merge_shown)):
         predicted, measured = need.total - PROCESS_BYTES, taken(tmp_path, phase)

@@ -19,6 +19,7 @@ from lockstep.protocol.validator import Subject
 from lockstep.storage import ContentStore, cid_of_digest, open_store
 from lockstep.storage.containers import Spec
 from tests import broken, toyjob
+from tests.params import amended
 
 
 @pytest.fixture
@@ -48,13 +49,13 @@ def test_program_that_does_not_even_parse_is_proven(store: ContentStore) -> None
     import dag_cbor
 
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     fields = dict(dag_cbor.decode(store.get(spec.programs["encode"], max_bytes=1 << 20)))  # type: ignore[arg-type]
     fields["ops"] = [bytes(fields["ops"][0]) + b"\0", *fields["ops"][1:]]
     parts = validator.Parts(fields["header"], tuple(fields["ops"]))
     spec = replace(spec, programs={**spec.programs, "encode": store.put(dag_cbor.encode(fields))})
     store.put(spec.encode(), codec="dag-cbor")
-    params = replace(params, spec_digest=spec.digest, encode_program=Digest(parts.root))
+    params = amended(params, spec_digest=spec.digest, encode_program=Digest(parts.root))
     with pytest.raises(Undefendable) as refused:
         invalidity.load(toyjob.ID, params, store)
     assert refused.value.rule == Rule.DESCRIPTOR_LENGTH
@@ -65,17 +66,17 @@ def test_dead_op_is_refused_and_voids_nothing(store: ContentStore) -> None:
     dead = replace(good.encode.ops[0], cumulative=2 * good.encode.ops[0].cumulative)
     encode = replace(good.encode, ops=(*good.encode.ops, dead))
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "encode": store.put(broken.encode_program(encode))})
     store.put(spec.encode(), codec="dag-cbor")
-    params = replace(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
+    params = amended(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
     with pytest.raises(ProgramInvalid, match="dead") as refused:
         invalidity.load(toyjob.ID, params, store)
     assert not isinstance(refused.value, Undefendable)
 
 
 def test_another_program_under_the_specs_name_is_a_mismatch(store: ContentStore) -> None:
-    params = replace(toyjob.publish(store), step_program=Digest(bytes(32)))
+    params = amended(toyjob.publish(store), step_program=Digest(bytes(32)))
     with pytest.raises(Mismatch, match="Program's root"):
         invalidity.evidence_against(params, store)
 
@@ -90,7 +91,7 @@ WRONG = (None, 5, [], {}, "x", b"x", -1, 1.5, ["x"], {"a": 1})
     ids=["nested", "no map", "another map", "no CBOR", "nothing"],
 )
 def test_a_spec_that_is_none_is_refused_with_a_reason(store: ContentStore, block: bytes) -> None:
-    params = replace(toyjob.publish(store), spec_digest=Digest(sha256(block).digest()))
+    params = amended(toyjob.publish(store), spec_digest=Digest(sha256(block).digest()))
     store.put_block(block, "dag-cbor")
     with pytest.raises(Mismatch, match="a spec does not parse: "):
         invalidity.load(toyjob.ID, params, store)
@@ -101,7 +102,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
     import dag_cbor
 
     params = toyjob.publish(store)
-    good = dag_cbor.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")))
+    good = dag_cbor.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")))
     assert isinstance(good, dict)
     refused = 0
     for key in good:
@@ -109,7 +110,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
             block = dag_cbor.encode({**good, key: wrong})
             store.put_block(block, "dag-cbor")
             try:
-                invalidity.load(toyjob.ID, replace(params, spec_digest=Digest(sha256(block).digest())), store)
+                invalidity.load(toyjob.ID, amended(params, spec_digest=Digest(sha256(block).digest())), store)
             except LockstepError:
                 refused += 1
     assert refused >= 8 * len(good) - 16, "all but what a model, a strategy and parameters may be"
@@ -118,7 +119,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
 @pytest.mark.parametrize("part", ["programs", "dataset", "genesis"])
 def test_a_job_whose_part_is_nested_beyond_reason_is_refused(store: ContentStore, part: str) -> None:
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec_digest, "dag-cbor")), params.spec_digest)
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     deep = b"\x81" * 200_000 + b"\x80"
     if part == "programs":
         spec = replace(spec, programs={**spec.programs, "step": store.put(deep)})
@@ -129,4 +130,4 @@ def test_a_job_whose_part_is_nested_beyond_reason_is_refused(store: ContentStore
         spec = replace(spec, **{part: cid})  # type: ignore[arg-type]
     store.put(spec.encode(), codec="dag-cbor")
     with pytest.raises(LockstepError, match="does not parse: more than"):
-        invalidity.load(toyjob.ID, replace(params, spec_digest=spec.digest), store)
+        invalidity.load(toyjob.ID, amended(params, spec_digest=spec.digest), store)

@@ -2,7 +2,6 @@
 
 import threading
 import weakref
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,7 @@ from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint
 from tests import toyjob
+from tests.params import amended
 from worker.claiming import train
 from worker.progress import WorkFolder
 
@@ -54,7 +54,7 @@ def test_slot_state_is_what_the_contract_computes(job: Job) -> None:
         run = slot_run(job, job.genesis, toyjob.SEED, round_, 2)
         base, _ = job.checkpoint_roots(job.genesis)
         clock = merkle.lift(merkle.scalar_root(I32, round_ * toyjob.STEPS), 0, 1)
-        expected = merkle.node(merkle.node(base, base), merkle.node(job.params.zero_carry, clock))
+        expected = merkle.node(merkle.node(base, base), merkle.node(job.params.role.zero_carry, clock))
         assert run.root(0, run.start) == expected, round_
 
 
@@ -63,7 +63,7 @@ def test_merge_state_is_what_the_contract_computes(job: Job) -> None:
     payload = (np.arange(toyjob.SIZE, dtype=np.float32),)
     run = merge_run(job, job.genesis, [payload, None, payload], toyjob.SEED, 0)
     base, outer = job.checkpoint_roots(job.genesis)
-    leaf, absent = tensor_root(payload[0]), job.params.zero_payload
+    leaf, absent = tensor_root(payload[0]), job.params.role.zero_payload
     payloads = merkle.tree([leaf, absent, leaf, merkle.EMPTY[0]])
     mask = tensor_root(np.array([1, 0, 1], np.float32))
     left = merkle.lift(merkle.node(base, outer), 2, 3)
@@ -116,11 +116,13 @@ def test_a_carry_goes_from_the_last_state_of_a_round_into_the_first_of_the_next(
     quarter = then.start[4:6]
     assert [x.tobytes() for x in quarter] == [x.tobytes() for x in carried.tensors]
     assert all(x.any() for x in quarter), "moments that have seen gradients"
-    base = job.params.genesis_shared
-    assert then.root(0, then.start) == states.slot_zero(base, StateRoot(out2), job.params.inner_steps, 1)
+    base = job.params.genesis.shared
+    assert then.root(0, then.start) == states.slot_zero(base, StateRoot(out2), job.params.role.inner_steps, 1)
     assert then.carried == body
     fresh = slot_run(job, job.genesis, toyjob.SEED, 1, 1)
-    assert fresh.root(0, fresh.start) == states.slot_zero(base, job.params.zero_carry, job.params.inner_steps, 1)
+    assert fresh.root(0, fresh.start) == states.slot_zero(
+        base, job.params.role.zero_carry, job.params.role.inner_steps, 1
+    )
     assert trace_root([r for _, _, r in then.states()]) != trace_root([r for _, _, r in fresh.states()])
 
 
@@ -132,9 +134,9 @@ def test_the_merge_takes_the_payload_and_leaves_the_carry(store: ContentStore) -
     due = merge_run(plain, job.genesis, [payloads[0][:1], None, payloads[2][:1]], toyjob.SEED, 0)
     assert merged.advance(1, merged.start)[0].tobytes() == due.advance(1, due.start)[0].tobytes()
     roots = [*(job.payload_roots(p)[0] for p in payloads), merkle.EMPTY[1]]
-    roots[1] = job.params.zero_payload
+    roots[1] = job.params.role.zero_payload
     params, mask = job.params, states.mask_tensor(0b101, 3)
-    merge_in = states.merge_in(params.genesis_shared, params.genesis_outer, roots, mask, 1, 1)
+    merge_in = states.merge_in(params.genesis.shared, params.genesis.outer, roots, mask, 1, 1)
     assert merged.root(0, merged.start) == merge_in, "what the contract freezes"
 
 
@@ -206,7 +208,7 @@ NAMED = (
 def test_loading_refuses_what_the_chain_does_not_name(part: str, store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises(Mismatch):
-        jobs.load(toyjob.ID, replace(params, **{part: b"\x01" * 32}), store)
+        jobs.load(toyjob.ID, amended(params, **{part: b"\x01" * 32}), store)
 
 
 def test_loading_refuses_a_carry_that_is_not_zero(store: ContentStore) -> None:
@@ -216,23 +218,23 @@ def test_loading_refuses_a_carry_that_is_not_zero(store: ContentStore) -> None:
     carry = layout_root([vector, vector], [ones, ones])
     params = toyjob.publish(store)
     with pytest.raises(Mismatch, match="carry"):
-        jobs.load(toyjob.ID, replace(params, zero_carry=carry), store)
+        jobs.load(toyjob.ID, amended(params, zero_carry=carry), store)
 
 
 def test_loading_refuses_other_shapes(store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises((Mismatch, ProgramInvalid)):
-        jobs.load(toyjob.ID, replace(params, row_length=toyjob.TERMS + 1), store)
+        jobs.load(toyjob.ID, amended(params, row_length=toyjob.TERMS + 1), store)
     with pytest.raises(Mismatch):
-        jobs.load(toyjob.ID, replace(params, dataset_rows=toyjob.ROWS + 1), store)
+        jobs.load(toyjob.ID, amended(params, dataset_rows=toyjob.ROWS + 1), store)
     with pytest.raises(ProgramInvalid):
-        jobs.load(toyjob.ID, replace(params, slots=2), store)
+        jobs.load(toyjob.ID, amended(params, slots=2), store)
 
 
 def test_loading_says_that_the_spec_is_missing(store: ContentStore) -> None:
     params = toyjob.publish(store)
     with pytest.raises(BlobMissing):
-        jobs.load(toyjob.ID, replace(params, spec_digest=b"\x02" * 32), store)
+        jobs.load(toyjob.ID, amended(params, spec_digest=b"\x02" * 32), store)
 
 
 def test_loading_refuses_a_spec_without_a_merge(store: ContentStore) -> None:
@@ -241,7 +243,7 @@ def test_loading_refuses_a_spec_without_a_merge(store: ContentStore) -> None:
     spec = Spec({"step": cid, "encode": cid}, cid, cid, {}, (), {})
     store.put(spec.encode(), codec="dag-cbor")
     with pytest.raises(ProgramInvalid):
-        jobs.load(toyjob.ID, replace(params, spec_digest=spec.digest), store)
+        jobs.load(toyjob.ID, amended(params, spec_digest=spec.digest), store)
 
 
 def test_a_subtree_needs_every_tensor(job: Job) -> None:

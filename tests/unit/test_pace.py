@@ -29,9 +29,9 @@ from lockstep.protocol.types import Seconds
 from lockstep.storage.directory import DirectoryStore
 from tests import toyjob
 from tests.auditing import PARAMS
+from tests.params import amended
 
-TERMS = replace(
-    PARAMS, inner_steps=99, train_seconds=Seconds(208), step_seconds=Seconds(4), clock_seconds=Seconds(208),
+TERMS = amended(PARAMS, inner_steps=99, train_seconds=Seconds(208), step_seconds=Seconds(4), clock_seconds=Seconds(208),
     audit_seconds=Seconds(200),
 )  # fmt: skip
 """Just long enough at a second a step, and four for one that is shown."""
@@ -87,7 +87,7 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
     assert operations(toy.programs.step) > 2 * toyjob.TERMS, "a fold counts its terms"
     assert least(toy).step < measure(toy).step
     ran.clear()
-    giant = replace(toy, params=replace(toy.params, inner_steps=10**15))
+    giant = replace(toy, params=amended(toy.params, inner_steps=10**15))
     with pytest.raises(Unfit, match="train_seconds"):
         keep_up(giant, require_claimant, AT_ONCE)
     assert ran == []
@@ -117,9 +117,9 @@ def test_a_chain_takes_its_part_of_every_window() -> None:
     require_claimant(roomy, Pace(1.0, 4.0), ETHEREUM)
     for window in ("reveal_seconds", "attest_seconds", "merge_seconds", "clock_seconds"):
         with pytest.raises(Unfit, match=window):
-            require_claimant(replace(roomy, **{window: getattr(roomy, window) - 1}), Pace(1.0, 4.0), ETHEREUM)
+            require_claimant(amended(roomy, **{window: getattr(roomy, window) - 1}), Pace(1.0, 4.0), ETHEREUM)
     with pytest.raises(Unfit, match="audit_seconds"):
-        require_witness(replace(roomy, audit_seconds=Seconds(20)), Pace(0.0, 0.0), ETHEREUM)
+        require_witness(amended(roomy, audit_seconds=Seconds(20)), Pace(0.0, 0.0), ETHEREUM)
 
 
 def test_the_shortest_clock_of_a_fast_chain_cannot_be_kept_on_a_slow_one() -> None:

@@ -48,7 +48,7 @@ def test_a_quote_needs_no_weights_and_says_the_same_as_with_them(folder: Path) -
         getattr(whole.programs, k).root for k in ("step", "encode", "merge")
     ]
     params = _params(bare, None, ChainTimes())
-    assert (params.spec_digest, params.genesis_shared, params.zero_carry) == (ZERO, NO_STATE, NO_STATE)
+    assert (params.spec.digest, params.genesis.shared, params.role.zero_carry) == (ZERO, NO_STATE, NO_STATE)
     found = figures_of(bare, params, ChainTimes(), budget_seconds=0)
     again = figures_of(whole, params, ChainTimes(), budget_seconds=0)
     assert replace(found, step=again.step, round_seconds=again.round_seconds, machine=again.machine) == again
@@ -103,7 +103,7 @@ def test_bytes_of_a_round_are_those_of_the_wire(folder: Path, payload: str, carr
     own = (np.zeros_like(flat),) if payload == "int8-block" else (flat,)
     sent.append(len(encode_payload(own, payload, moments, named)))
     traffic = figures_of(job, params, ChainTimes(), budget_seconds=0).round
-    upload = traffic["worker"].upload - quoting.ROOT_BYTES * params.transitions - quoting.RECEIPT_BYTES
+    upload = traffic["worker"].upload - quoting.ROOT_BYTES * params.role.transitions - quoting.RECEIPT_BYTES
     assert upload == pytest.approx(sum(sent), rel=0.001)
     assert traffic["aggregator"].download == 2 * upload
     assert traffic["aggregator"].upload == 2 * flat.nbytes
@@ -115,8 +115,8 @@ def test_cost_follows_from_the_terms_and_json_keeps_every_digit(folder: Path) ->
     found = figures_of(job, params, ChainTimes(), budget_seconds=0)
     told = json.loads(json.dumps(found.to_dict()))
     assert int(told["cost"]["escrow"]) == params.escrow
-    assert int(told["cost"]["witness_fees"]) == params.witnesses * params.witness_fee > 0
-    drawn = params.rounds * params.slots * params.inner_steps * 8 * 65
+    assert int(told["cost"]["witness_fees"]) == params.role.witnesses * params.role.witness_fee > 0
+    drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * 8 * 65
     assert float(told["cost"]["per_token"]) == pytest.approx(params.escrow / drawn, rel=1e-5)
     assert told["memory"]["worker"]["total"] == sum(v for k, v in told["memory"]["worker"].items() if k != "total")
     assert all(figure in "\n".join(found.lines()) for figure in ("estimated", "escrow", "worker", "aggregator"))

@@ -11,8 +11,8 @@ from importlib import resources
 from typing import Any
 
 NAMES = (
-    "Arbiter", "Availability", "DisputeGame", "JobMarket", "Rounds", "StakeVault", "TestToken", "Validator",
-    "Witnesses",
+    "Arbiter", "Availability", "DisputeGame", "JobMarket", "Jobs", "Rounds", "StakeVault", "TestToken",
+    "Validator", "Witnesses",
 )  # fmt: skip
 
 

@@ -16,13 +16,20 @@ from lockstep.protocol.jobs import (
     Claim,
     ClaimStatus,
     Facts,
+    Genesis,
     Job,
     JobParams,
     JobStatus,
+    Merging,
     Phase,
+    Pricing,
     Receipt,
     Reveal,
+    Role,
     Round,
+    RoundSchedule,
+    SpecRef,
+    Windows,
 )
 from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.precommitted import digest_of
@@ -274,7 +281,16 @@ class Market(Contract):
 
     def params(self, job: JobId) -> JobParams:
         """What the job fixed for ever."""
-        return JobParams(*self.read("params", job))
+        spec, genesis, schedule, windows, merge, prices, roles = self.read("params", job)
+        return JobParams(
+            SpecRef(*spec),
+            Genesis(*genesis),
+            RoundSchedule(*schedule),
+            Windows(*windows),
+            Merging(*merge),
+            Pricing(*prices),
+            tuple(Role(*role) for role in roles),
+        )
 
     def round(self, job: JobId, r: int, block: int | str = "latest") -> Round:
         """The round as stored; `phase` says what time has made of it. Who reads both names one block: else a seed may

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
 _GAS = 6_000_000
-ORDER = ("token", "arbiter", "rounds", "vault", "market", "game", "validator", "availability", "witnesses")
+ORDER = ("token", "arbiter", "rounds", "jobs", "vault", "market", "game", "validator", "availability", "witnesses")
 
 
 def create_address(deployer: Address, nonce: int) -> Address:
@@ -52,6 +52,7 @@ def deploy(
         "token": ("TestToken", []),
         "arbiter": ("Arbiter", []),
         "rounds": ("Rounds", []),
+        "jobs": ("Jobs", []),
         "vault": (
             "StakeVault",
             [at["token"], at["market"], at["game"], at["witnesses"], at["availability"], unbond_seconds],
@@ -74,7 +75,9 @@ def deploy(
     for i, name in enumerate(order):
         artifact, values = arguments[name]
         compiled = artifacts.load(artifact)
-        factory = w3.eth.contract(abi=compiled.abi, bytecode=compiled.linked({"Rounds": at["rounds"]}))
+        factory = w3.eth.contract(
+            abi=compiled.abi, bytecode=compiled.linked({"Rounds": at["rounds"], "Jobs": at["jobs"]})
+        )
         transaction = {
             "type": 2,
             "chainId": w3.eth.chain_id,
@@ -91,7 +94,8 @@ def deploy(
         if receipt["status"] != 1 or receipt["contractAddress"] != at[name]:
             raise ChainError(f"deploying {arguments[name][0]} failed", "check the chain's hardfork: at least shanghai")
     block = min(receipt["blockNumber"] for receipt in receipts.values())
-    del at["rounds"]  # linked code: nobody calls it
+    for linked in ("rounds", "jobs"):
+        del at[linked]  # nobody calls it
     return Addresses(chain_id=w3.eth.chain_id, block=block, **at)
 
 

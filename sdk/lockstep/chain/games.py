@@ -103,8 +103,8 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
     first, last = market.facts_of(claim_id, 1, carried), market.facts_of(claim_id, held.transitions)
     return game.Claim(
         claim_id, held.worker, held.transitions, body, first.state_zero, first.program, last.program, first.seed,
-        first.round, first.slot, first.dataset_root, first.dataset_rows, first.row_length, params.clock_seconds,
-        params.step_seconds, market.bond_of(held.job), defending, market.live(claim_id), carried,
+        first.round, first.slot, first.dataset_root, first.dataset_rows, first.row_length, params.windows.clock_seconds,
+        params.windows.step_seconds, market.bond_of(held.job), defending, market.live(claim_id), carried,
     )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | 
 
 def _report(run: ClaimRun, record: ClaimRecord, done: Audit, place: Place | None) -> dict[str, Any]:
     program: Program | None = None if done.t is None else run.program(done.t)
-    name = None if done.t is None else run.job.programs.name_of(run.slot, done.t, run.job.params.inner_steps)
+    name = None if done.t is None else run.job.programs.name_of(run.slot, done.t, run.job.params.role.inner_steps)
     op = None
     if place is not None and program is not None:
         kind = program.ops[place.op].kind.name.lower()

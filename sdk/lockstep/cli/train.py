@@ -96,13 +96,13 @@ def quote(
     data = {
         "escrow": str(quoted.escrow),
         "deposit": str(quoted.deposit),
-        "rounds": params.rounds,
-        "slots": params.slots,
-        "inner_steps": params.inner_steps,
+        "rounds": params.schedule.rounds,
+        "slots": params.role.slots,
+        "inner_steps": params.role.inner_steps,
         "program_ops": {k: len(getattr(quoted.job.programs, k).ops) for k in ("step", "encode", "merge")},
         **figures.to_dict(),
     }
-    head = f"{quoted.escrow} wei for {params.rounds} rounds of {params.slots} slots"
+    head = f"{quoted.escrow} wei for {params.schedule.rounds} rounds of {params.role.slots} slots"
     emit(data, as_json, text="\n".join([head, *figures.lines()]))
 
 

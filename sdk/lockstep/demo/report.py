@@ -183,12 +183,12 @@ def _place(log: Sequence[moves.Event], claim: Claim, job: Job) -> dict[str, Any]
     argued = next((e for e in log if isinstance(e, moves.Argued)), None)
     if argued is not None:
         out["step"] = int(argued.t)
-        out["program"] = job.programs.name_of(claim.slot, argued.t, job.params.inner_steps)
+        out["program"] = job.programs.name_of(claim.slot, argued.t, job.params.role.inner_steps)
     convicted = next((e for e in log if isinstance(e, moves.Convicted)), None)
     if convicted is None or argued is None:
         return out
     finding = convicted.finding
-    program = job.programs.of(claim.slot, argued.t, job.params.inner_steps)
+    program = job.programs.of(claim.slot, argued.t, job.params.role.inner_steps)
     return out | {
         "op": _op(program, finding),
         "element": finding.element if finding.wrong is Wrong.OP else None,

@@ -208,7 +208,7 @@ class Course:
         """Every round of the job stands at its end, waiting for the challenge window."""
         market, job = self.world.contracts.market, self.handle.id
         params, books = market.params(job), market.job(job)
-        if books.started < params.rounds:
+        if books.started < params.schedule.rounds:
             return False
         phases = [market.phase(job, r) for r in range(books.settled, books.started)]
         return bool(phases) and all(p in (Phase.LEAD, Phase.FINAL, Phase.FAILED) for p in phases)
@@ -218,7 +218,7 @@ class Course:
         params, books = market.params(job), market.job(job)
         now = self.world.devnet.w3.eth.get_block("latest")["timestamp"]
         merged = [market.round(job, r).merged_at for r in range(books.settled, books.started)]
-        ahead = max(merged, default=now) + params.challenge_seconds + 1 - now
+        ahead = max(merged, default=now) + params.windows.challenge_seconds + 1 - now
         if ahead > 0:
             self.say(f"all claims are audited, no game is open: chain time moves on by {ahead} s")
             self.world.devnet.advance(Seconds(ahead))
@@ -261,7 +261,7 @@ def _weigh(
     model_path = handle.download(world.folder / "model")
     job = handle.parts
     checkpoint, _ = handle.checkpoint()
-    totals = report.money(events, job.params.witness_fee)
+    totals = report.money(events, job.params.role.witness_fee)
     games = report.game_reports(world.contracts, events, job)
     requester = Address(world.account("requester").address)
     parties = [

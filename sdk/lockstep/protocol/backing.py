@@ -14,7 +14,7 @@ from lockstep.protocol.types import Wei
 
 def wanted(params: JobParams, r: int) -> int:
     """Rounds after `r` that can start before round r is settled."""
-    return max(0, min(params.max_lead, params.rounds - r) - 1)
+    return max(0, min(params.schedule.max_lead, params.schedule.rounds - r) - 1)
 
 
 def affordable(params: JobParams, free: int, most: int) -> int:
@@ -22,7 +22,7 @@ def affordable(params: JobParams, free: int, most: int) -> int:
     it can work on what it lets start."""
     if most <= 0:
         return 0
-    spare = max(0, free - params.slot_stake) // params.round_pay
+    spare = max(0, free - params.role.slot_stake) // params.round_pay
     return min(most, max(spare, min(1, free // params.round_pay)))
 
 
@@ -38,4 +38,4 @@ def stake(params: JobParams) -> Wei:
 
 def cover(params: JobParams, first: int = 0) -> int:
     """How many rounds the merges of all rounds in flight, from `first` on, back together."""
-    return sum(wanted(params, r) for r in range(first, min(first + params.max_lead, params.rounds)))
+    return sum(wanted(params, r) for r in range(first, min(first + params.schedule.max_lead, params.schedule.rounds)))

@@ -35,8 +35,6 @@ MERGE_SLOTS = 2
 MAX_WINDOW = Seconds(30 * 86_400)
 MAX_LOCK = Wei((1 << 88) - 1)
 
-_WINDOWS = ("join", "train", "reveal", "attest", "merge", "challenge")
-
 
 @dataclass(frozen=True)
 class ChainTimes:
@@ -55,48 +53,58 @@ class ChainTimes:
 
 def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> None:
     """Raises the contract's JobInvalid, but names the parameter and its bounds. Twin of JobRules.check."""
+    role, windows, prices = p.roles[0], p.windows, p.prices
     least = max(1, chain.inclusion)
-    slot_floor = economics.stake_floor(p.slot_price, p.gas_price)
-    merge_floor = economics.stake_floor(p.merge_price, p.gas_price)
-    bond_floor = economics.bond_floor(p.slot_price, max(1, p.inner_steps))
-    dearest = economics.dearest_row_bond(p.bond, p.gas_price, row_leaves(p.row_length))
-    answer_seconds = max(least, answer_floor(p.row_length, chain.inclusion))
+    slot_floor = economics.stake_floor(role.slot_price, prices.gas_price)
+    merge_floor = economics.stake_floor(p.merge.price, prices.gas_price)
+    bond_floor = economics.bond_floor(role.slot_price, max(1, role.inner_steps))
+    dearest = economics.dearest_row_bond(prices.bond, prices.gas_price, row_leaves(role.row_length))
+    answer_seconds = max(least, answer_floor(role.row_length, chain.inclusion))
     bounds: list[tuple[str, bool, str]] = [
-        ("profile", p.profile == 1 and p.opset == 1, "profile and opset must be 1"),
-        ("programs", ZERO not in (p.step_program, p.encode_program, p.merge_program), "no program root is zero"),
+        # Of what may come, jobs of today have one role whose payloads are merged, and start from the merge just before.
+        ("roles", len(p.roles) == 1 and role.merged, "one role, and it is merged"),
+        ("baseLag", p.schedule.base_lag == 1, "base_lag is 1"),
+        ("inbox", role.inbox_role == 0 and role.inbox_lag == 0, "inbox_role and inbox_lag are 0"),
+        ("profile", p.spec.profile == 1 and p.spec.opset == 1, "profile and opset must be 1"),
+        ("programs", ZERO not in (role.step_program, role.encode_program, p.merge.program), "no program root is zero"),
         (
             "dataset",
-            p.dataset_rows > 0 and 0 < p.row_length <= MAX_ROW,
+            role.dataset_rows > 0 and 0 < role.row_length <= MAX_ROW,
             f"dataset_rows positive, 1 <= row_length <= {MAX_ROW}",
         ),
-        ("slots", 0 < p.min_slots <= p.slots <= MAX_SLOTS, f"1 <= min_slots <= slots <= {MAX_SLOTS}"),
+        ("slots", 0 < role.min_slots <= role.slots <= MAX_SLOTS, f"1 <= min_slots <= slots <= {MAX_SLOTS}"),
         (
             "rounds",
-            p.rounds > 0 and p.inner_steps > 0 and p.inner_steps * p.rounds <= MAX_STEPS,
+            p.schedule.rounds > 0 and role.inner_steps > 0 and role.inner_steps * p.schedule.rounds <= MAX_STEPS,
             f"rounds and inner_steps positive, their product at most {MAX_STEPS}",
         ),
-        ("maxLead", 0 < p.max_lead <= MAX_LEAD, f"1 <= max_lead <= {MAX_LEAD}"),
+        ("maxLead", 0 < p.schedule.max_lead <= MAX_LEAD, f"1 <= max_lead <= {MAX_LEAD}"),
         # INVARIANT: a merge's payload half is at least as deep as its base half, or it could not hold it.
         (
             "depths",
-            max(p.shared_depth, p.payload_depth) <= MAX_DEPTH and p.payload_depth + p.slot_depth >= p.shared_depth,
-            f"depths at most {MAX_DEPTH}, payload_depth + ceil(log2 slots) >= shared_depth",
+            max(p.genesis.shared_depth, role.payload_depth) <= MAX_DEPTH
+            and role.carry_depth == p.genesis.shared_depth
+            and role.payload_depth + role.slot_depth >= p.genesis.shared_depth,
+            f"depths at most {MAX_DEPTH}, carry_depth = shared_depth, payload_depth + ceil(log2 slots) >= shared_depth",
         ),
         *(
-            (
-                "windows",
-                least <= getattr(p, f"{name}_seconds") <= MAX_WINDOW,
-                f"{least} <= {name}_seconds <= {MAX_WINDOW}",
-            )
-            for name in _WINDOWS
+            ("windows", least <= seconds <= MAX_WINDOW, f"{least} <= {name}_seconds <= {MAX_WINDOW}")
+            for name, seconds in {
+                "join": windows.join_seconds,
+                "train": role.train_seconds,
+                "reveal": role.reveal_seconds,
+                "attest": role.attest_seconds,
+                "turn": p.merge.turn_seconds,
+                "challenge": windows.challenge_seconds,
+            }.items()
         ),
         # INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A
         # clock covers every move of a game on this chain, and its steps are small against it.
         (
             "clocks",
-            chain.clock_floor <= p.clock_seconds <= MAX_WINDOW
-            and p.step_seconds > 0
-            and CLOCK_STEPS * p.step_seconds <= p.clock_seconds,
+            chain.clock_floor <= windows.clock_seconds <= MAX_WINDOW
+            and windows.step_seconds > 0
+            and CLOCK_STEPS * windows.step_seconds <= windows.clock_seconds,
             (
                 f"{chain.clock_floor} <= clock_seconds <= {MAX_WINDOW} on this chain, "
                 f"1 <= step_seconds <= clock_seconds / {CLOCK_STEPS}"
@@ -105,26 +113,27 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
         # INVARIANT: unbonding takes longer than a challenge window and both clocks.
         (
             "unbonding",
-            p.challenge_seconds + 2 * p.clock_seconds <= unbond_seconds,
+            windows.challenge_seconds + 2 * windows.clock_seconds <= unbond_seconds,
             f"challenge_seconds + 2 x clock_seconds <= {unbond_seconds}, the vault's unbonding delay",
         ),
-        ("gas", 0 < p.fee_cap <= economics.MAX_FEE_CAP, f"1 <= fee_cap <= {economics.MAX_FEE_CAP}"),
+        ("gas", 0 < prices.fee_cap <= economics.MAX_FEE_CAP, f"1 <= fee_cap <= {economics.MAX_FEE_CAP}"),
         # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers
         # every fine; who can stake on a slot can stake on a merge.
         (
             "stakes",
-            p.slot_stake >= max(1, slot_floor) and max(1, merge_floor) <= p.merge_stake <= MERGE_SLOTS * p.slot_stake,
+            role.slot_stake >= max(1, slot_floor)
+            and max(1, merge_floor) <= p.merge.stake <= MERGE_SLOTS * role.slot_stake,
             (
                 f"slot_stake >= {max(1, slot_floor)} and merge_stake >= {max(1, merge_floor)}: ten prices, four games' "
                 f"gas; merge_stake <= {MERGE_SLOTS} x slot_stake"
             ),
         ),
         # INVARIANT: a false challenge costs at least the step that answers it.
-        ("bond", p.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
+        ("bond", prices.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
         # INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         (
             "locks",
-            max(p.slot_stake, p.merge_stake, p.witness_stake, dearest) <= MAX_LOCK,
+            max(role.slot_stake, p.merge.stake, prices.witness_stake, dearest) <= MAX_LOCK,
             "stakes, and the bond with its gas at the cap, below 2^88",
         ),
         # INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker
@@ -132,14 +141,14 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
         # challenged.
         (
             "witnesses",
-            p.witnesses == 0
+            role.witnesses == 0
             or (
-                p.witnesses <= MAX_WITNESSES
-                and p.witness_fee > 0
-                and p.witness_stake >= economics.witness_floor(p.witness_fee)
-                and 2 * p.witness_stake < p.slot_stake
-                and least <= p.audit_seconds <= MAX_WINDOW
-                and p.challenge_seconds >= p.reveal_seconds + p.attest_seconds + 3 * p.audit_seconds
+                role.witnesses <= MAX_WITNESSES
+                and role.witness_fee > 0
+                and prices.witness_stake >= economics.witness_floor(role.witness_fee)
+                and 2 * prices.witness_stake < role.slot_stake
+                and least <= windows.audit_seconds <= MAX_WINDOW
+                and windows.challenge_seconds >= role.reveal_seconds + role.attest_seconds + 3 * windows.audit_seconds
             ),
             (
                 f"witnesses <= {MAX_WITNESSES}, fee > 0, {economics.WITNESS_FEES} fees <= stake < slot_stake / 2, "
@@ -149,14 +158,15 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
         # INVARIANT: a row that somebody holds can be posted in time, however long it is.
         (
             "answers",
-            answer_seconds <= p.answer_seconds <= MAX_WINDOW,
+            answer_seconds <= windows.answer_seconds <= MAX_WINDOW,
             f"{answer_seconds} <= answer_seconds <= {MAX_WINDOW}: two transactions for each {PART} leaves of a row",
         ),
         # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
         (
             "carry",
-            p.carry == 0 or (p.carry == 1 and p.payload_depth == p.shared_depth),
-            "carry is 0, or 1 with payload_depth = shared_depth",
+            role.carry_period == 0
+            and (role.carry == 0 or (role.carry == 1 and role.payload_depth == p.genesis.shared_depth)),
+            "carry is 0, or 1 with payload_depth = shared_depth; carry_period is 0",
         ),
     ]
     for group, holds, rule in bounds:

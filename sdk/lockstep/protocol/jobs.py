@@ -77,74 +77,123 @@ class ClaimStatus(IntEnum):
 
 
 @dataclass(frozen=True)
-class JobParams:
-    """What a job fixes for ever; its hash is part of the JobId. Field order is the ABI's."""
+class SpecRef:
+    """The job's spec, and what its Programs are written in."""
 
-    spec_digest: Digest
+    digest: Digest
     """SHA-256 of the spec's one block: the digest in its CID."""
-    step_program: Digest
-    encode_program: Digest
-    merge_program: Digest
-    dataset_root: Digest
-    """tensor_root of the i32 tensor of dims (dataset_rows, row_length)."""
-    dataset_rows: int
-    row_length: int
-    genesis_shared: StateRoot
-    genesis_outer: StateRoot
-    zero_carry: StateRoot
-    zero_payload: StateRoot
-    """The payload root that stands in the merge for a slot without an accepted claim."""
+    profile: int = 1
+    """The arithmetic."""
+    opset: int = 1
+    """The kinds of ops that a Program may have."""
+
+
+@dataclass(frozen=True)
+class Genesis:
+    """Where the first round starts."""
+
+    shared: StateRoot
+    outer: StateRoot
     shared_depth: int
-    """b: depth of the shared, outer and carry subtrees."""
-    payload_depth: int
-    """p: depth of one payload subtree; p + ceil(log2 slots) >= b."""
-    inner_steps: int
-    """H."""
+    """b: depth of the shared and of the outer subtree."""
+
+
+@dataclass(frozen=True)
+class RoundSchedule:
+    """How many rounds there are, and what each stands on."""
+
     rounds: int
-    slots: int
-    min_slots: int
-    """Fewer accepted claims than this fail the round."""
     max_lead: int
     """Rounds that may run ahead of the last settled one, this one counted."""
     max_fail: int
     """More failed rounds than this end the job."""
+    base_lag: int = 1
+    """d: round r starts from the merge of round r - d. Today 1."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How long the phases of a round and the clocks of a game last; a role has windows of its own."""
+
     join_seconds: Seconds
-    train_seconds: Seconds
-    reveal_seconds: Seconds
-    attest_seconds: Seconds
-    merge_seconds: Seconds
-    """Of each merge turn: the aggregator's, then each accepted slot owner's."""
     challenge_seconds: Seconds
     """From the reveal (or merge) of a claim: how long games may be opened on it."""
+    answer_seconds: Seconds
+    """Within which a demand for data must be answered."""
+    audit_seconds: Seconds
+    """A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal."""
     clock_seconds: Seconds
     """T of each side's clock in a game."""
     step_seconds: Seconds
     """tau: what every further game that the defender has open, on whatever claims, adds to its clock."""
-    slot_price: Wei
-    """Also the fine for not revealing."""
-    merge_price: Wei
-    slot_stake: Wei
-    merge_stake: Wei
-    bond: Wei
-    """What a challenger locks per game."""
+
+
+@dataclass(frozen=True)
+class Merging:
+    """What a merge is and earns."""
+
+    program: Digest
     aggregator: Address
     """Merges first; the zero address: nobody does."""
-    profile: int = 1
-    opset: int = 1
-    witnesses: int = 0
-    """Drawn for every round."""
-    audit_seconds: Seconds = NEVER
-    """A witness's time to commit, then the owners' to publish their traces, then the witness's to reveal."""
-    witness_fee: Wei = NOTHING
-    witness_stake: Wei = NOTHING
-    answer_seconds: Seconds = NEVER
-    """Within which a demand for data must be answered."""
-    gas_price: Wei = NOTHING
+    turn_seconds: Seconds
+    """Of each merge turn: the aggregator's, then each accepted slot owner's."""
+    price: Wei
+    stake: Wei
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """What challengers and witnesses lock, and what gas costs in tokens."""
+
+    bond: Wei
+    """What a challenger locks per game, beside the price of gas."""
+    witness_stake: Wei
+    gas_price: Wei
     """Tokens for one gas at the cap."""
-    fee_cap: int = 100 * 10**9
+    fee_cap: int
     """The cap, wei per gas: above it gas costs no more than at it."""
-    carry: int = 0
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the slots of one kind do and earn."""
+
+    step_program: Digest
+    encode_program: Digest
+    dataset_root: Digest
+    """tensor_root of the i32 tensor of dims (dataset_rows, row_length) that the role's slots draw from."""
+    dataset_rows: int
+    row_length: int
+    zero_carry: StateRoot
+    zero_payload: StateRoot
+    """The payload root that stands in the merge for a slot without an accepted claim."""
+    carry_depth: int
+    """Depth of the carry. Today shared_depth."""
+    payload_depth: int
+    """p: depth of one payload subtree; p + ceil(log2 slots) >= b."""
+    carry: int
     """0: nothing of a worker's own state survives a round; 1: the carry, published with the payload."""
+    carry_period: int
+    """Rounds after which a carry is zero again. Today 0: never."""
+    merged: bool
+    """Whether the merge reads the role's payloads. Today it does."""
+    inner_steps: int
+    """H."""
+    slots: int
+    min_slots: int
+    """Fewer accepted claims than this fail the round."""
+    train_seconds: Seconds
+    reveal_seconds: Seconds
+    attest_seconds: Seconds
+    slot_price: Wei
+    """Also the fine for not revealing."""
+    slot_stake: Wei
+    witnesses: int = 0
+    """Drawn for every round, for this role's slots."""
+    witness_fee: Wei = NOTHING
+    inbox_role: int = 0
+    inbox_lag: int = 0
+    """l: a slot reads the accepted payloads of role `inbox_role` in round r - l. Today 0: of none."""
 
     @property
     def transitions(self) -> int:
@@ -156,24 +205,55 @@ class JobParams:
         """q: ceil(log2 slots)."""
         return ceil_log2(self.slots)
 
+
+@dataclass(frozen=True)
+class JobParams:
+    """What a job fixes for ever, in groups; its hash is part of the JobId. Field order is the ABI's.
+
+    Fields whose other values are refused today are there so that no id moves when they are allowed (job_rules).
+    """
+
+    spec: SpecRef
+    genesis: Genesis
+    schedule: RoundSchedule
+    windows: Windows
+    merge: Merging
+    prices: Pricing
+    roles: tuple[Role, ...]
+    """One to four kinds of slots. Slots are numbered through: the first role's come first."""
+
+    @property
+    def role(self) -> Role:
+        """The one role of a job whose slots all do the same: of every job today."""
+        (role,) = self.roles
+        return role
+
     @property
     def round_pay(self) -> Wei:
         """The pay of a round in which everybody is paid."""
-        return Wei(self.slots * self.slot_price + self.merge_price + self.witnesses * self.witness_fee)
+        role = self.role
+        return Wei(role.slots * role.slot_price + self.merge.price + role.witnesses * role.witness_fee)
 
     @property
     def escrow(self) -> Wei:
         """The least escrow: every round paid in full."""
-        return Wei(self.rounds * self.round_pay)
+        return Wei(self.schedule.rounds * self.round_pay)
 
     @property
     def deposit(self) -> Wei:
         """What the requester pays in beside the escrow: the pay of every round that can be in flight, and one more."""
-        return Wei((self.max_lead + 1) * self.round_pay)
+        return Wei((self.schedule.max_lead + 1) * self.round_pay)
 
     def encode(self) -> bytes:
-        """abi.encode: one 32-byte word a field."""
-        return b"".join(word(getattr(self, field.name)) for field in fields(self))
+        """abi.encode: where the value begins, its groups, where the roles begin, their number, the roles."""
+        *groups, roles = (getattr(self, field.name) for field in fields(self))
+        fixed = b"".join(_words(group) for group in groups)
+        head = word(32) + fixed + word(len(fixed) + 32)
+        return head + word(len(roles)) + b"".join(_words(role) for role in roles)
+
+
+def _words(group: SpecRef | Genesis | RoundSchedule | Windows | Merging | Pricing | Role) -> bytes:
+    return b"".join(word(getattr(group, field.name)) for field in fields(group))
 
 
 def word(value: bytes | int | str) -> bytes:

@@ -14,7 +14,19 @@ from typing import Any
 from lockstep.protocol import game, moves, validator
 from lockstep.protocol.claims import audit_id
 from lockstep.protocol.dispute import court
-from lockstep.protocol.jobs import Body, JobParams, Receipt, Reveal
+from lockstep.protocol.jobs import (
+    Body,
+    Genesis,
+    JobParams,
+    Merging,
+    Pricing,
+    Receipt,
+    Reveal,
+    Role,
+    RoundSchedule,
+    SpecRef,
+    Windows,
+)
 from lockstep.protocol.market import (
     availability,
     requester,
@@ -241,6 +253,14 @@ VIEWS: dict[tuple[str, str], View] = {
 
 STRUCTS: dict[str, type] = {
     "JobParams": JobParams,
+    "SpecRef": SpecRef,
+    "Genesis": Genesis,
+    "RoundSchedule": RoundSchedule,
+    "Windows": Windows,
+    "Merging": Merging,
+    "Pricing": Pricing,
+    "Role": Role,
+    "Job": validator.JobParts,
     "Body": Body,
     "Reveal": Reveal,
     "Receipt": Receipt,

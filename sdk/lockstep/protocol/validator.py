@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import Any, Protocol, overload
 
 from lockstep.protocol import merkle, rules
+from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.merkle import LEAF_BYTES, TensorHeader, ceil_log2
 from lockstep.protocol.program import (
     I32,
@@ -95,6 +96,36 @@ JOB_FIELDS = (
     "carry",
 )  # fmt: skip
 """Of the contract's struct Job, in its order."""
+
+
+@dataclass(frozen=True)
+class JobParts:
+    """What of a job's parameters the rules depend on, as the contract takes it from them."""
+
+    step_program: bytes
+    encode_program: bytes
+    merge_program: bytes
+    dataset_root: bytes
+    dataset_rows: int
+    row_length: int
+    genesis_shared: bytes
+    genesis_outer: bytes
+    zero_carry: bytes
+    zero_payload: bytes
+    shared_depth: int
+    payload_depth: int
+    slots: int
+    carry: int
+
+
+def job_of(p: JobParams) -> JobParts:
+    """The job that the rules see. Twin of Validator._jobOf."""
+    role = p.role
+    return JobParts(
+        role.step_program, role.encode_program, p.merge.program, role.dataset_root, role.dataset_rows, role.row_length,
+        p.genesis.shared, p.genesis.outer, role.zero_carry, role.zero_payload, p.genesis.shared_depth,
+        role.payload_depth, role.slots, role.carry,
+    )  # fmt: skip
 
 
 def abi_job(job: Job) -> tuple[Any, ...]:

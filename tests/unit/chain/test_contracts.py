@@ -17,6 +17,7 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.reverts import HINTS
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import random_params
+from tests.params import amended
 from tests.unit.chain.conftest import OpenOutbox
 
 pytestmark = pytest.mark.chain
@@ -117,71 +118,81 @@ def test_bad_parameters_are_refused_before_and_on_the_chain_for_the_same_group(
 ) -> None:
     import random
 
-    good = replace(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
+    good = amended(random_params(random.Random(0)), slots=2, min_slots=1, rounds=2)
     unbond, times = contracts.vault.unbond_seconds(), contracts.market.chain_times()
     check_params(good, unbond, times)
-    paying = replace(
+    paying = amended(
         good, witnesses=1, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(2), slot_stake=Wei(401)
     )
     check_params(paying, unbond, times)
-    exact = replace(paying, witness_stake=Wei(200), audit_seconds=Seconds(3), attest_seconds=Seconds(21))
+    exact = amended(paying, witness_stake=Wei(200), audit_seconds=Seconds(3), attest_seconds=Seconds(21))
     check_params(exact, unbond, times)
-    assert exact.challenge_seconds == exact.reveal_seconds + exact.attest_seconds + 3 * exact.audit_seconds
+    assert (
+        exact.windows.challenge_seconds
+        == exact.role.reveal_seconds + exact.role.attest_seconds + 3 * exact.windows.audit_seconds
+    )
     contracts.market.read("create", exact, 0, exact.escrow, sender=rich.address)
-    check_params(replace(good, carry=1, shared_depth=1, payload_depth=1), unbond, times)
+    check_params(amended(good, carry=1, shared_depth=1, payload_depth=1), unbond, times)
     half = Wei(1 << 87)
-    dear = replace(good, gas_price=Wei((1 << 88) // 240_000_000), slot_stake=half, merge_stake=half)
+    dear = amended(good, gas_price=Wei((1 << 88) // 240_000_000), slot_stake=half, merge_stake=half)
     check_params(dear, unbond, times)
     # Both sides draw these lines at the same length and second: that holds their constants equal.
     for length, parts in ((63 * 256 + 1, 1), (job_rules.MAX_ROW, 17)):
-        long = replace(good, answer_seconds=Seconds(2 * parts * times.inclusion), row_length=length)
+        long = amended(good, answer_seconds=Seconds(2 * parts * times.inclusion), row_length=length)
         check_params(long, unbond, times)
         contracts.market.read("create", long, 0, long.escrow, sender=rich.address)
     bad: list[tuple[str, JobParams]] = [
-        ("profile", replace(good, profile=2)),
-        ("profile", replace(good, opset=0)),
-        ("programs", replace(good, merge_program=jobs.ZERO)),
-        ("dataset", replace(good, row_length=0)),
-        ("slots", replace(good, slots=65)),
-        ("slots", replace(good, min_slots=3)),
-        ("slots", replace(good, slots=0, min_slots=0)),
-        ("rounds", replace(good, rounds=0)),
-        ("rounds", replace(good, inner_steps=1 << 24)),
-        ("maxLead", replace(good, max_lead=17)),
-        ("depths", replace(good, shared_depth=24, payload_depth=22)),
-        ("depths", replace(good, payload_depth=25)),
-        ("windows", replace(good, merge_seconds=Seconds(0))),
-        ("windows", replace(good, challenge_seconds=Seconds(31 * 86_400))),
-        ("clocks", replace(good, clock_seconds=Seconds(59))),
-        ("clocks", replace(good, step_seconds=Seconds(0))),
-        ("unbonding", replace(good, challenge_seconds=Seconds(unbond - 1))),
-        ("gas", replace(good, fee_cap=0)),
-        ("gas", replace(good, fee_cap=MAX_FEE_CAP + 1)),
-        ("stakes", replace(good, slot_stake=Wei(10 * good.slot_price - 1))),
-        ("stakes", replace(good, merge_stake=Wei(10 * good.merge_price - 1))),
-        ("stakes", replace(good, merge_stake=Wei(2 * good.slot_stake + 1))),
-        ("stakes", replace(good, slot_price=Wei(0), slot_stake=Wei(0))),
-        ("stakes", replace(good, gas_price=Wei(good.slot_stake))),
-        ("bond", replace(good, bond=Wei(0))),
-        ("bond", replace(good, slot_price=Wei(30), slot_stake=Wei(300), inner_steps=1, bond=Wei(29))),
-        ("locks", replace(good, bond=Wei(1 << 88))),
-        ("locks", replace(good, slot_stake=Wei(1 << 88))),
-        ("locks", replace(good, slot_stake=Wei(1 << 87), merge_stake=Wei(1 << 88))),
-        ("witnesses", replace(paying, witnesses=65)),
-        ("witnesses", replace(paying, witness_fee=Wei(0))),
-        ("witnesses", replace(paying, witness_stake=Wei(59))),
-        ("witnesses", replace(paying, audit_seconds=Seconds(0))),
-        ("witnesses", replace(exact, witness_stake=Wei(201))),
-        ("witnesses", replace(exact, audit_seconds=Seconds(4))),
-        ("witnesses", replace(exact, challenge_seconds=Seconds(exact.challenge_seconds - 1))),
-        ("answers", replace(good, answer_seconds=Seconds(2 * times.inclusion - 1))),
-        ("answers", replace(good, answer_seconds=Seconds(3 * times.inclusion), row_length=63 * 256 + 2)),
-        ("answers", replace(good, answer_seconds=Seconds(2 * 17 * times.inclusion - 1), row_length=job_rules.MAX_ROW)),
-        ("dataset", replace(good, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW + 1)),
-        ("locks", replace(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
-        ("carry", replace(good, carry=1, shared_depth=1, payload_depth=0)),
-        ("carry", replace(good, carry=1, shared_depth=1, payload_depth=2)),
-        ("carry", replace(good, carry=2, shared_depth=1, payload_depth=1)),
+        ("roles", replace(good, roles=(good.role, good.role))),
+        ("roles", amended(good, merged=False)),
+        ("baseLag", amended(good, base_lag=2)),
+        ("inbox", amended(good, inbox_lag=1)),
+        ("inbox", amended(good, inbox_role=1)),
+        ("carry", amended(good, carry_period=1)),
+        ("depths", amended(good, carry_depth=good.genesis.shared_depth + 1)),
+        ("profile", amended(good, profile=2)),
+        ("profile", amended(good, opset=0)),
+        ("programs", amended(good, merge_program=jobs.ZERO)),
+        ("dataset", amended(good, row_length=0)),
+        ("slots", amended(good, slots=65)),
+        ("slots", amended(good, min_slots=3)),
+        ("slots", amended(good, slots=0, min_slots=0)),
+        ("rounds", amended(good, rounds=0)),
+        ("rounds", amended(good, inner_steps=1 << 24)),
+        ("maxLead", amended(good, max_lead=17)),
+        ("depths", amended(good, shared_depth=24, payload_depth=22)),
+        ("depths", amended(good, payload_depth=25)),
+        ("windows", amended(good, turn_seconds=Seconds(0))),
+        ("windows", amended(good, challenge_seconds=Seconds(31 * 86_400))),
+        ("clocks", amended(good, clock_seconds=Seconds(59))),
+        ("clocks", amended(good, step_seconds=Seconds(0))),
+        ("unbonding", amended(good, challenge_seconds=Seconds(unbond - 1))),
+        ("gas", amended(good, fee_cap=0)),
+        ("gas", amended(good, fee_cap=MAX_FEE_CAP + 1)),
+        ("stakes", amended(good, slot_stake=Wei(10 * good.role.slot_price - 1))),
+        ("stakes", amended(good, merge_stake=Wei(10 * good.merge.price - 1))),
+        ("stakes", amended(good, merge_stake=Wei(2 * good.role.slot_stake + 1))),
+        ("stakes", amended(good, slot_price=Wei(0), slot_stake=Wei(0))),
+        ("stakes", amended(good, gas_price=Wei(good.role.slot_stake))),
+        ("bond", amended(good, bond=Wei(0))),
+        ("bond", amended(good, slot_price=Wei(30), slot_stake=Wei(300), inner_steps=1, bond=Wei(29))),
+        ("locks", amended(good, bond=Wei(1 << 88))),
+        ("locks", amended(good, slot_stake=Wei(1 << 88))),
+        ("locks", amended(good, slot_stake=Wei(1 << 87), merge_stake=Wei(1 << 88))),
+        ("witnesses", amended(paying, witnesses=65)),
+        ("witnesses", amended(paying, witness_fee=Wei(0))),
+        ("witnesses", amended(paying, witness_stake=Wei(59))),
+        ("witnesses", amended(paying, audit_seconds=Seconds(0))),
+        ("witnesses", amended(exact, witness_stake=Wei(201))),
+        ("witnesses", amended(exact, audit_seconds=Seconds(4))),
+        ("witnesses", amended(exact, challenge_seconds=Seconds(exact.windows.challenge_seconds - 1))),
+        ("answers", amended(good, answer_seconds=Seconds(2 * times.inclusion - 1))),
+        ("answers", amended(good, answer_seconds=Seconds(3 * times.inclusion), row_length=63 * 256 + 2)),
+        ("answers", amended(good, answer_seconds=Seconds(2 * 17 * times.inclusion - 1), row_length=job_rules.MAX_ROW)),
+        ("dataset", amended(good, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW + 1)),
+        ("locks", amended(dear, answer_seconds=Seconds(600), row_length=job_rules.MAX_ROW)),
+        ("carry", amended(good, carry=1, shared_depth=1, payload_depth=0)),
+        ("carry", amended(good, carry=1, shared_depth=1, payload_depth=2)),
+        ("carry", amended(good, carry=2, shared_depth=1, payload_depth=1)),
     ]
     for group, params in bad:
         with pytest.raises(ChainError, match=rf"JobInvalid\({group}\)") as before:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from lockstep.chain import artifacts
-from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.jobs import (
+    Genesis,
+    JobParams,
+    Merging,
+    Pricing,
+    Role,
+    RoundSchedule,
+    SpecRef,
+    Windows,
+)
 
 CONTRACTS = ("StakeVault", "JobMarket", "DisputeGame", "Arbiter", "Validator", "Availability", "Witnesses")
 CALL = re.compile(r"(\w+)\(([\w, ]*)\)")
@@ -41,11 +51,16 @@ def test_the_document_lists_what_the_contract_has(document: str, contract: str, 
     assert _listed(document, contract, events=kind == "event") == due
 
 
-def test_the_document_has_the_parameters_in_order(document: str) -> None:
-    struct = re.search(r"struct JobParams \{(.*?)\n\}", document, re.DOTALL)
+@pytest.mark.parametrize(
+    "group",
+    [JobParams, SpecRef, Genesis, RoundSchedule, Windows, Merging, Pricing, Role],
+    ids=lambda group: group.__name__,
+)
+def test_the_document_has_the_parameters_in_order(document: str, group: type) -> None:
+    struct = re.search(rf"struct {group.__name__} \{{(.*?)\}}", document, re.DOTALL)
     assert struct is not None
-    names = re.findall(r"\w+ (\w+);", struct[1])
-    assert [artifacts.snake(name) for name in names] == list(JobParams.__dataclass_fields__)
+    names = re.findall(r"[\w\[\]]+ (\w+);", struct[1])
+    assert [artifacts.snake(name) for name in names] == [of.name for of in fields(group)]
 
 
 def test_the_document_has_every_phase_of_a_game(document: str) -> None:

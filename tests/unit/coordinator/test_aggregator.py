@@ -65,12 +65,12 @@ def frozen(job: Job, refs: list[Payload | None]) -> Round:
     """The round as the contract freezes it."""
     params = job.params
     mask = sum(1 << s for s, ref in enumerate(refs) if ref is not None)
-    lanes = 1 << params.slot_depth
-    roots = [bytes(ref.out) if ref else bytes(params.zero_payload) for ref in refs]
-    roots += [merkle.EMPTY[params.payload_depth]] * (lanes - len(roots))
+    lanes = 1 << params.role.slot_depth
+    roots = [bytes(ref.out) if ref else bytes(params.role.zero_payload) for ref in refs]
+    roots += [merkle.EMPTY[params.role.payload_depth]] * (lanes - len(roots))
     merge_in = states.merge_in(
-        params.genesis_shared, params.genesis_outer, roots, states.mask_tensor(mask, params.slots),
-        params.shared_depth, params.payload_depth,
+        params.genesis.shared, params.genesis.outer, roots, states.mask_tensor(mask, params.role.slots),
+        params.genesis.shared_depth, params.role.payload_depth,
     )  # fmt: skip
     return Round(seed=toyjob.SEED, mask=mask, merge_in=StateRoot(merge_in))
 

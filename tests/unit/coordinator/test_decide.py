@@ -35,6 +35,7 @@ from lockstep.protocol.receipts import Report
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import AGGREGATOR, CHAIN_ID, KEYS, MARKET, WORKERS, GamingPlayer, random_params
+from tests.params import amended
 
 RICH = Wei(10**9)
 SEEN = tuple(Report)
@@ -50,8 +51,8 @@ class CoordinatedPlayer(GamingPlayer):
     def look(self) -> tuple[JobView, World]:
         """What chain and storage would tell the coordinator now."""
         j, p, m = self.market.jobs[self.job], self.params, self.market
-        barred = (self.job, p.aggregator) in m.barred
-        beyond = [r for r in range(j.started, p.rounds) if self._stored(r).phase == Phase.VOID]
+        barred = (self.job, p.merge.aggregator) in m.barred
+        beyond = [r for r in range(j.started, p.schedule.rounds) if self._stored(r).phase == Phase.VOID]
         numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
         books = m.books
         world = World(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
@@ -85,7 +86,9 @@ class CoordinatedPlayer(GamingPlayer):
             phase,
             replace(stored),
             tuple(
-                (s, SEEN[keccak(self._claim(r, s))[0] % 3]) for s in range(self.params.slots) if self._revealed(r, s)
+                (s, SEEN[keccak(self._claim(r, s))[0] % 3])
+                for s in range(self.params.role.slots)
+                if self._revealed(r, s)
             ),
             self._given(r),
             self.market.merger_of(self.block, self.job, r) if merging else None,
@@ -95,12 +98,12 @@ class CoordinatedPlayer(GamingPlayer):
 
     def _given(self, r: int) -> frozenset[int]:
         """In every other round all owners hand their receipts over at once, in the others half of them do, or none."""
-        said = {s: keccak(b"given" + self._claim(r, s))[0] % 2 for s in range(self.params.slots)}
+        said = {s: keccak(b"given" + self._claim(r, s))[0] % 2 for s in range(self.params.role.slots)}
         return frozenset(s for s, will in said.items() if self._revealed(r, s) and (will or r % 2 == 0))
 
     def _signed(self, r: int, who: int) -> Receipt:
         """By its owner, for every slot."""
-        mask, claim = (1 << self.params.slots) - 1, self.market.claims[self._claim(r, who)]
+        mask, claim = (1 << self.params.role.slots) - 1, self.market.claims[self._claim(r, who)]
         digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, who, mask)
         return Receipt(who, mask, bytes(KEYS[claim.worker].unsafe_sign_hash(digest).signature))
 
@@ -149,7 +152,7 @@ class WillingPlayer(CoordinatedPlayer):
 @pytest.mark.parametrize("seed", range(12))
 def test_every_decision_is_allowed(seed: int) -> None:
     dice = random.Random(seed)
-    player = CoordinatedPlayer(dice, replace(random_params(dice), aggregator=AGGREGATOR))
+    player = CoordinatedPlayer(dice, amended(random_params(dice), aggregator=AGGREGATOR))
     player.play(100)
     assert player.decided > 0
 
@@ -157,7 +160,7 @@ def test_every_decision_is_allowed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
     dice = random.Random(seed)
-    params = replace(random_params(dice), aggregator=AGGREGATOR, min_slots=1)
+    params = amended(random_params(dice), aggregator=AGGREGATOR, min_slots=1)
     player = WillingPlayer(dice, params)
     for account in (AGGREGATOR, *WORKERS):
         player.act(account, "deposit", Wei(10**6))
@@ -177,7 +180,7 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
 
 # -- rules, one by one -----------------------------------------------------------------------------------------------
 
-PARAMS = replace(random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100))
+PARAMS = amended(random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100))
 WORLD = World(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
 REPORTS = st.lists(st.sampled_from(SEEN), min_size=1, max_size=8)
 
@@ -222,7 +225,7 @@ def test_only_undecided_payloads_of_open_rounds_are_fetched() -> None:
 def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
     given: set[int], spoke: int, now: int, due: set[int]
 ) -> None:
-    params = replace(PARAMS, attest_seconds=Seconds(20))
+    params = amended(PARAMS, attest_seconds=Seconds(20))
     view = attesting([Report.DECODED, Report.REFUSED, Report.UNKNOWN], ends=1_020)
     view = replace(view, receipts=frozenset(given), stored=replace(view.stored, spoke=spoke))
     assert receipts_due(view, params, Seconds(now)) == due
@@ -232,7 +235,7 @@ def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
 
 
 def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
-    params = replace(PARAMS, attest_seconds=Seconds(20))
+    params = amended(PARAMS, attest_seconds=Seconds(20))
     view = replace(attesting([Report.DECODED] * 2, ends=1_020, revealed=3), receipts=frozenset({0, 1}))
     assert receipts_due(view, params, Seconds(1_000)) == set()
     assert receipts_due(view, params, Seconds(1_005)) == {0, 1}
@@ -311,7 +314,7 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
 
 def test_games_and_windows_hold_payment_back() -> None:
     params = PARAMS
-    over = Seconds(1_000 - params.challenge_seconds)
+    over = Seconds(1_000 - params.windows.challenge_seconds)
     final = RoundView(0, Phase.LEAD, Round(merged_at=over))
     assert Finalize(0) in decide(job(final), WORLD)
     late = replace(final, stored=Round(merged_at=Seconds(over + 1)))

@@ -14,6 +14,7 @@ from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.presets import CHAINS, DEVNET, MAINNET, PRESETS, TOKEN, Terms
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import random_params
+from tests.params import amended
 
 
 @pytest.mark.parametrize("terms", PRESETS.values(), ids=PRESETS)
@@ -27,7 +28,7 @@ def test_a_preset_is_above_the_contracts_floors(terms: Terms) -> None:
 
 @pytest.mark.parametrize(("terms", "chain"), [(DEVNET, "devnet"), (MAINNET, "ethereum"), (MAINNET, "op-stack")])
 def test_the_market_accepts_a_preset(terms: Terms, chain: str) -> None:
-    shape = replace(random_params(random.Random(0)), slots=64, inner_steps=500)
+    shape = amended(random_params(random.Random(0)), slots=64, inner_steps=500)
     unbonding = Seconds(terms.challenge_seconds + 2 * terms.clock_seconds)
     check_params(replace(shape, **asdict(terms)), unbonding, CHAINS[chain])
     with pytest.raises(ChainError, match="witnesses"):

@@ -30,6 +30,7 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from tests import histories
 from tests.histories import BlockHashes
+from tests.params import amended, job_params
 from tests.support.ledger import Books, Market
 
 REQUESTER, AGGREGATOR, CHALLENGER, ANYONE = (f"0x{i:040x}" for i in range(1, 5))
@@ -37,17 +38,19 @@ HONEST, LIAR, LAZY = (f"0x{i:040x}" for i in range(17, 20))
 WORKERS = (HONEST, LIAR, LAZY)
 ROOT = keccak(b"root")
 
-PARAMS = JobParams(
-    ROOT, ROOT, ROOT, ROOT, ROOT, 9, 4, keccak(b"shared"), keccak(b"outer"), ROOT, keccak(b"zero payload"),
+PARAMS = job_params(
+    spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT, dataset_rows=9,
+    row_length=4, genesis_shared=keccak(b"shared"), genesis_outer=keccak(b"outer"), zero_carry=ROOT,
+    zero_payload=keccak(b"zero payload"),
     shared_depth=3, payload_depth=2, inner_steps=3, rounds=3, slots=3, min_slots=2, max_lead=2, max_fail=1,
     join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(100), attest_seconds=Seconds(100),
-    merge_seconds=Seconds(100), challenge_seconds=Seconds(100), clock_seconds=Seconds(100), step_seconds=Seconds(1),
+    turn_seconds=Seconds(100), challenge_seconds=Seconds(100), clock_seconds=Seconds(100), step_seconds=Seconds(1),
     slot_price=Wei(10), merge_price=Wei(6), slot_stake=Wei(101), merge_stake=Wei(202), bond=Wei(51),
     aggregator=Address(AGGREGATOR), answer_seconds=Seconds(50),
 )  # fmt: skip
 
 
-BACKED = PARAMS.merge_stake + 2 * PARAMS.round_pay
+BACKED = PARAMS.merge.stake + 2 * PARAMS.round_pay
 """What a merge locks that two rounds may start on."""
 
 
@@ -87,7 +90,7 @@ class Scene:
         return self.market.rounds[self.job, r].merge_claim
 
     def opened(self, claim: ClaimId) -> Reveal:
-        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.carry else merkle.EMPTY[2]
+        out, out2 = keccak(claim + b"out"), keccak(claim + b"carry") if self.params.role.carry else merkle.EMPTY[2]
         leaves = [merkle.leaf(keccak(claim + bytes([t]))) for t in range(3)] + [merkle.leaf(merkle.node(out, out2))]
         levels = merkle.levels(leaves)
         return Reveal(Body(levels[-1][0], out, out2), keccak(claim), tuple(merkle.proof(levels, 3)), "t", "p")
@@ -365,8 +368,13 @@ def test_no_reveal_burns_the_price_of_the_slot_and_no_more(scene: Scene) -> None
 def test_merge_in_holds_every_accepted_payload_and_the_mask(scene: Scene) -> None:
     scene.to_frozen(mask=0b101)
     ro = scene.market.rounds[scene.job, 0]
-    payloads = [keccak(scene.claim(0) + b"out"), PARAMS.zero_payload, keccak(scene.claim(2) + b"out"), merkle.EMPTY[2]]
-    left = merkle.lift(merkle.node(PARAMS.genesis_shared, PARAMS.genesis_outer), 4, 5)
+    payloads = [
+        keccak(scene.claim(0) + b"out"),
+        PARAMS.role.zero_payload,
+        keccak(scene.claim(2) + b"out"),
+        merkle.EMPTY[2],
+    ]
+    left = merkle.lift(merkle.node(PARAMS.genesis.shared, PARAMS.genesis.outer), 4, 5)
     mask = merkle.tensor_root(0, (3,), bytes.fromhex("0000803f 00000000 0000803f"))
     right = merkle.node(merkle.tree(payloads), merkle.lift(mask, 0, 4))
     assert ro.mask == 0b101
@@ -384,16 +392,16 @@ def test_state_zero_of_a_slot_is_the_base_twice_and_the_clock_at_the_rounds_star
     scene.to_revealed(1)
     base = keccak(b"next")
     clock = merkle.lift(merkle.scalar_root(1, 1 * 3), 0, 3)
-    expected = merkle.node(merkle.node(base, base), merkle.node(PARAMS.zero_carry, clock))
+    expected = merkle.node(merkle.node(base, base), merkle.node(PARAMS.role.zero_carry, clock))
     facts = scene.market.facts_of(scene.claim(0, 1), 1)
     assert facts.state_zero == expected
-    assert states.slot_zero(base, PARAMS.zero_carry, 3, 3) == expected
+    assert states.slot_zero(base, PARAMS.role.zero_carry, 3, 3) == expected
 
 
 # -- what a slot carries
 
 
-CARRYING = replace(PARAMS, carry=1, payload_depth=3)
+CARRYING = amended(PARAMS, carry=1, payload_depth=3)
 
 
 @pytest.fixture
@@ -430,7 +438,7 @@ def test_a_carry_is_shown_by_the_words_that_were_claimed(carrying: Scene) -> Non
 def test_without_a_carry_every_round_starts_from_zero_whatever_is_shown(scene: Scene) -> None:
     scene.to_lead(0)
     scene.to_revealed(1)
-    assert starts_from(scene, 1, 1, PARAMS.zero_carry, scene.opened(scene.claim(1, 0)).body.words)
+    assert starts_from(scene, 1, 1, PARAMS.role.zero_carry, scene.opened(scene.claim(1, 0)).body.words)
 
 
 def test_a_slot_that_was_not_accepted_starts_from_zero(carrying: Scene) -> None:
@@ -498,7 +506,7 @@ def test_too_few_accepted_claims_fail_the_round(scene: Scene) -> None:
     assert scene.phase() == Phase.FAILED
     assert all(scene.free(worker) == 10_000 for worker in WORKERS)
     scene.market.start_round(scene.block, scene.job, 1)
-    assert scene.market.rounds[scene.job, 1].base == PARAMS.genesis_shared, "the checkpoint carries over"
+    assert scene.market.rounds[scene.job, 1].base == PARAMS.genesis.shared, "the checkpoint carries over"
 
 
 def test_owners_of_revealed_slots_speak_once_and_sign(scene: Scene) -> None:
@@ -598,8 +606,8 @@ def test_a_failed_round_of_a_void_job_lets_go_of_stakes_that_a_game_held(scene: 
 
 
 def test_fees_of_drawn_witnesses_are_reserved_paid_or_given_up() -> None:
-    params = replace(
-        PARAMS, witnesses=2, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(10), slot_stake=Wei(121),
+    params = amended(PARAMS, witnesses=2, witness_fee=Wei(3), witness_stake=Wei(60), audit_seconds=Seconds(10),
+        slot_stake=Wei(121),
         challenge_seconds=Seconds(230),
     )  # fmt: skip
     scene = Scene(params)
@@ -632,7 +640,7 @@ def test_a_payload_that_was_demanded_and_not_shown_is_not_accepted(scene: Scene)
 
 
 def test_without_an_aggregator_slot_owners_merge_at_once_in_seed_order() -> None:
-    scene = Scene(replace(PARAMS, aggregator=ZERO_ADDRESS))
+    scene = Scene(amended(PARAMS, aggregator=ZERO_ADDRESS))
     scene.to_frozen()
     ro = scene.market.rounds[scene.job, 0]
     first = int.from_bytes(ro.seed, "big") % 3
@@ -748,13 +756,13 @@ def test_work_voided_by_a_convicted_merge_is_paid_from_the_slash_before_anybody_
     bad = scene.to_lead(0)
     scene.to_lead(1)
     scene.convict(bad)
-    shared = PARAMS.merge_stake + 2 * PARAMS.round_pay - PARAMS.round_pay
+    shared = PARAMS.merge.stake + 2 * PARAMS.round_pay - PARAMS.round_pay
     assert scene.credits(CHALLENGER) == shared * 30 // 100, "of what work is not owed"
     assert scene.credits(REQUESTER) == shared * 20 // 100
     before = scene.credits(BURN)
     scene.market.release(scene.job, 1)
-    assert [scene.credits(w) for w in WORKERS] == [PARAMS.slot_price] * 3
-    assert scene.credits(AGGREGATOR) == PARAMS.merge_price, "of the voided round, whose merge was right"
+    assert [scene.credits(w) for w in WORKERS] == [PARAMS.role.slot_price] * 3
+    assert scene.credits(AGGREGATOR) == PARAMS.merge.price, "of the voided round, whose merge was right"
     assert scene.credits(BURN) == before, "everything owed was paid"
     assert scene.market.books.owed == scene.market.books.tokens
 
@@ -770,7 +778,7 @@ def test_a_liar_in_voided_work_is_convicted_and_its_pay_burned(scene: Scene) -> 
     burned, paid = scene.credits(BURN), scene.credits(LIAR)
     scene.market.release(scene.job, 1)
     assert scene.credits(LIAR) == paid
-    assert scene.credits(BURN) == burned + PARAMS.slot_price
+    assert scene.credits(BURN) == burned + PARAMS.role.slot_price
     assert scene.free(LIAR) == 10_000 - 2 * 101, "round 0's lock, and what it lost"
 
 
@@ -782,7 +790,7 @@ def test_a_seat_in_a_voided_round_is_not_paid(scene: Scene) -> None:
     scene.commit(1, [0])
     scene.convict(bad)
     scene.market.release(scene.job, 1)
-    assert [scene.credits(w) for w in WORKERS] == [PARAMS.slot_price, 0, 0]
+    assert [scene.credits(w) for w in WORKERS] == [PARAMS.role.slot_price, 0, 0]
     assert [scene.free(w) for w in WORKERS] == [10_000 - 101] * 3
 
 
@@ -792,7 +800,7 @@ def test_no_round_starts_on_a_merge_that_does_not_answer_for_it(scene: Scene) ->
     scene.refused("NotBacked", scene.market.start_round, scene.block, scene.job, 1)
     scene.refused("NotYourTurn", scene.market.back, scene.block, HONEST, scene.job, 0, 1)
     scene.market.back(scene.block, AGGREGATOR, scene.job, 0, 1)
-    assert scene.free(AGGREGATOR) == 10_000 - PARAMS.merge_stake - PARAMS.round_pay
+    assert scene.free(AGGREGATOR) == 10_000 - PARAMS.merge.stake - PARAMS.round_pay
     scene.market.start_round(scene.block, scene.job, 1)
 
 
@@ -1072,7 +1080,7 @@ def test_typed_hash_is_eip_712(scene: Scene) -> None:
 
     scene.to_revealed()
     claim, body = scene.market.claims[scene.claim(0)], scene.body(scene.claim(0))
-    market, seed, base = scene.market.address, scene.market.rounds[scene.job, 0].seed, PARAMS.genesis_shared
+    market, seed, base = scene.market.address, scene.market.rounds[scene.job, 0].seed, PARAMS.genesis.shared
     account = Account.from_key(keccak(b"key"))
     signed = account.sign_typed_data(full_message=claims.typed_data(1, market, claim, body, seed, base))
     digest: Digest = claims.typed_hash(1, market, claim, body, seed, base)

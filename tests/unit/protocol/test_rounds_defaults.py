@@ -33,7 +33,7 @@ def _end_games(player: GamingPlayer, *, convict: bool) -> None:
 def _crank(player: GamingPlayer) -> None:
     """One look at every round, a window later, by somebody who only calls what anyone may call."""
     player.pass_time(61, 2)
-    for r in range(player.params.rounds):
+    for r in range(player.params.schedule.rounds):
         for verb in CRANKS:
             try:
                 if verb == "freeze":
@@ -52,7 +52,7 @@ def _crank(player: GamingPlayer) -> None:
 def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: int, *, convict: bool) -> None:
     player = histories.history(10_000 + 100 * length + seed, length)
     market = player.market
-    for _ in range(12 * player.params.rounds):
+    for _ in range(12 * player.params.schedule.rounds):
         _end_games(player, convict=convict)
         _crank(player)
     job = market.jobs[player.job]
@@ -67,7 +67,7 @@ def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: i
         market.cancel(REQUESTER, player.job)
     if job.status != JobStatus.DONE:
         market.finish(player.job)
-    for r in range(player.params.rounds):
+    for r in range(player.params.schedule.rounds):
         if market.phase(player.block, player.job, r) == Phase.VOID:
             market.release(player.job, r)
     job = market.jobs[player.job]
@@ -82,4 +82,6 @@ def test_a_job_that_everybody_leaves_ends_with_nothing_held(seed: int, length: i
 def test_windows_of_these_histories_are_shorter_than_a_look() -> None:
     """`_crank` passes every window at once."""
     p = histories.history(1, 1).params
-    assert max(p.join_seconds, p.train_seconds, p.challenge_seconds, p.merge_seconds) <= Seconds(60)
+    assert max(
+        p.windows.join_seconds, p.role.train_seconds, p.windows.challenge_seconds, p.merge.turn_seconds
+    ) <= Seconds(60)

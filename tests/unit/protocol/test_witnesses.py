@@ -33,8 +33,9 @@ from tests.auditing import (
     Stage,
     chain_of,
 )
+from tests.params import amended
 
-FEE, STAKE = PARAMS.witness_fee, PARAMS.witness_stake
+FEE, STAKE = PARAMS.role.witness_fee, PARAMS.prices.witness_stake
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors/witnesses.json").read_text())
 
 
@@ -46,7 +47,7 @@ def refused(name: str, act: object, *args: object) -> None:
 
 def one_witness(who: Address, wrong: int | None = None) -> tuple[Stage, AuditId]:
     """A round of three claims, right or wrong from a step on; `who` alone is enrolled, and drawn for one of them."""
-    stage = Stage(replace(PARAMS, witnesses=1))
+    stage = Stage(amended(PARAMS, witnesses=1))
     stage.enrol(who)
     stage.to_revealed(wrong={} if wrong is None else dict.fromkeys(range(3), wrong))
     return stage, stage.draw()
@@ -55,7 +56,7 @@ def one_witness(who: Address, wrong: int | None = None) -> tuple[Stage, AuditId]
 def lagging(who: Address, at_least: int, wrong: int) -> tuple[Stage, AuditId]:
     """As `one_witness`, in the first chain's luck that looks at least so far."""
     for luck in range(64):
-        stage = Stage(replace(PARAMS, witnesses=1))
+        stage = Stage(amended(PARAMS, witnesses=1))
         stage.chains[ANYONE] = chain_of(bytes([luck]))
         stage.chains[who] = chain_of(b"luck" + bytes([luck]))
         stage.witnesses.enrol(stage.block, who, stage.job, stage.chains[who][0])
@@ -89,7 +90,7 @@ def test_a_witness_needs_its_stake() -> None:
 
 
 def test_a_job_without_audits_enrols_nobody() -> None:
-    stage = Stage(replace(PARAMS, witnesses=0))
+    stage = Stage(amended(PARAMS, witnesses=0))
     refused("WrongJobStatus", stage.enrol, HONEST)
     stage.to_revealed()
     refused("WrongPhase", stage.witnesses.draw, stage.block, stage.job, 0)
@@ -164,7 +165,7 @@ def test_a_round_that_nobody_asks_to_draw_in_time_has_no_audit() -> None:
     stage.enrol(HONEST)
     stage.to_revealed()
     refused("WindowClosed", stage.witnesses.publish, stage.block, WORKERS[0], stage.job, 0, 0)
-    stage.later(int(PARAMS.attest_seconds))
+    stage.later(int(PARAMS.role.attest_seconds))
     refused("WrongPhase", stage.witnesses.draw, stage.block, stage.job, 0)
     stage.witnesses.publish(stage.block, WORKERS[0], stage.job, 0, 0)
 
@@ -242,7 +243,7 @@ def test_an_honest_witness_of_an_honest_claim_is_paid_when_the_round_is_final() 
     assert stage.settle(audit, 0) == Outcome.PAID
     refused("AlreadyDone", stage.settle, audit, 0)
     assert stage.wealth(HONEST) == FUNDS + FEE
-    assert stage.market.jobs[stage.job].paid == 3 * PARAMS.slot_price + PARAMS.merge_price + FEE
+    assert stage.market.jobs[stage.job].paid == 3 * PARAMS.role.slot_price + PARAMS.merge.price + FEE
 
 
 def test_commits_end_early_once_every_duty_has_committed() -> None:
@@ -254,7 +255,7 @@ def test_commits_end_early_once_every_duty_has_committed() -> None:
     refused("TooEarly", stage.reveal, audit, 0, stage.seen(audit, 0))
     stage.commit(audit, 1, stage.seen(audit, 1))
     a = stage.witnesses.audits[audit]
-    assert (a.commit_ends, a.reveal_ends) == (stage.block.time, stage.block.time + 2 * PARAMS.audit_seconds)
+    assert (a.commit_ends, a.reveal_ends) == (stage.block.time, stage.block.time + 2 * PARAMS.windows.audit_seconds)
     stage.reveal(audit, 0, stage.seen(audit, 0))
 
 
@@ -294,7 +295,7 @@ def test_a_preimage_of_ones_own_choice_is_refused() -> None:
 
 
 def test_preimages_may_be_spent_in_any_order() -> None:
-    stage = Stage(replace(PARAMS, witnesses=3))
+    stage = Stage(amended(PARAMS, witnesses=3))
     stage.enrol(HONEST)
     stage.to_revealed()
     audit = stage.draw()
@@ -321,7 +322,7 @@ def test_a_lazy_witness_can_neither_agree_nor_gain_by_differing() -> None:
 
 
 def test_a_copied_commitment_cannot_be_opened() -> None:
-    stage = Stage(replace(PARAMS, witnesses=4))
+    stage = Stage(amended(PARAMS, witnesses=4))
     stage.enrol(HONEST, COPYING)
     stage.to_revealed()
     audit = stage.draw()
@@ -337,7 +338,7 @@ def test_a_copied_commitment_cannot_be_opened() -> None:
     word = stage.seen(audit, theirs)
     stage.reveal(audit, theirs, word)
     refused("CommitmentMismatch", stage.reveal, audit, mine, word)
-    stage.later(2 * int(PARAMS.audit_seconds))
+    stage.later(2 * int(PARAMS.windows.audit_seconds))
     assert stage.settle(audit, mine) == Outcome.FINED
 
 
@@ -347,7 +348,7 @@ def test_a_silent_witness_pays_the_fee_and_is_drawn_no_more(commits: bool) -> No
     if commits:
         stage.commit(audit, 0, stage.seen(audit, 0))
     refused("DutyOpen", stage.settle, audit, 0)
-    stage.later((2 if commits else 1) * int(PARAMS.audit_seconds))
+    stage.later((2 if commits else 1) * int(PARAMS.windows.audit_seconds))
     refused("WindowClosed", stage.reveal if commits else stage.commit, audit, 0, stage.seen(audit, 0))
     assert stage.settle(audit, 0) == Outcome.FINED
     assert stage.wealth(SILENT) == FUNDS - FEE
@@ -411,21 +412,21 @@ def test_a_witness_that_differs_is_paid_if_the_claim_is_convicted() -> None:
 
 
 def test_a_failed_round_pays_no_witness_and_fines_none() -> None:
-    stage = Stage(replace(PARAMS, witnesses=1, min_slots=3))
+    stage = Stage(amended(PARAMS, witnesses=1, min_slots=3))
     stage.enrol(HONEST)
     stage.to_revealed()
     audit = stage.draw()
     stage.commit(audit, 0, stage.seen(audit, 0))
     stage.reveal(audit, 0, stage.seen(audit, 0))
     stage.convict(stage.claim(_other(stage, stage.trace_of(audit, 0).claim)), 0)
-    stage.later(int(PARAMS.attest_seconds))
+    stage.later(int(PARAMS.role.attest_seconds))
     stage.freeze()
     assert stage.settle(audit, 0) == Outcome.VOID
     assert stage.wealth(HONEST) == FUNDS
 
 
 def test_a_slashed_witness_earns_nothing_with_its_other_duties() -> None:
-    stage = Stage(replace(PARAMS, witnesses=3))
+    stage = Stage(amended(PARAMS, witnesses=3))
     stage.enrol(CARTEL)
     stage.to_revealed(wrong={0: 1})
     audit = stage.draw()
@@ -447,11 +448,11 @@ def test_a_slashed_witness_earns_nothing_with_its_other_duties() -> None:
 
 
 def test_a_fine_never_takes_more_than_the_stake_that_is_left() -> None:
-    stage = Stage(replace(PARAMS, witnesses=24))
+    stage = Stage(amended(PARAMS, witnesses=24))
     stage.enrol(SILENT)
     stage.to_revealed()
     audit = stage.draw()
-    stage.later(int(PARAMS.audit_seconds))
+    stage.later(int(PARAMS.windows.audit_seconds))
     assert [stage.settle(audit, i) for i in range(24)] == [Outcome.FINED] * 24
     assert stage.wealth(SILENT) == FUNDS - 1_003
     stage.check()
@@ -518,9 +519,9 @@ def _check_season(season: Season, name: str) -> None:
             wrong = stage.trace_of(audit, i).wrong_from
             assert (wrong or STEPS + 1) <= stage.witnesses.duties[audit, i].t, f"{name}: a true word was slashed"
     for honest in (HONEST, HONEST_TOO):
-        assert stage.wealth(honest) == FUNDS + won[honest] * stage.params.witness_fee, name
+        assert stage.wealth(honest) == FUNDS + won[honest] * stage.params.role.witness_fee, name
     for liar in (LAZY, COPYING, CARTEL, SILENT):
-        assert stage.wealth(liar) <= FUNDS + won[liar] * stage.params.witness_fee, name
+        assert stage.wealth(liar) <= FUNDS + won[liar] * stage.params.role.witness_fee, name
 
 
 @pytest.mark.uncounted

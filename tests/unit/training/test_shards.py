@@ -238,7 +238,7 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
     merged = checkpoint_of(job, final)
     roots = job.checkpoint_roots(merged)
     assert root == merkle.node(*roots)
-    layout, quarter = job.programs.merge.output_layout, 1 << job.params.shared_depth
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
     fetched = load_checkpoint(store, store_checkpoint(store, merged), layout[:quarter], layout[quarter:])
     check_checkpoint(job, fetched, *roots)
     save_model(tmp_path / "model", fetched.shared, job.spec.parameters, job.spec.model)

@@ -33,8 +33,9 @@ def claim_of(run: ClaimRun, held: HeldClaim) -> game.Claim:
     body = Body(TraceRoot(trace_root(held.trace)), NO_STATE, NO_STATE)
     return game.Claim(
         ClaimId(b"claim".ljust(32)), games.WORKER, run.transitions, body, held.state_zero,
-        ProgramRoot(params.step_program), ProgramRoot(params.encode_program), run.seed, run.round, run.slot,
-        TensorRoot(params.dataset_root), params.dataset_rows, params.row_length, Seconds(120), Seconds(10), Wei(1),
+        ProgramRoot(params.role.step_program), ProgramRoot(params.role.encode_program), run.seed, run.round, run.slot,
+        TensorRoot(params.role.dataset_root), params.role.dataset_rows, params.role.row_length, Seconds(120),
+        Seconds(10), Wei(1),
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def taken(toy: Job) -> SimpleNamespace:
 
 
 def genesis(job: Job) -> Roots:
-    return job.params.genesis_shared, job.params.genesis_outer
+    return job.params.genesis.shared, job.params.genesis.outer
 
 
 def merged(taken: SimpleNamespace, store: ContentStore, by: float, cid: Cid | None = None) -> Roots:

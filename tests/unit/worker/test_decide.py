@@ -5,9 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobStatus, Phase, Round
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, StateRoot, Wei
+from tests.params import amended, job_params
 from worker.decide import (
     AGGREGATOR_SECONDS,
     PATIENCE,
@@ -28,11 +29,11 @@ from worker.decide import (
 
 ME, OTHER, THIRD = (Address("0x" + c * 40) for c in "abc")
 ROOT = StateRoot(ZERO)
-PARAMS = JobParams(
+PARAMS = job_params(
     spec_digest=ZERO, step_program=ZERO, encode_program=ZERO, merge_program=ZERO, dataset_root=ZERO, dataset_rows=10,
     row_length=5, genesis_shared=ROOT, genesis_outer=ROOT, zero_carry=ROOT, zero_payload=ROOT, shared_depth=1,
     payload_depth=1, inner_steps=4, rounds=6, slots=3, min_slots=2, max_lead=4, max_fail=2, join_seconds=Seconds(20),
-    train_seconds=Seconds(60), reveal_seconds=Seconds(30), attest_seconds=Seconds(30), merge_seconds=Seconds(30),
+    train_seconds=Seconds(60), reveal_seconds=Seconds(30), attest_seconds=Seconds(30), turn_seconds=Seconds(30),
     challenge_seconds=Seconds(60), clock_seconds=Seconds(120), step_seconds=Seconds(10), slot_price=Wei(10),
     merge_price=Wei(5), slot_stake=Wei(100), merge_stake=Wei(50), bond=Wei(20), aggregator=OTHER,
 )  # fmt: skip
@@ -42,7 +43,7 @@ def claim(worker: Address, status: ClaimStatus, slot: int) -> Claim:
     return Claim(worker=worker, status=status, slot=slot)
 
 
-GENESIS = (PARAMS.genesis_shared, PARAMS.genesis_outer)
+GENESIS = (PARAMS.genesis.shared, PARAMS.genesis.outer)
 OTHER_BASE = (StateRoot(b"\1" * 32), StateRoot(b"\2" * 32))
 FREE = [claim(ZERO_ADDRESS, ClaimStatus.NONE, s) for s in range(3)]
 
@@ -121,7 +122,7 @@ def test_every_act_fits_the_phase_and_the_owner(view: JobView, me: Self) -> None
             assert (act.round, act.slot) in me.trained, "nothing is committed before it is trained"
         if act.do == Do.MERGE:
             assert r.merger == ME
-            assert me.free >= PARAMS.merge_stake
+            assert me.free >= PARAMS.merge.stake
 
 
 @given(views(), selves)
@@ -132,7 +133,7 @@ def test_joins_are_single_free_covered_and_never_while_draining(view: JobView, m
         assert r is not None
         assert r.claims[act.slot].status == ClaimStatus.NONE, "only a free slot"
         assert not r.slots_of(ME), "one slot a round"
-        assert me.free >= PARAMS.slot_stake, "the stake covers it"
+        assert me.free >= PARAMS.role.slot_stake, "the stake covers it"
         assert not me.draining, "a draining worker joins nothing"
         assert me.base == (r.state.base, r.state.outer), "what it cannot train it does not join"
         assert me.fit, "nor what it could not train in time"
@@ -143,8 +144,8 @@ def test_joins_are_single_free_covered_and_never_while_draining(view: JobView, m
 def test_a_round_is_started_in_order_and_within_the_lead(view: JobView, me: Self) -> None:
     for act in acts(view, me):
         if act.do == Do.START:
-            assert act.round == view.job.started < PARAMS.rounds
-            assert view.job.started - view.job.settled < PARAMS.max_lead
+            assert act.round == view.job.started < PARAMS.schedule.rounds
+            assert view.job.started - view.job.settled < PARAMS.schedule.max_lead
             assert view.job.status == JobStatus.ACTIVE
             assert me.base == base_of(view, act.round), "who starts a round holds its base"
             assert me.fit
@@ -255,7 +256,7 @@ def test_workers_in_different_places_try_different_slots_and_keep_them() -> None
 def audited(phase: Phase, audit: Audit | None, now: int = 1_000, block: int = 50) -> list[Do]:
     """What the owner of slot 1 may do about drawn witnesses; its list is not published, slot 0's is not its own."""
     owned = (FREE[0], claim(ME, ClaimStatus.REVEALED, 1), claim(OTHER, ClaimStatus.REVEALED, 2))
-    params = replace(PARAMS, witnesses=1, audit_seconds=Seconds(60))
+    params = amended(PARAMS, witnesses=1, audit_seconds=Seconds(60))
     r = RoundView(0, Round(spoke=7), phase, owned, audit=audit, unpublished=frozenset({1, 2}))
     view = JobView(JobId(bytes(32)), params, Job(OTHER, JobStatus.ACTIVE, started=1), (r,), Seconds(now), block)
     found = [a for a in acts(view, Self(ME, Wei(0))) if a.do in (Do.DRAW, Do.PUBLISH)]
@@ -282,9 +283,11 @@ def test_a_list_is_shown_once_no_witness_can_copy_from_it() -> None:
 
 def test_a_merge_is_backed_for_the_rounds_that_may_start_on_it() -> None:
     merging = RoundView(0, Round(), Phase.MERGING, tuple(FREE), merger=ME)
-    pay, stake = PARAMS.round_pay, PARAMS.merge_stake
+    pay, stake = PARAMS.round_pay, PARAMS.merge.stake
     assert merges(merging, 1000) == [Act(Do.MERGE, 0, rounds=3)], "max_lead - 1"
-    assert merges(merging, stake + PARAMS.slot_stake + pay) == [Act(Do.MERGE, 0, rounds=1)], "a slot's stake is kept"
+    assert merges(merging, stake + PARAMS.role.slot_stake + pay) == [Act(Do.MERGE, 0, rounds=1)], (
+        "a slot's stake is kept"
+    )
     assert merges(merging, stake + pay) == [Act(Do.MERGE, 0, rounds=1)], "the next round comes before that"
     assert merges(merging, stake + pay - 1) == [Act(Do.MERGE, 0)]
     assert merges(merging, stake - 1) == []

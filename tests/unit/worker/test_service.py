@@ -165,7 +165,7 @@ def test_who_cannot_stake_a_merge_refuses_the_job_and_looks_again_later(
     worker: Worker, toy: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, sent = taken(worker, toy), []
-    balance = toy.params.slot_stake + toy.params.merge_stake - 1
+    balance = toy.params.role.slot_stake + toy.params.merge.stake - 1
     token = SimpleNamespace(balance_of=lambda account: Wei(balance), sign_permit=lambda *a: ())
     worker.parts.contracts.token = token  # type: ignore[misc]
     worker._vault = SimpleNamespace(address="", deposit_with_permit=lambda *a: "deposit")  # type: ignore[assignment]
@@ -187,7 +187,7 @@ def test_no_more_is_joined_than_could_be_defended_at_once(
     worker: Worker, toy: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker._chain_at = Seconds(1 << 40)
-    slow = taken(worker, toy, Pace(toy.params.clock_seconds / toy.params.transitions / 2, 1.0))
+    slow = taken(worker, toy, Pace(toy.params.windows.clock_seconds / toy.params.role.transitions / 2, 1.0))
     assert worker._has_room(slow)
     at_stake(worker, toy.id)
     worker._ledger.locks[ClaimId(b"d" * 32)] = ME

@@ -56,7 +56,7 @@ def unavailable(d: Draft, sender: Address, job: JobId, r: int, slot: int, wanted
     claim, p = claim_id_of(d, job, r, slot), d.params[job]
     asked = d.asked.edit(claim)
     demand = payload_demand_id(claim, asked.count)
-    deadline, beacon = Seconds(d.block.time + (p.answer_seconds if p else 0)), d.block.number + 1
+    deadline, beacon = Seconds(d.block.time + (p.windows.answer_seconds if p else 0)), d.block.number + 1
 
     asked.count += 1
     asked.open += 1
@@ -81,7 +81,7 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
         raise revert("CommitmentMismatch")
     p = params(d, c.job)
     # INVARIANT: evidence is about the Programs that the job names.
-    if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.encode_program):
+    if merkle.program_root(code.header, code.ops_root, code.consts_root) != bytes(p.role.encode_program):
         raise revert("ProofInvalid")
     seed = seed_of(d, d.block, demand)
     _require_shown(asked_for.wanted, seed, merkle.node(body.out, body.out2), code, shown)
@@ -120,13 +120,13 @@ def demand_row(d: Draft, sender: Address, job: JobId, row: int) -> Digest:
     if not _goes_on(d, job):
         raise revert("WrongJobStatus", job)
     p = params(d, job)
-    if row >= p.dataset_rows:
+    if row >= p.role.dataset_rows:
         raise revert("NoSuchRow", row)
     demand = row_demand_id(job, row)
     # INVARIANT: a row is demanded once: what was posted is public.
     if d.demands[demand].status != Status.NONE:
         raise revert("AlreadyDone")
-    deadline = Seconds(d.block.time + p.answer_seconds)
+    deadline = Seconds(d.block.time + p.windows.answer_seconds)
 
     d.demands[demand] = Demand(Digest(job), sender, Status.OPEN, 0, deadline, row)
 
@@ -143,9 +143,9 @@ def answer_row(d: Draft, sender: Address, job: JobId, row: int, tree: Digest, be
     asked_for = _open(d, demand)
     precommitted.require_committed(d, "Availability", sender)
     p = params(d, job)
-    header = TensorHeader(I32, (p.dataset_rows, p.row_length))
+    header = TensorHeader(I32, (p.role.dataset_rows, p.role.row_length))
     # INVARIANT: the dataset is an i32 tensor of dims (rows, row length), as the job says.
-    if merkle.tensor_root_of_tree(header, tree) != bytes(p.dataset_root):
+    if merkle.tensor_root_of_tree(header, tree) != bytes(p.role.dataset_root):
         raise revert("ProofInvalid")
     leaves = leaves_of_row(p, row)
     following, end = asked_for.next, begin + len(rows)
@@ -215,7 +215,7 @@ def row_bond_of(s: Reader, job: JobId, row: int) -> Wei:
     p = s.params[job]
     if p is None:
         raise overflow()
-    return economics.row_bond_of(bond_of(s, job), p.bond, len(leaves_of_row(p, row)))
+    return economics.row_bond_of(bond_of(s, job), p.prices.bond, len(leaves_of_row(p, row)))
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def _require_length(tensor: TensorHeader, at: int, leaf: bytes) -> None:
 
 def leaves_of_row(p: JobParams, row: int) -> list[int]:
     """The leaves of the dataset that hold a row."""
-    start = row * p.row_length
-    return list(range(start // LEAF_ELEMENTS, (start + p.row_length - 1) // LEAF_ELEMENTS + 1))
+    start = row * p.role.row_length
+    return list(range(start // LEAF_ELEMENTS, (start + p.role.row_length - 1) // LEAF_ELEMENTS + 1))
 
 
 # -- the answerer's side -----------------------------------------------------------------------------------------------

@@ -70,5 +70,5 @@ def _create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) ->
     # more, which its requester then loses.
     d.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=Wei(escrow), deposit=p.deposit)
 
-    d.emit("JobMarket", "JobCreated", job, sender, p.spec_digest, escrow, p.deposit)
+    d.emit("JobMarket", "JobCreated", job, sender, p.spec.digest, escrow, p.deposit)
     return job, escrow + p.deposit

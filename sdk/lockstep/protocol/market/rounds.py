@@ -66,7 +66,8 @@ def start_round(d: Draft, sender: Address, job: JobId, r: int) -> None:
         raise revert("WrongJobStatus", job)
     p = params(d, job)
     # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
-    if r != j.started or r >= p.rounds or j.failed > p.max_fail or r - j.settled >= p.max_lead:
+    schedule = p.schedule
+    if r != j.started or r >= schedule.rounds or j.failed > schedule.max_fail or r - j.settled >= schedule.max_lead:
         raise revert("RoundNotStartable", r)
     # INVARIANT: what a game on voided work argues about stands still until the game is over.
     if j.lingering:
@@ -76,7 +77,7 @@ def start_round(d: Draft, sender: Address, job: JobId, r: int) -> None:
     if ro.phase == Phase.VOID:
         _release_all(d, job, r, d.rounds.edit((job, r)))
 
-    join_ends = Seconds(d.block.time + p.join_seconds)
+    join_ends = Seconds(d.block.time + p.windows.join_seconds)
     d.rounds[job, r] = Round(Phase.JOINING, j.attempt, join_ends=join_ends, base=base, outer=outer)
     j.started = r + 1
 
@@ -87,7 +88,7 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
     """Closes the roster, or draws the seed, or fails the round."""
     p, ro = in_phase(d, job, r, Phase.SEALING)
     if ro.seed_block == 0:
-        if ro.joined < p.min_slots:
+        if ro.joined < p.role.min_slots:
             return _fail(d, job, r, ro)
         return _close_roster(d, job, r, ro)
     if d.block.number <= ro.seed_block:
@@ -97,7 +98,7 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
         return _fail(d, job, r, ro)
 
     ro.seed = claims.seed(d.block.hash_of(ro.seed_block), job, r, ro.attempt)
-    set_windows(ro, d.block.time + p.train_seconds, p.reveal_seconds, p.attest_seconds)
+    set_windows(ro, d.block.time + p.role.train_seconds, p.role.reveal_seconds, p.role.attest_seconds)
     d.base_fees = economics.push(d.base_fees, d.block.base_fee)
 
     _emit(d, "Sealed", job, r, ro.seed)
@@ -129,26 +130,26 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
     """
     p, ro = in_phase(d, job, r, Phase.FREEZING)
     mask, payloads = _accepted(d, job, r, p, ro, bodies)
-    if mask.bit_count() < p.min_slots:
+    if mask.bit_count() < p.role.min_slots:
         return _fail(d, job, r, ro)
 
     # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
-    mask_root = states.mask_tensor(mask, p.slots)
-    ro.merge_in = states.merge_in(ro.base, ro.outer, payloads, mask_root, p.shared_depth, p.payload_depth)
+    mask_root = states.mask_tensor(mask, p.role.slots)
+    ro.merge_in = states.merge_in(ro.base, ro.outer, payloads, mask_root, p.genesis.shared_depth, p.role.payload_depth)
     ro.mask = mask
     ro.accepted = mask.bit_count()
     ro.phase = Phase.MERGING
     ro.merge_opens = d.block.time
-    ro.turn = 0 if p.aggregator != ZERO_ADDRESS and not d.barred[job, p.aggregator] else 1
+    ro.turn = 0 if p.merge.aggregator != ZERO_ADDRESS and not d.barred[job, p.merge.aggregator] else 1
 
     _emit(d, "Frozen", job, r, ro.merge_in, mask)
 
-    for s in range(p.slots):
+    for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
         if c.status == ClaimStatus.REVEALED:
             c.status = ClaimStatus.ACCEPTED if mask >> s & 1 else ClaimStatus.EXCLUDED
         elif c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED):
-            _absent(d, claim, c, p.slot_price)
+            _absent(d, claim, c, p.role.slot_price)
     return None
 
 
@@ -166,8 +167,8 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
     if ro.phase != Phase.LEAD or r != j.settled:
         raise revert("WrongPhase", job, r)
     p = params(d, job)
-    if d.block.time < ro.merged_at + p.challenge_seconds:
-        raise revert("TooEarly", ro.merged_at + p.challenge_seconds)
+    if d.block.time < ro.merged_at + p.windows.challenge_seconds:
+        raise revert("TooEarly", ro.merged_at + p.windows.challenge_seconds)
     if ro.open_games:
         raise revert("GamesOpen", ro.open_games)
 
@@ -176,14 +177,14 @@ def finalize(d: Draft, sender: Address, job: JobId, r: int) -> None:
     _emit(d, "RoundFinal", job, r)
 
     paid = 0
-    for s in range(p.slots):
+    for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
         # INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
         if c.status == ClaimStatus.ACCEPTED:
-            paid += _pay(d, claim, c, ClaimStatus.FINAL, p.slot_price)
+            paid += _pay(d, claim, c, ClaimStatus.FINAL, p.role.slot_price)
         elif c.status == ClaimStatus.EXCLUDED:
             give_back(d, claim, c, ClaimStatus.FINAL)
-    paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge_price)
+    paid += _pay(d, ro.merge_claim, d.claims.edit(ro.merge_claim), ClaimStatus.FINAL, p.merge.price)
     j.paid = Wei(j.paid + paid)
     _settle(d, job, j)
     return None
@@ -221,7 +222,7 @@ def finish(d: Draft, sender: Address, job: JobId) -> None:
     if not active and j.status != JobStatus.CANCELLED and not voided:
         raise revert("WrongJobStatus", job)
     p = params(d, job)
-    startable = active and j.started < p.rounds and j.failed <= p.max_fail
+    startable = active and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
     if startable or j.settled != j.started:
         raise revert("JobUnfinished")
     left = j.deposit
@@ -247,19 +248,19 @@ def finish(d: Draft, sender: Address, job: JobId) -> None:
 def join(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
     """Takes a slot; locks its stake."""
     p, ro = in_phase(d, job, r, Phase.JOINING)
-    if slot >= p.slots:
+    if slot >= p.role.slots:
         raise revert("NoSuchSlot", slot)
     claim = claim_id(job, r, ro.attempt, slot)
     if d.claims[claim].worker != ZERO_ADDRESS:
         raise revert("SlotTaken", slot)
 
-    d.claims[claim] = Claim(job, sender, ClaimStatus.JOINED, p.transitions, round=r, attempt=ro.attempt, slot=slot)
+    d.claims[claim] = Claim(job, sender, ClaimStatus.JOINED, p.role.transitions, round=r, attempt=ro.attempt, slot=slot)
     ro.joined += 1
 
     _emit(d, "Joined", job, r, slot, sender)
 
-    vault.lock(d, d.at.market, sender, claim, p.slot_stake)
-    if ro.joined == p.slots:
+    vault.lock(d, d.at.market, sender, claim, p.role.slot_stake)
+    if ro.joined == p.role.slots:
         _close_roster(d, job, r, ro)
 
 
@@ -267,7 +268,7 @@ def leave(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
     """Gives a slot back in the first half of the join window."""
     p, ro = in_phase(d, job, r, Phase.JOINING)
     # INVARIANT: a slot is given back while others have half of the window left to take it.
-    if d.block.time >= ro.join_ends - p.join_seconds // 2:
+    if d.block.time >= ro.join_ends - p.windows.join_seconds // 2:
         raise revert("WrongPhase", job, r)
     claim, _ = own_claim(d, sender, job, r, ro, slot)
 
@@ -351,7 +352,7 @@ def merge(
 
     _emit(d, "Merged", job, r, claim, sender, out, out2, cid_bytes(checkpoint_cid))
 
-    vault.lock(d, d.at.market, sender, claim, p.merge_stake + rounds * p.round_pay)
+    vault.lock(d, d.at.market, sender, claim, p.merge.stake + rounds * p.round_pay)
 
 
 def back(d: Draft, sender: Address, job: JobId, r: int, rounds: int) -> None:
@@ -410,7 +411,7 @@ def end_commits(ro: Round, now: Seconds) -> None:
 def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, StateRoot]:
     """Reverts unless round r - 1 is merged, final or failed."""
     if r == 0:
-        return p.genesis_shared, p.genesis_outer
+        return p.genesis.shared, p.genesis.outer
     previous = d.rounds[job, r - 1]
     if previous.phase == Phase.FAILED:
         return previous.base, previous.outer
@@ -422,7 +423,7 @@ def _base_of(d: Draft, job: JobId, p: JobParams, r: int) -> tuple[StateRoot, Sta
 def _speaker(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, who: int) -> Address:
     """The owner of a revealed slot, or the round's witness who - 64."""
     account = ZERO_ADDRESS
-    if who < p.slots:
+    if who < p.role.slots:
         c = d.claims[claim_id(job, r, ro.attempt, who)]
         if c.status == ClaimStatus.REVEALED:
             account = c.worker
@@ -449,10 +450,10 @@ def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Seq
     """Accepted = revealed, named by two thirds of the others' receipts, not convicted, and not missing; the payload of
     any other slot is the zero payload.
     """
-    payloads: list[bytes] = [p.zero_payload] * p.slots
+    payloads: list[bytes] = [p.role.zero_payload] * p.role.slots
     mask = 0
     said = iter(bodies)
-    for s in range(p.slots):
+    for s in range(p.role.slots):
         claim = claim_id(job, r, ro.attempt, s)
         c = d.claims[claim]
         if c.status != ClaimStatus.REVEALED:
@@ -467,7 +468,7 @@ def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Seq
             continue
         payloads[s] = body.out
         mask |= 1 << s
-    return mask, states.padded_payloads(payloads, p.payload_depth)
+    return mask, states.padded_payloads(payloads, p.role.payload_depth)
 
 
 def _fail(d: Draft, job: JobId, r: int, ro: Round) -> None:
@@ -480,11 +481,11 @@ def _fail(d: Draft, job: JobId, r: int, ro: Round) -> None:
 
     _emit(d, "RoundFailed", job, r)
 
-    for s in range(p.slots):
+    for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
         silent = c.status in (ClaimStatus.JOINED, ClaimStatus.COMMITTED)
         if silent and is_sealed:
-            _absent(d, claim, c, p.slot_price)
+            _absent(d, claim, c, p.role.slot_price)
         elif _holds_stake(c.status) and c.open_games == 0:
             give_back(d, claim, c, ClaimStatus.VOID)
     _settle(d, job, j)
@@ -500,7 +501,7 @@ def worth(p: JobParams, ro: Round) -> int:
     """The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of
     its merge."""
     claimed = ro.committed if ro.merge_in == NO_STATE else ro.revealed
-    return claimed * p.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge_price)
+    return claimed * p.role.slot_price + (0 if ro.merge_claim == NO_CLAIM else p.merge.price)
 
 
 def _require_backed(d: Draft, job: JobId, settled: int, r: int) -> None:
@@ -574,11 +575,11 @@ def _release_all(d: Draft, job: JobId, r: int, ro: Round) -> None:
 def _end_all(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, *, pays: bool) -> int:
     """Every claim of a round ends Void: its stake returns, and if `pays` it is paid for what was committed."""
     paid = 0
-    for s in range(p.slots):
+    for s in range(p.role.slots):
         claim, c = claim_at(d, job, r, ro, s)
-        paid += _end(d, claim, c, p.slot_price if pays else NOTHING)
+        paid += _end(d, claim, c, p.role.slot_price if pays else NOTHING)
     if ro.merge_claim != NO_CLAIM:
-        paid += _end(d, ro.merge_claim, d.claims.edit(ro.merge_claim), p.merge_price if pays else NOTHING)
+        paid += _end(d, ro.merge_claim, d.claims.edit(ro.merge_claim), p.merge.price if pays else NOTHING)
     return paid
 
 

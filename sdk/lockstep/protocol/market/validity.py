@@ -21,7 +21,7 @@ def prove_invalid(d: Draft, sender: Address, job: JobId, evidence: Evidence) -> 
         # Nothing hashes to the roots of a job that does not exist.
         opens = evidence.pieces if evidence.subject == Subject.DATASET else evidence.program <= MERGE
         raise revert("ProofInvalid" if opens else "EvidenceWrong")
-    rule = validator.check(p, evidence)
+    rule = validator.check(validator.job_of(p), evidence)
     # INVARIANT: a job is void by a rule that it breaks, and by nothing else.
     if rule == Rule.HOLDS:
         raise revert("RuleHolds")

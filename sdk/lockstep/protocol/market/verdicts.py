@@ -45,7 +45,7 @@ def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
     c.open_games, c.games = c.open_games + 1, number + 1
     d.rounds.edit((c.job, c.round)).open_games += 1
 
-    return GameTerms(c.worker, c.transitions, number, p.clock_seconds, p.step_seconds, bond(d, p))
+    return GameTerms(c.worker, c.transitions, number, p.windows.clock_seconds, p.windows.step_seconds, bond(d, p))
 
 
 def on_convicted(
@@ -77,7 +77,7 @@ def on_convicted(
         ro.spoke |= 1 << c.slot
     # Gas is paid at what it costs now, capped.
     fee = d.block.base_fee
-    costs = [(account, economics.gas_cost(gas, p.gas_price, p.fee_cap, fee)) for account, gas in refunds]
+    costs = [(account, economics.gas_cost(gas, p.prices.gas_price, p.prices.fee_cap, fee)) for account, gas in refunds]
     vault.slash(d, d.at.market, claim, owed, winners, costs, j.requester)
 
 
@@ -122,12 +122,12 @@ def on_drawn(d: Draft, sender: Address, job: JobId, r: int, count: int) -> None:
     _only(sender, d.at.witnesses)
     p, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)
     # INVARIANT: witnesses are drawn once a round, no more than the job pays.
-    if ro.drawn or count > p.witnesses:
+    if ro.drawn or count > p.role.witnesses:
         raise revert("AlreadyDone")
-    j, fees = d.jobs.edit(job), count * p.witness_fee
+    j, fees = d.jobs.edit(job), count * p.role.witness_fee
     # INVARIANT: witnesses are paid from what slots and merges leave over, should rounds be run again.
-    ahead = (p.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
-    needed = fees + ahead * (p.slots * p.slot_price + p.merge_price)
+    ahead = (p.schedule.rounds if j.status == JobStatus.ACTIVE else j.started) - j.settled
+    needed = fees + ahead * (p.role.slots * p.role.slot_price + p.merge.price)
     left = j.escrow - j.paid - j.refunded - j.fees_due
     if needed > left:
         raise revert("EscrowTooLow", needed, left)
@@ -142,7 +142,7 @@ def on_witnessed(d: Draft, sender: Address, job: JobId, account: Address) -> Non
     # INVARIANT: a drawn duty's fee is paid once or given up once.
     _only(sender, d.at.witnesses)
     p = d.params[job]
-    j, fee = d.jobs.edit(job), Wei(p.witness_fee if p else 0)
+    j, fee = d.jobs.edit(job), Wei(p.role.witness_fee if p else 0)
     if fee > j.fees_due:
         raise revert("EscrowTooLow", fee, j.fees_due)
 
@@ -181,7 +181,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: Job, ro: Round) -> int:
         if later.phase == Phase.FAILED:
             j.failed -= 1
         else:
-            fees = later.witnesses * p.witness_fee
+            fees = later.witnesses * p.role.witness_fee
             if fees:
                 d.rewound[claims.audit_id(c.job, k, later.attempt)] = True
             # Duties are paid from the escrow: what they cost comes back to it.

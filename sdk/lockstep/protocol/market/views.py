@@ -58,13 +58,13 @@ def phase_of(ro: Round, now: Seconds) -> Phase:
 
 def turn(p: JobParams, ro: Round, now: Seconds) -> int:
     """The merge turn now: each lasts merge_seconds."""
-    return ro.turn + (now - ro.merge_opens) // p.merge_seconds
+    return ro.turn + (now - ro.merge_opens) // p.merge.turn_seconds
 
 
 def seed_order(p: JobParams, ro: Round) -> list[int]:
     """The accepted slots in the order of their merge turns 1, 2, ..."""
-    first = int.from_bytes(ro.seed, "big") % p.slots
-    order = [(first + i) % p.slots for i in range(p.slots)]
+    first = int.from_bytes(ro.seed, "big") % p.role.slots
+    order = [(first + i) % p.role.slots for i in range(p.role.slots)]
     return [s for s in order if ro.mask >> s & 1]
 
 
@@ -78,7 +78,7 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     if at != Phase.ATTESTING:
         return at
     # Attesting is over when everybody who may has spoken.
-    duties = params(s, job).witnesses
+    duties = params(s, job).role.witnesses
     everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
     return Phase.FREEZING if everybody else Phase.ATTESTING
 
@@ -107,7 +107,7 @@ def merger_of(s: Reader, block: Block, job: JobId, r: int) -> Address:
     p = params(s, job)
     now, order = turn(p, ro, block.time), seed_order(p, ro)
     if now == 0:
-        merger = p.aggregator
+        merger = p.merge.aggregator
     elif now <= len(order):
         c = s.claims[claim_id(job, r, ro.attempt, order[now - 1])]
         merger = c.worker if c.status != ClaimStatus.CONVICTED else ZERO_ADDRESS
@@ -125,8 +125,8 @@ def bond_of(s: Reader, job: JobId) -> Wei:
 
 def bond(s: Reader, p: JobParams) -> Wei:
     """What a challenger locks now."""
-    fee = economics.median(s.base_fees, p.fee_cap)
-    return economics.bond_of(p.bond, p.gas_price, p.fee_cap, fee)
+    fee = economics.median(s.base_fees, p.prices.fee_cap)
+    return economics.bond_of(p.prices.bond, p.prices.gas_price, p.prices.fee_cap, fee)
 
 
 # -- claims
@@ -175,7 +175,7 @@ def window_open(s: Reader, block: Block, id_: ClaimId) -> bool:
     # A failed round, and a void one, keep the games that they have.
     if not live(s, id_) or s.rounds[c.job, c.round].phase >= Phase.FAILED:
         return False
-    return block.time < c.claimed_at + params(s, c.job).challenge_seconds
+    return block.time < c.claimed_at + params(s, c.job).windows.challenge_seconds
 
 
 def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> Facts:
@@ -189,9 +189,10 @@ def facts_of(s: Reader, id_: ClaimId, t: int, carried: Sequence[bytes] = ()) -> 
         raise revert("ProofInvalid")
     p, ro = params(s, c.job), s.rounds[c.job, c.round]
     zero = _state_zero(s, id_, c, p, ro, carried) if t == 1 else NO_STATE
-    last = p.encode_program if t == c.transitions else p.step_program
-    program = ProgramRoot(p.merge_program if c.is_merge else last)
-    return Facts(program, zero, TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, ro.seed, c.round, c.slot)
+    last = p.role.encode_program if t == c.transitions else p.role.step_program
+    program = ProgramRoot(p.merge.program if c.is_merge else last)
+    root, rows, length = TensorRoot(p.role.dataset_root), p.role.dataset_rows, p.role.row_length
+    return Facts(program, zero, root, rows, length, ro.seed, c.round, c.slot)
 
 
 def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carried: Sequence[bytes]) -> StateRoot:
@@ -200,8 +201,8 @@ def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carr
         raise revert("ClaimClosed", id_)
     if c.is_merge:
         return ro.merge_in
-    carry = _carry_in(s, c, p.zero_carry, carried) if p.carry else p.zero_carry
-    return states.slot_zero(ro.base, carry, c.round * p.inner_steps, p.shared_depth)
+    carry = _carry_in(s, c, p.role.zero_carry, carried) if p.role.carry else p.role.zero_carry
+    return states.slot_zero(ro.base, carry, c.round * p.role.inner_steps, p.genesis.shared_depth)
 
 
 def _carry_in(s: Reader, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:

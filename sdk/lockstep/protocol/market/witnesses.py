@@ -31,7 +31,7 @@ def enrol(d: Draft, sender: Address, job: JobId, head: Digest) -> None:
     """Joins the job's list; locks the stake."""
     p = d.params[job]
     # INVARIANT: witnesses are for jobs that run and draw some.
-    if p is None or d.jobs[job].status != JobStatus.ACTIVE or p.witnesses == 0:
+    if p is None or d.jobs[job].status != JobStatus.ACTIVE or p.role.witnesses == 0:
         raise revert("WrongJobStatus", job)
     if d.enrolled[job, sender].standing != Standing.NONE:
         raise revert("AlreadyDone")
@@ -43,7 +43,7 @@ def enrol(d: Draft, sender: Address, job: JobId, head: Digest) -> None:
 
     _emit(d, "Enrolled", job, sender, head)
 
-    vault.lock(d, d.at.witnesses, sender, stake_key(job, sender), p.witness_stake)
+    vault.lock(d, d.at.witnesses, sender, stake_key(job, sender), p.prices.witness_stake)
 
 
 def retire(d: Draft, sender: Address, job: JobId) -> None:
@@ -142,7 +142,7 @@ def draw(d: Draft, sender: Address, job: JobId, r: int) -> None:
         raise revert("AlreadyDone")
     p = d.params[job]
     # INVARIANT: witnesses are drawn while receipts are given: a round that nobody draws in time has none.
-    if p is None or p.witnesses == 0 or not _is_open(d, job, r):
+    if p is None or p.role.witnesses == 0 or not _is_open(d, job, r):
         raise revert("WrongPhase", job, r)
 
     # INVARIANT: nobody who reveals, enrols or calls knows whom the beacon will name: its block is yet to come.
@@ -165,7 +165,7 @@ def settle(d: Draft, sender: Address, audit: AuditId, i: int) -> Outcome:
     w = d.enrolled.edit((job, account))
     w.open -= 1
 
-    fee, moved = params(d, job).witness_fee, 0
+    fee, moved = params(d, job).role.witness_fee, 0
     if outcome == Outcome.PAID:
         moved = fee
     elif outcome == Outcome.FINED:
@@ -206,7 +206,7 @@ def _catch_up(d: Draft, job: JobId) -> AuditId | None:
     p = params(d, job)
     _deal(d, audit, a, p)
     # With nobody to wait for, the roots may be published at once.
-    _set_windows(a, d.block.time + (p.audit_seconds if a.duties else 0), p)
+    _set_windows(a, d.block.time + (p.windows.audit_seconds if a.duties else 0), p)
 
     _emit(d, "AuditDrawn", audit, a.beacon, a.duties, a.commit_ends, a.reveal_ends)
     return audit
@@ -214,9 +214,9 @@ def _catch_up(d: Draft, job: JobId) -> AuditId | None:
 
 def _deal(d: Draft, audit: AuditId, a: Audit, p: JobParams) -> None:
     """Gives each duty its slot and its account."""
-    revealed, owners = _revealed(d, a, p.slots)
+    revealed, owners = _revealed(d, a, p.role.slots)
     found: list[Address] = []
-    for slot in slot_order(a.beacon, revealed, p.witnesses):
+    for slot in slot_order(a.beacon, revealed, p.role.witnesses):
         account = pick(d.lists[a.job], a.beacon, len(found), owners[slot], found)
         if account == ZERO_ADDRESS:
             continue
@@ -240,7 +240,7 @@ def _revealed(d: Draft, a: Audit, slots: int) -> tuple[list[int], list[Address]]
 def _set_windows(a: Audit, commit_ends: int, p: JobParams) -> None:
     """Committing ends at `commit_ends`; then owners publish for auditSeconds, and witnesses have as long again."""
     a.commit_ends = Seconds(commit_ends)
-    a.reveal_ends = Seconds(commit_ends + 2 * p.audit_seconds)
+    a.reveal_ends = Seconds(commit_ends + 2 * p.windows.audit_seconds)
 
 
 def _is_open(d: Draft, job: JobId, r: int) -> bool:
@@ -253,7 +253,7 @@ def _may_publish(d: Draft, a: Audit, job: JobId, r: int) -> bool:
         return d.block.time >= a.commit_ends
     # Nobody has been drawn: as long as somebody may be, the list stays unpublished.
     over = phase(d, d.block, job, r) > Phase.ATTESTING or a.status == AuditStatus.SKIPPED
-    return over or params(d, job).witnesses == 0
+    return over or params(d, job).role.witnesses == 0
 
 
 # -- inside: duties

@@ -1,0 +1,67 @@
+"""A job's parameters by the names of their fields alone: what tests change is one or two of them.
+
+A field that two groups have is named with its group: merge_price, genesis_shared, spec_digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from lockstep.protocol.jobs import (
+    NEVER,
+    NOTHING,
+    Genesis,
+    JobParams,
+    Merging,
+    Pricing,
+    Role,
+    RoundSchedule,
+    SpecRef,
+    Windows,
+)
+
+GROUPS: dict[str, type] = {
+    "spec": SpecRef, "genesis": Genesis, "schedule": RoundSchedule, "windows": Windows, "merge": Merging,
+    "prices": Pricing, "roles": Role,
+}  # fmt: skip
+QUIET: dict[str, Any] = {
+    "answer_seconds": NEVER, "audit_seconds": NEVER, "witness_stake": NOTHING, "gas_price": NOTHING, "fee_cap": 100 *
+    10**9, "carry": 0,
+    "carry_period": 0, "merged": True,
+}  # fmt: skip
+"""What a job says that draws no witnesses, carries nothing and prices no gas."""
+
+
+def job_params(**values: Any) -> JobParams:
+    """A job of one role."""
+    named = QUIET | {"carry_depth": values["shared_depth"]} | values
+    groups = {group: kind(**_taken(group, kind, named)) for group, kind in GROUPS.items()}
+    if named:
+        raise TypeError(f"no parameters {sorted(named)}")
+    return JobParams(**(groups | {"roles": (groups["roles"],)}))
+
+
+def amended(params: JobParams, **values: Any) -> JobParams:
+    """The same job but for some fields."""
+    if "shared_depth" in values:
+        values.setdefault("carry_depth", values["shared_depth"])
+    changed: dict[str, Any] = {}
+    for group, kind in GROUPS.items():
+        stored = params.role if group == "roles" else getattr(params, group)
+        value = replace(stored, **_taken(group, kind, values))
+        changed[group] = (value,) if group == "roles" else value
+    if values:
+        raise TypeError(f"no parameters {sorted(values)}")
+    return JobParams(**changed)
+
+
+def _taken(group: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """What of `values` is a group's; it is taken out."""
+    found = {}
+    for of in fields(kind):
+        # The presets' word for a merge turn.
+        for name in (of.name, f"{group}_{of.name}", *(("merge_seconds",) if of.name == "turn_seconds" else ())):
+            if name in values:
+                found[of.name] = values.pop(name)
+    return found
