@@ -165,7 +165,7 @@ def trace_model(name: str, path: Path) -> Traced:
     programs = build_programs(built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS)
     terms = Terms(*depths_of(SPEC, programs.layout), SLOTS, model.batch.row_length)
     check_schedule(programs.step, programs.encode, programs.merge, terms)
-    need = footprint.worker(Schedule(programs.step, programs.encode, programs.merge), terms)
+    need = footprint.worker(Schedule(programs.step, programs.encode, programs.merge), SLOTS)
     payload = sum(h.elements + 4 * (h.elements // BLOCK) for h in programs.encode.output_layout if h is not None)
     for program in (programs.step, programs.encode, programs.merge):
         assert len(program.root) == 32, "a root is a digest"

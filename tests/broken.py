@@ -24,7 +24,7 @@ def step_program() -> Program:
     last = len(op.views) + len(op.instrs) - 1
     more = tuple(Instr(int(Opcode.FNEG), last + j) for j in range(MAX_INSTRS + 1 - len(op.instrs)))
     ops = (*good.ops[:at], replace(op, instrs=(*op.instrs, *more)), *good.ops[at + 1 :])
-    return amended(good, ops=ops)
+    return replace(good, ops=ops)
 
 
 def schedule() -> Schedule:

@@ -56,12 +56,25 @@ def amended(params: JobParams, **values: Any) -> JobParams:
     return JobParams(**changed)
 
 
+def value_of(params: JobParams, name: str) -> Any:
+    """The field that `amended` would change by that name."""
+    for group, kind in GROUPS.items():
+        for of in fields(kind):
+            if name in _names(group, of.name):
+                return getattr(params.role if group == "roles" else getattr(params, group), of.name)
+    raise TypeError(f"no parameter {name}")
+
+
+def _names(group: str, field: str) -> tuple[str, ...]:
+    # The presets' word for a merge turn.
+    return (field, f"{group}_{field}", *(("merge_seconds",) if field == "turn_seconds" else ()))
+
+
 def _taken(group: str, kind: type, values: dict[str, Any]) -> dict[str, Any]:
     """What of `values` is a group's; it is taken out."""
     found = {}
     for of in fields(kind):
-        # The presets' word for a merge turn.
-        for name in (of.name, f"{group}_{of.name}", *(("merge_seconds",) if of.name == "turn_seconds" else ())):
+        for name in _names(group, of.name):
             if name in values:
                 found[of.name] = values.pop(name)
     return found

@@ -1,6 +1,6 @@
 """The memory and the traffic of a job, by role, from its Programs alone: nothing is run, no tensor is made.
 
-    need = worker(programs, params)
+    need = worker(programs, slots)
     need.total                      # bytes, as the process stands at its fullest
     memory().require(need.total, PROCESS_BYTES)
 
@@ -71,7 +71,8 @@ class Need:
         return self.total - self.process
 
 
-Role = Callable[["Schedule", "JobParams"], Need]
+Role = Callable[["Schedule", int], Need]
+"""(Programs, slots) -> what one process of it holds."""
 Fits = Callable[["Schedule", "JobParams"], None]
 """Raises Unfit if a job cannot be held."""
 
@@ -91,23 +92,23 @@ def of_program(program: Program) -> ProgramMemory:
     return ProgramMemory(arena, results, shown, WORD_BYTES * sum(constants))
 
 
-def worker(programs: Schedule, params: JobParams) -> Need:
+def worker(programs: Schedule, slots: int) -> Need:
     """Of who trains a slot, defends the claim, and merges where the aggregator did not."""
-    constants, base = _constants(programs), checkpoint_bytes(programs, params)
-    payloads = params.role.slots * payload_bytes(programs)
+    constants, base = _constants(programs), checkpoint_bytes(programs)
+    payloads = slots * payload_bytes(programs)
     return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
 
 
-def verifier(programs: Schedule, params: JobParams) -> Need:
+def verifier(programs: Schedule, slots: int) -> Need:
     """Of who replays every claim, merges included, and plays the games about them."""
-    return worker(programs, params)
+    return worker(programs, slots)
 
 
-def aggregator(programs: Schedule, params: JobParams) -> Need:
+def aggregator(programs: Schedule, slots: int) -> Need:
     """Of who fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
-    payloads = params.role.slots * payload_bytes(programs)
-    return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs, params), payloads))
+    payloads = slots * payload_bytes(programs)
+    return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs), payloads))
 
 
 ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
@@ -120,12 +121,12 @@ def fitting(role: Role) -> Fits:
     """
 
     def fits(programs: Schedule, params: JobParams) -> None:
-        memory().require(role(programs, params).total, PROCESS_BYTES)
+        memory().require(role(programs, params.role.slots).total, PROCESS_BYTES)
 
     return fits
 
 
-def checkpoint_bytes(programs: Schedule, params: JobParams) -> int:
+def checkpoint_bytes(programs: Schedule) -> int:
     """Shared and outer tensors, in full words."""
     return _bytes(programs.merge.output_layout)
 

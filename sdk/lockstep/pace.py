@@ -93,7 +93,7 @@ def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role =
     """The pace of a job; raises Unfit if this machine cannot do what is required of it. No step is run that could not
     be in time, or whose tensors do not fit."""
     require(job.params, least(job), chain)
-    need = role(job.programs, job.params)
+    need = role(job.programs, job.params.role.slots)
     # The job is loaded: its constants and a checkpoint are in memory.
     memory().require(need.total, need.process + need.constants + need.base)
     pace = measure(job)

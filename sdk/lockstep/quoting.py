@@ -151,7 +151,7 @@ def figures_of(
 ) -> Figures:
     """The figures of a job, which needs no weights for it; `chain` is what the deployment promises."""
     held = memory()
-    needs = {name: role(job.programs, params) for name, role in ROLES.items()}
+    needs = {name: role(job.programs, params.role.slots) for name, role in ROLES.items()}
     step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
     pace = Pace(step.seconds, step.shown_seconds)
     return Figures(
@@ -255,7 +255,7 @@ def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     chosen = str(job.strategy.get("payload", F32_FORMAT))
     whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
     payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.role.carry else ())
-    base, trace = footprint.checkpoint_bytes(job.programs, params), ROOT_BYTES * params.role.transitions
+    base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.
         "worker": Traffic(base + (params.role.slots - 1) * payload, payload + trace + RECEIPT_BYTES),

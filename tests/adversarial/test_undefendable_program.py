@@ -9,7 +9,7 @@ from lockstep.invalidity import proof
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.program import Op, Program, Tag, View
 from lockstep.protocol.types import Digest
-from lockstep.protocol.validator import Held, Parts, find
+from lockstep.protocol.validator import Held, Parts, find, job_of
 from lockstep.storage.containers import Spec, encode_program
 from tests import toyjob
 from tests.adversarial.cheat import Cheat, Ended, run
@@ -55,7 +55,7 @@ def play(court: Court, trap, about: str) -> Ended:  # type: ignore[no-untyped-de
         check(court, made)
     # Three careless workers join all the same.
     court.seal()
-    held = Held(court.params, (Parts.of(made), Parts.of(programs.encode), Parts.of(programs.merge)))
+    held = Held(job_of(court.params), (Parts.of(made), Parts.of(programs.encode), Parts.of(programs.merge)))
     evidence, rule = find(held) or (None, None)
     assert evidence is not None
     assert rule is not None

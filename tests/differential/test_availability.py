@@ -29,6 +29,7 @@ from lockstep.protocol.program import F32, I32, Program
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.protocol.validator import Code, Parts
 from tests import arena, invalid
+from tests.params import amended
 from tests.support.ledger import Availability, Market
 from tests.support.replay import replayed
 
@@ -72,7 +73,7 @@ def params(answer_seconds: Seconds = ANSWER) -> JobParams:
         merkle.tensor_root(I32, (ROWS, LENGTH), DATA), ROWS, LENGTH, StateRoot(sound.genesis_shared),
         StateRoot(sound.genesis_outer), StateRoot(sound.zero_carry), 1, 2, 1,
     )  # fmt: skip
-    return replace(
+    return amended(
         arena.params_of(terms, SLOTS),
         attest_seconds=ATTEST,
         answer_seconds=answer_seconds,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -56,7 +56,7 @@ class Deep:
 
     def params(self) -> JobParams:
         header = TensorHeader(I32, (DATASET_ROWS, LENGTH))
-        return replace(
+        return amended(
             params(job_rules.answer_floor(LENGTH, Seconds(12))), dataset_rows=DATASET_ROWS, row_length=LENGTH,
             dataset_root=Digest(merkle.tensor_root_of_tree(header, self.tree)),
         )  # fmt: skip

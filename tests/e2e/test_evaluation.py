@@ -127,7 +127,7 @@ def test_an_evaluation_is_described_quoted_and_opened_by_command(market: Market,
     quoted = told(0, "quote", str(tmp_path / "eval.toml"))
     assert (quoted["rounds"], quoted["slots"], quoted["inner_steps"]) == (1, 2, 3)
     job = told(0, "run", str(tmp_path / "eval.toml"), "--budget", quoted["escrow"])["job"]
-    assert market.contracts.market.params(JobId(bytes.fromhex(job))).genesis_shared == tensor_root(flat)
+    assert market.contracts.market.params(JobId(bytes.fromhex(job))).genesis.shared == tensor_root(flat)
     for early in (("metrics", job), ("pull", job, "--out", str(tmp_path / "early"))):
         assert told(75, *early)["code"] == "try_later"
     assert not (tmp_path / "early").exists()

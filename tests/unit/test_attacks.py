@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from lockstep.protocol.market.types import BURN
 from lockstep.protocol.presets import CHAINS, MAINNET, Terms
 from lockstep.protocol.types import Seconds, Wei
 from tests.histories import random_params
-from tests.params import amended
+from tests.params import amended, value_of
 from tests.unit.protocol.test_rounds import AGGREGATOR, LIAR, PARAMS, REQUESTER, WORKERS, Scene
 
 FULL = amended(PARAMS, min_slots=2, gas_price=Wei(0))
@@ -28,7 +28,7 @@ DEPOSITED = 10_000
 
 def priced(params: JobParams) -> Market:
     """The benchmark's market of a job on the twin."""
-    terms = Terms(**{of.name: getattr(params, of.name) for of in fields(Terms)})
+    terms = Terms(**{of.name: value_of(params, of.name) for of in fields(Terms)})
     return Market(params.role.slots, params.role.min_slots, terms)
 
 
@@ -194,7 +194,7 @@ def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
     preset = {**asdict(MAINNET), "step_seconds": Seconds(min(MAINNET.step_seconds, windows.clock // 4))}
     if windows.challenge < MAINNET.challenge_seconds:
         preset |= {"witnesses": 0}
-    params = replace(
+    params = amended(
         sized, **preset | {
             "clock_seconds": windows.clock, "challenge_seconds": windows.challenge, "answer_seconds": windows.answer,
         },

@@ -102,9 +102,9 @@ def _claim(job: Job, record: ClaimRecord) -> Claim:
     p = job.params
     run = slot_run(job, record.slot)
     return Claim(
-        record.id, WORKER, run.transitions, record.body, run.root(0, run.start), ProgramRoot(p.step_program),
-        ProgramRoot(p.encode_program), toyjob.SEED, 0, record.slot, TensorRoot(p.dataset_root), p.dataset_rows,
-        p.row_length, p.clock_seconds, p.step_seconds, p.bond,
+        record.id, WORKER, run.transitions, record.body, run.root(0, run.start), ProgramRoot(p.role.step_program),
+        ProgramRoot(p.role.encode_program), toyjob.SEED, 0, record.slot, TensorRoot(p.role.dataset_root),
+        p.role.dataset_rows, p.role.row_length, p.windows.clock_seconds, p.windows.step_seconds, p.prices.bond,
     )  # fmt: skip
 
 

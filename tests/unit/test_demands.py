@@ -55,7 +55,7 @@ class Chain:
 def test_a_row_is_demanded_after_a_while_if_that_pays_and_nobody_has() -> None:
     chain = Chain()
     asks = Asks(chain, ME)  # type: ignore[arg-type]
-    patience = PARAMS.answer_seconds
+    patience = PARAMS.windows.answer_seconds
     assert asks.row(JOB, PARAMS, MISSING, Seconds(100)) is None, "stores may be slow"
     assert asks.row(JOB, PARAMS, MISSING, Seconds(99 + patience)) is None
     assert asks.row(JOB, PARAMS, MISSING, Seconds(100 + patience)) == (f"demand/row/{JOB.hex()}", ("row", 7))
@@ -67,7 +67,7 @@ def test_a_row_is_demanded_after_a_while_if_that_pays_and_nobody_has() -> None:
 def test_a_row_is_not_demanded_where_the_bond_is_not_less_than_the_prize(over: int, asked: bool) -> None:
     asks = Asks(Chain(bond=Wei(BOND + over)), ME)  # type: ignore[arg-type]
     asks.row(JOB, PARAMS, MISSING, Seconds(0))
-    assert (asks.row(JOB, PARAMS, MISSING, PARAMS.answer_seconds) is not None) is asked
+    assert (asks.row(JOB, PARAMS, MISSING, PARAMS.windows.answer_seconds) is not None) is asked
 
 
 def test_a_payload_is_demanded_under_one_key_whoever_asked_before() -> None:

@@ -168,7 +168,7 @@ def test_game_whose_claim_was_decided_elsewhere_is_resolved_at_once_and_the_bond
     waiting = court.seat(second, Side.CHALLENGER, court.held(2), watched=True)
     assert isinstance(waiting.turn(court.arena.now()), moves.Resolve)
     assert waiting.verdict is Verdict.VOID
-    assert vault.free(me) == bonded + 2 * court.arena.contracts.market.params(court.arena.last_job()).bond
+    assert vault.free(me) == bonded + 2 * court.arena.contracts.market.params(court.arena.last_job()).prices.bond
 
 
 @pytest.mark.chain

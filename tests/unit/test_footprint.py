@@ -129,7 +129,7 @@ def test_what_is_predicted_is_what_a_process_takes(name: str, tmp_path: Path) ->
     params, programs = params_of(job), job.programs
     files = tuple(encode_program(p) for p in (programs.step, programs.encode, programs.merge))
     (tmp_path / "job").write_bytes(pickle.dumps((params, files, job.dataset.rows)))
-    constants, base = footprint._constants(programs), footprint.checkpoint_bytes(programs, params)
+    constants, base = footprint._constants(programs), footprint.checkpoint_bytes(programs)
     *trained, shown = footprint._of_slot(programs, constants, base, 0)
     step = footprint._fullest(trained)
     merge, merge_shown = footprint._of_merge(

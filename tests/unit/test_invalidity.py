@@ -41,7 +41,7 @@ def test_broken_job_is_refused_with_the_evidence_against_it(store: ContentStore)
     evidence = refused.value.evidence
     assert refused.value.rule == Rule.INSTRUCTION_COUNT
     assert (evidence.subject, evidence.program) == (Subject.OP, validator.STEP)
-    assert validator.check(params, evidence) == Rule.INSTRUCTION_COUNT
+    assert validator.check(validator.job_of(params), evidence) == Rule.INSTRUCTION_COUNT
 
 
 def test_program_that_does_not_even_parse_is_proven(store: ContentStore) -> None:

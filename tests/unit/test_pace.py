@@ -29,7 +29,7 @@ from lockstep.protocol.types import Seconds
 from lockstep.storage.directory import DirectoryStore
 from tests import toyjob
 from tests.auditing import PARAMS
-from tests.params import amended
+from tests.params import amended, value_of
 
 TERMS = amended(PARAMS, inner_steps=99, train_seconds=Seconds(208), step_seconds=Seconds(4), clock_seconds=Seconds(208),
     audit_seconds=Seconds(200),
@@ -70,7 +70,7 @@ def test_what_just_fits_is_joined_and_witnessed() -> None:
 )
 def test_a_window_that_is_too_short_is_named(window: str, short: int, require: Require) -> None:
     with pytest.raises(Unfit, match=window) as refused:
-        require(replace(TERMS, **{window: Seconds(short)}), Pace(1.0, 4.0), AT_ONCE)
+        require(amended(TERMS, **{window: Seconds(short)}), Pace(1.0, 4.0), AT_ONCE)
     assert "threads" in refused.value.hint
 
 
@@ -96,7 +96,7 @@ def test_a_step_that_could_not_be_in_time_is_not_even_tried(toy: Job, ran: list[
 def test_a_step_whose_tensors_do_not_fit_is_not_tried(
     toy: Job, ran: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need = footprint.worker(toy.programs, toy.params).total
+    need = footprint.worker(toy.programs, toy.params.role.slots).total
     for held in (Memory(need - 1, need - 1), Memory(2 * need, 0)):
         monkeypatch.setattr(pace, "memory", lambda held=held: held)
         with pytest.raises(Unfit, match=f"needs {readable(need)} of memory, this machine has"):
@@ -110,27 +110,27 @@ def test_a_chain_takes_its_part_of_every_window() -> None:
     assert ETHEREUM.inclusion == 24, "two blocks"
     assert ChainPace(block=2.0, promised=60.0).inclusion == 60, "a deployment may promise less"
     assert ETHEREUM.game == 16 * 24, "sixteen moves"
-    roomy = replace(
+    roomy = amended(
         TERMS, train_seconds=Seconds(208), reveal_seconds=Seconds(24), attest_seconds=Seconds(12),
         merge_seconds=Seconds(12), clock_seconds=Seconds(16 * 24 + 104),
     )  # fmt: skip
     require_claimant(roomy, Pace(1.0, 4.0), ETHEREUM)
     for window in ("reveal_seconds", "attest_seconds", "merge_seconds", "clock_seconds"):
         with pytest.raises(Unfit, match=window):
-            require_claimant(amended(roomy, **{window: getattr(roomy, window) - 1}), Pace(1.0, 4.0), ETHEREUM)
+            require_claimant(amended(roomy, **{window: value_of(roomy, window) - 1}), Pace(1.0, 4.0), ETHEREUM)
     with pytest.raises(Unfit, match="audit_seconds"):
         require_witness(amended(roomy, audit_seconds=Seconds(20)), Pace(0.0, 0.0), ETHEREUM)
 
 
 def test_the_shortest_clock_of_a_fast_chain_cannot_be_kept_on_a_slow_one() -> None:
-    short = replace(TERMS, clock_seconds=Seconds(60))
+    short = amended(TERMS, clock_seconds=Seconds(60))
     require_claimant(short, Pace(0.1, 0.1), ChainPace(block=1.0))
     with pytest.raises(Unfit, match="clock_seconds"):
         require_claimant(short, Pace(0.1, 0.1), ChainPace(block=12.0))
 
 
 def test_every_live_claim_could_be_defended_at_once() -> None:
-    claim = live_claim(replace(TERMS, clock_seconds=Seconds(208), step_seconds=Seconds(4)), Pace(1.0, 4.0))
+    claim = live_claim(amended(TERMS, clock_seconds=Seconds(208), step_seconds=Seconds(4)), Pace(1.0, 4.0))
     assert claim == LiveClaim(208, 4, 104)
     require_all([claim, claim], AT_ONCE)
     with pytest.raises(Unfit, match="3 claims"):
@@ -140,4 +140,5 @@ def test_every_live_claim_could_be_defended_at_once() -> None:
     with pytest.raises(Unfit, match="2 claims"):
         require_all([claim, claim], ChainPace(block=0.2))
     require_all([LiveClaim(208, 104, 104)] * 50, AT_ONCE)
-    assert live_claim(TERMS, None).work == TERMS.clock_seconds / 2, "what nobody measured was allowed half a clock"
+    half = TERMS.windows.clock_seconds / 2
+    assert live_claim(TERMS, None).work == half, "what nobody measured was allowed half a clock"

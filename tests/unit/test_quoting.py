@@ -53,7 +53,7 @@ def test_a_quote_needs_no_weights_and_says_the_same_as_with_them(folder: Path) -
     again = figures_of(whole, params, ChainTimes(), budget_seconds=0)
     assert replace(found, step=again.step, round_seconds=again.round_seconds, machine=again.machine) == again
     assert found.trained == 256 * 128 + 64 * 128 + 2 * (12 * 128 * 128 + 2 * 128) + 128
-    assert found.memory == {name: role(bare.programs, params) for name, role in ROLES.items()}
+    assert found.memory == {name: role(bare.programs, params.role.slots) for name, role in ROLES.items()}
 
 
 def test_a_step_is_measured_where_the_budget_allows_it_and_estimated_else(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The largest job that the market takes fits the gas limits that its wrappers set."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from lockstep.protocol.jobs import Body, Phase, Reveal
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, Seconds, StateRoot, TraceRoot, Wei
 from tests.histories import random_params
+from tests.params import amended
 
 pytestmark = [pytest.mark.chain, pytest.mark.slow]
 
@@ -31,7 +31,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
             calls = [token.mint(who, Wei(10**6)), token.approve(vault.address, Wei(10**6)), vault.deposit(Wei(10**4))]
             outbox.send_all((f"fund {i}", call) for i, call in enumerate(calls))
         aggregator = Address(Account.from_key(key_of(chain.seed, "requester")).address)
-        params = replace(
+        params = amended(
             random_params(random.Random(1)), slots=MAX_SLOTS, min_slots=1, rounds=2, inner_steps=1, max_lead=1,
             max_fail=1, slot_stake=Wei(101), slot_price=Wei(10), aggregator=aggregator, train_seconds=Seconds(10_000),
             reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),

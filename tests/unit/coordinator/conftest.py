@@ -54,7 +54,8 @@ def job_row(number: int = 0) -> Job:
     """A job in block 10 + number."""
     return Job(
         id=JOB if number == 0 else f"0x{number:064x}", requester="0x" + "22" * 20, spec_digest="0x" + "33" * 32,
-        params={"slot_price": "1" + "0" * 30, "slots": 3, "aggregator": "0x" + "44" * 20}, aggregator="0x" + "44" * 20,
+        params={"roles": [{"slot_price": "1" + "0" * 30, "slots": 3}], "merge": {"aggregator": "0x" + "44" * 20}},
+        aggregator="0x" + "44" * 20,
         state="active", attempt=0, block=10 + number, time=NOW - 100, paid="1" + "0" * 30, refunded="0",
     )  # fmt: skip
 

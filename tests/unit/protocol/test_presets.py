@@ -30,9 +30,9 @@ def test_a_preset_is_above_the_contracts_floors(terms: Terms) -> None:
 def test_the_market_accepts_a_preset(terms: Terms, chain: str) -> None:
     shape = amended(random_params(random.Random(0)), slots=64, inner_steps=500)
     unbonding = Seconds(terms.challenge_seconds + 2 * terms.clock_seconds)
-    check_params(replace(shape, **asdict(terms)), unbonding, CHAINS[chain])
+    check_params(amended(shape, **asdict(terms)), unbonding, CHAINS[chain])
     with pytest.raises(ChainError, match="witnesses"):
-        check_params(replace(shape, **{**asdict(terms), "witnesses": 65}), unbonding, CHAINS[chain])
+        check_params(amended(shape, **{**asdict(terms), "witnesses": 65}), unbonding, CHAINS[chain])
 
 
 def test_mainnet_is_for_64_slots_of_500_steps() -> None:

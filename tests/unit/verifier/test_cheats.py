@@ -41,8 +41,9 @@ def claim_of(job: Job, held: HeldClaim) -> Claim:
     body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
     return Claim(
         ClaimId(b"\7" * 32), games.WORKER, len(held.trace), body,
-        held.state_zero, ProgramRoot(p.step_program), ProgramRoot(p.encode_program), toyjob.SEED, 0, 0,
-        TensorRoot(p.dataset_root), p.dataset_rows, p.row_length, p.clock_seconds, p.step_seconds, p.bond,
+        held.state_zero, ProgramRoot(p.role.step_program), ProgramRoot(p.role.encode_program), toyjob.SEED, 0, 0,
+        TensorRoot(p.role.dataset_root), p.role.dataset_rows, p.role.row_length,
+        p.windows.clock_seconds, p.windows.step_seconds, p.prices.bond,
     )  # fmt: skip
 
 

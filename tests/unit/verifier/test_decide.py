@@ -175,8 +175,8 @@ def test_jobs_whose_windows_are_unknown_wait() -> None:
 def test_a_list_is_waited_for_while_its_owner_may_publish_it_and_no_game_is_too_late_for_that() -> None:
     claimed = record(1, claimed_at=100)
     latest = decide.list_due(claimed, PARAMS, None)
-    assert latest == 100 + PARAMS.reveal_seconds + PARAMS.attest_seconds + 2 * PARAMS.audit_seconds
-    assert latest < claimed.claimed_at + PARAMS.challenge_seconds, "JobRules leaves a game's time"
+    assert latest == 100 + PARAMS.role.reveal_seconds + PARAMS.role.attest_seconds + 2 * PARAMS.windows.audit_seconds
+    assert latest < claimed.claimed_at + PARAMS.windows.challenge_seconds, "JobRules leaves a game's time"
     drawn = replace(Audit(), status=AuditStatus.DRAWN, commit_ends=Seconds(150))
-    assert decide.list_due(claimed, PARAMS, drawn) == 150 + PARAMS.audit_seconds
+    assert decide.list_due(claimed, PARAMS, drawn) == 150 + PARAMS.windows.audit_seconds
     assert decide.list_due(claimed, PARAMS, replace(drawn, status=AuditStatus.SKIPPED)) == latest

@@ -1,6 +1,5 @@
 """Lies about a traced GPT: the places that are chosen by looking at a real Program."""
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,6 +10,7 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.program import Fold, Kind
 from lockstep.storage.dataset import Dataset
 from tests import toyjob
+from tests.params import amended
 from worker.cheats import CHEATS, learning_rate
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def gpt() -> tuple[TrainingJob, JobParams]:
 def job_params(job: TrainingJob) -> JobParams:
     """Only what shapes a claim; nothing of it reaches a chain here."""
     any_job = toyjob_params()
-    return replace(
+    return amended(
         any_job, shared_depth=job.shared_depth, payload_depth=job.payload_depth, inner_steps=job.inner_steps,
         slots=job.slots, dataset_rows=job.dataset.row_count, row_length=job.dataset.row_tokens,
     )  # fmt: skip

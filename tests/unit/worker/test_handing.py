@@ -10,6 +10,7 @@ import pytest
 from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import ZERO_ADDRESS, Job, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.types import JobId, Seconds
+from tests.params import amended
 from tests.unit.worker.test_decide import OTHER, PARAMS
 from worker.announcing import Answer
 from worker.decide import JobView, RoundView
@@ -38,7 +39,7 @@ class Taker:
 
 
 def at(now: int, **changes: object) -> JobView:
-    params = replace(PARAMS, **{"attest_seconds": Seconds(WINDOW), **changes})  # type: ignore[arg-type]
+    params = amended(PARAMS, **{"attest_seconds": Seconds(WINDOW), **changes})  # type: ignore[arg-type]
     return JobView(JOB, params, Job(OTHER, JobStatus.ACTIVE, started=3), (R,), Seconds(now), 50)
 
 

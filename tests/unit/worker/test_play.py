@@ -20,6 +20,7 @@ from lockstep.protocol.market.calls import Block
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from tests.histories import BlockHashes
+from tests.params import amended
 from tests.support.ledger import Market
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide
@@ -27,7 +28,7 @@ from worker.decide import Act, Do, JobView, Roots, RoundView, Self
 
 REQUESTER, AGGREGATOR, CHALLENGER = (Address(f"0x{i:040x}") for i in range(1, 4))
 ROOT = keccak(b"any root")
-TERMS = replace(
+TERMS = amended(
     PARAMS, spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT,
     genesis_shared=StateRoot(ROOT), genesis_outer=StateRoot(ROOT), zero_carry=StateRoot(ROOT),
     zero_payload=StateRoot(ROOT), clock_seconds=Seconds(60), aggregator=ZERO_ADDRESS, max_fail=6,
@@ -106,7 +107,7 @@ class Play:
         merging = phase == Phase.MERGING
         merger = self.market.merger_of(self.block, self.job, r) if merging else ZERO_ADDRESS
         over = merging and views.turn(p, ro, self.block.time) > ro.mask.bit_count()
-        ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.slots)]
+        ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.role.slots)]
         held = tuple(self.market.claims.get(i, Claim()) for i in ids)
         merged = self.market.claims.get(ro.merge_claim, Claim())
         return RoundView(r, ro, phase, held, merger, over, merged_by=merged.worker)
@@ -192,7 +193,7 @@ class Play:
 def play(seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float) -> Play:
     """A job of three rounds, begun."""
     market = Market(recover=signer)
-    params = replace(TERMS, rounds=3, max_lead=2, aggregator=AGGREGATOR if aggregated else ZERO_ADDRESS)
+    params = amended(TERMS, rounds=3, max_lead=2, aggregator=AGGREGATOR if aggregated else ZERO_ADDRESS)
     job = market.create(REQUESTER, params, 0, params.escrow)
     seats = [Player(Address(f"0x{i:040x}"), i - 16, awake) for i in range(16, 16 + players)]
     for player in seats:

@@ -101,7 +101,7 @@ def test_a_job_that_cannot_be_loaded_is_refused(
 def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_on(
     worker: Worker, toy: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    need = footprint.worker(toy.programs, toy.params).total
+    need = footprint.worker(toy.programs, toy.params.role.slots).total
     worker._market = SimpleNamespace(params=lambda job: toy.params)  # type: ignore[assignment]
     worker.parts.party = SimpleNamespace(settings=SimpleNamespace(threads=1, path="auto"))  # type: ignore[misc, assignment]
     monkeypatch.setattr(footprint, "memory", lambda: Memory(need - 1, need - 1))

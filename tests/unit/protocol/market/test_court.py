@@ -13,12 +13,13 @@ from lockstep.protocol.moves import NO_TRANSITION, Phase, Verdict
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, GameId, StateRoot, Wei
+from tests.params import amended
 from tests.unit.protocol.test_rounds import CHALLENGER, HONEST, PARAMS, REQUESTER, WORKERS, Scene
 
 GAS = 50_000
 """Of an opening, as a chain would meter it."""
 OTHERS = tuple(Address(f"0x{0x7700 + i:040x}") for i in range(3))
-PRICED = replace(PARAMS, gas_price=Wei(1), fee_cap=10**9, slot_stake=Wei(2 * 10**7), merge_stake=Wei(2 * 10**7))
+PRICED = amended(PARAMS, gas_price=Wei(1), fee_cap=10**9, slot_stake=Wei(2 * 10**7), merge_stake=Wei(2 * 10**7))
 
 
 def court(params: object = PARAMS) -> tuple[Scene, ClaimId]:
@@ -55,7 +56,8 @@ def test_a_game_is_opened_once_and_locks_the_bond() -> None:
     before = scene.market.books.free[Address(CHALLENGER)]
     id_ = opens(scene, claim, CHALLENGER, gas=GAS)
     assert id_ == game.game_id(claim, Address(CHALLENGER), 0)
-    assert scene.market.books.locks[id_].amount == PARAMS.bond == before - scene.market.books.free[Address(CHALLENGER)]
+    paid = before - scene.market.books.free[Address(CHALLENGER)]
+    assert scene.market.books.locks[id_].amount == PARAMS.prices.bond == paid
     assert (stored(scene, id_).phase, stored(scene, id_).spent) == (Phase.TRACE_REVEAL, 21_000 + GAS)
     assert events(scene) == ["Opened", "Locked"]
     with pytest.raises(Reverted, match="GameExists"):
@@ -75,8 +77,8 @@ def test_every_game_lengthens_the_defenders_next_clock() -> None:
     scene, claim = court()
     clocks = [stored(scene, opens(scene, claim, CHALLENGER, i)).left_defender for i in range(3)]
     other = stored(scene, opens(scene, scene.claim(1), CHALLENGER)).left_defender
-    assert clocks == [PARAMS.clock_seconds + i * PARAMS.step_seconds for i in range(3)]
-    assert other == PARAMS.clock_seconds, "another defender's"
+    assert clocks == [PARAMS.windows.clock_seconds + i * PARAMS.windows.step_seconds for i in range(3)]
+    assert other == PARAMS.windows.clock_seconds, "another defender's"
 
 
 def test_a_silent_defender_is_convicted_and_the_earliest_three_share() -> None:
@@ -84,11 +86,11 @@ def test_a_silent_defender_is_convicted_and_the_earliest_three_share() -> None:
     challengers = (Address(CHALLENGER), *OTHERS)
     games = [opens(scene, claim, who, gas=GAS) for who in challengers]
     spent = [stored(scene, id_).spent for id_ in games]
-    scene.later(PRICED.clock_seconds + 4)
-    scene.block = replace(scene.block, base_fee=PRICED.fee_cap)
+    scene.later(PRICED.windows.clock_seconds + 4)
+    scene.block = replace(scene.block, base_fee=PRICED.prices.fee_cap)
     resolves(scene, games[2])
     won = scene.market.books.credits
-    prize, stake = PRICED.slot_stake * 30 // 100, PRICED.slot_stake
+    prize, stake = PRICED.role.slot_stake * 30 // 100, PRICED.role.slot_stake
     refunds = min(sum(spent), stake * 10 // 100)
     assert scene.market.status(claim) == ClaimStatus.CONVICTED
     shares = {challengers[2]: 2, challengers[0]: 1, challengers[1]: 1, challengers[3]: 0}
@@ -112,12 +114,12 @@ def test_a_challenger_who_does_not_point_loses_its_bond() -> None:
     assert stored(scene, id_).phase == Phase.TRACE_PICK
     with pytest.raises(Reverted, match="ClockRunning"):
         resolves(scene, id_)
-    scene.later(PARAMS.clock_seconds + 1)
+    scene.later(PARAMS.windows.clock_seconds + 1)
     resolves(scene, id_)
     assert (stored(scene, id_).phase, stored(scene, id_).verdict) == (Phase.CLOSED, Verdict.REJECTED)
-    won = PARAMS.bond * 60 // 100
+    won = PARAMS.prices.bond * 60 // 100
     assert scene.market.books.credits[Address(HONEST)] == won
-    assert scene.market.books.credits[BURN] == PARAMS.bond - won
+    assert scene.market.books.credits[BURN] == PARAMS.prices.bond - won
     assert events(scene) == ["Resolved", "BondTaken", "Credited"]
     assert scene.market.ledger.state.first_live[claim] == 1, "the docket begins after it"
 

@@ -12,7 +12,12 @@ TWINS = {
     ("Witnesses.sol",): ("witnesses.py",),
     ("Availability.sol",): ("availability.py",),
     ("libraries/Precommitted.sol",): ("precommitted.py",),
-    ("JobMarket.sol", "libraries/Rounds.sol"): ("requester.py", "rounds.py", "verdicts.py", "views.py"),
+    ("JobMarket.sol", "libraries/Jobs.sol", "libraries/Rounds.sol"): (
+        "requester.py",
+        "rounds.py",
+        "verdicts.py",
+        "views.py",
+    ),
 }
 ELSEWHERE = {
     # Asked by the market of another contract's table, so that it stands among the views.
