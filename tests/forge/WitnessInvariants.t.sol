@@ -62,7 +62,7 @@ contract WitnessInvariants {
     /// @dev The fuzzer must get somewhere, or the invariants say nothing: this is what runs of luck reach.
     function test_the_handler_reaches_every_end_of_a_duty() external {
         uint256[4] memory ended;
-        for (uint256 k = 0; k < 5; k++) {
+        for (uint256 k = 0; k < 12; k++) {
             handler = new WitnessHandler();
             for (uint256 i = 0; i < 400; i++) _try(uint256(keccak256(abi.encode(20 + k, i))));
             invariant_audits_wrong_nobody_and_keep_their_books();
