@@ -46,7 +46,7 @@ contract ChainReplay {
     function test_every_recording_replays() external {
         string memory folder = CHEATS.envString("LOCKSTEP_RECORDINGS");
         string memory list = string.concat(folder, "/list");
-        _deployMutatedLibrary();
+        _deployMutatedLibraries();
         uint256 clean = CHEATS.snapshotState();
         uint256 acts = 0;
         for (;;) {
@@ -117,17 +117,21 @@ contract ChainReplay {
         return (at == act.to, abi.encode(at));
     }
 
-    /// @dev A mutant that is linked expects its library at this account's first creation.
-    function _deployMutatedLibrary() private {
-        string memory path = string.concat(CHEATS.envOr("LOCKSTEP_CODE", "out/none"), "/library");
-        if (!CHEATS.exists(path)) return;
-        bytes memory code = CHEATS.parseBytes(CHEATS.readFile(path));
-        CHEATS.prank(LIBRARIAN);
-        address at;
-        assembly ("memory-safe") {
-            at := create(0, add(code, 0x20), mload(code))
+    /// @dev A mutant that is linked expects its libraries at this account's first creations.
+    function _deployMutatedLibraries() private {
+        string[2] memory names = ["Rounds", "Jobs"];
+        for (uint256 i = 0; i < names.length; i++) {
+            string memory path =
+                string.concat(CHEATS.envOr("LOCKSTEP_CODE", "out/none"), "/library-", names[i]);
+            if (!CHEATS.exists(path)) continue;
+            bytes memory code = CHEATS.parseBytes(CHEATS.readFile(path));
+            CHEATS.prank(LIBRARIAN);
+            address at;
+            assembly ("memory-safe") {
+                at := create(0, add(code, 0x20), mload(code))
+            }
+            require(at != address(0), "the library is not there");
         }
-        require(at != address(0), "the library is not there");
     }
 
     /// @dev The contract of the project, or what lies in its place in the folder LOCKSTEP_CODE: a mutant.

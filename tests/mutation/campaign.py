@@ -40,7 +40,7 @@ from eth_utils import keccak
 
 from benchmarks.float32 import evm
 from lockstep.numerics import scalar
-from tests import histories, recordings
+from tests import histories
 from tests.differential.test_rounds import ACTS, FIRST_HISTORY, HISTORIES
 from tests.mutation.mutants import Mutant, shuffled
 from tests.primitives import battery, on_chain
@@ -52,36 +52,40 @@ WORK = ROOT / "out/mutation"
 RESULTS = WORK / "results.jsonl"
 REASONS = Path(__file__).with_name("survivors.json")
 FLOAT32 = "contracts/libraries/Float32.sol"
-ROUNDS = "contracts/libraries/Rounds.sol"
+MARKET, JOBS, ROUNDS = "contracts/JobMarket.sol", "contracts/libraries/Jobs.sol", "contracts/libraries/Rounds.sol"
+LIBRARIES = (ROUNDS, JOBS)
+"""Called, not inlined; in the order in which ChainReplay deploys them."""
 TARGETS = (
     FLOAT32,
     "contracts/Arbiter.sol",
     "contracts/DisputeGame.sol",
-    "contracts/JobMarket.sol",
+    MARKET,
+    JOBS,
     ROUNDS,
     "contracts/StakeVault.sol",
 )
 MADE_OF = {
     FLOAT32: ("tests/forge/Float32Harness.sol", "contracts/Arbiter.sol"),
-    ROUNDS: ("contracts/JobMarket.sol", ROUNDS),
-    "contracts/JobMarket.sol": ("contracts/JobMarket.sol", ROUNDS),
+    **dict.fromkeys((MARKET, *LIBRARIES), (MARKET, *LIBRARIES)),
 }
 """Source -> the contracts to compile where that is not the source alone."""
 
 TESTS = {
     FLOAT32: "Float32Test",
     "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay",
-    "contracts/JobMarket.sol": "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants",
-    ROUNDS: "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants",
+    **dict.fromkeys((MARKET, *LIBRARIES), "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants"),
     "contracts/StakeVault.sol": "VaultTest|MarketTest|JobEndsTest|DisputeGameTest|RoundsReplay",
 }
 """Source -> forge's tests of it that are no recording."""
 
-MARKET = ("contracts/JobMarket.sol", ROUNDS, "contracts/StakeVault.sol")
+PLAYED = (MARKET, *LIBRARIES, "contracts/StakeVault.sol")
 """What the twin's histories are about."""
 
-LIBRARY_AT = keccak(b"\xd6\x94" + (0x11B).to_bytes(20, "big") + b"\x80")[12:].hex()
-"""The first creation of ChainReplay's LIBRARIAN."""
+LIBRARY_AT = {
+    path: keccak(b"\xd6\x94" + (0x11B).to_bytes(20, "big") + (bytes([nonce]) if nonce else b"\x80"))[12:].hex()
+    for nonce, path in enumerate(LIBRARIES)
+}
+"""The first creations of ChainReplay's LIBRARIAN."""
 
 EACH = 52
 SEED = 4
@@ -144,8 +148,8 @@ class Compiler:
     def codes(self, path: str, text: str, *, optimized: bool) -> dict[str, str] | None:
         """Creation bytecode of the contracts that are made of this source, by their names in a recording.
 
-        A library that is called lies under "library", and what is linked to it expects it at LIBRARY_AT. None: an
-        error.
+        A library that is called lies under "library-" and its name, and what is linked to it expects it at LIBRARY_AT.
+        None: an error.
         """
         made = MADE_OF.get(path, (path,))
         settings = compiler_settings()
@@ -160,8 +164,10 @@ class Compiler:
         for each in made:
             name = Path(each).stem
             bytecode = output["contracts"][each][name]["evm"]["bytecode"]
-            linked = recordings.LIBRARY.sub(LIBRARY_AT, bytecode["object"])
-            found["library" if "/libraries/" in each else f"{name}.sol:{name}"] = "0x" + linked
+            code = bytecode["object"]
+            for library, at in LIBRARY_AT.items():
+                code = code.replace(f"__${keccak(f'{library}:{Path(library).stem}'.encode()).hex()[:34]}$__", at)
+            found[f"library-{name}" if each in LIBRARIES else f"{name}.sol:{name}"] = "0x" + code
         return found
 
     def is_same(self, path: str, text: str, *, optimized: bool) -> bool:
@@ -362,7 +368,7 @@ def tests(sandbox: Sandbox, mutant: Mutant) -> bool:
 
 def random_histories(sandbox: Sandbox, mutant: Mutant) -> bool:
     """The market's twin, act by act."""
-    if mutant.path not in MARKET:
+    if mutant.path not in PLAYED:
         return True
     lines = sandbox.project.folder / "out/histories.jsonl"
     if not lines.exists():
