@@ -13,7 +13,7 @@ from tests.fuzz.targets import TARGETS
 
 pytestmark = pytest.mark.uncounted
 RUNS = int(os.environ.get("LOCKSTEP_FUZZ_RUNS", "2000"))
-HOUR = int(os.environ.get("LOCKSTEP_FUZZ_SECONDS", "60"))
+SLICE_SECONDS, SLICES = 10, 6
 QUICKLY = ("cbor", "payload", "dagpb")
 """Those whose defect is looked for in every run of the tests."""
 
@@ -41,11 +41,14 @@ def test_planted_defects_are_in_the_source_once(name: str) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_longer_run_reaches_the_branches_of_a_decoder(name: str, tmp_path: Path) -> None:
-    """LOCKSTEP_FUZZ_SECONDS=3600 for hours of it."""
-    run = fuzz(name, tmp_path, f"-max_total_time={HOUR}")
-    assert not run.crash, run.crash
-    reached, total, missing = branches(name, tmp_path)
-    assert reached >= LEAST * total, missing
+    """It ends when it has reached them; `make fuzz` goes on for as long as it is told to."""
+    for _ in range(SLICES):
+        run = fuzz(name, tmp_path, f"-max_total_time={SLICE_SECONDS}")
+        assert not run.crash, run.crash
+        reached, total, missing = branches(name, tmp_path)
+        if reached >= LEAST * total:
+            return
+    pytest.fail(f"not reached: {', '.join(missing)}")
 
 
 @pytest.mark.slow

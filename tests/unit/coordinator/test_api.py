@@ -195,7 +195,7 @@ def test_a_missing_blob_is_404_and_a_bad_cid_400(api: Api) -> None:
 def test_amounts_are_decimal_strings(api: Api) -> None:
     job = api.client.get(f"/api/v1/jobs/{JOB}").json()
     assert job["paid"] == "1" + "0" * 30
-    assert job["params"]["slot_price"] == "1" + "0" * 30
+    assert job["params"]["roles"][0]["slot_price"] == "1" + "0" * 30
 
 
 def test_pages_cover_every_row_once_newest_first(api: Api) -> None:

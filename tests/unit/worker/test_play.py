@@ -140,7 +140,7 @@ class Play:
 
     def _do(self, sender: Address, act: Act) -> None:
         m, b, job, r = self.market, self.block, self.job, act.round
-        steps = m.params[job].inner_steps
+        steps = m.params[job].role.inner_steps
         if act.do == Do.START:
             m.start_round(b, job, r)
         elif act.do == Do.JOIN:
@@ -153,11 +153,11 @@ class Play:
         elif act.do == Do.REVEAL:
             m.reveal(b, sender, job, r, act.slot, opened(steps))
         elif act.do == Do.FREEZE:
-            held = [claims.claim_id(job, r, m.rounds[job, r].attempt, s) for s in range(m.params[job].slots)]
+            held = [claims.claim_id(job, r, m.rounds[job, r].attempt, s) for s in range(m.params[job].role.slots)]
             revealed = [c for c in held if c in m.claims and m.claims[c].status == ClaimStatus.REVEALED]
             m.freeze(b, job, r, [opened(steps).body for _ in revealed])
         elif act.do == Do.ATTEST:
-            m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].slots) - 1, sender.encode())])
+            m.attest(b, job, r, [Receipt(act.slot, (1 << m.params[job].role.slots) - 1, sender.encode())])
         elif act.do == Do.MERGE:
             m.merge(b, sender, job, r, OUT, OUT2, act.rounds)
         elif act.do == Do.BACK:
@@ -187,7 +187,7 @@ class Play:
     def _body(self, claim: bytes) -> Body:
         if self.market.claims[ClaimId(claim)].is_merge:
             return Body(TraceRoot(merkle.leaf(merkle.node(OUT, OUT2))), OUT, OUT2)
-        return opened(self.market.params[self.job].inner_steps).body
+        return opened(self.market.params[self.job].role.inner_steps).body
 
 
 def play(seed: int, players: int, awake: float, aggregated: bool, merges: float, slots: float) -> Play:

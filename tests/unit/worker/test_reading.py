@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from lockstep.ledger import JobLedger, Ledger, RoundLedger
 from lockstep.protocol.jobs import NO_SEED, ZERO_ADDRESS, Job, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, Digest, JobId, Seconds, Seed, StateRoot
 from tests import toyjob
+from tests.unit.worker.test_decide import PARAMS
 from worker.reading import look
 
 HONEST = Address("0x" + "11" * 20)
@@ -44,9 +44,8 @@ class Sealing:
 def _look(block: int) -> Any:
     ledger = JobLedger(toyjob.ID, ZERO_ADDRESS, 1, rounds={0: RoundLedger(0, 0, BASE, BASE)})
     known = Ledger()
-    params = SimpleNamespace(slots=3, merge_seconds=60)
     market: Any = Sealing()
-    return look(market, known, ledger, params, HONEST, Seconds(0), block)  # type: ignore[arg-type]
+    return look(market, known, ledger, PARAMS, HONEST, Seconds(0), block)
 
 
 def test_nobody_is_told_to_train_before_it_knows_the_seed() -> None:
