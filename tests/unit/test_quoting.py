@@ -79,7 +79,7 @@ def test_a_step_that_does_not_fit_is_not_tried_and_no_role_is_offered(
 
 
 def test_windows_that_are_too_short_for_this_machine_are_said(folder: Path) -> None:
-    job = described(folder, strategy={"inner_steps": 10**6})
+    job = described(folder, rounds=1, strategy={"inner_steps": 10**6})
     found = figures_of(job, _params(job, None, ChainTimes()), ChainTimes(), budget_seconds=0)
     assert "train_seconds" in found.verdicts["worker"].why
     assert found.round_seconds > found.train_seconds / 2

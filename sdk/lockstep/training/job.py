@@ -99,7 +99,9 @@ def build_programs(
     count = len(layout.sizes)
     flats, scalar = unallocated(layout), torch.empty((), dtype=torch.int32, device="meta")
     steps = rounds * spec.inner_steps
-    table, rates, ages = spec.inner.table(steps, spec.inner_steps), spec.inner.rates(steps), spec.inner.ages(steps)
+    # Constants of the step: one line for every step of the job.
+    inner = spec.inner
+    tables = [inner.rates(steps), inner.ages(steps)] if spec.carry else [inner.table(steps, spec.inner_steps)]
     shared_depth, payload_depth = depths_of(spec, layout)
     check_width(count, slots, payload_depth)
     quarter, width = 1 << shared_depth, 1 << payload_depth
@@ -113,10 +115,11 @@ def build_programs(
         m, v = carry[:count], carry[count : 2 * count]
         grad = mean_gradient(model, loss, layout, live, batch)
         if spec.carry:
-            age = carry[2 * count]
-            p, m_, v_ = spec.inner.update_aged(rates, ages, counter, age, live, m, v, grad)
+            (rates, ages), age = tables, carry[2 * count]
+            p, m_, v_ = inner.update_aged(rates, ages, counter, age, live, m, v, grad)
             return quarters(p, anchor, [*m_, *v_, age + 1], [counter + 1])
-        p, m_, v_ = spec.inner.update(table, counter, live, m, v, grad)
+        (table,) = tables
+        p, m_, v_ = inner.update(table, counter, live, m, v, grad)
         return quarters(p, anchor, [*m_, *v_], [counter + 1])
 
     def encode(*state: Tensor) -> list[Tensor | None]:
