@@ -76,7 +76,7 @@ def test_events_become_rows_once(database: Database, market: Market, job: Loaded
     assert rows(database) == before
     with database.reading() as session:
         stored = session.get_one(Job, "0x" + job.id.hex())
-        assert stored.params["slot_price"] == str(job.params.role.slot_price)
+        assert stored.params["roles"][0]["slot_price"] == str(job.params.role.slot_price)
         assert stored.aggregator == job.params.merge.aggregator
         assert session.get_one(Round, (stored.id, 0)).state == "joining"
         claims = session.scalars(select(Claim).order_by(Claim.slot)).all()
