@@ -172,7 +172,7 @@ contract Deployed {
         b = _signed(w, keccak256("other"), key);
     }
 
-    function _signed(IDisputeGame.Work memory w, bytes32 root, uint256 key) private view returns (IDisputeGame.Signed memory s) {
+    function _signed(IDisputeGame.Work memory w, bytes32 root, uint256 key) internal view returns (IDisputeGame.Signed memory s) {
         s.traceRoot = root;
         s.transitions = 1;
         bytes32 body = keccak256(

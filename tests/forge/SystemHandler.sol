@@ -1,0 +1,818 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
+import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {Draws} from "../../contracts/libraries/Draws.sol";
+import {Ids} from "../../contracts/libraries/Ids.sol";
+import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {TestToken} from "../../contracts/test/TestToken.sol";
+import {CHEATS} from "./Cheats.sol";
+import {Constant} from "./Constant.sol";
+import {Deployed} from "./Deployed.sol";
+import {Letters} from "./Letters.sol";
+import {oneRole, keep} from "./OneRole.sol";
+
+/// @title SystemHandler
+/// @notice What the fuzzer may do to one job on the whole deployment: a worker, a verifier and a witness are honest, the others do as it likes.
+/// @dev Time passes only when who is honest has done what it owes: that is what honest programs promise.
+contract SystemHandler is Deployed {
+    using Constant for Constant.Claim;
+
+    uint256 public constant ACCOUNTS = 8;
+    uint256 public constant DEPOSIT = 100_000;
+    uint256 public constant FEE = 11;
+    uint256 internal constant REQUESTER = 0;
+    uint256 internal constant AGGREGATOR = 1;
+    uint256 internal constant WORKER = 2;
+    uint256 internal constant VERIFIER = 3;
+    uint256 internal constant LIAR = 4;
+    uint256 internal constant WITNESS = 6;
+    uint16 internal constant SLOTS = 3;
+    uint32 internal constant ROUNDS = 4;
+    uint256 internal constant LINKS = 40;
+    /// @dev After its reveal: witnesses have committed by then.
+    uint256 internal constant CHALLENGE_AFTER = 230;
+
+    struct Seat {
+        bytes32 id;
+        bytes32 claim;
+        address challenger;
+        uint32 t;
+    }
+
+    struct Seen {
+        bytes32 audit;
+        uint16 i;
+    }
+
+    Seat[] public seats;
+    Seen[] public duties;
+    bytes32[] public claims;
+    bytes32[] private _demands;
+    bytes32[] private _keys;
+    mapping(bytes32 key => bool) private _seen;
+    mapping(bytes32 claim => Constant.Claim) private _made;
+    mapping(bytes32 claim => bool) private _equivocated;
+    mapping(bytes32 claim => bool) private _dead;
+    mapping(bytes32 audit => bool) private _noted;
+    mapping(address account => bytes32) private _bottom;
+    mapping(address account => uint256) private _enrolments;
+    /// @dev Nobody has the dataset's row any more.
+    bool private _isRowGone;
+
+    /// @notice Sums that the invariants compare with balances.
+    uint256 public deposited;
+    uint256 public withdrawn;
+    /// @notice What must never happen, counted: an honest act that is refused, a dead claim that lives, a stake that falls without a reason.
+    uint256 public refused;
+    uint256 public risen;
+    uint256 public wronged;
+    /// @notice How games and duties ended.
+    mapping(IDisputeGame.Verdict => uint256) public verdicts;
+    mapping(IWitnesses.Outcome => uint256) public ended;
+    uint256 public convicted;
+
+    address[ACCOUNTS] private _accounts;
+    mapping(address account => uint256) private _indexOf;
+
+    constructor() {
+        for (uint256 i = 0; i < ACCOUNTS; i++) (_accounts[i], _indexOf[acc(i)]) = (acc(i), i);
+        _deploy(1_000);
+        for (uint256 i = 0; i < ACCOUNTS; i++) _fund(i, DEPOSIT);
+        // Computed before the prank: hashing calls a precompile, which the prank would be spent on.
+        IJobMarket.JobParams memory p = _params();
+        keep(terms, p);
+        CHEATS.prank(_who(REQUESTER));
+        job = market.create(p, 0, 1e6 + 1);
+        deposited = token.balanceOf(address(vault));
+        _enrol(_who(WITNESS));
+        _enrol(_who(WITNESS + 1));
+    }
+
+    // -- what the fuzzer may do ------------------------------------------------------------------------------------
+
+    /// @notice Time passes, when who is honest has acted.
+    function pass(uint256 time, uint256 blocks) external {
+        _behave();
+        CHEATS.warp(block.timestamp + 1 + time % 40);
+        CHEATS.roll(block.number + (blocks % 48 == 0 ? 300 : 2));
+        _behave();
+    }
+
+    /// @notice What the phase of a round asks for, by those whose bit in `who` is set and by nobody honest.
+    function advance(uint256 back, uint256 who, uint256 luck) external {
+        uint32 r = _round(back);
+        IJobMarket.Phase phase = market.phase(job, r);
+        uint32 started = market.job(job).started;
+        if (phase == IJobMarket.Phase.Sealing) {
+            CHEATS.roll(block.number + 2);
+            market.seal(job, r);
+        } else if (phase == IJobMarket.Phase.Attesting) {
+            _speak(r, who, luck);
+        } else if (phase == IJobMarket.Phase.Freezing) {
+            market.freeze(job, r, _revealed(r));
+        } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
+            if (!_isHonest(market.mergerOf(job, r))) _mergeBy(r, market.mergerOf(job, r), luck);
+        } else if (phase == IJobMarket.Phase.Lead && started < ROUNDS && luck % 4 != 0) {
+            _backAll(r, started);
+            market.startRound(job, started);
+        } else if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) {
+            market.finalize(job, r);
+        } else if (phase == IJobMarket.Phase.Void) {
+            market.release(job, r);
+        } else if (phase == IJobMarket.Phase.None || phase == IJobMarket.Phase.Final || phase == IJobMarket.Phase.Failed) {
+            started < ROUNDS && luck % 8 != 0 ? market.startRound(job, started) : market.finish(job);
+        } else {
+            for (uint32 s = 0; s < SLOTS; s++) if ((who >> s) & 1 == 1) _work(r, s, phase, _who(LIAR + (luck >> s) % 2));
+        }
+        _note();
+    }
+
+    /// @notice What happens beside the rounds.
+    function aside(uint256 kind, uint256 who, uint256 amount) external {
+        address actor = _dishonest(who);
+        kind %= 12;
+        if (kind == 0) {
+            amount %= 10_000;
+            CHEATS.prank(actor);
+            vault.deposit(amount);
+            deposited += amount;
+        } else if (kind == 1) {
+            CHEATS.prank(actor);
+            withdrawn += vault.withdraw();
+        } else if (kind == 2) {
+            withdrawn += vault.burn();
+        } else if (kind == 3) {
+            CHEATS.prank(actor);
+            vault.requestUnbond(amount % 30_000);
+        } else if (kind == 4) {
+            (uint256 unbonding,) = vault.unbonding(actor);
+            CHEATS.prank(actor);
+            vault.withdrawUnbonded();
+            withdrawn += unbonding;
+        } else if (kind == 5) {
+            uint32 r = _round(amount);
+            uint32 slot = uint32(who % SLOTS);
+            address owner = market.claim(market.claimIdOf(job, r, slot)).worker;
+            if (!_isHonest(owner)) {
+                CHEATS.prank(owner);
+                market.leave(job, r, slot);
+            }
+        } else if (kind == 6 && amount % 8 == 0) {
+            CHEATS.prank(_who(REQUESTER));
+            market.cancel(job);
+        } else if (kind == 7) {
+            if (amount % 2 == 0) {
+                _enrol(actor);
+            } else {
+                CHEATS.prank(actor);
+                witnesses.retire(job);
+            }
+        } else if (kind == 8) {
+            _demandPayload(actor, amount);
+        } else if (kind == 9 && amount % 4 == 0) {
+            CHEATS.prank(actor);
+            _demanded(availability.demandRow(job, 0));
+            if (amount % 16 == 0) _isRowGone = true;
+        } else if (kind == 10 && _demands.length > 0) {
+            bytes32 demand = _demands[amount % _demands.length];
+            demand == availability.rowDemandId(job, 0) ? availability.voidForRow(job, 0) : availability.settle(demand);
+        } else {
+            market.finish(job);
+        }
+        _note();
+    }
+
+    /// @notice Somebody who is not honest challenges a claim at a transition, or its trace; a worker signs its own claim twice.
+    function open(uint256 who, uint256 k, uint256 t) external {
+        bytes32 claim = claims[k % claims.length];
+        Constant.Claim memory c = _made[claim];
+        address actor = _dishonest(who);
+        if (t % 16 == 15) return _equivocate(claim, actor);
+        uint32 at = c.isMerge ? 1 : uint32(t % 3);
+        _open(claim, actor, at);
+        _note();
+    }
+
+    /// @notice The mover of a game moves, if it is not honest: by its claim, or anywhere.
+    function play(uint256 k, uint256 luck) external {
+        Seat memory seat = seats[k % seats.length];
+        IDisputeGame.Game memory g = game.game(seat.id);
+        if (g.phase == IDisputeGame.Phase.Closed) return;
+        bool defends = game.defenderMoves(seat.id);
+        address mover = defends ? g.defender : g.challenger;
+        if (_isHonest(mover)) return;
+        bytes memory move = defends ? _answer(seat, g) : _point(seat, g, luck, true);
+        CHEATS.prank(mover);
+        (bool done,) = address(game).call(move);
+        if (done && seat.t == 0 && g.phase == IDisputeGame.Phase.TracePick) seats[k % seats.length].t = 1 + uint32(luck % 2);
+        _note();
+    }
+
+    /// @notice A witness that is not honest commits to what the worker told it or to nothing, then agrees or differs.
+    function testify(uint256 k) external {
+        for (uint256 n = 0; n < duties.length; n++) {
+            Seen memory at = duties[(k % duties.length + n) % duties.length];
+            IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
+            bool mayCommit = d.status == IWitnesses.DutyStatus.Drawn;
+            if (_isHonest(d.account) || (!mayCommit && d.status != IWitnesses.DutyStatus.Committed)) continue;
+            bytes32 claim = _claimOf(at, d);
+            uint256 luck = uint256(keccak256(abi.encode(claim, at.i)));
+            IWitnesses.Word memory word = _word(at, d, _made[claim], luck % 4 != 0);
+            if (luck % 5 == 0) word.state = bytes32(k);
+            bytes32 commitment = Draws.commitment(claim, d.account, word.state, word.preimage, word.salt);
+            CHEATS.prank(d.account);
+            if (mayCommit) witnesses.commit(at.audit, at.i, commitment);
+            else witnesses.reveal(at.audit, at.i, word);
+            return;
+        }
+    }
+
+    function settle(uint256 k) external {
+        for (uint256 n = 0; n < duties.length; n++) {
+            Seen memory at = duties[(k % duties.length + n) % duties.length];
+            if (witnesses.duty(at.audit, at.i).status == IWitnesses.DutyStatus.Closed) continue;
+            try this.settleOne(at) {
+                break;
+            } catch {}
+        }
+        _note();
+    }
+
+    /// @notice Everybody who is honest does what is at hand, and anybody may: what is over must end, whatever was done before.
+    /// @return held What is locked still, of the job itself or of one key; 0 if the job is done and nothing is locked.
+    function end() external returns (bytes32 held) {
+        for (uint256 i = 0; i < 400; i++) {
+            _behave();
+            _tidy();
+            held = market.job(job).status == IJobMarket.JobStatus.Done ? _anyLock() : job;
+            if (held == 0) return held;
+            CHEATS.warp(block.timestamp + 40);
+            CHEATS.roll(block.number + 3);
+        }
+    }
+
+    // -- what the invariants ask -----------------------------------------------------------------------------------
+
+    function isHonest(uint256 i) public pure returns (bool) {
+        return i == WORKER || i == VERIFIER || i == WITNESS;
+    }
+
+    function _isHonest(address who) private view returns (bool) {
+        return isHonest(_indexOf[who]);
+    }
+
+    function _who(uint256 i) private view returns (address) {
+        return _accounts[i];
+    }
+
+    /// @notice Everything that everybody has in the vault, and what is burned; for each account what is its own.
+    function worth() external view returns (uint256 sum, uint256[ACCOUNTS] memory own) {
+        for (uint256 i = 0; i < ACCOUNTS; i++) {
+            own[i] = _wealth(_who(i));
+            sum += own[i];
+        }
+        for (uint256 k = 0; k < _keys.length; k++) {
+            StakeVault.Lock memory held = vault.lockOf(_keys[k]);
+            sum += held.amount;
+            own[_indexOf[held.account]] += held.amount;
+        }
+        sum += vault.credits(vault.BURN());
+    }
+
+    /// @dev What is not locked for a claim, a game or a demand.
+    function _wealth(address who) private view returns (uint256) {
+        (uint256 unbonding,) = vault.unbonding(who);
+        return vault.free(who) + vault.credits(who) + unbonding + vault.lockOf(Draws.stakeKey(job, who)).amount;
+    }
+
+    /// @notice What slashes owe to work of void rounds that nobody has released yet.
+    function owed() external view returns (uint256 sum) {
+        for (uint32 r = 0; r < ROUNDS; r++) {
+            IJobMarket.Round memory ro = market.round(job, r);
+            if (!ro.due) continue;
+            sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * terms.roles[0].slotPrice;
+            if (ro.mergeClaim != 0) sum += terms.merge.price;
+        }
+    }
+
+    function openDuties() external view returns (uint256 count) {
+        for (uint256 k = 0; k < duties.length; k++) {
+            if (witnesses.duty(duties[k].audit, duties[k].i).status != IWitnesses.DutyStatus.Closed) count++;
+        }
+    }
+
+    function theVault() external view returns (StakeVault) {
+        return vault;
+    }
+
+    function theToken() external view returns (TestToken) {
+        return token;
+    }
+
+    function theJob() external view returns (IJobMarket.Job memory) {
+        return market.job(job);
+    }
+
+    /// @notice Claims that stand though nobody argues about them.
+    function idleClaims() external view returns (uint256 count) {
+        for (uint256 k = 0; k < claims.length; k++) {
+            if (market.live(claims[k]) && market.claim(claims[k]).openGames == 0) count++;
+        }
+    }
+
+    // -- who is honest ---------------------------------------------------------------------------------------------
+
+    /// @dev Whatever of it is refused is a defect: of the contracts, or of this.
+    function _behave() private {
+        try this.behave() {}
+        catch {
+            refused += 1;
+        }
+        _note();
+    }
+
+    function behave() external {
+        require(msg.sender == address(this), "inside");
+        for (uint32 r = 0; r < market.job(job).started; r++) _honestRound(r);
+        for (uint256 k = 0; k < duties.length; k++) _honestDuty(duties[k]);
+        for (uint256 k = 0; k < claims.length; k++) _honestChallenge(claims[k]);
+        for (uint256 k = 0; k < seats.length; k++) _honestMove(k);
+        for (uint256 k = 0; k < _demands.length; k++) _honestAnswer(_demands[k]);
+    }
+
+    function _honestRound(uint32 r) private {
+        IJobMarket.Phase phase = market.phase(job, r);
+        address me = _who(WORKER);
+        if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) == me) return _mergeBy(r, me, 2);
+        if (phase == IJobMarket.Phase.Joining) {
+            for (uint32 s = 0; s < SLOTS; s++) if (_owner(r, s) == me) return;
+            for (uint32 s = 0; s < SLOTS; s++) if (_owner(r, s) == address(0)) return _work(r, s, phase, me);
+            return;
+        }
+        for (uint32 s = 0; s < SLOTS; s++) {
+            if (_owner(r, s) != me) continue;
+            if (phase == IJobMarket.Phase.Attesting) _attest(r, s, me, type(uint256).max);
+            else _work(r, s, phase, me);
+        }
+    }
+
+    function _honestDuty(Seen memory at) private {
+        IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
+        if (!_isHonest(d.account)) return;
+        IWitnesses.Audit memory a = witnesses.audit(at.audit);
+        bytes32 claim = _claimOf(at, d);
+        Constant.Claim memory c = _made[claim];
+        uint32 t = _step(at, d);
+        uint32 wrong = c.wrongFrom();
+        IWitnesses.Word memory word = _word(at, d, c, wrong == 0 || wrong > t);
+        word.state = c.truth().state(t);
+        if (d.status == IWitnesses.DutyStatus.Drawn && block.timestamp < a.commitEnds) {
+            bytes32 commitment = Draws.commitment(claim, d.account, word.state, word.preimage, word.salt);
+            CHEATS.prank(d.account);
+            witnesses.commit(at.audit, at.i, commitment);
+        } else if (
+            d.status == IWitnesses.DutyStatus.Committed && block.timestamp >= a.commitEnds && block.timestamp < a.revealEnds
+        ) {
+            CHEATS.prank(d.account);
+            witnesses.reveal(at.audit, at.i, word);
+        }
+    }
+
+    function _honestChallenge(bytes32 claim) private {
+        Constant.Claim memory c = _made[claim];
+        uint32 wrong = c.wrongFrom();
+        if (wrong == 0 || !market.live(claim) || !market.windowOpen(claim)) return;
+        IJobMarket.Claim memory stored = market.claim(claim);
+        if (stored.digest == 0 || block.timestamp < stored.claimedAt + CHALLENGE_AFTER) return;
+        if (game.game(game.gameIdOf(claim, _who(VERIFIER), 0)).phase != IDisputeGame.Phase.None) return;
+        _open(claim, _who(VERIFIER), wrong);
+    }
+
+    function _honestMove(uint256 k) private {
+        // Each answer may be answered: a few in one look.
+        for (uint256 i = 0; i < 4; i++) {
+            Seat memory seat = seats[k];
+            IDisputeGame.Game memory g = game.game(seat.id);
+            if (g.phase == IDisputeGame.Phase.Closed) return;
+            if (!market.live(seat.claim) || block.timestamp > g.deadline) return game.resolve(seat.id);
+            bool defends = game.defenderMoves(seat.id);
+            address mover = defends ? g.defender : g.challenger;
+            if (!_isHonest(mover)) return;
+            bytes memory move = defends ? _answer(seat, g) : _point(seat, g, 0, false);
+            CHEATS.prank(mover);
+            (bool done,) = address(game).call(move);
+            require(done, "an honest move is refused");
+        }
+    }
+
+    function _honestAnswer(bytes32 id) private {
+        IAvailability.Demand memory d = availability.demand(id);
+        if (d.status != IAvailability.Status.Open || block.timestamp > d.deadline) return;
+        if (d.beacon == 0) {
+            if (_isRowGone) return;
+            IAvailability.Row[] memory rows = new IAvailability.Row[](1);
+            rows[0].leaf = Letters.word(Constant.ROW);
+            bytes memory call = abi.encodeCall(availability.answerRow, (job, 0, Constant.datasetTree(), 0, rows));
+            bytes32[] memory digests = new bytes32[](1);
+            digests[0] = keccak256(abi.encode(_who(WORKER), keccak256(call)));
+            if (availability.committedAt(digests[0]) == 0) return availability.commit(digests);
+            if (availability.committedAt(digests[0]) >= block.number) return;
+            CHEATS.prank(_who(WORKER));
+            (bool done,) = address(availability).call(call);
+            require(done, "a row is refused");
+        } else if (_isHonest(market.claim(d.subject).worker) && block.number > d.beacon) {
+            Constant.Claim memory c = _made[d.subject];
+            IValidator.Code memory code = IValidator.Code(Constant.header(Constant.Kind.Encode), Constant.opsRoot(), 0);
+            availability.answer(id, c.body(), code, c.shown(d.wanted, availability.seedOf(id)));
+        }
+    }
+
+    // -- rounds ----------------------------------------------------------------------------------------------------
+
+    /// @dev A slot's part in a phase. What it may not do, it leaves.
+    function _work(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
+        bytes32 claim = market.claimIdOf(job, r, s);
+        address worker = _owner(r, s);
+        IJobMarket.ClaimStatus status = market.claim(claim).status;
+        if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
+            CHEATS.prank(who);
+            market.join(job, r, s);
+            _lock(claim);
+            return;
+        }
+        if (_isHonest(worker) != _isHonest(who)) return;
+        if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
+            _make(claim, Constant.Claim(_isHonest(worker) ? Constant.Lie.None : _lieOf(claim), false, market.round(job, r).base, r));
+            IJobMarket.Reveal memory o = _shown(claim);
+            bytes32 commitment = keccak256(abi.encode(claim, worker, o.body, o.nonce));
+            CHEATS.prank(worker);
+            market.commit(job, r, s, commitment);
+        } else if (phase == IJobMarket.Phase.Revealing && status == IJobMarket.ClaimStatus.Committed) {
+            IJobMarket.Reveal memory o = _shown(claim);
+            CHEATS.prank(worker);
+            market.reveal(job, r, s, o);
+        }
+    }
+
+    function _shown(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
+        Constant.Claim memory c = _made[claim];
+        (o.body, o.nonce, o.proofT) = (c.body(), claim, c.traceProof(2));
+    }
+
+    function _lieOf(bytes32 claim) private pure returns (Constant.Lie) {
+        uint256 luck = uint256(keccak256(abi.encode(claim, "lie"))) % 10;
+        return luck < 5 ? Constant.Lie(1 + luck) : Constant.Lie.None;
+    }
+
+    function _speak(uint32 r, uint256 who, uint256 luck) private {
+        IJobMarket.Round memory ro = market.round(job, r);
+        if (!ro.drawn && luck % 2 == 0) return witnesses.draw(job, r);
+        for (uint32 s = 0; s < SLOTS + ro.witnesses; s++) {
+            uint32 speaker = s < SLOTS ? s : 64 + s - SLOTS;
+            address by = s < SLOTS ? _owner(r, s) : witnesses.witnessOf(job, r, s - SLOTS);
+            if ((who >> s) & 1 == 0 || by == address(0) || _isHonest(by)) continue;
+            _attest(r, speaker, by, luck % 7 == 0 ? luck >> 8 : type(uint256).max);
+        }
+    }
+
+    function _attest(uint32 r, uint32 speaker, address by, uint256 mask) private {
+        IJobMarket.Round memory ro = market.round(job, r);
+        if ((ro.spoke >> speaker) & 1 == 1) return;
+        if (speaker < 64 && market.claim(market.claimIdOf(job, r, speaker)).status != IJobMarket.ClaimStatus.Revealed) return;
+        IJobMarket.Receipt[] memory given = new IJobMarket.Receipt[](1);
+        bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
+        bytes32 digest = Ids.typed(address(market), keccak256(abi.encode(kind, job, r, ro.attempt, speaker, mask)));
+        given[0] = IJobMarket.Receipt(speaker, mask, _signedBy(by, digest));
+        market.attest(job, r, given);
+    }
+
+    function _mergeBy(uint32 r, address merger, uint256 luck) private {
+        IJobMarket.Job memory j = market.job(job);
+        bytes32 claim = Ids.claim(job, r, j.attempt, MERGE);
+        Constant.Lie lie = Constant.Lie.None;
+        if (!_isHonest(merger) && luck % 8 < 2) lie = luck % 8 == 0 ? Constant.Lie.Value : Constant.Lie.Padding;
+        Constant.Claim memory c = Constant.Claim(lie, true, 0, 0);
+        IJobMarket.Body memory body = c.body();
+        _make(claim, c);
+        CHEATS.prank(merger);
+        market.merge(job, r, body.out, body.out2, "", uint16(luck % 3));
+        _lock(claim);
+    }
+
+    /// @dev Who merged covers what is to start on its merge, if it is not honest: honest ones have done so when they merged.
+    function _backAll(uint32 r, uint32 started) private {
+        uint16 lacking = uint16(started - r);
+        IJobMarket.Round memory ro = market.round(job, r);
+        address merger = market.claim(ro.mergeClaim).worker;
+        if (ro.backed >= lacking || _isHonest(merger)) return;
+        CHEATS.prank(merger);
+        market.back(job, r, lacking - ro.backed);
+    }
+
+    /// @dev Of the revealed slots, in order.
+    function _revealed(uint32 r) private view returns (IJobMarket.Body[] memory bodies) {
+        bodies = new IJobMarket.Body[](SLOTS);
+        uint256 count = 0;
+        for (uint32 s = 0; s < SLOTS; s++) {
+            bytes32 claim = market.claimIdOf(job, r, s);
+            if (market.claim(claim).status == IJobMarket.ClaimStatus.Revealed) bodies[count++] = _made[claim].body();
+        }
+        assembly ("memory-safe") {
+            mstore(bodies, count)
+        }
+    }
+
+    function _demandPayload(address actor, uint256 luck) private {
+        uint32 r = _round(luck);
+        CHEATS.prank(actor);
+        _demanded(availability.unavailable(job, r, uint32(luck % SLOTS), luck));
+    }
+
+    // -- games -----------------------------------------------------------------------------------------------------
+
+    function _open(bytes32 claim, address challenger, uint32 t) private {
+        Constant.Claim memory c = _made[claim];
+        IDisputeGame.Step memory step;
+        (bytes32 next, bytes32[] memory nextProof) = (bytes32(0), new bytes32[](0));
+        if (t > 0) {
+            bytes32 zero = market.factsOf(claim, t, new bytes32[](0)).stateZero;
+            (next, nextProof, step) = (c.state(t), c.traceProof(t), c.step(t, zero));
+        }
+        uint32 nonce = 0;
+        while (game.game(game.gameIdOf(claim, challenger, nonce)).phase != IDisputeGame.Phase.None) nonce++;
+        IJobMarket.Body memory body = c.body();
+        CHEATS.prank(challenger);
+        bytes32 id = game.open(claim, body, nonce, t, next, nextProof, step);
+        seats.push(Seat(id, claim, challenger, t));
+        _lock(id);
+    }
+
+    /// @dev The defender's move, from its claim.
+    function _answer(Seat memory seat, IDisputeGame.Game memory g) private view returns (bytes memory) {
+        Constant.Claim memory c = _made[seat.claim];
+        uint32 t = seat.t == 0 ? 1 : seat.t;
+        if (g.phase == IDisputeGame.Phase.TraceReveal) return abi.encodeCall(game.reveal, (seat.id, g.node, c.trace()));
+        IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
+        if (g.phase == IDisputeGame.Phase.Defend) {
+            return abi.encodeCall(
+                game.defend, (seat.id, g.node, c.statement(t, 0, f), c.graphRoot(t), c.state(t), c.blockProof(t), c.graph(t))
+            );
+        }
+        if (g.phase == IDisputeGame.Phase.Tensor) {
+            bytes32 leaf = Merkle.leaf(Letters.word(c.valueOf(t)));
+            return abi.encodeCall(
+                game.revealTensor,
+                (
+                    seat.id, g.node, c.statement(t, c.graphRoot(t), f), Constant.descriptor(), new bytes32[](0), leaf,
+                    new bytes32[](0)
+                )
+            );
+        }
+        return abi.encodeCall(game.postLeaf, (seat.id, g.node, Letters.word(c.valueOf(t))));
+    }
+
+    /// @dev The challenger's move: at what differs from the truth, or anywhere.
+    function _point(Seat memory seat, IDisputeGame.Game memory g, uint256 luck, bool wild) private view returns (bytes memory) {
+        Constant.Claim memory c = _made[seat.claim];
+        uint32 t = seat.t == 0 ? 1 + uint32(luck % 2) : seat.t;
+        if (g.phase == IDisputeGame.Phase.TracePick) {
+            return abi.encodeCall(game.pick, (seat.id, g.node, t - 1, c.trace()[t - 1], c.traceProof(t)));
+        }
+        IJobMarket.Facts memory f = market.factsOf(seat.claim, t, new bytes32[](0));
+        if (g.phase == IDisputeGame.Phase.Adjacent) return abi.encodeCall(game.adjacent, (seat.id, g.node, c.step(t, f.stateZero)));
+        bytes memory context = c.statement(t, c.graphRoot(t), f);
+        if (g.phase == IDisputeGame.Phase.GraphPick) {
+            bytes32[] memory shown = c.graph(t);
+            uint256 i = wild ? luck % shown.length : Letters.firstDifference(shown, c.truth().graph(t));
+            return abi.encodeCall(game.pick, (seat.id, g.node, i, shown[i], Letters.proof(c.graph(t), i)));
+        }
+        if (g.phase == IDisputeGame.Phase.Element) {
+            return abi.encodeCall(game.pickElement, (seat.id, g.node, 0, Letters.word(c.valueOf(t))));
+        }
+        if (g.phase == IDisputeGame.Phase.Padding) return abi.encodeCall(game.provePadding, (seat.id, g.node));
+        if (g.phase == IDisputeGame.Phase.Proof) {
+            IDisputeGame.Proof memory p;
+            (p.descriptor, p.context) = (Constant.descriptor(), context);
+            return abi.encodeCall(game.proveOp, (seat.id, g.node, p));
+        }
+        uint256 entry = g.position - c.blockAt(t);
+        if (entry == 0 || c.isMerge) {
+            return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, c.graph(t)[0], Letters.proof(c.graph(t), 0)));
+        }
+        // Step: entry k is S_(t-1)'s k-th; encode: entry 1 is its second.
+        uint256 k = t == 1 ? entry : 2;
+        bytes32[] memory before = c.entries(t - 1);
+        return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, before[k], Letters.proof(c.entries(t - 1), k)));
+    }
+
+    function _equivocate(bytes32 claim, address sender) private {
+        IJobMarket.Claim memory stored = market.claim(claim);
+        if (_isHonest(stored.worker)) return;
+        IDisputeGame.Work memory w = IDisputeGame.Work(stored.job, stored.round, stored.attempt, stored.slot, claim, claim);
+        uint256 key = _keyOf(stored.worker);
+        (IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = (_signed(w, keccak256("one"), key), _signed(w, keccak256("other"), key));
+        CHEATS.prank(sender);
+        game.equivocate(w, a, b);
+        _equivocated[claim] = true;
+        _note();
+    }
+
+    // -- witnesses -------------------------------------------------------------------------------------------------
+
+    function _enrol(address who) private {
+        bytes32 bottom = keccak256(abi.encode(who, _enrolments[who]));
+        bytes32 top = Draws.chained(bottom, LINKS);
+        CHEATS.prank(who);
+        witnesses.enrol(job, top);
+        _enrolments[who] += 1;
+        _bottom[who] = bottom;
+    }
+
+    function _word(Seen memory at, IWitnesses.Duty memory d, Constant.Claim memory c, bool agrees)
+        private
+        view
+        returns (IWitnesses.Word memory word)
+    {
+        uint32 t = _step(at, d);
+        word.preimage = Draws.chained(_bottom[d.account], LINKS - d.serial);
+        (word.state, word.salt, word.agrees) = (c.state(t), keccak256(abi.encode(at.audit, at.i)), agrees);
+        (word.body, word.proof) = (c.body(), c.traceProof(t));
+    }
+
+    function _step(Seen memory at, IWitnesses.Duty memory d) private view returns (uint32) {
+        bytes32 preimage = Draws.chained(_bottom[d.account], LINKS - d.serial);
+        return Draws.stepOf(preimage, witnesses.audit(at.audit).beacon, at.i, 2);
+    }
+
+    function _claimOf(Seen memory at, IWitnesses.Duty memory d) private view returns (bytes32) {
+        IWitnesses.Audit memory a = witnesses.audit(at.audit);
+        return Ids.claim(a.job, a.round, a.attempt, d.slot);
+    }
+
+    function settleOne(Seen memory at) external {
+        require(msg.sender == address(this), "inside");
+        IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
+        uint256 before = _wealth(d.account);
+        IWitnesses.Outcome outcome = witnesses.settle(at.audit, at.i);
+        ended[outcome] += 1;
+        if (_isHonest(d.account) && _wealth(d.account) < before) wronged += 1;
+        uint32 wrong = _made[_claimOf(at, d)].wrongFrom();
+        if (outcome == IWitnesses.Outcome.Slashed && (wrong == 0 || wrong > d.t)) wronged += 1;
+    }
+
+    // -- inside ----------------------------------------------------------------------------------------------------
+
+    /// @dev Whatever anybody may do about what is over, once.
+    function _tidy() private {
+        for (uint256 k = 0; k < duties.length; k++) {
+            if (witnesses.duty(duties[k].audit, duties[k].i).status == IWitnesses.DutyStatus.Closed) continue;
+            try this.settleOne(duties[k]) {} catch {}
+        }
+        for (uint256 k = 0; k < _demands.length; k++) {
+            if (availability.demand(_demands[k]).status != IAvailability.Status.Open) continue;
+            if (availability.demand(_demands[k]).beacon == 0) try availability.voidForRow(job, 0) {} catch {}
+            else try availability.settle(_demands[k]) {} catch {}
+        }
+        IJobMarket.Job memory j = market.job(job);
+        // Rounds that a conviction voided lie above those that are started again.
+        for (uint32 r = 0; r < ROUNDS; r++) {
+            IJobMarket.Phase phase = market.phase(job, r);
+            if (phase == IJobMarket.Phase.Sealing) try market.seal(job, r) {} catch {}
+            if (phase == IJobMarket.Phase.Freezing) try market.freeze(job, r, _revealed(r)) {} catch {}
+            if (phase == IJobMarket.Phase.Merging || phase == IJobMarket.Phase.Lead) try market.finalize(job, r) {} catch {}
+            try market.release(job, r) {} catch {}
+        }
+        if (j.started < ROUNDS) try market.startRound(job, j.started) {} catch {}
+        try market.finish(job) {} catch {}
+        address[] memory listed = witnesses.accounts(job);
+        if (market.job(job).status != IJobMarket.JobStatus.Done) return _note();
+        for (uint256 k = 0; k < listed.length; k++) {
+            CHEATS.prank(listed[k]);
+            try witnesses.retire(job) {} catch {}
+        }
+        _note();
+    }
+
+    function _anyLock() private view returns (bytes32) {
+        if (_keys.length != 0) return _keys[0];
+        for (uint256 i = 0; i < ACCOUNTS; i++) {
+            bytes32 key = Draws.stakeKey(job, _who(i));
+            if (vault.lockOf(key).amount != 0) return key;
+        }
+        return 0;
+    }
+
+    /// @notice For a person who reads a failure.
+    function whatIs(bytes32 key) external view returns (string memory) {
+        if (key == job) return "the job";
+        for (uint256 k = 0; k < claims.length; k++) if (claims[k] == key) return "a claim";
+        for (uint256 k = 0; k < seats.length; k++) if (seats[k].id == key) return "a game";
+        for (uint256 k = 0; k < _demands.length; k++) if (_demands[k] == key) return "a demand";
+        return "a witness";
+    }
+
+    /// @dev Looks at every claim, game and audit: what is new is kept, what changed is judged.
+    function _note() private {
+        for (uint256 k = _keys.length; k > 0; k--) {
+            if (vault.lockOf(_keys[k - 1]).amount != 0) continue;
+            _seen[_keys[k - 1]] = false;
+            _keys[k - 1] = _keys[_keys.length - 1];
+            _keys.pop();
+        }
+        for (uint32 r = 0; r < market.job(job).started; r++) {
+            bytes32 audit = Draws.auditId(job, r, market.round(job, r).attempt);
+            if (_noted[audit] || witnesses.audit(audit).status != IWitnesses.AuditStatus.Drawn) continue;
+            _noted[audit] = true;
+            for (uint16 i = 0; i < witnesses.audit(audit).duties; i++) duties.push(Seen(audit, i));
+        }
+        for (uint256 k = 0; k < claims.length; k++) {
+            bytes32 claim = claims[k];
+            IJobMarket.Claim memory stored = market.claim(claim);
+            bool isOver = stored.status == IJobMarket.ClaimStatus.Final || stored.status == IJobMarket.ClaimStatus.Convicted
+                || (stored.status == IJobMarket.ClaimStatus.Void && !market.live(claim));
+            if (_dead[claim] && market.live(claim)) risen += 1;
+            if (isOver && !_dead[claim] && stored.status == IJobMarket.ClaimStatus.Convicted) _judge(claim, stored);
+            if (isOver) _dead[claim] = true;
+        }
+    }
+
+    /// @dev A claim fell: by a proof of a lie, two signatures, or a move that its owner did not make.
+    function _judge(bytes32 claim, IJobMarket.Claim memory stored) private {
+        convicted += 1;
+        if (_isHonest(stored.worker)) wronged += 1;
+        if (_equivocated[claim]) return;
+        for (uint256 k = 0; k < seats.length; k++) {
+            if (seats[k].claim != claim) continue;
+            IDisputeGame.Verdict verdict = game.game(seats[k].id).verdict;
+            verdicts[verdict] += 1;
+            if (verdict == IDisputeGame.Verdict.Fraud && _made[claim].lie == Constant.Lie.None) wronged += 1;
+        }
+    }
+
+    function _make(bytes32 claim, Constant.Claim memory c) private {
+        _made[claim] = c;
+        claims.push(claim);
+    }
+
+    /// @dev What money may be locked under.
+    function _lock(bytes32 key) private {
+        if (_seen[key]) return;
+        _seen[key] = true;
+        _keys.push(key);
+    }
+
+    /// @dev A demand's bond is locked under its id.
+    function _demanded(bytes32 id) private {
+        _demands.push(id);
+        _lock(id);
+    }
+
+    function _dishonest(uint256 who) private view returns (address) {
+        uint8[5] memory all = [0, 1, 4, 5, 7];
+        return _who(all[who % 5]);
+    }
+
+    function _keyOf(address who) private view returns (uint256) {
+        return KEY + _indexOf[who];
+    }
+
+    function _signedBy(address by, bytes32 digest) private view returns (bytes memory) {
+        (uint8 v, bytes32 r, bytes32 s) = CHEATS.sign(_keyOf(by), digest);
+        return abi.encodePacked(r, s, v);
+    }
+
+    function _owner(uint32 r, uint32 slot) private view returns (address) {
+        return market.claim(market.claimIdOf(job, r, slot)).worker;
+    }
+
+    /// @dev A round that was started, most often the latest.
+    function _round(uint256 back) private view returns (uint32) {
+        uint32 started = market.job(job).started;
+        back = back % 3 != 0 ? 1 : back % 2 == 0 ? 2 : 3;
+        return started >= back ? started - uint32(back) : 0;
+    }
+
+    function _params() private view returns (IJobMarket.JobParams memory p) {
+        oneRole(p);
+        IJobMarket.Role memory role = p.roles[0];
+        (role.stepProgram, role.encodeProgram) = (Constant.programRoot(Constant.Kind.Step), Constant.programRoot(Constant.Kind.Encode));
+        (p.merge.program, role.datasetRoot) = (Constant.programRoot(Constant.Kind.Merge), Constant.datasetRoot());
+        (p.genesis.shared, p.genesis.outer) = (Letters.rootOf(1), Letters.rootOf(2));
+        (role.zeroCarry, role.zeroPayload) = (Letters.rootOf(Constant.CARRY), keccak256("zero payload"));
+        (role.datasetRows, role.rowLength, role.innerSteps, p.schedule.rounds) = (1, 1, 1, ROUNDS);
+        (role.slots, role.minSlots, p.schedule.maxLead, p.schedule.maxFail) = (SLOTS, 2, 3, 3);
+        (p.windows.joinSeconds, role.trainSeconds, role.revealSeconds, role.attestSeconds) = (100, 100, 60, 60);
+        (p.merge.turnSeconds, p.windows.challengeSeconds, p.windows.clockSeconds, p.windows.stepSeconds) = (100, 500, 200, 10);
+        (role.slotPrice, p.merge.price, role.slotStake, p.merge.stake, p.prices.bond) = (101, 57, 1_013, 1_019, 153);
+        (role.witnesses, p.windows.auditSeconds, role.witnessFee, p.prices.witnessStake) = (2, 60, uint128(FEE), 223);
+        (p.windows.answerSeconds, p.prices.feeCap) = (60, 1e9);
+        p.merge.aggregator = _who(AGGREGATOR);
+        (p.spec.profile, p.spec.opset) = (1, 1);
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.21;
+
+import {StakeVault} from "../../contracts/StakeVault.sol";
+import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
+import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {SystemHandler} from "./SystemHandler.sol";
+
+/// forge-config: default.invariant.depth = 400
+/// @title SystemInvariants
+/// @notice The rules of tests/search on the contracts themselves, as they are deployed: nothing here is a double.
+contract SystemInvariants {
+    SystemHandler private handler;
+
+    function setUp() external {
+        handler = new SystemHandler();
+    }
+
+    /// @dev forge's fuzzer calls these contracts and no other.
+    function targetContracts() external view returns (address[] memory targets) {
+        targets = new address[](1);
+        targets[0] = address(handler);
+    }
+
+    /// @dev `end` is what comes last.
+    function excludeSelectors() external view returns (FuzzSelector[] memory excluded) {
+        excluded = new FuzzSelector[](1);
+        excluded[0].addr = address(handler);
+        excluded[0].selectors = new bytes4[](3);
+        excluded[0].selectors[0] = handler.end.selector;
+        excluded[0].selectors[1] = handler.behave.selector;
+        excluded[0].selectors[2] = handler.settleOne.selector;
+    }
+
+    struct FuzzSelector {
+        address addr;
+        bytes4[] selectors;
+    }
+
+    /// @dev One campaign for all: each would play the same games again.
+    function invariant_nobody_honest_loses_and_no_money_is_made() public view {
+        _nobodyHonestLostAndTheVaultHoldsExactlyWhatItOwes();
+        _escrowIsHeldPaidOrRefunded();
+        _everyOpenDutyHasItsFeeReserved();
+        require(handler.risen() == 0, "a claim that was dead lives");
+        require(handler.wronged() == 0, "a stake fell, or a word, without a reason");
+        require(handler.refused() == 0, "an honest act was refused");
+        IJobMarket.Job memory j = handler.theJob();
+        require(j.settled <= j.started && j.started - j.settled <= 3, "too many rounds in flight");
+        // What was argued about when a round failed stands until the argument is over.
+        bool done = j.status == IJobMarket.JobStatus.Done;
+        require(!done || handler.idleClaims() == 0, "a claim of a job that is done lives");
+    }
+
+    /// @dev At the end of each campaign: whatever was done, it ends, and every lock with it.
+    function afterInvariant() public {
+        bytes32 held = handler.end();
+        require(held == 0, string.concat("locked for ever: ", handler.whatIs(held)));
+        this.invariant_nobody_honest_loses_and_no_money_is_made();
+    }
+
+    function _nobodyHonestLostAndTheVaultHoldsExactlyWhatItOwes() private view {
+        (uint256 owed, uint256[8] memory own) = handler.worth();
+        for (uint256 i = 0; i < own.length; i++) {
+            require(!handler.isHonest(i) || own[i] >= handler.DEPOSIT(), "somebody honest lost");
+        }
+        StakeVault vault = handler.theVault();
+        owed += vault.totalEscrow();
+        require(handler.theToken().balanceOf(address(vault)) == owed, "the token's books differ from the vault's");
+        require(handler.deposited() == owed + handler.withdrawn(), "what came in is not what is there and what left");
+    }
+
+    function _escrowIsHeldPaidOrRefunded() private view {
+        IJobMarket.Job memory j = handler.theJob();
+        uint256 held = handler.theVault().totalEscrow() - handler.owed();
+        require(j.escrow + j.deposit == held + j.paid + j.refunded, "escrow leaks");
+        if (j.status == IJobMarket.JobStatus.Done) {
+            require(j.deposit == 0 && held == j.feesDue, "escrow left behind");
+        }
+    }
+
+    function _everyOpenDutyHasItsFeeReserved() private view {
+        require(handler.theJob().feesDue == handler.openDuties() * handler.FEE(), "fees due differ from open duties");
+    }
+
+    /// @dev The fuzzer must get somewhere, or the invariants say nothing: this is what runs of luck reach.
+    function test_the_handler_reaches_every_end() external {
+        uint256[5] memory verdicts;
+        uint256[4] memory duties;
+        uint256 convicted;
+        uint256 paid;
+        for (uint256 run = 0; run < 12; run++) {
+            handler = new SystemHandler();
+            for (uint256 i = 0; i < 300; i++) _try(uint256(keccak256(abi.encode(run, i))));
+            afterInvariant();
+            for (uint256 v = 0; v < 5; v++) verdicts[v] += handler.verdicts(IDisputeGame.Verdict(v));
+            for (uint256 o = 0; o < 4; o++) duties[o] += handler.ended(IWitnesses.Outcome(o));
+            convicted += handler.convicted();
+            paid += handler.theJob().paid;
+        }
+        require(paid > 0, "nobody was paid");
+        require(convicted > 0, "nobody was convicted");
+        require(verdicts[uint256(IDisputeGame.Verdict.Fraud)] > 0, "nobody by a proof");
+        require(verdicts[uint256(IDisputeGame.Verdict.Timeout)] > 0, "nobody by its clock");
+        require(verdicts[uint256(IDisputeGame.Verdict.Void)] > 0, "no game was void");
+        require(duties[uint256(IWitnesses.Outcome.Paid)] > 0, "no witness was paid");
+        require(duties[uint256(IWitnesses.Outcome.Fined)] > 0, "no witness was fined");
+        require(duties[uint256(IWitnesses.Outcome.Slashed)] > 0, "no witness was slashed");
+        require(duties[uint256(IWitnesses.Outcome.Void)] > 0, "no duty was void");
+    }
+
+    function _try(uint256 luck) private {
+        uint256 kind = luck % 16;
+        if (kind < 7) try handler.advance(luck >> 8, luck >> 32, luck >> 64) {} catch {}
+        else if (kind < 9) try handler.aside(luck >> 8, luck >> 32, luck >> 64) {} catch {}
+        else if (kind == 9) try handler.open(luck >> 8, luck >> 32, luck >> 64) {} catch {}
+        else if (kind == 10) try handler.play(luck >> 8, luck >> 32) {} catch {}
+        else if (kind == 11) try handler.testify(luck >> 8) {} catch {}
+        else if (kind == 12) try handler.settle(luck >> 8) {} catch {}
+        else handler.pass(luck >> 8, luck >> 32);
+        invariant_nobody_honest_loses_and_no_money_is_made();
+    }
+}
