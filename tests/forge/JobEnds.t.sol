@@ -5,11 +5,11 @@ import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import "../../contracts/libraries/Errors.sol";
 import {CHEATS} from "./Cheats.sol";
-import {MarketHandler} from "./MarketHandler.sol";
+import {LoneMarket} from "./LoneMarket.sol";
 
 /// @title JobEndsTest
 /// @notice What the end of a job pays, to the unit, and who may speak to the market; the job has its escrow and not one unit more.
-contract JobEndsTest is MarketHandler {
+contract JobEndsTest is LoneMarket {
     uint256 private constant SLOT_PRICE = 101;
     uint256 private constant MERGE_PRICE = 57;
     uint256 private constant FEE = 11;

@@ -199,25 +199,28 @@ contract SystemHandler is Deployed {
         _note();
     }
 
-    /// @notice The mover of a game moves, if it is not honest: by its claim, or anywhere.
+    /// @notice Of the games where it is a dishonest party's turn, one goes on: by its claim, or anywhere.
     function play(uint256 k, uint256 luck) external {
-        Seat memory seat = seats[k % seats.length];
-        IDisputeGame.Game memory g = game.game(seat.id);
-        if (g.phase == IDisputeGame.Phase.Closed) return;
-        bool defends = game.defenderMoves(seat.id);
-        address mover = defends ? g.defender : g.challenger;
-        if (_isHonest(mover)) return;
-        bytes memory move = defends ? _answer(seat, g) : _point(seat, g, luck, true);
-        CHEATS.prank(mover);
-        (bool done,) = address(game).call(move);
-        if (done && seat.t == 0 && g.phase == IDisputeGame.Phase.TracePick) seats[k % seats.length].t = 1 + uint32(luck % 2);
+        for (uint256 n = 0; n < seats.length; n++) {
+            Seat storage seat = seats[(k % seats.length + n) % seats.length];
+            IDisputeGame.Game memory g = game.game(seat.id);
+            if (g.phase == IDisputeGame.Phase.Closed) continue;
+            bool defends = game.defenderMoves(seat.id);
+            address mover = defends ? g.defender : g.challenger;
+            if (_isHonest(mover)) continue;
+            bytes memory move = defends ? _answer(seat, g) : _point(seat, g, luck, true);
+            CHEATS.prank(mover);
+            (bool done,) = address(game).call(move);
+            if (done && seat.t == 0 && g.phase == IDisputeGame.Phase.TracePick) seat.t = 1 + uint32(luck % 2);
+            break;
+        }
         _note();
     }
 
-    /// @notice A witness that is not honest commits to what the worker told it or to nothing, then agrees or differs.
-    function testify(uint256 k) external {
+    /// @notice Witnesses that are not honest commit to what the worker told them or to nothing, then agree or differ.
+    function say(uint256 k) external {
         for (uint256 n = 0; n < duties.length; n++) {
-            Seen memory at = duties[(k % duties.length + n) % duties.length];
+            Seen memory at = duties[n];
             IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
             bool mayCommit = d.status == IWitnesses.DutyStatus.Drawn;
             if (_isHonest(d.account) || (!mayCommit && d.status != IWitnesses.DutyStatus.Committed)) continue;
@@ -227,9 +230,9 @@ contract SystemHandler is Deployed {
             if (luck % 5 == 0) word.state = bytes32(k);
             bytes32 commitment = Draws.commitment(claim, d.account, word.state, word.preimage, word.salt);
             CHEATS.prank(d.account);
-            if (mayCommit) witnesses.commit(at.audit, at.i, commitment);
-            else witnesses.reveal(at.audit, at.i, word);
-            return;
+            // What comes too early or too late is refused.
+            if (mayCommit) try witnesses.commit(at.audit, at.i, commitment) {} catch {}
+            else try witnesses.reveal(at.audit, at.i, word) {} catch {}
         }
     }
 
@@ -313,6 +316,10 @@ contract SystemHandler is Deployed {
 
     function theToken() external view returns (TestToken) {
         return token;
+    }
+
+    function theWitnesses() external view returns (IWitnesses, bytes32) {
+        return (witnesses, job);
     }
 
     function theJob() external view returns (IJobMarket.Job memory) {
@@ -466,13 +473,13 @@ contract SystemHandler is Deployed {
     }
 
     function _lieOf(bytes32 claim) private pure returns (Constant.Lie) {
-        uint256 luck = uint256(keccak256(abi.encode(claim, "lie"))) % 10;
+        uint256 luck = uint256(keccak256(abi.encode(claim, "lie"))) % 7;
         return luck < 5 ? Constant.Lie(1 + luck) : Constant.Lie.None;
     }
 
     function _speak(uint32 r, uint256 who, uint256 luck) private {
         IJobMarket.Round memory ro = market.round(job, r);
-        if (!ro.drawn && luck % 2 == 0) return witnesses.draw(job, r);
+        if (!ro.drawn && luck % 4 != 0) return witnesses.draw(job, r);
         for (uint32 s = 0; s < SLOTS + ro.witnesses; s++) {
             uint32 speaker = s < SLOTS ? s : 64 + s - SLOTS;
             address by = s < SLOTS ? _owner(r, s) : witnesses.witnessOf(job, r, s - SLOTS);

@@ -73,7 +73,7 @@ MADE_OF = {
 TESTS = {
     FLOAT32: "Float32Test",
     "contracts/DisputeGame.sol": "DisputeGameTest|GamesTest|GamesReplay",
-    **dict.fromkeys((MARKET, *LIBRARIES), "MarketTest|JobEndsTest|RoundsReplay|MarketInvariants"),
+    **dict.fromkeys((MARKET, *LIBRARIES), "MarketTest|JobEndsTest|RoundsReplay|SystemInvariants"),
     "contracts/StakeVault.sol": "VaultTest|MarketTest|JobEndsTest|DisputeGameTest|RoundsReplay",
 }
 """Source -> forge's tests of it that are no recording."""

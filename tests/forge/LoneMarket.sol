@@ -8,15 +8,14 @@ import {JobMarket} from "../../contracts/JobMarket.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
-import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
 
-/// @title MarketHandler
-/// @notice What the fuzzer may do to one job: every verb, by every account, at any time. It is the game itself.
-contract MarketHandler {
+/// @title LoneMarket
+/// @notice A market and its vault; whoever inherits this is the game, the witnesses and the demands. It can play a round.
+contract LoneMarket {
     uint32 internal constant MERGE = 0xffffffff;
     uint256 public constant ACCOUNTS = 6;
     uint16 internal constant SLOTS = 3;
@@ -26,17 +25,6 @@ contract MarketHandler {
     StakeVault public vault;
     JobMarket public market;
     bytes32 public job;
-
-    bytes32[] internal _keys;
-    mapping(bytes32 key => bool) private _seen;
-    bytes32[] private _bonds;
-    mapping(bytes32 bond => bytes32 claim) private _claimOf;
-
-    /// @notice Sums that the invariants compare with balances.
-    uint256 public slashed;
-    uint256 public slashedTo;
-    uint256 public withdrawn;
-    uint256 public deposited;
 
     constructor() {
         token = new TestToken();
@@ -50,10 +38,6 @@ contract MarketHandler {
             CHEATS.prank(account(i));
             token.approve(address(vault), type(uint256).max);
         }
-        CHEATS.prank(account(0));
-        job = market.create(_params(), 0, 1e6 + 1);
-        deposited = 1e6 + 1 + market.job(job).deposit;
-        for (uint256 i = 1; i < ACCOUNTS; i++) _deposit(i, 9_999);
     }
 
     function account(uint256 i) public pure returns (address) {
@@ -70,73 +54,12 @@ contract MarketHandler {
         return uint256(claim) % 8 == 0;
     }
 
-    /// @notice Everything under lock.
-    function locked() external view returns (uint256 sum) {
-        for (uint256 i = 0; i < _keys.length; i++) sum += vault.lockOf(_keys[i]).amount;
-    }
-
-    // -- stakes
-
-    /// @notice What happens beside the rounds: money in and out, a slot given up, a job ended.
-    function aside(uint256 kind, uint256 who, uint256 amount) external {
-        address actor = account(who);
-        (uint256 unbonding,) = vault.unbonding(actor);
-        if (kind % 8 == 0) {
-            _deposit(who, amount);
-        } else if (kind % 8 == 1) {
-            CHEATS.prank(actor);
-            withdrawn += vault.withdraw();
-        } else if (kind % 8 == 2) {
-            withdrawn += vault.burn();
-        } else if (kind % 8 == 3) {
-            CHEATS.prank(actor);
-            vault.requestUnbond(amount % 3_000);
-        } else if (kind % 8 == 4) {
-            CHEATS.prank(actor);
-            vault.withdrawUnbonded();
-            withdrawn += unbonding;
-        } else if (kind % 8 == 5) {
-            _leave(_round(amount), uint32(who % SLOTS));
-        } else if (kind % 64 == 6) {
-            CHEATS.prank(account(0));
-            market.cancel(job);
-        } else if (kind % 128 == 14) {
-            market.onInvalid(job, actor);
-        } else if (kind % 16 == 14) {
-            market.onWitnessed(job, amount % 2 == 0 ? actor : address(0));
-        } else {
-            market.finish(job);
-        }
-    }
-
-    function _deposit(uint256 who, uint256 amount) private {
-        amount %= 10_000;
-        CHEATS.prank(account(who));
-        vault.deposit(amount);
-        deposited += amount;
-    }
-
     // -- rounds
-
-    function pass(uint256 time, uint256 blocks) external {
-        CHEATS.warp(block.timestamp + time % 70);
-        CHEATS.roll(block.number + (blocks % 32 == 0 ? 257 : 2));
-    }
 
     function _back(uint32 r, uint16 rounds) private {
         address merger = _owner(r, MERGE);
         CHEATS.prank(merger);
         market.back(job, r, rounds);
-    }
-
-    /// @notice What slashes owe to work of void rounds that nobody has released yet.
-    function owed() external view returns (uint256 sum) {
-        IJobMarket.JobParams memory p = _params();
-        for (uint32 r = 0; r < ROUNDS; r++) {
-            IJobMarket.Round memory ro = market.round(job, r);
-            if (!ro.due) continue;
-            sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * p.roles[0].slotPrice + (ro.mergeClaim == 0 ? 0 : p.merge.price);
-        }
     }
 
     function _startRound() private {
@@ -158,7 +81,6 @@ contract MarketHandler {
         } else if (phase == IJobMarket.Phase.Merging && market.mergerOf(job, r) != address(0)) {
             CHEATS.prank(market.mergerOf(job, r));
             market.merge(job, r, out, out, "", uint16(uint256(out) % 3));
-            _note(market.claimIdOf(job, r, MERGE));
         } else if (phase == IJobMarket.Phase.Lead && market.job(job).started < ROUNDS && uint256(out) % 4 != 0) {
             uint16 lacking = uint16(market.job(job).started - r);
             if (market.round(job, r).backed < lacking) _back(r, lacking - market.round(job, r).backed);
@@ -224,18 +146,12 @@ contract MarketHandler {
         }
     }
 
-    function _leave(uint32 r, uint32 slot) private {
-        CHEATS.prank(_owner(r, slot));
-        market.leave(job, r, slot);
-    }
-
     /// @dev A slot's part in a phase. What it may not do, it leaves.
     function _act(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
         bytes32 claim = market.claimIdOf(job, r, s);
         address worker = _owner(r, s);
         IJobMarket.ClaimStatus status = market.claim(claim).status;
         if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
-            _note(claim);
             CHEATS.prank(who);
             market.join(job, r, s);
         } else if (phase == IJobMarket.Phase.Training && status == IJobMarket.ClaimStatus.Joined) {
@@ -251,67 +167,7 @@ contract MarketHandler {
         }
     }
 
-    // -- the game
-
-    function open(uint256 who, uint256 back, uint256 s) external {
-        bytes32 claim = market.claimIdOf(job, _round(back), s % 4 == 3 ? MERGE : uint32(s % 4));
-        IJobMarket.Round memory ro = market.round(job, market.claim(claim).round);
-        IJobMarket.Body memory body = s % 4 == 3 ? _merged(ro.nextShared, ro.nextOuter) : _opened(claim).body;
-        IJobMarket.GameTerms memory terms = market.onOpen(claim, body);
-        bytes32 bond = keccak256(abi.encode(claim, _bonds.length));
-        vault.lock(account(who), bond, terms.bond);
-        _bonds.push(bond);
-        _claimOf[bond] = claim;
-        _note(bond);
-    }
-
-    function verdict(uint256 i, bool fraud) external {
-        bytes32 bond = _bonds[i % _bonds.length];
-        bytes32 claim = _claimOf[bond];
-        IStakeVault.Lock memory held = vault.lockOf(bond);
-        if (!market.live(claim)) {
-            vault.unlock(bond);
-        } else if (fraud) {
-            uint256 stake = vault.lockOf(claim).amount;
-            uint256 before = _creditsOfAll() + vault.totalEscrow();
-            market.onConvicted(claim, uint32(i), _winners(i, held.account), _refunds(i));
-            vault.unlock(bond);
-            slashed += stake;
-            slashedTo += _creditsOfAll() + vault.totalEscrow() - before;
-        } else {
-            uint256 before = _creditsOfAll();
-            market.onRejected(claim);
-            vault.takeBond(bond, market.claim(claim).worker, type(uint256).max);
-            slashed += held.amount;
-            slashedTo += _creditsOfAll() - before;
-        }
-    }
-
     // -- inside
-
-    /// @dev One to three accounts, the challenger first.
-    function _winners(uint256 i, address challenger) private pure returns (address[] memory winners) {
-        winners = new address[](1 + i % 3);
-        winners[0] = challenger;
-        for (uint256 k = 1; k < winners.length; k++) winners[k] = account(i + k);
-    }
-
-    /// @dev None to two, less or more than the share that they are paid from.
-    function _refunds(uint256 i) private pure returns (IStakeVault.Refund[] memory refunds) {
-        refunds = new IStakeVault.Refund[](i % 3);
-        for (uint256 k = 0; k < refunds.length; k++) refunds[k] = IStakeVault.Refund(account(i + k), i % 29);
-    }
-
-    function _creditsOfAll() private view returns (uint256 sum) {
-        for (uint256 i = 0; i < ACCOUNTS; i++) sum += vault.credits(account(i));
-        sum += vault.credits(vault.BURN());
-    }
-
-    function _note(bytes32 key) private {
-        if (_seen[key]) return;
-        _seen[key] = true;
-        _keys.push(key);
-    }
 
     /// @dev A round that was started, most often the latest.
     function _round(uint256 back) private view returns (uint32) {
