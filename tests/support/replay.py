@@ -8,33 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field, is_dataclass
-from enum import IntEnum
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from eth_abi.abi import decode, encode
 from web3 import Web3
 
 from lockstep.chain import artifacts, reverts
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.memory.abi import call_of, log_of, plain
+from lockstep.chain.memory.machine import FIELDS
 from lockstep.chain.signatures import recovered
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.market.calls import Block, Call, Event
+from lockstep.protocol.market.calls import Block, Call
 from lockstep.protocol.market.state import Deployment, State
-from lockstep.protocol.statement import keccak
-from lockstep.protocol.transition import STRUCTS, execute, view
+from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, Digest, Seconds
-from lockstep.protocol.validator import Subject
 
-NAMES = {
-    "TestToken": "token", "StakeVault": "vault", "JobMarket": "market", "DisputeGame": "game",
-    "Validator": "validator", "Availability": "availability", "Witnesses": "witnesses",
-}  # fmt: skip
-"""Contract -> its field of Addresses."""
 METERED = ("open", "pick", "adjacent", "pickElement", "pickPartial", "stage")
 TRANSACTION_GAS, BYTE_GAS = 21_000, 16
 
@@ -42,58 +35,6 @@ TRANSACTION_GAS, BYTE_GAS = 21_000, 16
 def recover(digest: Digest, signature: bytes) -> Address:
     """As the machine does."""
     return recovered(digest, signature) or ZERO_ADDRESS
-
-
-# -- calls and events as bytes
-
-
-@cache
-def _functions(contract: str) -> dict[bytes, dict[str, Any]]:
-    entries = artifacts.load(contract).entries("function").values()
-    return {keccak(artifacts.signature(entry).encode())[:4]: entry for entry in entries}
-
-
-def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> Call:
-    """The call that a transaction's data make."""
-    entry = _functions(contract)[data[:4]]
-    values = decode([artifacts.abi_type(part) for part in entry["inputs"]], data[4:])
-    arguments = tuple(_value(part, value) for part, value in zip(entry["inputs"], values, strict=True))
-    return Call(contract, entry["name"], sender, arguments, data, gas)
-
-
-def _value(part: dict[str, Any], value: Any) -> Any:
-    """An argument as the twin takes it."""
-    if part["type"].endswith("[]"):
-        return tuple(_value(part | {"type": part["type"][:-2]}, one) for one in value)
-    if part["type"] == "tuple":
-        name = part["internalType"].removeprefix("struct ").rpartition(".")[2].removesuffix("[]")
-        return STRUCTS[name](*(_value(p, v) for p, v in zip(part["components"], value, strict=True)))
-    if part["type"] == "address":
-        return Address(Web3.to_checksum_address(value))
-    if part["type"] == "bytes" and part["name"].endswith("Cid"):
-        return value.decode(errors="surrogateescape")
-    if part.get("internalType", "").endswith("Subject"):
-        return Subject(value)
-    return value
-
-
-def log_of(event: Event) -> tuple[list[bytes], bytes]:
-    """(topics, data) as the EVM logs an event."""
-    entry = artifacts.load(event.contract).entries("event")[event.name]
-    parts = list(zip(entry["inputs"], event.values, strict=True))
-    indexed = [(artifacts.abi_type(p), plain(v)) for p, v in parts if p["indexed"]]
-    rest = [(artifacts.abi_type(p), plain(v)) for p, v in parts if not p["indexed"]]
-    topics = [bytes(keccak(artifacts.signature(entry).encode())), *(encode([k], [v]) for k, v in indexed)]
-    return topics, encode([k for k, _ in rest], [v for _, v in rest])
-
-
-def plain(value: Any) -> Any:
-    """A value of the twin as the ABI knows it."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return tuple(plain(v) for v in astuple(value))
-    if isinstance(value, list | tuple):
-        return tuple(plain(v) for v in value)
-    return int(value) if isinstance(value, IntEnum) else value
 
 
 # -- the replay
@@ -134,7 +75,7 @@ class Replay:
                 recover, ReferenceArbiter(),
             )
         )  # fmt: skip
-        self._names = {getattr(at, name): contract for contract, name in NAMES.items()}
+        self._names = {getattr(at, name): contract for contract, name in FIELDS.items() if contract != "Arbiter"}
         self._hashes = _Hashes(self.w3)
 
     def run(self) -> Replay:
@@ -225,7 +166,7 @@ class Replay:
 
     @cache  # noqa: B019 - as long as the replay
     def _contract(self, name: str) -> Any:
-        address = Web3.to_checksum_address(getattr(self.addresses, NAMES[name]))
+        address = Web3.to_checksum_address(getattr(self.addresses, FIELDS[name]))
         return self.w3.eth.contract(address=address, abi=artifacts.load(name).abi)
 
     def __hash__(self) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
     from web3 import Web3
 
-__all__ = ["CHAIN_ID", "HARDFORK", "Devnet", "deploy", "find_anvil", "key_of"]
+__all__ = ["CHAIN_ID", "HARDFORK", "Devnet", "Local", "deploy", "find_anvil", "key_of"]
 
 CHAIN_ID = 31_337
 HARDFORK = "prague"
@@ -56,7 +56,47 @@ def key_of(seed: int, name: str) -> bytes:
     return keccak(f"lockstep devnet {seed} {name}".encode())
 
 
-class Devnet:
+class Local:
+    """A chain of this machine alone: its user funds accounts, moves time, mines and takes back."""
+
+    seed: int
+    w3: Web3
+
+    def account(self, name: str) -> LocalAccount:
+        """The account of `name`, funded with the chain's own coin if it has none."""
+        from eth_account import Account
+
+        account = Account.from_key(key_of(self.seed, name))
+        if self.w3.eth.get_balance(account.address) == 0:
+            self._request("anvil_setBalance", [account.address, hex(FUNDING_WEI)])
+        return account
+
+    def advance(self, seconds: Seconds) -> Seconds:
+        """Moves chain time forward and mines one block; returns its timestamp."""
+        self._request("evm_increaseTime", [int(seconds)])
+        self._request("evm_mine", [])
+        return Seconds(self.w3.eth.get_block("latest")["timestamp"])
+
+    def mine(self, blocks: int) -> None:
+        """Mines empty blocks at once."""
+        self._request("anvil_mine", [hex(blocks)])
+
+    def snapshot(self) -> str:
+        """A mark to `revert` to."""
+        return str(self._request("evm_snapshot", []))
+
+    def revert(self, mark: str) -> None:
+        """Puts the chain back to a mark: what came after never happened (a reorganisation, seen from outside)."""
+        self._request("evm_revert", [mark])
+
+    def _request(self, method: str, params: list[object]) -> object:
+        answer = self.w3.provider.make_request(method, params)  # type: ignore[arg-type]
+        if "error" in answer:
+            raise ChainError(f"{method}: {answer['error']}", "this needs a local Anvil chain")
+        return answer["result"]
+
+
+class Devnet(Local):
     """One running Anvil. Use it as a context manager, or call `stop`."""
 
     def __init__(
@@ -89,7 +129,7 @@ class Devnet:
             )
         try:
             self.url = f"http://127.0.0.1:{self._port()}"
-            self.w3: Web3 = connect(self.url, CHAIN_ID)
+            self.w3 = connect(self.url, CHAIN_ID)
         except BaseException:
             self.stop()
             raise
@@ -98,33 +138,6 @@ class Devnet:
     def pid(self) -> int:
         """Of the Anvil process."""
         return self._process.pid
-
-    def account(self, name: str) -> LocalAccount:
-        """The account of `name`, funded with the chain's own coin if it has none."""
-        from eth_account import Account
-
-        account = Account.from_key(key_of(self.seed, name))
-        if self.w3.eth.get_balance(account.address) == 0:
-            self._request("anvil_setBalance", [account.address, hex(FUNDING_WEI)])
-        return account
-
-    def advance(self, seconds: Seconds) -> Seconds:
-        """Moves chain time forward and mines one block; returns its timestamp."""
-        self._request("evm_increaseTime", [int(seconds)])
-        self._request("evm_mine", [])
-        return Seconds(self.w3.eth.get_block("latest")["timestamp"])
-
-    def mine(self, blocks: int) -> None:
-        """Mines empty blocks at once."""
-        self._request("anvil_mine", [hex(blocks)])
-
-    def snapshot(self) -> str:
-        """A mark to `revert` to."""
-        return str(self._request("evm_snapshot", []))
-
-    def revert(self, mark: str) -> None:
-        """Puts the chain back to a mark: what came after never happened (a reorganisation, seen from outside)."""
-        self._request("evm_revert", [mark])
 
     def stop(self) -> None:
         """Ends the process and waits for it; what it was told to keep is kept."""
@@ -141,12 +154,6 @@ class Devnet:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
-
-    def _request(self, method: str, params: list[object]) -> object:
-        answer = self.w3.provider.make_request(method, params)  # type: ignore[arg-type]
-        if "error" in answer:
-            raise ChainError(f"{method}: {answer['error']}", "this needs a local Anvil chain")
-        return answer["result"]
 
     def _port(self, timeout: float = 20.0) -> int:
         deadline = time.monotonic() + timeout
