@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from shutil import which
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lockstep.chain.deployment import deploy
 from lockstep.chain.rpc import connect
@@ -56,11 +57,26 @@ def key_of(seed: int, name: str) -> bytes:
     return keccak(f"lockstep devnet {seed} {name}".encode())
 
 
-class Local:
+class Local(ABC):
     """A chain of this machine alone: its user funds accounts, moves time, mines and takes back."""
 
     seed: int
     w3: Web3
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Of its JSON-RPC."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends it; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
 
     def account(self, name: str) -> LocalAccount:
         """The account of `name`, funded with the chain's own coin if it has none."""
@@ -128,11 +144,16 @@ class Devnet(Local):
                 command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
             )
         try:
-            self.url = f"http://127.0.0.1:{self._port()}"
-            self.w3 = connect(self.url, CHAIN_ID)
+            self._url = f"http://127.0.0.1:{self._port()}"
+            self.w3 = connect(self._url, CHAIN_ID)
         except BaseException:
             self.stop()
             raise
+
+    @property
+    def url(self) -> str:
+        """Of its JSON-RPC."""
+        return self._url
 
     @property
     def pid(self) -> int:
@@ -148,12 +169,6 @@ class Devnet(Local):
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
-
-    def __enter__(self) -> Devnet:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.stop()
 
     def _port(self, timeout: float = 20.0) -> int:
         deadline = time.monotonic() + timeout

@@ -10,24 +10,30 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import Devnet, deploy
+from lockstep.chain.devnet import Devnet, Local, deploy
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
+from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.types import Wei
 
 
-@pytest.fixture(scope="module")
-def devnet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
+@pytest.fixture(scope="module", params=["anvil", "memory"])
+def devnet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    if request.param == "memory":
+        with MemoryDevnet(seed=7, arbiter=ReferenceArbiter()) as chain:
+            yield chain
+        return
     with Devnet(tmp_path_factory.mktemp("anvil"), seed=7, block_seconds=0) as chain:
         yield chain
 
 
 @pytest.fixture(scope="module")
-def addresses(devnet: Devnet) -> Addresses:
+def addresses(devnet: Local) -> Addresses:
     return deploy(devnet.w3, devnet.account("deployer"))
 
 
 @pytest.fixture(scope="module")
-def contracts(devnet: Devnet, addresses: Addresses) -> Contracts:
+def contracts(devnet: Local, addresses: Addresses) -> Contracts:
     return Contracts.at(devnet.w3, addresses)
 
 
@@ -35,7 +41,7 @@ OpenOutbox = Callable[..., Outbox]
 
 
 @pytest.fixture
-def open_outbox(devnet: Devnet, tmp_path: Path) -> OpenOutbox:
+def open_outbox(devnet: Local, tmp_path: Path) -> OpenOutbox:
     """Opens (again) the outbox of an account."""
 
     def opened(account: LocalAccount, name: str = "outbox.db", **options: int) -> Outbox:
@@ -45,7 +51,7 @@ def open_outbox(devnet: Devnet, tmp_path: Path) -> OpenOutbox:
 
 
 @pytest.fixture
-def rich(devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox, request: pytest.FixtureRequest) -> LocalAccount:
+def rich(devnet: Local, contracts: Contracts, open_outbox: OpenOutbox, request: pytest.FixtureRequest) -> LocalAccount:
     """An account of this test alone, with tokens that the vault may pull."""
     account = devnet.account(request.node.name)
     outbox = open_outbox(account, "rich.db")

@@ -8,7 +8,7 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import artifacts, reverts
 from lockstep.chain.contracts import Contracts, Lock
 from lockstep.chain.deployment import deploy
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import Local
 from lockstep.protocol import job_rules, jobs
 from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError
@@ -72,13 +72,13 @@ def test_unknown_and_empty_reverts_are_errors_too() -> None:
     assert "panicked (0x11)" in reverts.decode(bytes.fromhex("4e487b71") + (0x11).to_bytes(32, "big")).message
 
 
-def test_no_contract_at_an_address_is_named(devnet: Devnet, contracts: Contracts) -> None:
+def test_no_contract_at_an_address_is_named(devnet: Local, contracts: Contracts) -> None:
     elsewhere = type(contracts.vault)(devnet.w3, "0x" + "22" * 20)
     with pytest.raises(ChainError, match="no StakeVault at"):
         elsewhere.free("0x" + "33" * 20)
 
 
-def test_an_addresses_file_that_mixes_two_deployments_is_refused(devnet: Devnet, contracts: Contracts) -> None:
+def test_an_addresses_file_that_mixes_two_deployments_is_refused(devnet: Local, contracts: Contracts) -> None:
     other = deploy(devnet.w3, devnet.account("another deployer"))
     for name in ("token", "vault", "game", "arbiter"):
         mixed = replace(contracts.addresses, **{name: getattr(other, name)})

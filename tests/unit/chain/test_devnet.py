@@ -13,7 +13,7 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.clock import ChainClock
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import create_address
-from lockstep.chain.devnet import CHAIN_ID, Devnet, deploy, find_anvil, key_of
+from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy, find_anvil, key_of
 from lockstep.protocol.errors import ChainError, DoctorError, NotFoundError, UsageError
 from lockstep.protocol.types import Seconds
 
@@ -25,7 +25,7 @@ def test_same_seed_same_accounts_and_another_seed_others() -> None:
     assert len({key_of(3, "worker"), key_of(4, "worker"), key_of(3, "verifier")}) == 3
 
 
-def test_contracts_lie_at_the_addresses_computed_beforehand(devnet: Devnet, addresses: Addresses) -> None:
+def test_contracts_lie_at_the_addresses_computed_beforehand(devnet: Local, addresses: Addresses) -> None:
     contracts = Contracts.at(devnet.w3, addresses)
     assert contracts.market.read("vault") == addresses.vault, "the market knows the vault"
     assert contracts.vault.read("market") == addresses.market, "the vault knows the market"
@@ -41,7 +41,7 @@ def test_create_address_of_a_known_deployment() -> None:
     assert create_address(deployer, 1) == "0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512"
 
 
-def test_time_moves_only_with_the_chain(devnet: Devnet) -> None:
+def test_time_moves_only_with_the_chain(devnet: Local) -> None:
     clock = ChainClock(devnet.w3)
     before = clock.now()
     assert devnet.advance(Seconds(1_000)) >= before + 1_000
@@ -103,7 +103,7 @@ def test_addresses_file_is_read_back_or_named(tmp_path: Path, addresses: Address
         Addresses.load(path)
 
 
-def test_wrong_addresses_are_named(devnet: Devnet, addresses: Addresses) -> None:
+def test_wrong_addresses_are_named(devnet: Local, addresses: Addresses) -> None:
     moved = Addresses(**{**addresses.__dict__, "vault": "0x" + "11" * 20})
     with pytest.raises(ChainError, match="vault") as caught:
         Contracts.at(devnet.w3, moved)

@@ -6,7 +6,7 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import Local
 from lockstep.chain.events import Cursor, EventReader
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Wei
@@ -20,7 +20,7 @@ def _deposit(contracts: Contracts, outbox: object, key: str, amount: int) -> Non
 
 
 def test_each_event_comes_once_and_in_order(
-    devnet: Devnet, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+    devnet: Local, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
 ) -> None:
     outbox, reader = open_outbox(rich), EventReader(devnet.w3, addresses)
     cursor = reader.poll(reader.start()).cursor
@@ -41,7 +41,7 @@ def test_each_event_comes_once_and_in_order(
 
 
 def test_a_reorganised_chain_rolls_back_to_the_common_block(
-    devnet: Devnet, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+    devnet: Local, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
 ) -> None:
     outbox, reader = open_outbox(rich), EventReader(devnet.w3, addresses)
     cursor = reader.poll(reader.start()).cursor
@@ -61,7 +61,7 @@ def test_a_reorganised_chain_rolls_back_to_the_common_block(
 
 
 def test_a_chain_shorter_than_the_cursor_rolls_back(
-    devnet: Devnet, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+    devnet: Local, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
 ) -> None:
     reader = EventReader(devnet.w3, addresses)
     cursor = reader.poll(reader.start()).cursor
@@ -75,7 +75,7 @@ def test_a_chain_shorter_than_the_cursor_rolls_back(
 
 
 def test_a_long_way_is_read_in_chunks(
-    devnet: Devnet, addresses: Addresses, contracts: Contracts, monkeypatch: pytest.MonkeyPatch
+    devnet: Local, addresses: Addresses, contracts: Contracts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "CHUNK_BLOCKS", 3)
     reader = EventReader(devnet.w3, addresses)
@@ -90,7 +90,7 @@ def test_a_long_way_is_read_in_chunks(
 
 
 def test_confirmations_hold_events_back(
-    devnet: Devnet, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
+    devnet: Local, addresses: Addresses, contracts: Contracts, rich: LocalAccount, open_outbox: OpenOutbox
 ) -> None:
     reader = EventReader(devnet.w3, addresses, confirmations=2)
     devnet.mine(2)

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import Local
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.statement import keccak
@@ -23,7 +23,7 @@ LIMIT = 20
 DEPOSITED = bytes(keccak(b"Deposited(address,uint256)"))
 
 
-def deposits(contracts: Contracts, devnet: Devnet, open_outbox: OpenOutbox, name: str) -> tuple[int, list[Any]]:
+def deposits(contracts: Contracts, devnet: Local, open_outbox: OpenOutbox, name: str) -> tuple[int, list[Any]]:
     """(first block, topics) of three deposits of an account, many blocks apart."""
     account = devnet.account(name)
     outbox, token, vault = open_outbox(account), contracts.token, contracts.vault
@@ -42,7 +42,7 @@ def amounts(logs: list[Any]) -> list[int]:
 
 
 def test_logs_are_read_in_parts_from_the_end_and_come_in_order(
-    contracts: Contracts, devnet: Devnet, open_outbox: OpenOutbox, tmp_path: Path
+    contracts: Contracts, devnet: Local, open_outbox: OpenOutbox, tmp_path: Path
 ) -> None:
     first, topics = deposits(contracts, devnet, open_outbox, "saver")
     proxy = RpcProxy(devnet.url, LIMIT)
@@ -60,7 +60,7 @@ def test_logs_are_read_in_parts_from_the_end_and_come_in_order(
 
 
 def test_a_provider_that_gives_no_block_is_named(
-    contracts: Contracts, devnet: Devnet, open_outbox: OpenOutbox, tmp_path: Path
+    contracts: Contracts, devnet: Local, open_outbox: OpenOutbox, tmp_path: Path
 ) -> None:
     first, topics = deposits(contracts, devnet, open_outbox, "another saver")
     proxy = RpcProxy(devnet.url, 0)

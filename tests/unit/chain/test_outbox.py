@@ -13,7 +13,7 @@ from web3.types import RPCEndpoint
 
 from lockstep.chain import outbox as outbox_module
 from lockstep.chain.contracts import Call, Contracts
-from lockstep.chain.devnet import Devnet, key_of
+from lockstep.chain.devnet import Devnet, Local, key_of
 from lockstep.chain.outbox import Outbox
 from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
@@ -36,7 +36,7 @@ def test_one_key_is_one_transaction(contracts: Contracts, rich: LocalAccount, op
     assert open_outbox(rich).receipt("stake") == first, "also after a restart"
 
 
-def test_dependent_calls_go_out_together(contracts: Contracts, devnet: Devnet, open_outbox: OpenOutbox) -> None:
+def test_dependent_calls_go_out_together(contracts: Contracts, devnet: Local, open_outbox: OpenOutbox) -> None:
     account = devnet.account("dependent")
     token, vault = contracts.token, contracts.vault
     receipts = open_outbox(account).send_all(
@@ -76,7 +76,7 @@ def test_a_mined_revert_names_its_rule_and_keeps_its_key(
 
 @pytest.mark.parametrize("when", ["before broadcasting", "after broadcasting"])
 def test_kill_loses_nothing_and_repeats_nothing(
-    when: str, devnet: Devnet, contracts: Contracts, tmp_path: Path, open_outbox: OpenOutbox
+    when: str, devnet: Local, contracts: Contracts, tmp_path: Path, open_outbox: OpenOutbox
 ) -> None:
     name = f"killed {when}"
     account = devnet.account(name)
@@ -116,7 +116,7 @@ outbox.submit(Contracts.at(w3, addresses).token.mint(account.address, Wei(1)), "
 
 
 def test_what_was_never_broadcast_does_not_block_what_follows(
-    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
+    devnet: Local, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = devnet.account("gap")
     outbox = open_outbox(account)
@@ -129,7 +129,7 @@ def test_what_was_never_broadcast_does_not_block_what_follows(
 
 
 def test_a_nonce_that_another_transaction_took_is_signed_anew(
-    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
+    devnet: Local, contracts: Contracts, open_outbox: OpenOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = devnet.account("taken")
     outbox = open_outbox(account)
@@ -160,7 +160,7 @@ def test_a_stuck_transaction_is_sent_with_a_higher_fee(
 
 
 def test_an_account_without_coin_is_told_so_and_its_nonce_stays_free(
-    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox
+    devnet: Local, contracts: Contracts, open_outbox: OpenOutbox
 ) -> None:
     from eth_account import Account
 
@@ -173,7 +173,7 @@ def test_an_account_without_coin_is_told_so_and_its_nonce_stays_free(
     assert outbox.send(contracts.token.mint(poor.address, Wei(1)), "mint").succeeded
 
 
-def test_a_move_goes_out_at_every_fee_that_a_job_refunds(devnet: Devnet, open_outbox: OpenOutbox) -> None:
+def test_a_move_goes_out_at_every_fee_that_a_job_refunds(devnet: Local, open_outbox: OpenOutbox) -> None:
     outbox = open_outbox(devnet.account("dear"))
     for base, label in ((501 * 10**9, "beyond the old bound"), (MAX_FEE_CAP, "at the cap: the tip gives way")):
         devnet.w3.provider.make_request(RPCEndpoint("anvil_setNextBlockBaseFeePerGas"), [hex(base)])
@@ -191,7 +191,7 @@ def test_a_fee_above_the_bound_is_not_paid(contracts: Contracts, rich: LocalAcco
     assert outbox.recover() == []
 
 
-def test_threads_share_one_outbox(devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox) -> None:
+def test_threads_share_one_outbox(devnet: Local, contracts: Contracts, open_outbox: OpenOutbox) -> None:
     account = devnet.account("threads")
     outbox = open_outbox(account)
     failures: list[BaseException] = []
@@ -211,7 +211,7 @@ def test_threads_share_one_outbox(devnet: Devnet, contracts: Contracts, open_out
     assert contracts.token.balance_of(account.address) == 111_111
 
 
-def test_another_chain_with_the_same_id_has_its_own_rows(devnet: Devnet, contracts: Contracts, tmp_path: Path) -> None:
+def test_another_chain_with_the_same_id_has_its_own_rows(devnet: Local, contracts: Contracts, tmp_path: Path) -> None:
     account = devnet.account("two chains")
     here = Outbox(tmp_path / "shared.db", devnet.w3, account)
     here.send(outbox_module.Call(STRANGER, b"", 21_000, "coin", 1), "coin")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import CHAIN_ID, Devnet, deploy
+from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import ChainError, Unreachable
@@ -30,7 +30,7 @@ def test_another_scheme_is_refused() -> None:
         connect("127.0.0.1:8545")
 
 
-def test_another_chain_is_refused(devnet: Devnet) -> None:
+def test_another_chain_is_refused(devnet: Local) -> None:
     with pytest.raises(ChainError, match=f"is chain {CHAIN_ID}, not 1"):
         connect(devnet.url, chain_id=1)
 

@@ -7,7 +7,7 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 
 from lockstep.chain.contracts import Contracts
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import Local
 from lockstep.chain.signatures import HALF_ORDER, recovered
 from lockstep.protocol.types import Address, Digest
 from tests.unit.chain.conftest import OpenOutbox
@@ -46,7 +46,8 @@ def test_what_openzeppelin_refuses_is_nobodys(signature: bytes) -> None:
 
 
 @pytest.mark.chain
-def test_the_word_of_a_contract_is_not_taken_for_a_signature(devnet: Devnet, contracts: Contracts) -> None:
+@pytest.mark.parametrize("devnet", ["anvil"], indirect=True)
+def test_the_word_of_a_contract_is_not_taken_for_a_signature(devnet: Local, contracts: Contracts) -> None:
     # push4 isValidSignature's selector, shl 224, mstore 0, return 32 bytes: yes to everything, for now.
     devnet._request("anvil_setCode", [ME, "0x631626ba7e60e01b60005260206000f3"])
     assert not contracts.signed_for(ME, DIGEST, b"anything at all")
@@ -55,7 +56,7 @@ def test_the_word_of_a_contract_is_not_taken_for_a_signature(devnet: Devnet, con
 
 @pytest.mark.chain
 def test_a_delegate_signs_for_its_account_while_it_is_one(
-    devnet: Devnet, contracts: Contracts, open_outbox: OpenOutbox, rich: LocalAccount
+    devnet: Local, contracts: Contracts, open_outbox: OpenOutbox, rich: LocalAccount
 ) -> None:
     me = Address(rich.address)
     assert contracts.signed_for(me, DIGEST, sign(rich))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from lockstep.chain.devnet import CHAIN_ID, Local
 from lockstep.chain.memory.chain import GENESIS_TIME, Chain, Manners
 from lockstep.chain.memory.machine import Machine
 from lockstep.chain.memory.rpc import MemoryProvider
+from lockstep.chain.memory.server import Server
 from lockstep.protocol.game import Arbiter
 from lockstep.protocol.market.state import NoArbiter
 from lockstep.protocol.types import Seconds
 
 
 class MemoryDevnet(Local):
-    """One chain in memory, with the controls of a Devnet. Nothing needs to be stopped."""
+    """One chain in memory, with the controls of a Devnet. Use it as a context manager, or call `stop`."""
 
     def __init__(
         self, *, seed: int = 0, manners: Manners | None = None, arbiter: Arbiter | None = None,
@@ -29,12 +28,17 @@ class MemoryDevnet(Local):
         )
         self.provider = MemoryProvider(self.chain)
         self.w3 = Web3(self.provider)
+        self._server: Server | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers programs that take an RPC URL; the first to ask starts a server."""
+        if self._server is None:
+            self._server = Server(self.provider)
+        return self._server.url
 
     def stop(self) -> None:
-        """Nothing runs."""
-
-    def __enter__(self) -> MemoryDevnet:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.stop()
+        """Ends the server, if there is one."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None

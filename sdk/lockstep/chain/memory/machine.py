@@ -45,7 +45,7 @@ EXECUTION_GAS: Mapping[str, int] = {
 
 INVARIANT: an estimate decides what a transaction costs and whether its limit suffices, never what it does.
 """
-EXECUTION_DEFAULT = 100_000
+EXECUTION_DEFAULT = 50_000
 BYTES_PER_GAS = 8
 """Added per byte of calldata, for hashing and copying it."""
 
