@@ -264,6 +264,7 @@ STRUCTS: dict[str, type] = {
     "Body": Body,
     "Reveal": Reveal,
     "Receipt": Receipt,
+    "Refund": vault.Refund,
     "Word": Word,
     "Code": validator.Code,
     "Piece": validator.Piece,

@@ -246,7 +246,7 @@ class Chain:
             self.pool = {place: t for place, t in self.pool.items() if t.hash != transaction}
 
     def _waiting(self) -> list[Transaction]:
-        """What the next block takes, in order: nonces follow, fees suffice, the gas fits."""
+        """What the next block may take, in order: nonces follow and fees suffice."""
         base_fee, nonces = self._base_fee(), dict[Address, int]()
         queue = list(self.pool.values())
         if self.manners.order == "fees":
@@ -254,17 +254,16 @@ class Chain:
         elif self.manners.order == "random":
             self._random.shuffle(queue)
         chosen: list[Transaction] = []
-        gas, moved = 0, True
+        moved = True
         while moved:
             moved = False
             for transaction in queue:
                 nonce = nonces.get(transaction.sender, self.world.nonces[transaction.sender])
-                fits = transaction.max_fee >= base_fee and gas + transaction.gas <= GAS_LIMIT
-                if transaction.nonce != nonce or not fits:
+                if transaction.nonce != nonce or transaction.max_fee < base_fee:
                     continue
                 chosen.append(transaction)
                 nonces[transaction.sender] = nonce + 1
-                gas, moved = gas + transaction.gas, True
+                moved = True
         return chosen
 
     # -- mining
@@ -294,7 +293,8 @@ class Chain:
         for transaction in transactions:
             price = transaction.price(base_fee)
             affordable = world.coins[transaction.sender] >= transaction.gas * price + transaction.value
-            if world.nonces[transaction.sender] != transaction.nonce or not affordable:
+            follows = world.nonces[transaction.sender] == transaction.nonce
+            if not follows or not affordable or gas + transaction.gas > GAS_LIMIT:
                 continue
             outcome, new = self._executed(world, block, transaction, price)
             world, gas = outcome.world, gas + outcome.gas

@@ -190,7 +190,8 @@ def _award(d: Draft, claim: ClaimId, t: int, first: Address, spent: int) -> None
     too."""
     docket, games = _docket(d, claim)
     award = docket.award(games, first, spent)
-    verdicts.on_convicted(d, d.at.game, claim, t, award.winners, award.gas)
+    refunds = [vault.Refund(account, gas) for account, gas in award.gas]
+    verdicts.on_convicted(d, d.at.game, claim, t, award.winners, refunds)
 
 
 def _skip_closed(d: Draft, claim: ClaimId) -> None:

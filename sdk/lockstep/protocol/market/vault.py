@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market import token
@@ -18,8 +19,13 @@ BOND_PERCENT_DEFENDER = 60
 PERCENT_WINNERS, PERCENT_REQUESTER, PERCENT_REFUNDS = 30, 20, 10
 """Of a convicted claim's stake, what it owes to work apart; refunds are part of the requester's."""
 
-Refund = tuple[Address, int]
-"""(account, amount)."""
+
+class Refund(NamedTuple):
+    """Gas that is paid back out of a stake."""
+
+    account: Address
+    amount: int
+    """Gas on its way into the market, tokens on its way to the vault."""
 
 
 # -- anyone, for themselves

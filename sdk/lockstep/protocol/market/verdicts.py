@@ -77,7 +77,8 @@ def on_convicted(
         ro.spoke |= 1 << c.slot
     # Gas is paid at what it costs now, capped.
     fee = d.block.base_fee
-    costs = [(account, economics.gas_cost(gas, p.prices.gas_price, p.prices.fee_cap, fee)) for account, gas in refunds]
+    gas_price, cap = p.prices.gas_price, p.prices.fee_cap
+    costs = [Refund(account, economics.gas_cost(gas, gas_price, cap, fee)) for account, gas in refunds]
     vault.slash(d, d.at.market, claim, owed, winners, costs, j.requester)
 
 
