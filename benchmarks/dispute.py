@@ -330,7 +330,8 @@ def run_hardest(arena: Arena) -> Iterator[Row]:
 def _shapes() -> Any:
     from types import SimpleNamespace
 
-    return SimpleNamespace(shared_depth=1, payload_depth=0, slots=SLOTS, carry=0, inner_steps=INNER_STEPS)
+    role = SimpleNamespace(payload_depth=0, slots=SLOTS, carry=0, inner_steps=INNER_STEPS)
+    return SimpleNamespace(genesis=SimpleNamespace(shared_depth=1), role=role)
 
 
 def terms_of(job: Job) -> Terms:

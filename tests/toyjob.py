@@ -138,7 +138,7 @@ def publish(store: ContentStore, steps: int = STEPS, carry: int = 0, **changes: 
     """Store a job's parts; its parameters, with short windows unless `changes` says otherwise."""
     programs, data, first = schedule(steps, bool(carry)), dataset(), genesis()
     cids = {
-        name: store.put(encode_program(program))
+        name: store.put(encode_program(program, store.put))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
     }
     spec = Spec(cids, store_dataset(store, data), store_checkpoint(store, first), {}, (), {"name": "toy"})
