@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from lockstep.protocol.claims import HALF_ORDER
 from lockstep.protocol.types import Address, Digest
-
-HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Of secp256k1, rounded down: of the two signatures s and -s, OpenZeppelin's ECDSA takes the lower."""
 
 
 def recovered(digest: Digest, signature: bytes) -> Address | None:

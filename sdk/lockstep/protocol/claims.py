@@ -9,6 +9,9 @@ from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seed, StateRoot
 
+HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
+"""Of secp256k1, rounded down: of the two signatures s and -s, OpenZeppelin's ECDSA takes the lower."""
+
 
 def spec_hash(params: JobParams) -> Digest:
     """keccak(abi.encode(JobParams))."""

@@ -82,6 +82,8 @@ HINTS: dict[str, str] = {
     "ERC20InvalidSender": "send the tokens from an account",
     "ERC20InvalidSpender": "approve an account",
     "ERC2612ExpiredSignature": "sign the permit again with a later deadline",
+    "ECDSAInvalidSignature": "sign the permit again: these 65 bytes are no signature",
+    "ECDSAInvalidSignatureS": "use the signature with the lower s",
     "ERC2612InvalidSigner": "sign the permit with the owner's own key, with its next nonce",
 }
 

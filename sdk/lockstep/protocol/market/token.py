@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.protocol.claims import separator, typed_digest
+from lockstep.protocol.claims import HALF_ORDER, separator, typed_digest
 from lockstep.protocol.jobs import ZERO_ADDRESS, word
 from lockstep.protocol.market.calls import MAX_UINT
 from lockstep.protocol.market.state import Draft, Reader, added
@@ -67,6 +67,11 @@ def permit(
     if d.block.time > deadline:
         raise revert("ERC2612ExpiredSignature", deadline)
     signer = d.at.recover(permit_digest(d, owner, spender, amount, deadline), r + s + bytes((v,)))
+    # OpenZeppelin's ECDSA names what is no signature of anybody's.
+    if int.from_bytes(s, "big") > HALF_ORDER:
+        raise revert("ECDSAInvalidSignatureS", s)
+    if signer == ZERO_ADDRESS:
+        raise revert("ECDSAInvalidSignature")
     if signer != owner:
         raise revert("ERC2612InvalidSigner", signer, owner)
     d.permits[owner] += 1
