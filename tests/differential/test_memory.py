@@ -66,7 +66,7 @@ class Both:
     @staticmethod
     def start(folder: Path) -> Both:
         """The same deployment at the same addresses on both."""
-        anvil = Devnet(folder, seed=9, block_seconds=0)
+        anvil = Devnet(folder, seed=9, block_seconds=0, remembered=300)
         memory = MemoryDevnet(seed=9, arbiter=ReferenceArbiter())
         accounts = [anvil.account(name) for name in NAMES]
         for name in NAMES:

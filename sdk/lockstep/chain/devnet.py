@@ -117,13 +117,15 @@ class Devnet(Local):
 
     def __init__(
         self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False,
-        genesis_time: Seconds | None = None,
+        genesis_time: Seconds | None = None, remembered: int | None = None,
     ) -> None:  # fmt: skip
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
         `block_seconds` 0: a block for every transaction, at once.
         `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it.
         `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
+        `remembered`: the states of so many blocks are kept, in memory; otherwise all of them, the older ones on disk,
+        where a chain of many blocks takes gigabytes.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.seed = seed
@@ -136,6 +138,8 @@ class Devnet(Local):
             command += ["--block-time", str(block_seconds)]
         if genesis_time is not None:
             command += ["--timestamp", str(genesis_time)]
+        if remembered is not None:
+            command += ["--prune-history", str(remembered)]
         if keep_state:
             command += ["--state", str(directory / "state.json"), "--state-interval", "5"]
             command += ["--preserve-historical-states"]
