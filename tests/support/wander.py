@@ -81,6 +81,9 @@ class Wanderer:
         """Everybody."""
         return tuple(self.keys)
 
+    def _signature(self, account: Address, digest: Digest) -> bytes:
+        return bytes(self.keys[account].unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
+
     def learn(self, events: Sequence[Event]) -> None:
         """What was logged."""
         for event in events:
@@ -109,7 +112,7 @@ class Wanderer:
     def _one(self, s: State, b: Block) -> Call | None:
         kind = self.dice.random()
         for share, source in (
-            (0.45, self._rounds), (0.25, self._games), (0.08, self._witnesses), (0.08, self._demands),
+            (0.36, self._rounds), (0.34, self._games), (0.08, self._witnesses), (0.08, self._demands),
             (0.05, self._money), (0.02, self._jobs), (0.07, self._anything),
         ):  # fmt: skip
             kind -= share
@@ -154,7 +157,7 @@ class Wanderer:
 
     def _jobs(self, s: State, b: Block) -> Iterator[Call]:
         self.jobs += 1
-        p = params_of(self.dice, self.dice.choice((self.accounts[1], self.anyone())))
+        p = params_of(self.dice, self.anyone())
         if self.jobs > 1 and self.dice.random() < 0.5:
             strange = self.dice.choice(
                 ({"rounds": 0}, {"slots": 65}, {"min_slots": 9}, {"clock_seconds": 1}, {"bond": 0}, {"fee_cap": 0},
@@ -204,7 +207,7 @@ class Wanderer:
                 yield call("seal", r)
             case Phase.TRAINING:
                 for slot, c in owned:
-                    if c.status == ClaimStatus.JOINED or d.random() < 0.05:
+                    if c.worker in self.keys and (c.status == ClaimStatus.JOINED or d.random() < 0.05):
                         claim = self._claim(s, job, r, slot)
                         self.held.setdefault(claim, self._made(ro, p, r))
                         opened = self._opened(claim)
@@ -228,7 +231,7 @@ class Wanderer:
                 yield call("freeze", r, [self.held[id_].body for id_ in stored][: None if d.random() < 0.95 else -1])
             case Phase.MERGING:
                 merger = views.merger_of(s, b, job, r)
-                if merger != ZERO_ADDRESS:
+                if merger in self.keys:
                     lie = d.choice((Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
                     body = ConstantClaim.of_merge(ro.merge_in, lie).body
                     merged = claims.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)
@@ -273,7 +276,7 @@ class Wanderer:
         if account not in self.keys or d.random() < 0.03:
             account = self.anyone()
         digest = claims.receipt_hash(s.at.chain_id, s.at.market, job, r, s.rounds[job, r].attempt, who, mask)
-        return Receipt(who, mask, bytes(self.keys[account].unsafe_sign_hash(digest).signature))  # type: ignore[arg-type]
+        return Receipt(who, mask, self._signature(account, digest))
 
     # -- games
 
@@ -287,7 +290,8 @@ class Wanderer:
             if g.claim in self.held and (move := self._move(s, b, id_)) is not None:
                 mover = g.defender if g.defender_moves else g.challenger
                 yield self._moved(move, id_, mover if d.random() < 0.97 else self.anyone())
-        if len(open_) > 6 and d.random() < 0.9:
+        # What is begun is played on, most of the time.
+        if d.random() < min(0.95, 0.4 * len(open_)):
             return
         live = [c for c in self.held if views.live(s, c) and s.claims[c].digest != Digest(bytes(32))]
         for claim in d.sample(live, min(2, len(live))):
@@ -363,13 +367,13 @@ class Wanderer:
         c, d = s.claims[claim], self.dice
         ro = s.rounds[c.job, c.round]
         work = court.Work(c.job, c.round, c.attempt, c.slot, ro.seed, ro.base)
-        key = self.keys[c.worker if d.random() < 0.6 else self.anyone()]
+        signer = c.worker if c.worker in self.keys and d.random() < 0.6 else self.anyone()
         signed = []
         for root in (b"one", d.choice((b"other", b"one"))):
             said = (keccak(root), 2, StateRoot(Digest(bytes(32))), StateRoot(Digest(bytes(32))))
             parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
             digest = claims.claim_digest(s.at.chain_id, s.at.market, parts)
-            signed.append(court.Signed(*said, bytes(key.unsafe_sign_hash(digest).signature)))  # type: ignore[arg-type]
+            signed.append(court.Signed(*said, self._signature(signer, digest)))
         return Call("DisputeGame", "equivocate", self.anyone(), (work, *signed))
 
     # -- witnesses

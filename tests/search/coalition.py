@@ -1,0 +1,235 @@
+"""Everybody who is not honest, as one: what they do at random, and what they are bent on.
+
+Calls are a Wanderer's, of the coalition's accounts; a mood adds directed ones, since luck alone seldom lets a worker
+leave its seat in the last second.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from lockstep.protocol import claims, merkle, moves
+from lockstep.protocol.dispute import court
+from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market import views
+from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.state import State
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, StateRoot
+from tests.search.scene import REQUESTER, Scene, sign
+from tests.support.constant import ConstantClaim, Lie
+from tests.support.wander import Wanderer
+
+MANY = 16
+"""Games that are opened at once."""
+MOST = 40
+"""Games of a history, about: each takes an honest party its time."""
+
+
+class Coalition:
+    """The dishonest accounts of a scene."""
+
+    def __init__(self, scene: Scene, known: Wanderer, dice: random.Random) -> None:
+        self.scene = scene
+        self.known = known
+        self.dice = dice
+        self.mood = scene.setting.mood
+        self.members = scene.setting.coalition
+
+    def calls(self, s: State, b: Block) -> list[Call]:
+        """What is sent for the next block."""
+        found = [call for call in self._bent(s, b) if call.sender in self.members]
+        if self.dice.random() < (0.5 if self.mood == "anything" else 0.15):
+            found += [call for call in self.known.calls(s, b) if call.sender in self.members]
+        if self.dice.random() < 0.7:
+            found += list(self._work(s, b))
+        # Tokens cost what they are worth: nobody makes any. One job a history.
+        return [call for call in found if call.function not in ("mint", "create", "createWithPermit")]
+
+    # -- work, so that there is something to hurt with
+
+    def _work(self, s: State, b: Block) -> Iterator[Call]:
+        """The seats and merges of the coalition, as the mood wants them done."""
+        job, p, d = self.scene.job, self.scene.setting.params, self.dice
+        j = s.jobs[job]
+        anybody = d.choice(self.members)
+        if j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and d.random() < 0.3:
+            yield Call("JobMarket", "startRound", anybody, (job, j.started))
+        for r in range(max(0, j.started - 3), j.started):
+            ro = s.rounds[job, r]
+            ids = [claims.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
+            phase = views.phase(s, b, job, r)
+            if phase == Phase.JOINING and self.mood != "squatting" and d.random() < 0.6:
+                free = [slot for slot, id_ in enumerate(ids) if id_ not in s.claims]
+                if free:
+                    yield Call("JobMarket", "join", anybody, (job, r, d.choice(free)))
+            elif phase == Phase.SEALING:
+                yield Call("JobMarket", "seal", anybody, (job, r))
+            elif phase in (Phase.TRAINING, Phase.REVEALING):
+                for slot, id_ in enumerate(ids):
+                    c = s.claims[id_]
+                    silent = {"silence": 0.7, "voiding": 0.4}.get(self.mood, 0.0)
+                    if c.worker not in self.members or d.random() < silent:
+                        continue
+                    if phase == Phase.TRAINING and c.status == ClaimStatus.JOINED:
+                        self.known.held.setdefault(id_, self._made(s, r))
+                        bound = claims.commitment(id_, c.worker, self.known._opened(id_))
+                        yield Call("JobMarket", "commit", c.worker, (job, r, slot, bound))
+                    elif phase == Phase.REVEALING and c.status == ClaimStatus.COMMITTED and id_ in self.known.held:
+                        yield Call("JobMarket", "reveal", c.worker, (job, r, slot, self.known._opened(id_)))
+            elif phase == Phase.MERGING and (merger := views.merger_of(s, b, job, r)) in self.members:
+                lie = d.choice((Lie.NONE, Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
+                made = ConstantClaim.of_merge(ro.merge_in, Lie.NONE if self.mood == "own merge" else lie)
+                self.known.held[claims.claim_id(job, r, j.attempt, MERGE_SLOT)] = made
+                rounds = p.schedule.max_lead - 1
+                yield Call("JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
+
+    def _made(self, s: State, r: int) -> ConstantClaim:
+        p, d = self.scene.setting.params, self.dice
+        lies = 0.8 if self.mood == "lies" else 0.2
+        lie = d.choice(list(Lie)[1:]) if d.random() < lies else Lie.NONE
+        return ConstantClaim.of_slot(s.rounds[self.scene.job, r].base, p.role.zero_carry, r, lie)
+
+    # -- moods
+
+    def _bent(self, s: State, b: Block) -> Iterator[Call]:
+        match self.mood:
+            case "false challenges":
+                yield from self._challenges(s, b, own=False)
+            case "own games":
+                yield from self._challenges(s, b, own=True)
+                yield from self._stalls(s, b)
+            case "squatting":
+                yield from self._squats(s, b)
+            case "own merge":
+                yield from self._merges_fall(s, b)
+            case "voiding":
+                yield from self._voids(s, b)
+        if self.mood in ("lies", "own merge", "anything", "false challenges"):
+            yield from self._answers_games(s, b)
+
+    def _challenges(self, s: State, b: Block, *, own: bool) -> Iterator[Call]:
+        """Many games at once, on the trace: the defender has the first move."""
+        if self.dice.random() < 0.6 or len(s.games) > MOST:
+            return
+        live = [
+            id_
+            for id_, c in s.claims.items()
+            if id_ in self.known.held and (c.worker in self.members) == own and views.window_open(s, b, id_)
+        ]
+        if not live:
+            return
+        count = self.dice.choice((1, 5, MANY))
+        for k in range(count):
+            claim = live[k % len(live)] if not own else self.dice.choice(live)
+            sender, nonce = self.members[k % len(self.members)], self.dice.randrange(40)
+            opening = moves.Open(
+                claim, self.known.held[claim].body, nonce, 0, StateRoot(merkle.EMPTY[0]), (), moves.NO_TRANSITION
+            )
+            yield self.known._moved(opening, GameId(claim), sender)
+
+    def _stalls(self, s: State, b: Block) -> Iterator[Call]:
+        """Its own games go on shortly before a clock runs out."""
+        for id_, g in s.games.items():
+            if g.phase == moves.Phase.CLOSED or b.time < g.deadline - 3 * self.scene.setting.chain.inclusion:
+                continue
+            mover = g.defender if g.defender_moves else g.challenger
+            if mover in self.members and (move := self.known._move(s, b, id_)) is not None:
+                yield self.known._moved(move, id_, mover)
+
+    def _answers_games(self, s: State, b: Block) -> Iterator[Call]:
+        """Liars play on, by their claims."""
+        for id_, g in s.games.items():
+            if g.phase == moves.Phase.CLOSED or g.claim not in self.known.held or self.dice.random() < 0.4:
+                continue
+            mover = g.defender if g.defender_moves else g.challenger
+            if mover not in self.members:
+                continue
+            move = self.known._move(s, b, id_)
+            if move is None and not g.defender_moves:
+                # There is nothing to point at: anything will do.
+                move = self.known._wild(g, self.known.logs.get(id_, []))
+            if move is not None:
+                yield self.known._moved(move, id_, mover)
+
+    def _squats(self, s: State, b: Block) -> Iterator[Call]:
+        """Every seat is taken, and left as late as that costs nothing."""
+        job, p = self.scene.job, self.scene.setting.params
+        for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
+            if views.phase(s, b, job, r) != Phase.JOINING:
+                continue
+            ro = s.rounds[job, r]
+            for slot in range(p.role.slots):
+                c = s.claims[claims.claim_id(job, r, ro.attempt, slot)]
+                if c.status == ClaimStatus.NONE and b.time < ro.join_ends - 3 * self.scene.setting.chain.inclusion:
+                    # The last seat would close the roster.
+                    if ro.joined + 1 < p.role.slots and self.dice.random() < 0.4:
+                        yield Call("JobMarket", "join", self.dice.choice(self.members), (job, r, slot))
+                elif c.worker in self.members:
+                    late = b.time >= ro.join_ends - 3 * self.scene.setting.chain.inclusion
+                    if late or self.dice.random() < 0.02:
+                        yield Call("JobMarket", "leave", c.worker, (job, r, slot))
+
+    def _merges_fall(self, s: State, b: Block) -> Iterator[Call]:
+        """Once others have worked on a merge of its own, that falls by two signatures."""
+        job, p = self.scene.job, self.scene.setting.params
+        for r in range(s.jobs[job].settled, s.jobs[job].started):
+            ro = s.rounds[job, r]
+            c = s.claims[ro.merge_claim]
+            if ro.phase != Phase.LEAD or c.worker not in self.members:
+                continue
+            later = s.rounds[job, r + 1]
+            if r + 1 < s.jobs[job].started and later.committed and self.dice.random() < 0.15:
+                yield self._signed_twice(s, ro.merge_claim, job, r)
+            backed = p.schedule.max_lead - 1
+            if ro.backed < backed and self.dice.random() < 0.3:
+                yield Call("JobMarket", "back", c.worker, (job, r, backed - ro.backed))
+
+    def _signed_twice(self, s: State, claim: ClaimId, job: JobId, r: int) -> Call:
+        c, ro = s.claims[claim], s.rounds[job, r]
+        work = court.Work(job, r, c.attempt, c.slot, ro.seed, ro.base)
+        signed = []
+        for root in (b"one", b"other"):
+            said = (keccak(root), 1, StateRoot(keccak(root)), StateRoot(keccak(root)))
+            parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
+            digest = claims.claim_digest(s.at.chain_id, s.at.market, parts)
+            signed.append(court.Signed(*said, sign(c.worker, digest)))  # type: ignore[arg-type]
+        return Call("DisputeGame", "equivocate", self.dice.choice(self.members), (work, *signed))
+
+    def _voids(self, s: State, b: Block) -> Iterator[Call]:
+        """A row is demanded, and the job is void if nobody answers; games go on through that."""
+        job, d = self.scene.job, self.dice
+        started = s.jobs[job].started
+        if not s.demands and started and d.random() < 0.1:
+            yield Call("Availability", "demandRow", d.choice(self.members), (job, 0))
+        yield Call("Availability", "voidForRow", d.choice(self.members), (job, 0))
+        if d.random() < 0.3:
+            yield Call("JobMarket", "release", d.choice(self.members), (job, s.jobs[job].settled))
+        if d.random() < 0.5:
+            yield Call("JobMarket", "finish", d.choice(self.members), (job,))
+        if d.random() < 0.02:
+            yield Call("JobMarket", "cancel", REQUESTER, (job,))
+        if d.random() < 0.5:
+            yield from self._challenges(s, b, own=d.random() < 0.5)
+
+
+def deadlines(s: State, job: JobId) -> Sequence[int]:
+    """Times at which something begins or ends."""
+    p = s.params[job]
+    assert p is not None
+    found: list[int] = []
+    for (of, r), ro in s.rounds.items():
+        if of != job or ro.phase in (Phase.FINAL, Phase.FAILED):
+            continue
+        found += [ro.join_ends - p.windows.join_seconds // 2, ro.join_ends, ro.commit_ends, ro.reveal_ends]
+        found += [ro.attest_ends, ro.join_ends - 2 * max(1, int(s.at.chain.inclusion))]
+        if ro.phase == Phase.MERGING:
+            found += [ro.merge_opens + k * p.merge.turn_seconds for k in range(1, p.role.slots + 3)]
+        if ro.phase == Phase.LEAD and r >= s.jobs[job].settled:
+            found.append(ro.merged_at + p.windows.challenge_seconds)
+    found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.Phase.CLOSED]
+    found += [demand.deadline + 1 for demand in s.demands.values()]
+    for audit in s.audits.values():
+        found += [audit.commit_ends, audit.reveal_ends]
+    return found

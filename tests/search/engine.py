@@ -1,0 +1,168 @@
+"""Plays one history: who is honest looks, the coalition sends, a block is mined, the rules are looked at; then the end.
+
+play(setting) -> Played          with the script of the coalition, which `play(setting, script)` repeats
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lockstep.protocol import moves
+from lockstep.protocol.jobs import JobStatus, Phase
+from lockstep.protocol.market import views
+from lockstep.protocol.market.calls import Call
+from lockstep.protocol.market.types import DutyStatus, Standing, Status
+from tests.search.coalition import Coalition, deadlines
+from tests.search.honest import Machine, Party
+from tests.search.rules import Violation, Watch
+from tests.search.scene import ACCOUNTS, Scene, Setting, sign
+from tests.support.wander import Wanderer
+
+BLOCKS = 140
+"""In which the coalition acts."""
+END_BLOCKS = 6_000
+
+
+@dataclass
+class Beat:
+    """One block of a script."""
+
+    seconds: int
+    """Since the block before."""
+    before: list[Call] = field(default_factory=list)
+    """The coalition's calls that come before those of who is honest."""
+    after: list[Call] = field(default_factory=list)
+
+
+@dataclass
+class Played:
+    """What a history came to."""
+
+    setting: Setting
+    script: list[Beat]
+    calls: int
+    violation: Violation | None = None
+    scene: Scene | None = None
+
+
+class NamedWanderer(Wanderer):
+    """Signs with names."""
+
+    def _signature(self, account: object, digest: bytes) -> bytes:
+        return sign(account, digest)  # type: ignore[arg-type]
+
+
+def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machine | None = None) -> Played:
+    """One history, from its seed or from a script."""
+    dice = random.Random(setting.seed + 1)
+    scene = Scene(setting)
+    # What anybody publishes is known to everybody; only the coalition acts at random.
+    known = NamedWanderer(dice, dict.fromkeys(setting.coalition, None))  # type: ignore[arg-type]
+    scene.listeners.append(lambda call, events: known.learn(events))
+    model = machine or Machine()
+    parties = [
+        Party(me, scene, known, Machine(model.forgets, model.in_line)) for me in ACCOUNTS if me in setting.honest
+    ]
+    coalition = Coalition(scene, known, dice)
+    played = Played(setting, [], 0, scene=scene)
+    try:
+        watch = Watch(scene, known)
+        for at in range(BLOCKS if script is None else len(script)):
+            said = [call for party in parties for call in party.calls(scene.state, scene.block)]
+            if script is None:
+                beat = Beat(_seconds(scene, parties, dice, busy=bool(said)))
+                for call in coalition.calls(scene.state, scene.block):
+                    (beat.before if dice.random() < 0.5 else beat.after).append(call)
+            else:
+                beat = script[at]
+            played.script.append(beat)
+            watch.seats()
+            scene.pass_time(beat.seconds)
+            for call in (*beat.before, *said, *beat.after):
+                scene.do(call)
+            watch.look()
+            if script is None and _is_over(scene):
+                break
+        _end(scene, parties, watch)
+        watch.end()
+    except Violation as violation:
+        played.violation = violation
+    played.calls = scene.calls
+    return played
+
+
+def _ahead(scene: Scene, parties: Sequence[Party]) -> list[int]:
+    """Seconds until what comes next: on the chain, or in a machine."""
+    times = (*deadlines(scene.state, scene.job), *(party.machine.wakes for party in parties))
+    return [t - scene.block.time for t in times if t > scene.block.time]
+
+
+def _seconds(scene: Scene, parties: Sequence[Party], dice: random.Random, *, busy: bool) -> int:
+    """Until the next block: the chain's own spacing; where nobody honest has anything to do, up to what comes next."""
+    inclusion = max(1, int(scene.setting.chain.inclusion))
+    if not busy and dice.random() < 0.8:
+        ahead = _ahead(scene, parties)
+        if ahead:
+            return max(1, min(ahead) + dice.choice((-inclusion, -1, 0, 0, 1, inclusion - 1)))
+    # The chain keeps what the deployment says of it.
+    return inclusion if scene.setting.steady else dice.randint(1, inclusion)
+
+
+def _is_over(scene: Scene) -> bool:
+    s = scene.state
+    return s.jobs[scene.job].status == JobStatus.DONE and not any(lock.amount for lock in s.locks.values())
+
+
+def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
+    """The coalition is silent; who is honest goes on, and anybody does what anybody may, until nothing is locked."""
+    begun, inclusion = scene.block.time, max(1, int(scene.setting.chain.inclusion))
+    for _ in range(END_BLOCKS):
+        if _is_over(scene):
+            return
+        said = [call for party in parties for call in party.calls(scene.state, scene.block)]
+        ahead = _ahead(scene, parties)
+        watch.seats()
+        scene.pass_time(inclusion if said or not ahead else max(1, min(ahead)))
+        if scene.block.time - begun > watch.bound():
+            return
+        for call in said:
+            scene.do(call)
+        for call in _anybodys(scene):
+            scene.do(call)
+        watch.look()
+
+
+def _anybodys(scene: Scene) -> list[Call]:
+    """What is nobody's duty and everybody's right."""
+    s, b, job, me = scene.state, scene.block, scene.job, ACCOUNTS[-1]
+    j = s.jobs[job]
+    found: list[Call] = []
+    for id_, g in s.games.items():
+        if g.phase != moves.Phase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
+            found.append(Call("DisputeGame", "resolve", me, (id_,)))
+    for id_, demand in s.demands.items():
+        if demand.status == Status.OPEN and b.time > demand.deadline:
+            late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (id_,))
+            found.append(Call("Availability", late[0], me, late[1]))
+    for of, r in s.rounds:
+        match views.phase(s, b, of, r):
+            case Phase.SEALING:
+                found.append(Call("JobMarket", "seal", me, (of, r)))
+            case Phase.MERGING | Phase.LEAD:
+                found.append(Call("JobMarket", "finalize", me, (of, r)))
+            case Phase.VOID | Phase.FAILED:
+                found.append(Call("JobMarket", "release", me, (of, r)))
+        if views.is_voided(j):
+            found.append(Call("JobMarket", "release", me, (of, r)))
+    for audit, i in s.duties:
+        if s.duties[audit, i].status != DutyStatus.CLOSED:
+            found.append(Call("Witnesses", "settle", me, (audit, i)))
+    for of, account in s.enrolled:
+        if j.status == JobStatus.DONE and s.enrolled[of, account].standing == Standing.LISTED:
+            found.append(Call("Witnesses", "retire", account, (of,)))
+    if j.status == JobStatus.ACTIVE:
+        found.append(Call("JobMarket", "startRound", me, (job, j.started)))
+    found.append(Call("JobMarket", "finish", me, (job,)))
+    return found

@@ -1,0 +1,387 @@
+"""The honest parties: each look at the chain through the programs' own pure functions, each act a transaction.
+
+worker.decide, coordinator.decide, verifier.decide and verifier.witnessing decide; protocol.honest plays the games. What
+takes a machine time takes time here: a step that a game argues about is computed once, stepSeconds long, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from coordinator import decide as coordinating
+from lockstep.protocol import claims, game, honest, merkle, moves
+from lockstep.protocol.job_rules import PART
+from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
+from lockstep.protocol.market import availability, draws, views
+from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.state import State
+from lockstep.protocol.market.types import Duty, Standing, Status, Word
+from lockstep.protocol.receipts import Report
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds
+from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
+from tests.support.constant import ConstantClaim
+from tests.support.wander import LINKS, Wanderer
+from verifier import decide as verifying
+from verifier.witnessing import Due, due
+from worker import decide as working
+from worker.decide import Act, Do
+
+
+@dataclass
+class Machine:
+    """What an honest party computes with: one game's step at a time."""
+
+    forgets: bool = False
+    """Whether it forgets its claims when a job is done (the fix of H2 reverted)."""
+    in_line: bool = False
+    """Whether it takes games in the order of their opening (a fix of H3 reverted); else the earliest deadline first."""
+    done: dict[GameId, int] = field(default_factory=dict)
+    """Seconds of work so far, by game."""
+    last: int = 0
+    wakes: int = 0
+    """When the next step is computed; 0: nothing is."""
+
+    def ready(self, waiting: Mapping[GameId, game.Game], step: int, now: Seconds) -> list[GameId]:
+        """The games whose step is computed, after the time since the last look was spent."""
+        spare, self.last = max(0, now - (self.last or now)), now
+        order = list(waiting) if self.in_line else sorted(waiting, key=lambda id_: waiting[id_].deadline)
+        for id_ in order:
+            spent = min(spare, step - self.done.get(id_, 0))
+            self.done[id_] = self.done.get(id_, 0) + spent
+            spare -= spent
+        left = [step - self.done[id_] for id_ in order if self.done[id_] < step]
+        self.wakes = now + left[0] if left else 0
+        return [id_ for id_ in waiting if self.done[id_] >= step]
+
+
+@dataclass
+class Party:
+    """One honest account: what it remembers between two looks."""
+
+    me: Address
+    scene: Scene
+    known: Wanderer
+    """What everybody has published: claims, and the games' logs."""
+    machine: Machine = field(default_factory=Machine)
+    since: dict[Act, Seconds] = field(default_factory=dict)
+    rows: dict[Digest, list[tuple[int, Call]]] = field(default_factory=dict)
+    rests: dict[tuple[AuditId, int], int] = field(default_factory=dict)
+    """Duties that are not settled before this time."""
+
+    def calls(self, s: State, b: Block) -> list[Call]:
+        """What it sends after a look at a block."""
+        found = [*self._plays(s, b), *self._answers(s, b)]
+        if self.me in WORKERS:
+            found += self._works(s, b)
+        if self.me == AGGREGATOR:
+            found += self._coordinates(s, b)
+        if self.me == VERIFIER:
+            found += self._verifies(s, b)
+        if self.me == WITNESS:
+            found += self._witnesses(s, b)
+        return found
+
+    # -- games
+
+    def _plays(self, s: State, b: Block) -> Iterator[Call]:
+        """Its own games, on whichever side."""
+        mine: dict[GameId, game.Game] = {}
+        for id_, g in s.games.items():
+            if g.phase == moves.Phase.CLOSED or self.me not in (g.defender, g.challenger):
+                continue
+            if self.machine.forgets and g.defender == self.me and s.jobs[self.scene.job].status == JobStatus.DONE:
+                continue
+            if b.time > g.deadline or not views.live(s, g.claim):
+                yield Call("DisputeGame", "resolve", self.me, (id_,))
+            elif (g.defender if g.defender_moves else g.challenger) == self.me:
+                mine[id_] = g
+        step = self.scene.setting.params.windows.step_seconds
+        own = {id_: g for id_, g in mine.items() if g.defender == self.me}
+        ready = {*self.machine.ready(own, step, b.time), *(id_ for id_ in mine if id_ not in own)}
+        for id_, g in mine.items():
+            if id_ in ready and (move := self._move(id_, g)) is not None:
+                yield self.known._moved(move, id_, self.me)
+
+    def _move(self, id_: GameId, g: game.Game) -> moves.Move | None:
+        held, log = self.known.held[g.claim], self.known.logs.get(id_, [])
+        return honest.answer(g, log, held) if g.defender_moves else honest.point(g, log, held.truth)
+
+    # -- demands
+
+    def _answers(self, s: State, b: Block) -> Iterator[Call]:
+        for id_, demand in s.demands.items():
+            if demand.status != Status.OPEN or b.time > demand.deadline:
+                if demand.status == Status.OPEN and demand.asker == self.me and demand.beacon:
+                    yield Call("Availability", "settle", self.me, (id_,))
+                continue
+            if demand.beacon == 0:
+                if self.scene.setting.row_known:
+                    yield from self._row(s, b, id_, demand)
+            elif s.claims[ClaimId(demand.subject)].worker == self.me and b.number > demand.beacon:
+                answer = (id_, *self.known._shown(s, b, id_, ClaimId(demand.subject)))
+                yield Call("Availability", "answer", self.me, answer)
+
+    def _row(self, s: State, b: Block, id_: Digest, demand: Any) -> Iterator[Call]:
+        """The commitment to every part, then each part once the one before it is mined."""
+        p = self.scene.setting.params
+        if id_ not in self.rows:
+            tree, rows = availability.row_answer(p, row_of(p.role.row_length)[0], demand.row)
+            parts = [(begin, rows[begin : begin + PART]) for begin in range(0, len(rows), PART)]
+            self.rows[id_] = [
+                (
+                    begin + len(part),
+                    _with_data(
+                        Call("Availability", "answerRow", self.me, (self.scene.job, demand.row, tree, begin, part))
+                    ),
+                )
+                for begin, part in parts
+            ]
+        left = [call for end, call in self.rows[id_] if end > demand.next]
+        digests = [digest_of(self.me, call.data) for call in left]
+        at = [s.committed_at["Availability", digest] for digest in digests]
+        if not all(at):
+            yield Call("Availability", "commit", self.me, (digests,))
+        elif left:
+            yield left[0]
+
+    # -- a worker
+
+    def _works(self, s: State, b: Block) -> Iterator[Call]:
+        view = self._look(s, b)
+        p = view.params
+        if working.stake_wanted(p) > STAKE_THAT_A_WORKER_HAS:
+            return
+        waiting = [r.number for r in view.rounds if r.phase == Phase.JOINING]
+        base = working.base_of(view, waiting[0] if waiting else view.job.started)
+        trained = frozenset(
+            (r.number, slot) for r in view.rounds if r.phase == Phase.TRAINING for slot in r.slots_of(self.me)
+        )
+        me = working.Self(self.me, s.free[self.me], WORKERS.index(self.me), trained=trained, base=base)
+        possible = working.acts(view, me)
+        self.since = working.remember(possible, self.since, b.time)
+        aggregated = p.merge.aggregator != ZERO_ADDRESS
+        for act in working.due(possible, self.since, b.time, working.rank(view, me), aggregated):
+            yield from self._done(s, act)
+
+    def _done(self, s: State, act: Act) -> Iterator[Call]:
+        """The transaction of an act; none for what happens in the machine."""
+        job, r, slot = self.scene.job, act.round, act.slot
+        ro = s.rounds[job, r]
+        claim = claims.claim_id(job, r, ro.attempt, slot)
+
+        def call(*arguments: Any, contract: str = "JobMarket") -> Call:
+            return Call(contract, act.do.value, self.me, (job, *arguments))
+
+        match act.do:
+            case Do.START | Do.SEAL | Do.FINALIZE | Do.RELEASE:
+                yield call(r)
+            case Do.JOIN | Do.LEAVE:
+                yield call(r, slot)
+            case Do.COMMIT:
+                made = ConstantClaim.of_slot(ro.base, self.scene.setting.params.role.zero_carry, r)
+                self.known.held.setdefault(claim, made)
+                yield call(r, slot, claims.commitment(claim, self.me, self._opened(claim)))
+            case Do.REVEAL:
+                yield call(r, slot, self._opened(claim))
+            case Do.ATTEST:
+                mask = sum(
+                    1 << k
+                    for k in range(self.scene.setting.params.role.slots)
+                    if s.claims[claims.claim_id(job, r, ro.attempt, k)].status == ClaimStatus.REVEALED
+                )
+                digest = claims.receipt_hash(s.at.chain_id, s.at.market, job, r, ro.attempt, slot, mask)
+                yield call(r, [Receipt(slot, mask, sign(self.me, digest))])
+            case Do.DRAW:
+                yield call(r, contract="Witnesses")
+            case Do.FREEZE:
+                yield call(r, self._bodies(s, r))
+            case Do.MERGE:
+                yield self._merge(s, r, act.rounds)
+            case Do.BACK:
+                yield call(r, act.rounds)
+            case Do.FINISH:
+                yield call()
+
+    def _opened(self, claim: ClaimId) -> Reveal:
+        made = self.known.held[claim]
+        return Reveal(made.body, Digest(keccak(claim + b"n")), tuple(merkle.proof(made.levels, 1)), "trace", "payload")
+
+    def _bodies(self, s: State, r: int) -> list[Any]:
+        job, ro = self.scene.job, s.rounds[self.scene.job, r]
+        ids = [claims.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
+        return [self.known.held[id_].body for id_ in ids if s.claims[id_].status == ClaimStatus.REVEALED]
+
+    def _merge(self, s: State, r: int, rounds: int) -> Call:
+        job = self.scene.job
+        made = ConstantClaim.of_merge(s.rounds[job, r].merge_in)
+        self.known.held[claims.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)] = made
+        return Call("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
+
+    def _look(self, s: State, b: Block) -> working.JobView:
+        """As worker.reading looks through web3."""
+        job, p = self.scene.job, self.scene.setting.params
+        books = s.jobs[job]
+        own = {id_: c for id_, c in s.claims.items() if c.worker == self.me and s.locks[id_].amount}
+        idle = {id_: c for id_, c in own.items() if not c.open_games}
+        void = {r for _, r in s.rounds if r >= books.started and s.rounds[job, r].phase == Phase.VOID}
+        numbers = {*range(max(books.settled - 1, 0), books.started), *void, *(c.round for c in own.values())}
+        rounds = [self._round(s, b, r, idle) for r in sorted(numbers)]
+        if books.status == JobStatus.VOID:
+            rounds = [replace(r, phase=Phase.VOID) if r.phase < Phase.FINAL else r for r in rounds]
+        return working.JobView(job, p, books, tuple(rounds), b.time, b.number)
+
+    def _round(self, s: State, b: Block, r: int, idle: Mapping[ClaimId, Claim]) -> working.RoundView:
+        job, p = self.scene.job, self.scene.setting.params
+        state = s.rounds[job, r]
+        phase = views.phase(s, b, job, r) if state.phase == Phase.JOINING else state.phase
+        merger, over = ZERO_ADDRESS, False
+        if phase == Phase.MERGING:
+            merger = views.merger_of(s, b, job, r)
+            over = state.turn + (b.time - state.merge_opens) // p.merge.turn_seconds > state.mask.bit_count()
+        ids = [claims.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]
+        held = tuple(replace(s.claims[id_], slot=slot) for slot, id_ in enumerate(ids))
+        merged_by = s.claims[state.merge_claim].worker if phase == Phase.LEAD else ZERO_ADDRESS
+        audit = s.audits.get(claims.audit_id(job, r, state.attempt))
+        slots = {id_: slot for slot, id_ in enumerate(ids)}
+        locks = frozenset(slots.get(id_, MERGE_SLOT) for id_, c in idle.items() if c.round == r)
+        return working.RoundView(r, state, phase, held, merger, over, audit, frozenset(), merged_by, locks)
+
+    # -- the coordinator
+
+    def _coordinates(self, s: State, b: Block) -> Iterator[Call]:
+        job, p = self.scene.job, self.scene.setting.params
+        looked = self._look(s, b)
+        seen = coordinating.JobView(
+            p, s.jobs[job], s.barred[job, self.me],
+            tuple(
+                coordinating.RoundView(
+                    r.number, r.phase, r.state,
+                    tuple((k, Report.DECODED) for k, c in enumerate(r.claims) if c.status == ClaimStatus.REVEALED),
+                    merger=r.merger, turns_over=r.merge_turns_over,
+                    mine=s.claims[r.state.merge_claim].worker == self.me,
+                )
+                for r in looked.rounds
+            ),
+        )  # fmt: skip
+        wallet = (s.free[self.me], s.balances[self.me], s.credits[self.me])
+        for action in coordinating.decide(seen, coordinating.World(self.me, b.time, b.number, *wallet)):
+            match action:
+                case coordinating.Deposit(amount):
+                    yield Call("StakeVault", "deposit", self.me, (amount,))
+                case coordinating.StartRound(r):
+                    yield Call("JobMarket", "startRound", self.me, (job, r))
+                case coordinating.Seal(r):
+                    yield Call("JobMarket", "seal", self.me, (job, r))
+                case coordinating.Freeze(r):
+                    yield Call("JobMarket", "freeze", self.me, (job, r, self._bodies(s, r)))
+                case coordinating.Merge(r, rounds):
+                    yield self._merge(s, r, rounds)
+                case coordinating.Back(r, rounds, _):
+                    yield Call("JobMarket", "back", self.me, (job, r, rounds))
+                case coordinating.Finalize(r):
+                    yield Call("JobMarket", "finalize", self.me, (job, r))
+                case coordinating.Release(r):
+                    yield Call("JobMarket", "release", self.me, (job, r))
+                case coordinating.Finish():
+                    yield Call("JobMarket", "finish", self.me, (job,))
+
+    # -- a verifier
+
+    def _verifies(self, s: State, b: Block) -> Iterator[Call]:
+        """Every wrong claim that it has not challenged yet, the one whose window ends first before the others."""
+        p = self.scene.setting.params
+        found = [
+            verifying.Candidate(
+                _record(id_, c), Seconds(c.claimed_at + p.windows.challenge_seconds), views.live(s, id_)
+            )
+            for id_, c in s.claims.items()
+            if c.claimed_at and id_ in self.known.held
+        ]
+        right = {id_ for id_ in s.claims if id_ in self.known.held and not self.known.held[id_].wrong_from}
+        games = [(id_, g) for id_, g in s.games.items()]
+        mine = {g.claim for id_, g in games if id_ == game.game_id(g.claim, self.me, 0)}
+        chosen = verifying.next_claim(found, right | mine, {}, b.time)
+        if chosen is None or not views.window_open(s, b, chosen.record.id):
+            return
+        bond = views.bond_of(s, self.scene.job)
+        if (lacking := verifying.deposit_due(s.free[self.me], bond)) > 0:
+            yield Call("StakeVault", "deposit", self.me, (lacking,))
+        claim = chosen.record.id
+        made = self.known.held[claim]
+        opening = self._opening(s, claim, made)
+        if opening is not None:
+            yield self.known._moved(opening, GameId(Digest(bytes(32))), self.me)
+
+    def _opening(self, s: State, claim: ClaimId, made: ConstantClaim) -> moves.Open | None:
+        c = s.claims[claim]
+        facts = views.facts_of(s, claim, 1), views.facts_of(s, claim, c.transitions)
+        known = game.Claim(
+            claim, c.worker, c.transitions, made.body, facts[0].state_zero, facts[0].program, facts[1].program,
+            facts[0].seed, facts[0].round, facts[0].slot, facts[0].dataset_root, facts[0].dataset_rows,
+            facts[0].row_length, Seconds(0), Seconds(0), views.bond_of(s, c.job),
+        )  # fmt: skip
+        return honest.opening(known, made.truth, made.trace, 0)
+
+    # -- a witness
+
+    def _witnesses(self, s: State, b: Block) -> Iterator[Call]:
+        job, p = self.scene.job, self.scene.setting.params
+        bottom = self.known.bottoms.setdefault(self.me, Digest(keccak(self.me.encode())))
+        enrolled = s.enrolled[job, self.me]
+        if p.role.witnesses and s.jobs[job].status == JobStatus.ACTIVE and enrolled.standing == Standing.NONE:
+            yield Call("Witnesses", "enrol", self.me, (job, draws.chained(bottom, LINKS)))
+        if s.jobs[job].status == JobStatus.DONE and enrolled.standing == Standing.LISTED:
+            yield Call("Witnesses", "retire", self.me, (job,))
+        for (audit, i), duty in s.duties.items():
+            if duty.account != self.me:
+                continue
+            a = s.audits[audit]
+            claim = claims.claim_id(a.job, a.round, a.attempt, duty.slot)
+            said = due(SimpleNamespace(state=a), duty, self._decided(s, audit, claim), b.time)  # type: ignore[arg-type]
+            if said in (Due.LOOK, Due.SPEAK):
+                yield self._word(audit, i, duty, a.beacon, claim, reveals=said == Due.SPEAK)
+            elif said == Due.SETTLE and b.time >= self.rests.get((audit, i), 0):
+                # What the contract refuses while a game goes on is tried again later.
+                self.rests[audit, i] = b.time + REST_BLOCKS * max(1, int(self.scene.setting.chain.inclusion))
+                yield Call("Witnesses", "settle", self.me, (audit, i))
+
+    def _decided(self, s: State, audit: AuditId, claim: ClaimId) -> bool:
+        a = s.audits[audit]
+        ro = s.rounds[a.job, a.round]
+        over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.FAILED, Phase.VOID)
+        return over or ro.attempt != a.attempt or s.claims[claim].status == ClaimStatus.CONVICTED
+
+    def _word(self, audit: AuditId, i: int, duty: Duty, beacon: Digest, claim: ClaimId, *, reveals: bool) -> Call:
+        made = self.known.held[claim]
+        preimage = draws.chained(self.known.bottoms[self.me], LINKS - duty.serial)
+        t = draws.step_of(preimage, beacon, i, made.transitions)
+        seen, salt = made.truth.trace, Digest(keccak(audit + b"salt"))
+        agrees = seen[:t] == made.trace[:t]
+        if not reveals:
+            bound = draws.commitment(claim, self.me, seen[t - 1], preimage, salt)
+            return Call("Witnesses", "commit", self.me, (audit, i, bound))
+        proof = tuple(merkle.proof(made.levels, t - 1))
+        return Call(
+            "Witnesses", "reveal", self.me, (audit, i, Word(preimage, seen[t - 1], salt, agrees, made.body, proof))
+        )
+
+
+STAKE_THAT_A_WORKER_HAS = 10**8
+"""It refuses jobs that may ask for more (worker/service.py)."""
+REST_BLOCKS = 20
+
+
+def _record(id_: ClaimId, c: Claim) -> Any:
+    """As much of a ClaimRecord as the decision reads."""
+    return SimpleNamespace(id=id_, round=c.round, slot=c.slot)
+
+
+def _with_data(call: Call) -> Call:
+    from lockstep.chain.memory import abi
+
+    return replace(call, data=abi.data_of(call))

@@ -1,0 +1,227 @@
+"""What must hold, whatever a coalition does. What is not promised is in docs/threat-model.md, "Not defended against".
+
+(a) nobody honest ends below its all-honest run: who kept to the programs ends with what it had, and with the price of
+    every claim and merge that was accepted, if the job is not void; an honest requester has lost the pay of what it got
+(b) no coalition ends above its own: it gains at most the pay of what it committed to; of a void job that is its own
+    requester's, what no work has earned of the deposit goes to the prover and is burned
+(c) a claim that is no longer live never lives again
+(d) a stake falls only by proof, equivocation or an owed move missed
+(e) `finish` leaves nothing live
+(f) every lock ends, in a time that the job's windows bound
+(g) money is conserved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lockstep.protocol.economics import PROVER_PERCENT
+from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market import views
+from lockstep.protocol.market.calls import Call, Event
+from lockstep.protocol.market.types import BURN
+from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
+from tests.search.scene import ACCOUNTS, REQUESTER, Scene
+from tests.support.wander import Wanderer
+
+SLASHES = frozenset(
+    {
+        "proveOp",
+        "proveAlias",
+        "provePadding",
+        "equivocate",
+        "resolve",
+        "seal",
+        "freeze",
+        "finalize",
+        "settle",
+        "reveal",
+        "answer",
+        "answerRow",
+    }
+)
+"""Calls in which a stake or a bond may fall: a proof or two signatures; a clock, a seat or a word that ran out."""
+SLASHED = frozenset({"Slashed", "BondTaken"})
+STEPS_OF_A_CLOCK = 4
+"""A clock's steps, as JobRules bounds them: a game that is open lengthens the next by a quarter of a clock at most."""
+
+
+class Violation(AssertionError):
+    """A rule that a history broke."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(f"({rule}) {message}")
+        self.rule = rule
+
+
+@dataclass
+class Watch:
+    """What is checked as a history goes on, and at its end."""
+
+    scene: Scene
+    known: Wanderer
+    dead: set[ClaimId] = field(default_factory=set)
+    seen: set[ClaimId] = field(default_factory=set)
+    begun: dict[Address, int] = field(default_factory=dict)
+    earned: dict[ClaimId, int] = field(default_factory=dict)
+    """What an accepted claim must be paid."""
+    committed: dict[Address, int] = field(default_factory=dict)
+    """The most that an account may earn."""
+    late: dict[tuple[int, int], set[ClaimId]] = field(default_factory=dict)
+    """Seats that were taken in the second half of a join window, by (round, attempt)."""
+    supply: int = 0
+    games: int = 0
+
+    def __post_init__(self) -> None:
+        s = self.scene
+        self.begun = {account: s.wealth(account) for account in ACCOUNTS}
+        p = s.setting.params
+        # Escrow and deposit are the requester's until they are spent.
+        self.begun[REQUESTER] += p.escrow + p.deposit
+        self.supply = s.state.total_supply
+        s.listeners.append(self.heard)
+
+    # -- as it goes on
+
+    def heard(self, call: Call, events: Sequence[Event]) -> None:
+        """(a), (b), (d): what each call did."""
+        scene, p = self.scene, self.scene.setting.params
+        for event in events:
+            if event.name in SLASHED and call.function not in SLASHES:
+                raise Violation("d", f"{event} in a call of {call.function}")
+        s = scene.state
+        if call.contract == "DisputeGame" and call.function == "open":
+            self.games += 1
+        if (call.contract, call.function) == ("JobMarket", "commit"):
+            self.committed[call.sender] = self.committed.get(call.sender, 0) + p.role.slot_price
+        if (call.contract, call.function) == ("JobMarket", "merge"):
+            self.committed[call.sender] = self.committed.get(call.sender, 0) + p.merge.price
+            _, r, *_ = call.arguments
+            self.earned[s.rounds[scene.job, r].merge_claim] = p.merge.price
+        if (call.contract, call.function) == ("JobMarket", "freeze"):
+            job, r, _ = call.arguments
+            self._frozen(job, r)
+        if (call.contract, call.function) == ("JobMarket", "seal"):
+            _, r = call.arguments
+            ro = s.rounds[scene.job, r]
+            left = [id_ for id_ in self.late.get((r, ro.attempt), ()) if s.claims[id_].worker == ZERO_ADDRESS]
+            if ro.phase == Phase.FAILED and left:
+                raise Violation("a", f"round {r} failed for {len(left)} seats that were left when it was too late")
+        for event in events:
+            if event.name == "Convicted" and event.contract == "JobMarket":
+                claim, worker = event.values[0], event.values[4]
+                self.earned.pop(claim, None)
+                made = self.known.held.get(claim)
+                if worker in scene.setting.honest:
+                    raise Violation("a", f"{worker} is honest and was convicted in {call.function}")
+                if call.function in ("proveOp", "proveAlias", "provePadding") and made and not made.wrong_from:
+                    raise Violation("d", f"a right claim fell by {call.function}")
+
+    def _frozen(self, job: bytes, r: int) -> None:
+        s, p = self.scene.state, self.scene.setting.params
+        ro = s.rounds[job, r]  # type: ignore[index]
+        if ro.phase != Phase.MERGING:
+            return
+        for id_, c in s.claims.items():
+            if (c.round, c.attempt) == (r, ro.attempt) and c.status == ClaimStatus.ACCEPTED and c.slot != MERGE_SLOT:
+                self.earned[id_] = p.role.slot_price
+
+    def look(self) -> None:
+        """(c), (g), and who finds no seat: after each block."""
+        s, scene = self.scene.state, self.scene
+        for id_ in self.dead:
+            if views.live(s, id_):
+                raise Violation("c", f"claim {id_.hex()[:8]} lives again")
+        for id_, c in s.claims.items():
+            if c.claimed_at and id_ not in self.dead and not views.live(s, id_):
+                self.dead.add(id_)
+        if s.owed > s.balances[s.at.vault]:
+            raise Violation("g", f"the vault owes {s.owed} and has {s.balances[s.at.vault]}")
+        if s.jobs[scene.job].status == JobStatus.DONE:
+            # What a failed round's game argues about stands until that is over; of a void job nothing does.
+            argued = not views.is_voided(s.jobs[scene.job])
+            alive = [id_ for id_ in s.claims if views.live(s, id_) and not (argued and s.claims[id_].open_games)]
+            if alive:
+                raise Violation("e", f"the job is done and {len(alive)} claims live")
+
+    def seats(self) -> None:
+        """Before each block: who holds a seat when half of the window is over has taken it from others."""
+        scene, s = self.scene, self.scene.state
+        for r in range(s.jobs[scene.job].started):
+            ro = s.rounds[scene.job, r]
+            half = ro.join_ends - scene.setting.params.windows.join_seconds // 2
+            if views.phase(s, scene.block, scene.job, r) != Phase.JOINING or scene.block.time < half:
+                continue
+            held = [id_ for id_, c in s.claims.items() if (c.round, c.attempt) == (r, ro.attempt) and not c.is_merge]
+            self.late.setdefault((r, ro.attempt), set()).update(held)
+
+    # -- at the end
+
+    def bound(self) -> int:
+        """Seconds after the last act of the coalition within which every lock must be gone."""
+        p = self.scene.setting.params
+        windows = p.windows.join_seconds + p.role.train_seconds + p.role.reveal_seconds + p.role.attest_seconds
+        windows += (p.role.slots + 3) * p.merge.turn_seconds + p.windows.challenge_seconds + 3 * p.windows.audit_seconds
+        rounds = p.schedule.rounds + p.schedule.max_fail + 2
+        clock = min(int(p.windows.clock_seconds), 600)
+        games = 4 * clock + self.games * (clock // STEPS_OF_A_CLOCK + 1)
+        return (
+            2 * rounds * windows
+            + games
+            + 2 * int(p.windows.answer_seconds)
+            + 200 * int(self.scene.setting.chain.inclusion)
+        )
+
+    def end(self) -> None:
+        """(a), (b), (f): when nothing goes on any more."""
+        s, scene = self.scene.state, self.scene
+        setting = scene.setting
+        left = [lock for lock in s.locks.values() if lock.amount]
+        if left or s.jobs[scene.job].status != JobStatus.DONE:
+            raise Violation(
+                "f", f"after {self.bound()} s {len(left)} locks are left, the job is {s.jobs[scene.job].status.name}"
+            )
+        void = views.is_voided(s.jobs[scene.job])
+        for account in setting.honest:
+            due = self._due(account, void=void)
+            if scene.wealth(account) < due:
+                raise Violation("a", f"{account} ends with {scene.wealth(account) - due} of what it is due")
+        self._coalition(void=void)
+        given = s.balances[s.at.vault] - s.owed
+        elsewhere = sum(n for holder, n in s.balances.items() if holder not in ACCOUNTS and holder != s.at.vault)
+        total = sum(map(scene.wealth, ACCOUNTS)) + s.credits[BURN] + elsewhere + given + s.total_escrow
+        if total != self.supply:
+            raise Violation("g", f"{self.supply - total} tokens are nobody's")
+
+    def _due(self, account: Address, *, void: bool) -> int:
+        """The least that an honest account ends with."""
+        s, p = self.scene.state, self.scene.setting.params
+        due = self.begun[account]
+        if not void:
+            due += sum(pay for id_, pay in self.earned.items() if s.claims[id_].worker == account)
+        if account == REQUESTER:
+            # What it was there to spend: the pay of every round that may come, with its witnesses.
+            due -= s.jobs[self.scene.job].paid
+            if void and not self.scene.setting.row_known:
+                # Its own doing: a dataset that nobody holds.
+                due -= p.deposit
+        return due
+
+    def _coalition(self, *, void: bool) -> None:
+        """Together, they gain at most the pay of their work; a requester among them has paid for its own."""
+        s, scene, p = self.scene.state, self.scene, self.scene.setting.params
+        members = scene.setting.coalition
+        gain = sum(scene.wealth(account) - self.begun[account] for account in members)
+        fees = p.role.witness_fee * sum(1 for d in s.duties.values() if d.account in members)
+        most = sum(self.committed.get(account, 0) for account in members) + fees
+        if REQUESTER in members:
+            # What it pays itself is no gain.
+            most = 0
+            if void:
+                work = sum(self.committed.values())
+                most = -(max(0, p.deposit - work) * (100 - PROVER_PERCENT) // 100)
+        if void and REQUESTER not in members:
+            most += p.deposit
+        if gain > most:
+            raise Violation("b", f"the coalition gains {gain}, at most {most}")

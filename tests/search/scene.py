@@ -1,0 +1,197 @@
+"""One history's world: parties, a job, blocks of uneven spacing, and everything that was done.
+
+The contracts are the twin's. Signatures are names: the search signs for whom it plays and for nobody else, so that a
+history costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol import economics, job_rules, merkle
+from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS, JobParams
+from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
+from lockstep.protocol.market.state import Deployment, State
+from lockstep.protocol.program import I32
+from lockstep.protocol.reverts import Reverted
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.transition import execute
+from lockstep.protocol.types import Address, Digest, JobId, Seconds
+from tests.params import job_params
+from tests.support import constant
+
+REQUESTER, AGGREGATOR, *WORKERS, VERIFIER, WITNESS, STRANGER = (
+    Address(f"0x{number:040x}") for number in range(0xA0, 0xA9)
+)
+ACCOUNTS = (REQUESTER, AGGREGATOR, *WORKERS, VERIFIER, WITNESS, STRANGER)
+TOKEN, VAULT, MARKET, GAME, VALIDATOR, WITNESSES, AVAILABILITY = (
+    Address(f"0x{number:040x}") for number in range(0xC0, 0xC7)
+)
+FUNDS, STAKE = 10**9, 10**8
+UNBOND = Seconds(400 * 86_400)
+"""Above every window and clock that the search draws."""
+START = Seconds(1_700_000_000)
+
+
+def sign(account: Address, digest: bytes) -> bytes:
+    """What stands for a signature."""
+    return bytes.fromhex(account[2:]) + bytes(12) + keccak(digest + account.encode()) + b"\x1b"
+
+
+def recover(digest: bytes, signature: bytes) -> Address:
+    """Whose it is."""
+    account = Address("0x" + signature[:20].hex())
+    return account if account in ACCOUNTS and sign(account, digest) == signature else ZERO_ADDRESS
+
+
+class Hashes(Mapping[int, bytes]):
+    """Of every block: what the seed says."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __getitem__(self, number: int) -> bytes:
+        return keccak(f"block {self._seed} {number}".encode())
+
+    def __iter__(self) -> Iterator[int]:
+        raise TypeError("without end")
+
+    def __len__(self) -> int:
+        raise TypeError("without end")
+
+
+@cache
+def row_of(length: int) -> tuple[bytes, Digest]:
+    """The dataset's one row, and its root."""
+    data = np.full(length, constant.ROW, np.uint32).tobytes()
+    return data, Digest(merkle.tensor_root(I32, (1, length), data))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a history is about."""
+
+    seed: int
+    chain: ChainTimes
+    params: JobParams
+    honest: frozenset[Address]
+    """Those that programs play; the others are one coalition."""
+    row_known: bool
+    """Whether anybody honest has the dataset."""
+    mood: str
+    """What the coalition is bent on."""
+    steady: bool
+    """Whether every block takes as long as the deployment says; else less."""
+
+    @property
+    def coalition(self) -> tuple[Address, ...]:
+        """Everybody else."""
+        return tuple(account for account in ACCOUNTS if account not in self.honest)
+
+
+MOODS = ("anything", "lies", "false challenges", "own games", "squatting", "own merge", "voiding", "silence")
+
+
+def setting_of(seed: int) -> Setting:
+    """Drawn from the seed: values from the middle and from the corners of what JobRules let pass."""
+    d = random.Random(seed)
+    chain = ChainTimes(Seconds(d.choice((1, 12))), Seconds(0))
+    honest = {a for a in (AGGREGATOR, *WORKERS, WITNESS) if d.random() < 0.5} | {VERIFIER}
+    honest |= {REQUESTER} if d.random() < 0.4 else set()
+    mood = d.choice(MOODS)
+    # Who asks for a training honestly holds its dataset.
+    row_known = REQUESTER in honest or d.random() < 0.5
+    return Setting(seed, chain, params_of(d, chain), frozenset(honest), row_known, mood, d.random() < 0.5)
+
+
+def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
+    """A job of the constant Programs."""
+    slots = d.choice((1, 2, 3))
+    row_length = d.choice((1, 1, 1, 40_000))
+    witnesses = d.choice((0, 0, 1, 2))
+    least = max(1, int(chain.inclusion))
+    # As short as the rules allow, or comfortable.
+    clock = d.choice((int(chain.clock_floor), int(chain.clock_floor), 600))
+    most = clock // job_rules.CLOCK_STEPS if job_rules.CLOCK_STEPS else int(job_rules.MAX_WINDOW)
+    step = d.choice((most, most, max(1, most // 3)))
+    answer = max(least, int(job_rules.answer_floor(row_length, chain.inclusion)))
+    windows = dict.fromkeys(("reveal_seconds", "attest_seconds", "audit_seconds", "turn_seconds"), 20 * least)
+    slot_stake = 1_013
+    merge_stake = d.choice((1_019, min(job_rules.MERGE_SLOTS * slot_stake, 10**15)))
+    return job_params(
+        profile=1, opset=1, spec_digest=keccak(b"spec"), step_program=constant.step_program().root,
+        encode_program=constant.encode_program().root, merge_program=constant.merge_program().root,
+        genesis_shared=constant.root_of(1), genesis_outer=constant.root_of(2), shared_depth=0, payload_depth=0,
+        zero_carry=constant.root_of(constant.CARRY), zero_payload=keccak(b"zero payload"), carry=0,
+        dataset_root=row_of(row_length)[1], dataset_rows=1, row_length=row_length, inner_steps=1,
+        rounds=d.choice((1, 2, 3, 4)), slots=slots, min_slots=d.randint(1, slots), max_lead=d.choice((1, 2, 3)),
+        max_fail=d.choice((0, 1, 2)), join_seconds=20 * least, train_seconds=20 * least,
+        challenge_seconds=200 * least, clock_seconds=clock, step_seconds=step, slot_price=101, merge_price=57,
+        slot_stake=slot_stake, merge_stake=merge_stake, bond=153, witnesses=witnesses, gas_price=NOTHING,
+        witness_fee=11 if witnesses else 0, witness_stake=economics.witness_floor(11) if witnesses else 0,  # type: ignore[arg-type]
+        answer_seconds=answer, fee_cap=10**9, aggregator=d.choice((AGGREGATOR, AGGREGATOR, ZERO_ADDRESS)), **windows,
+    )  # fmt: skip
+
+
+@dataclass
+class Scene:
+    """The chain of one history, and what everybody can know."""
+
+    setting: Setting
+    state: State = field(init=False)
+    block: Block = field(init=False)
+    job: JobId = field(init=False)
+    calls: int = 0
+    listeners: list[Callable[[Call, Sequence[Event]], None]] = field(default_factory=list)
+    trail: list[tuple[Block, Call, str]] = field(default_factory=list)
+    """Every call, and the rule that it broke."""
+
+    def __post_init__(self) -> None:
+        s = self.setting
+        at = Deployment(
+            31_337, TOKEN, VAULT, MARKET, GAME, VALIDATOR, WITNESSES, AVAILABILITY, UNBOND, chain=s.chain,
+            recover=recover, arbiter=ReferenceArbiter(),
+        )  # fmt: skip
+        self.state = State.empty(at)
+        self.block = Block(1_000, START, Hashes(s.seed), 10**9)
+        for account in ACCOUNTS:
+            self.do(Call("TestToken", "mint", account, (account, FUNDS)))
+            self.do(Call("TestToken", "approve", account, (VAULT, MAX_UINT)))
+            self.do(Call("StakeVault", "deposit", account, (STAKE,)))
+        error, job = self.do(Call("JobMarket", "create", REQUESTER, (s.params, 1, s.params.escrow)))
+        if error:
+            raise AssertionError(f"the job is refused: {error}")
+        self.job = job
+        self.trail.clear()
+
+    def do(self, call: Call) -> tuple[str, Any]:
+        """One transaction in the present block: (the rule that it breaks, what it returns)."""
+        self.calls += 1
+        try:
+            self.state, events, returned = execute(self.state, self.block, call)
+        except Reverted as broken:
+            self.trail.append((self.block, call, broken.rule))
+            return broken.rule, None
+        self.trail.append((self.block, call, ""))
+        for listener in self.listeners:
+            listener(call, events)
+        return "", returned
+
+    def pass_time(self, seconds: int) -> None:
+        """The next block."""
+        now = Seconds(self.block.time + seconds)
+        self.block = replace(self.block, number=self.block.number + 1, time=now)
+
+    def wealth(self, account: Address) -> int:
+        """Everything that is the account's, stakes and bonds included."""
+        s = self.state
+        locked = sum(lock.amount for lock in s.locks.values() if lock.account == account)
+        return s.balances[account] + s.free[account] + s.credits[account] + s.unbonding[account].amount + locked
