@@ -8,6 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 # Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain.
 JOBS ?= 2
 FUZZ_SECONDS ?= 60
+HISTORIES ?= 1000
+SEARCH_SEED ?= 0
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 BIN := .venv/bin
 STAMP := out/stamps
@@ -115,6 +117,10 @@ test-slow: setup ## the tests that take minutes
 .PHONY: test-faults
 test-faults: setup ## markets whose processes are killed, cut off, and short of disk, on twenty schedules: half an hour
 	$(BIN)/pytest -n $(JOBS) -s -m faults $(PYTEST_ARGS)
+
+.PHONY: search
+search: setup ## coalitions against the honest programs' decisions, on the twin, until each fix of the audit is missed
+	@$(BIN)/python -m tests.search --histories $(HISTORIES) --seed $(SEARCH_SEED)
 
 .PHONY: test-size
 test-size: setup ## markets of models of real size, one after the other: 20 GB of memory, many minutes

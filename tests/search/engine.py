@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from lockstep.protocol import moves
-from lockstep.protocol.jobs import JobStatus, Phase
+from lockstep.protocol import claims, merkle, moves
+from lockstep.protocol.jobs import Body, JobStatus, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.calls import Call
 from lockstep.protocol.market.types import DutyStatus, Standing, Status
+from lockstep.protocol.types import TraceRoot
 from tests.search.coalition import Coalition, deadlines
 from tests.search.honest import Machine, Party
 from tests.search.rules import Violation, Watch
-from tests.search.scene import ACCOUNTS, Scene, Setting, sign
+from tests.search.scene import ACCOUNTS, JobRefused, Scene, Setting, sign
+from tests.support.constant import ConstantClaim, Lie
 from tests.support.wander import Wanderer
 
 BLOCKS = 140
@@ -57,10 +59,14 @@ class NamedWanderer(Wanderer):
 def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machine | None = None) -> Played:
     """One history, from its seed or from a script."""
     dice = random.Random(setting.seed + 1)
-    scene = Scene(setting)
+    try:
+        scene = Scene(setting)
+    except JobRefused:
+        return Played(setting, list(script or ()), 0)
     # What anybody publishes is known to everybody; only the coalition acts at random.
     known = NamedWanderer(dice, dict.fromkeys(setting.coalition, None))  # type: ignore[arg-type]
     scene.listeners.append(lambda call, events: known.learn(events))
+    scene.listeners.append(lambda call, events: _publish(scene, known, call))
     model = machine or Machine()
     parties = [
         Party(me, scene, known, Machine(model.forgets, model.in_line)) for me in ACCOUNTS if me in setting.honest
@@ -76,7 +82,7 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
                 for call in coalition.calls(scene.state, scene.block):
                     (beat.before if dice.random() < 0.5 else beat.after).append(call)
             else:
-                beat = script[at]
+                beat = replace(script[at], seconds=_fair(scene, parties, script[at].seconds, busy=bool(said)))
             played.script.append(beat)
             watch.seats()
             scene.pass_time(beat.seconds)
@@ -91,6 +97,23 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
         played.violation = violation
     played.calls = scene.calls
     return played
+
+
+def _publish(scene: Scene, known: Wanderer, call: Call) -> None:
+    """What a reveal or a merge says, everybody can compute again: which of the claims that can be made it is."""
+    if call.contract != "JobMarket" or call.function not in ("reveal", "merge"):
+        return
+    job, r, *said = call.arguments
+    ro, p = scene.state.rounds[job, r], scene.setting.params
+    if call.function == "reveal":
+        claim, body = claims.claim_id(job, r, ro.attempt, said[0]), said[1].body
+        made = (ConstantClaim.of_slot(ro.base, p.role.zero_carry, r * p.role.inner_steps, lie) for lie in Lie)
+    else:
+        claim, body = ro.merge_claim, Body(TraceRoot(merkle.leaf(merkle.node(said[0], said[1]))), said[0], said[1])
+        made = (ConstantClaim.of_merge(ro.merge_in, lie) for lie in Lie)
+    found = next((one for one in made if one.body == body), None)
+    if found is not None:
+        known.held[claim] = found
 
 
 def _ahead(scene: Scene, parties: Sequence[Party]) -> list[int]:
@@ -108,6 +131,14 @@ def _seconds(scene: Scene, parties: Sequence[Party], dice: random.Random, *, bus
             return max(1, min(ahead) + dice.choice((-inclusion, -1, 0, 0, 1, inclusion - 1)))
     # The chain keeps what the deployment says of it.
     return inclusion if scene.setting.steady else dice.randint(1, inclusion)
+
+
+def _fair(scene: Scene, parties: Sequence[Party], seconds: int, *, busy: bool) -> int:
+    """No longer than a chain that keeps its promise lets who is honest wait."""
+    inclusion = max(1, int(scene.setting.chain.inclusion))
+    if busy:
+        return min(seconds, inclusion)
+    return min(seconds, max(1, min(_ahead(scene, parties), default=seconds) + inclusion - 1))
 
 
 def _is_over(scene: Scene) -> bool:
@@ -142,9 +173,9 @@ def _anybodys(scene: Scene) -> list[Call]:
     for id_, g in s.games.items():
         if g.phase != moves.Phase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
             found.append(Call("DisputeGame", "resolve", me, (id_,)))
-    for id_, demand in s.demands.items():
+    for asked, demand in s.demands.items():
         if demand.status == Status.OPEN and b.time > demand.deadline:
-            late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (id_,))
+            late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))
             found.append(Call("Availability", late[0], me, late[1]))
     for of, r in s.rounds:
         match views.phase(s, b, of, r):

@@ -12,10 +12,10 @@ from unittest import mock
 
 from lockstep.protocol import game, job_rules, transition
 from lockstep.protocol.job_rules import ChainTimes
-from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, JobId, JobStatus, Phase, Round
+from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, JobStatus, Phase, Round
 from lockstep.protocol.market import rounds, vault, verdicts, views
 from lockstep.protocol.market.state import Draft
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from tests.search import honest
 from tests.search.honest import Machine
 

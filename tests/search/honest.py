@@ -22,7 +22,7 @@ from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Duty, Standing, Status, Word
 from lockstep.protocol.receipts import Report
 from lockstep.protocol.statement import keccak
-from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds
+from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds, Wei
 from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
 from tests.support.constant import ConstantClaim
 from tests.support.wander import LINKS, Wanderer
@@ -100,7 +100,9 @@ class Party:
                 yield Call("DisputeGame", "resolve", self.me, (id_,))
             elif (g.defender if g.defender_moves else g.challenger) == self.me:
                 mine[id_] = g
-        step = self.scene.setting.params.windows.step_seconds
+        windows = self.scene.setting.params.windows
+        # Its pace is what the shortest clock asks for; a job may allow more.
+        step = min(windows.step_seconds, windows.clock_seconds // 4)
         own = {id_: g for id_, g in mine.items() if g.defender == self.me}
         ready = {*self.machine.ready(own, step, b.time), *(id_ for id_ in mine if id_ not in own)}
         for id_, g in mine.items():
@@ -161,7 +163,7 @@ class Party:
         trained = frozenset(
             (r.number, slot) for r in view.rounds if r.phase == Phase.TRAINING for slot in r.slots_of(self.me)
         )
-        me = working.Self(self.me, s.free[self.me], WORKERS.index(self.me), trained=trained, base=base)
+        me = working.Self(self.me, Wei(s.free[self.me]), WORKERS.index(self.me), trained=trained, base=base)
         possible = working.acts(view, me)
         self.since = working.remember(possible, self.since, b.time)
         aggregated = p.merge.aggregator != ZERO_ADDRESS
@@ -268,7 +270,7 @@ class Party:
                 for r in looked.rounds
             ),
         )  # fmt: skip
-        wallet = (s.free[self.me], s.balances[self.me], s.credits[self.me])
+        wallet = (Wei(s.free[self.me]), Wei(s.balances[self.me]), Wei(s.credits[self.me]))
         for action in coordinating.decide(seen, coordinating.World(self.me, b.time, b.number, *wallet)):
             match action:
                 case coordinating.Deposit(amount):
@@ -309,7 +311,7 @@ class Party:
         if chosen is None or not views.window_open(s, b, chosen.record.id):
             return
         bond = views.bond_of(s, self.scene.job)
-        if (lacking := verifying.deposit_due(s.free[self.me], bond)) > 0:
+        if (lacking := verifying.deposit_due(Wei(s.free[self.me]), bond)) > 0:
             yield Call("StakeVault", "deposit", self.me, (lacking,))
         claim = chosen.record.id
         made = self.known.held[claim]

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -52,7 +53,8 @@ class Violation(AssertionError):
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(f"({rule}) {message}")
-        self.rule = rule
+        self.kind = re.sub(r"0x[0-9a-f]+|[0-9]+", "#", str(self))
+        """The same for the same hurt of somebody else."""
 
 
 @dataclass

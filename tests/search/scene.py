@@ -141,6 +141,10 @@ def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
     )  # fmt: skip
 
 
+class JobRefused(Exception):
+    """JobRules takes no such job."""
+
+
 @dataclass
 class Scene:
     """The chain of one history, and what everybody can know."""
@@ -168,7 +172,7 @@ class Scene:
             self.do(Call("StakeVault", "deposit", account, (STAKE,)))
         error, job = self.do(Call("JobMarket", "create", REQUESTER, (s.params, 1, s.params.escrow)))
         if error:
-            raise AssertionError(f"the job is refused: {error}")
+            raise JobRefused(error)
         self.job = job
         self.trail.clear()
 

@@ -23,7 +23,7 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.calls import Block, Call, Event
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, Digest, Seconds
@@ -85,7 +85,7 @@ class Replay:
             found = self.w3.eth.get_block(number, full_transactions=True)
             block = Block(number, Seconds(found["timestamp"]), self._hashes, found.get("baseFeePerGas", 0))
             for transaction in found["transactions"]:
-                if transaction["to"] in self._names:  # type: ignore[index, typeddict-item]
+                if transaction["to"] in self._names:  # type: ignore[call-overload]
                     self._replay(block, transaction)
         for what, said, mine in self._stored(last):
             if plain(said) != plain(mine):
@@ -101,7 +101,7 @@ class Replay:
         name = f"{contract}.{call.function}"
         self.calls[name] += 1
         said = "" if receipt["status"] else self._revert(transaction["hash"])
-        mine, events = "", ()
+        mine, events = "", tuple[Event, ...]()
         try:
             self.state, events, _ = execute(self.state, block, call)
         except LockstepError as error:

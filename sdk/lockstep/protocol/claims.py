@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from lockstep.protocol.jobs import Body, Claim, JobParams, Reveal, word
@@ -11,6 +12,9 @@ from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Se
 
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 """Of secp256k1, rounded down: of the two signatures s and -s, OpenZeppelin's ECDSA takes the lower."""
+
+REMEMBERED_IDS = 1 << 14
+"""Ids are asked for again at every look."""
 
 
 def spec_hash(params: JobParams) -> Digest:
@@ -23,6 +27,7 @@ def job_id(chain_id: int, market: Address, requester: Address, nonce: int, param
     return JobId(keccak(word(chain_id) + word(market) + word(requester) + word(nonce) + spec_hash(params)))
 
 
+@lru_cache(REMEMBERED_IDS)
 def claim_id(job: JobId, r: int, attempt: int, slot: int) -> ClaimId:
     """keccak(abi.encode(JobId, round, attempt, slot)); a merge's slot is MERGE_SLOT."""
     return ClaimId(keccak(job + word(r) + word(attempt) + word(slot)))
@@ -75,6 +80,7 @@ def domain(chain_id: int, market: Address) -> dict[str, Any]:
     return {"name": "Lockstep", "version": "1", "chainId": chain_id, "verifyingContract": market}
 
 
+@lru_cache(REMEMBERED_IDS)
 def audit_id(job: JobId, r: int, attempt: int) -> AuditId:
     """keccak(abi.encode(JobId, round, attempt))."""
     return AuditId(keccak(job + word(r) + word(attempt)))

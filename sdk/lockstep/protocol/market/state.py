@@ -53,7 +53,7 @@ class Table(Generic[K, V]):
         return self[key] != self.zero
 
     def __iter__(self) -> Iterator[K]:
-        return (key for key in {**self._old, **self._new} if key in self)
+        return (key for key, _ in self.items())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -68,11 +68,20 @@ class Table(Generic[K, V]):
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Every entry that is not zero."""
-        return ((key, self[key]) for key in self)
+        new = self._new
+        # A fold has left no zeros behind.
+        for key, value in self._old.items():
+            if key not in new:
+                yield key, value
+            elif (latest := new[key]) != self.zero:
+                yield key, latest
+        for key, value in new.items():
+            if key not in self._old and value != self.zero:
+                yield key, value
 
     def values(self) -> Iterator[V]:
         """Every value that is not zero."""
-        return (self[key] for key in self)
+        return (value for _, value in self.items())
 
     def with_(self, changes: dict[K, V]) -> Table[K, V]:
         """The table after `changes`; the zero deletes an entry."""
