@@ -5,8 +5,13 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-# Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain.
-JOBS ?= 2
+# Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain. Tests wait for processes
+# and clocks nearly half of their time: twice as many as a small machine's cores.
+JOBS ?= 4
+# Of tests that take minutes, and of those that count: they wait for nothing.
+SLOW_JOBS ?= 2
+# make test COVERAGE=1 counts lines and branches, which takes as long again.
+COVERAGE ?=
 FUZZ_SECONDS ?= 60
 HISTORIES ?= 1000
 SEARCH_SEED ?= 0
@@ -106,13 +111,13 @@ lint: setup ## style, types, who may import whom
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
 
 .PHONY: test
-test: setup $(STAMP)/brownie ## every test but the slow ones: Python with branch coverage, brownie, forge
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow" --cov --cov-report=term $(PYTEST_ARGS)
+test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-contracts test-forge
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "slow and not size and not faults" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(SLOW_JOBS) --dist loadfile -m "slow and not size and not faults" $(PYTEST_ARGS)
 
 .PHONY: test-faults
 test-faults: setup ## markets whose processes are killed, cut off, and short of disk, on twenty schedules: half an hour

@@ -40,9 +40,26 @@ settings.register_profile(
 settings.load_profile("lockstep")
 
 
+LONG = (
+    "unit/numerics/test_executor.py", "unit/test_quoting.py", "unit/protocol/test_game.py",
+    "unit/storage/test_connections.py", "unit/protocol/test_rounds_defaults.py", "battery/test_stores.py",
+    "unit/training/test_models.py", "unit/training/test_hf.py", "differential/test_game.py",
+    "unit/tracing/test_fusion.py", "unit/training/test_shards.py", "unit/tracing/test_rules.py",
+    "fuzz/test_fuzz.py", "unit/tracing/test_trace.py", "unit/storage/test_cache.py", "unit/guard/test_kill.py",
+    "unit/numerics/test_fused.py", "differential/test_availability.py", "unit/numerics/test_cuda.py",
+)  # fmt: skip
+"""Files that take longest: several processes end together if these begin first."""
+
+
+def _weight(item: pytest.Item) -> int:
+    name = item.path.relative_to(ROOT / "tests").as_posix()
+    return LONG.index(name) if name in LONG else len(LONG)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What plays at random, or both sides against each other, is not counted: it takes three to ten times as long so,
     and unit tests reach the same lines."""
+    items.sort(key=_weight)
     for item in items:
         if {"differential", "property"} & set(item.path.relative_to(ROOT / "tests").parts):
             item.add_marker(pytest.mark.uncounted)

@@ -185,9 +185,12 @@ def counting_compiler(folder: Path, seconds: float) -> Path:
 
 
 def builder(folder: Path, compiler: Path) -> subprocess.Popen[str]:
-    (folder / "source.cpp").write_text(SOURCE)
+    source = folder / "source.cpp"
+    # Others may be reading it.
+    if not source.exists():
+        source.write_text(SOURCE)
     environment = {**os.environ, "CXX": str(compiler)}
-    command = [sys.executable, "-c", BUILD, str(folder / "source.cpp")]
+    command = [sys.executable, "-c", BUILD, str(source)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
