@@ -117,15 +117,23 @@ test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(SLOW_JOBS) --dist loadfile -m "slow and not size and not faults" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(SLOW_JOBS) --dist loadfile -m "slow and not size and not faults and not words" $(PYTEST_ARGS)
+
+.PHONY: test-words
+test-words: setup ## every path of every unary primitive on all 2^32 words: about an hour
+	$(BIN)/pytest -n 0 -s -m words $(PYTEST_ARGS)
 
 .PHONY: test-faults
 test-faults: setup ## markets whose processes are killed, cut off, and short of disk, on twenty schedules: half an hour
 	$(BIN)/pytest -n $(JOBS) -s -m faults $(PYTEST_ARGS)
 
 .PHONY: search
-search: setup ## coalitions against the honest programs' decisions, on the twin, until each fix of the audit is missed
+search: setup ## HISTORIES=n: coalitions against the honest programs' decisions; the audit's fixes, reverted, are found
 	@$(BIN)/python -m tests.search --histories $(HISTORIES) --seed $(SEARCH_SEED)
+
+.PHONY: test-memory
+test-memory: setup ## HISTORIES=n: random histories of all contracts, on Anvil and on the chain in memory
+	LOCKSTEP_HISTORIES=$(HISTORIES) $(BIN)/pytest -n 0 -s -q -m slow tests/differential/test_memory.py $(PYTEST_ARGS)
 
 .PHONY: test-size
 test-size: setup ## markets of models of real size, one after the other: 20 GB of memory, many minutes

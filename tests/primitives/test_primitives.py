@@ -79,6 +79,7 @@ def test_every_path_equals_the_reference_on_ten_million_vectors(library: Path, o
 
 
 @pytest.mark.slow
+@pytest.mark.words
 @pytest.mark.timeout(HOURS)
 @pytest.mark.parametrize("op", UNARY, **BY_NAME)
 def test_every_path_equals_the_reference_on_all_words(library: Path, op: Op) -> None:
