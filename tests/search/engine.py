@@ -171,13 +171,13 @@ def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
             return
         for call in said:
             scene.do(call)
-        for call in _anybodys(scene):
+        for call in _anybodys(scene, parties[0]):
             scene.do(call)
         watch.look()
 
 
-def _anybodys(scene: Scene) -> list[Call]:
-    """What is nobody's duty and everybody's right."""
+def _anybodys(scene: Scene, reader: Party) -> list[Call]:
+    """What is nobody's duty and everybody's right, by what a reader of the logs knows."""
     s, b, job, me = scene.state, scene.block, scene.job, ACCOUNTS[-1]
     j = s.jobs[job]
     found: list[Call] = []
@@ -192,6 +192,8 @@ def _anybodys(scene: Scene) -> list[Call]:
         match views.phase(s, b, of, r):
             case Phase.SEALING:
                 found.append(Call("JobMarket", "seal", me, (of, r)))
+            case Phase.FREEZING:
+                found.append(Call("JobMarket", "freeze", me, (of, r, reader._bodies(s, r))))
             case Phase.MERGING | Phase.LEAD:
                 found.append(Call("JobMarket", "finalize", me, (of, r)))
             case Phase.VOID | Phase.FAILED:
