@@ -7,16 +7,18 @@ leave its seat in the last second.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from lockstep.protocol import claims, merkle, moves
+from lockstep.protocol import claims, game, honest, merkle, moves
 from lockstep.protocol.dispute import court
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.calls import Block, Call
 from lockstep.protocol.market.state import State
+from lockstep.protocol.market.types import Status
 from lockstep.protocol.statement import keccak
-from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, StateRoot
+from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, GameId, JobId, StateRoot
 from tests.search.scene import REQUESTER, Scene, sign
 from tests.support.constant import ConstantClaim, Lie
 from tests.support.wander import Wanderer
@@ -25,6 +27,10 @@ MANY = 16
 """Games that are opened at once."""
 MOST = 40
 """Games of a history, about: each takes an honest party its time."""
+HABITS = ("leaving", "double signing", "demands", "unbonding", "early ends", "one long game")
+"""What a coalition does beside its mood; one has any of them."""
+TRIES_OF_A_MOVE = 2
+"""A move that the game refuses is sent again once."""
 
 
 class Coalition:
@@ -36,6 +42,9 @@ class Coalition:
         self.dice = dice
         self.mood = scene.setting.mood
         self.members = scene.setting.coalition
+        self.habits = frozenset(habit for habit in HABITS if dice.random() < 0.3)
+        self.tried: Counter[tuple[GameId, moves.Phase, Digest]] = Counter()
+        """How often a move was sent, by (game, phase, node)."""
 
     def calls(self, s: State, b: Block) -> list[Call]:
         """What is sent for the next block."""
@@ -44,6 +53,7 @@ class Coalition:
             found += [call for call in self.known.calls(s, b) if call.sender in self.members]
         if self.dice.random() < 0.7:
             found += list(self._work(s, b))
+        found += [call for call in self._usual(s, b) if call.sender in self.members]
         # Tokens cost what they are worth: nobody makes any. One job a history.
         return [call for call in found if call.function not in ("mint", "create", "createWithPermit")]
 
@@ -91,6 +101,64 @@ class Coalition:
         lie = d.choice(list(Lie)[1:]) if d.random() < lies else Lie.NONE
         return ConstantClaim.of_slot(s.rounds[self.scene.job, r].base, p.role.zero_carry, r, lie)
 
+    # -- habits
+
+    def _usual(self, s: State, b: Block) -> Iterator[Call]:
+        """What its habits say."""
+        job, d = self.scene.job, self.dice
+        anybody = d.choice(self.members)
+        if "leaving" in self.habits:
+            yield from self._leaves(s, b)
+        if "double signing" in self.habits and d.random() < 0.1:
+            own = [id_ for id_, c in s.claims.items() if c.worker in self.members and c.claimed_at]
+            if own:
+                claim = d.choice(own)
+                yield self._signed_twice(s, claim, job, s.claims[claim].round)
+        if "demands" in self.habits:
+            yield from self._demands(s, b)
+        if "unbonding" in self.habits and d.random() < 0.1:
+            free = s.free[anybody]
+            yield Call("StakeVault", "requestUnbond", anybody, (d.choice((free, free // 2, 1)),))
+        if "early ends" in self.habits and d.random() < 0.15:
+            j = s.jobs[job]
+            ending = d.choice(("finish", "release", "finalize", "cancel"))
+            r = d.randrange(j.started) if j.started else 0
+            sender = REQUESTER if ending == "cancel" else anybody
+            yield Call("JobMarket", ending, sender, (job,) if ending in ("finish", "cancel") else (job, r))
+
+    def _leaves(self, s: State, b: Block) -> Iterator[Call]:
+        """Seats are given back while that is free, or a moment too late."""
+        job, p = self.scene.job, self.scene.setting.params
+        for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
+            if views.phase(s, b, job, r) != Phase.JOINING:
+                continue
+            for slot in range(p.role.slots):
+                c = s.claims[claims.claim_id(job, r, s.rounds[job, r].attempt, slot)]
+                if c.worker in self.members and self.dice.random() < 0.25:
+                    yield Call("JobMarket", "leave", c.worker, (job, r, slot))
+
+    def _demands(self, s: State, b: Block) -> Iterator[Call]:
+        """Payloads and rows are demanded; what is demanded of its own is shown, or not, and settled by anybody."""
+        job, p, d = self.scene.job, self.scene.setting.params, self.dice
+        anybody = d.choice(self.members)
+        for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
+            if views.phase(s, b, job, r) == Phase.ATTESTING and d.random() < 0.4:
+                slot = d.randrange(p.role.slots)
+                yield Call(
+                    "Availability", "unavailable", anybody, (job, r, slot, d.choice((0, 1, 2, d.getrandbits(9))))
+                )
+        if s.jobs[job].started and d.random() < 0.02:
+            yield Call("Availability", "demandRow", anybody, (job, 0))
+        for id_, demand in s.demands.items():
+            if demand.status != Status.OPEN or demand.beacon == 0:
+                continue
+            claim = ClaimId(demand.subject)
+            if s.claims[claim].worker in self.members and claim in self.known.held and d.random() < 0.2:
+                answer = (id_, *self.known._shown(s, b, id_, claim))
+                yield Call("Availability", "answer", s.claims[claim].worker, answer)
+            if b.time + 1 >= demand.deadline or d.random() < 0.05:
+                yield Call("Availability", "settle", anybody, (id_,))
+
     # -- moods
 
     def _bent(self, s: State, b: Block) -> Iterator[Call]:
@@ -106,12 +174,18 @@ class Coalition:
                 yield from self._merges_fall(s, b)
             case "voiding":
                 yield from self._voids(s, b)
-        if self.mood in ("lies", "own merge", "anything", "false challenges"):
+        if "one long game" in self.habits and self.mood != "false challenges":
+            yield from self._challenges(s, b, own=False)
+        if self.mood in ("lies", "own merge", "anything", "false challenges") or "one long game" in self.habits:
             yield from self._answers_games(s, b)
 
     def _challenges(self, s: State, b: Block, *, own: bool) -> Iterator[Call]:
         """Many games at once, on the trace: the defender has the first move."""
         if self.dice.random() < 0.6 or len(s.games) > MOST:
+            return
+        # Many games lengthen the clocks of all of them: one at a time is the hardest to answer in time.
+        sparing = "one long game" in self.habits
+        if sparing and any(g.phase != moves.Phase.CLOSED for g in s.games.values()):
             return
         live = [
             id_
@@ -120,7 +194,7 @@ class Coalition:
         ]
         if not live:
             return
-        count = self.dice.choice((1, 5, MANY))
+        count = 1 if sparing else self.dice.choice((1, 5, MANY))
         for k in range(count):
             claim = live[k % len(live)] if not own else self.dice.choice(live)
             sender, nonce = self.members[k % len(self.members)], self.dice.randrange(40)
@@ -132,26 +206,42 @@ class Coalition:
     def _stalls(self, s: State, b: Block) -> Iterator[Call]:
         """Its own games go on shortly before a clock runs out."""
         for id_, g in s.games.items():
-            if g.phase == moves.Phase.CLOSED or b.time < g.deadline - 3 * self.scene.setting.chain.inclusion:
+            late = g.deadline - 3 * self.scene.setting.chain.inclusion
+            if g.phase == moves.Phase.CLOSED or not late <= b.time <= g.deadline:
                 continue
             mover = g.defender if g.defender_moves else g.challenger
             if mover in self.members and (move := self.known._move(s, b, id_)) is not None:
                 yield self.known._moved(move, id_, mover)
 
     def _answers_games(self, s: State, b: Block) -> Iterator[Call]:
-        """Liars play on, by their claims."""
+        """Liars play on by their claims; who has nothing to point at points anywhere, as deep as the game goes."""
+        skipped = 0.0 if "one long game" in self.habits else 0.4
         for id_, g in s.games.items():
-            if g.phase == moves.Phase.CLOSED or g.claim not in self.known.held or self.dice.random() < 0.4:
+            if g.phase == moves.Phase.CLOSED or g.claim not in self.known.held or self.dice.random() < skipped:
                 continue
             mover = g.defender if g.defender_moves else g.challenger
-            if mover not in self.members:
+            if mover not in self.members or b.time > g.deadline or not views.live(s, g.claim):
                 continue
-            move = self.known._move(s, b, id_)
-            if move is None and not g.defender_moves:
-                # There is nothing to point at: anything will do.
-                move = self.known._wild(g, self.known.logs.get(id_, []))
+            if self.tried[id_, g.phase, g.node] >= TRIES_OF_A_MOVE:
+                continue
+            self.tried[id_, g.phase, g.node] += 1
+            move = None
+            if not g.defender_moves and not self.known.held[g.claim].wrong_from:
+                move = self._anywhere(id_, g)
+            move = move or self.known._move(s, b, id_)
             if move is not None:
                 yield self.known._moved(move, id_, mover)
+
+    def _anywhere(self, id_: GameId, g: game.Game) -> moves.Move | None:
+        """A challenger's pick where nothing differs: mostly the first, under which a game is longest."""
+        seen = honest.Log(self.known.logs.get(id_, []))
+        posted = seen.last(moves.LeafPosted)
+        if g.phase in (moves.Phase.TRACE_PICK, moves.Phase.GRAPH_PICK, moves.Phase.TENSOR_PICK):
+            i = 0 if self.dice.random() < 0.85 else self.dice.randrange(len(seen.children))
+            return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
+        if g.phase == moves.Phase.ELEMENT and posted is not None:
+            return moves.PickElement(g.node, 0, posted.data)
+        return None
 
     def _squats(self, s: State, b: Block) -> Iterator[Call]:
         """Every seat is taken, and left as late as that costs nothing."""

@@ -77,12 +77,13 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
         watch = Watch(scene, known)
         for at in range(BLOCKS if script is None else len(script)):
             said = [call for party in parties for call in party.calls(scene.state, scene.block)]
+            busy = bool(said) or _await(scene, parties)
             if script is None:
-                beat = Beat(_seconds(scene, parties, dice, busy=bool(said)))
+                beat = Beat(_seconds(scene, parties, dice, busy=busy))
                 for call in coalition.calls(scene.state, scene.block):
                     (beat.before if dice.random() < 0.5 else beat.after).append(call)
             else:
-                beat = replace(script[at], seconds=_fair(scene, parties, script[at].seconds, busy=bool(said)))
+                beat = replace(script[at], seconds=_fair(scene, parties, script[at].seconds, busy=busy))
             played.script.append(beat)
             watch.seats()
             scene.pass_time(beat.seconds)
@@ -116,6 +117,11 @@ def _publish(scene: Scene, known: Wanderer, call: Call) -> None:
         known.held[claim] = found
 
 
+def _await(scene: Scene, parties: Sequence[Party]) -> bool:
+    """Whether somebody honest waits for the next block itself."""
+    return bool(scene.state.demands) and any(party.awaits(scene.state, scene.block) for party in parties)
+
+
 def _ahead(scene: Scene, parties: Sequence[Party]) -> list[int]:
     """Seconds until what comes next: on the chain, or in a machine."""
     times = (*deadlines(scene.state, scene.job), *(party.machine.wakes for party in parties))
@@ -128,7 +134,11 @@ def _seconds(scene: Scene, parties: Sequence[Party], dice: random.Random, *, bus
     if not busy and dice.random() < 0.8:
         ahead = _ahead(scene, parties)
         if ahead:
-            return max(1, min(ahead) + dice.choice((-inclusion, -1, 0, 0, 1, inclusion - 1)))
+            seconds = max(1, min(ahead) + dice.choice((-inclusion, -1, 0, 0, 1, inclusion - 1)))
+            if not scene.setting.steady:
+                return seconds
+            # Blocks that nobody needs are left out, and the others stay where they are.
+            return inclusion * min(-(-seconds // inclusion), -(-min(ahead) // inclusion))
     # The chain keeps what the deployment says of it.
     return inclusion if scene.setting.steady else dice.randint(1, inclusion)
 
@@ -155,18 +165,19 @@ def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
         said = [call for party in parties for call in party.calls(scene.state, scene.block)]
         ahead = _ahead(scene, parties)
         watch.seats()
-        scene.pass_time(inclusion if said or not ahead else max(1, min(ahead)))
+        busy = bool(said) or _await(scene, parties)
+        scene.pass_time(inclusion if busy or not ahead else max(1, min(ahead)))
         if scene.block.time - begun > watch.bound():
             return
         for call in said:
             scene.do(call)
-        for call in _anybodys(scene):
+        for call in _anybodys(scene, parties[0]):
             scene.do(call)
         watch.look()
 
 
-def _anybodys(scene: Scene) -> list[Call]:
-    """What is nobody's duty and everybody's right."""
+def _anybodys(scene: Scene, reader: Party) -> list[Call]:
+    """What is nobody's duty and everybody's right, by what a reader of the logs knows."""
     s, b, job, me = scene.state, scene.block, scene.job, ACCOUNTS[-1]
     j = s.jobs[job]
     found: list[Call] = []
@@ -181,6 +192,8 @@ def _anybodys(scene: Scene) -> list[Call]:
         match views.phase(s, b, of, r):
             case Phase.SEALING:
                 found.append(Call("JobMarket", "seal", me, (of, r)))
+            case Phase.FREEZING:
+                found.append(Call("JobMarket", "freeze", me, (of, r, reader._bodies(s, r))))
             case Phase.MERGING | Phase.LEAD:
                 found.append(Call("JobMarket", "finalize", me, (of, r)))
             case Phase.VOID | Phase.FAILED:

@@ -124,9 +124,20 @@ class Party:
             if demand.beacon == 0:
                 if self.scene.setting.row_known:
                     yield from self._row(s, b, id_, demand)
-            elif s.claims[ClaimId(demand.subject)].worker == self.me and b.number > demand.beacon:
-                answer = (id_, *self.known._shown(s, b, id_, ClaimId(demand.subject)))
+            elif s.claims[ClaimId(demand.subject)].worker == self.me and b.number >= demand.beacon:
+                # The beacon's hash is known with its block: the answer is for the next.
+                following = replace(b, number=b.number + 1)
+                answer = (id_, *self.known._shown(s, following, id_, ClaimId(demand.subject)))
                 yield Call("Availability", "answer", self.me, answer)
+
+    def awaits(self, s: State, b: Block) -> bool:
+        """Whether a block that nobody sends anything for tells it what to send: a demand's beacon."""
+        return any(
+            demand.status == Status.OPEN
+            and b.number < demand.beacon
+            and s.claims[ClaimId(demand.subject)].worker == self.me
+            for demand in s.demands.values()
+        )
 
     def _row(self, s: State, b: Block, id_: Digest, demand: Any) -> Iterator[Call]:
         """The commitment to every part, then each part once the one before it is mined."""

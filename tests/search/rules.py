@@ -21,7 +21,7 @@ from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.calls import Call, Event
-from lockstep.protocol.market.types import BURN
+from lockstep.protocol.market.types import BURN, Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
 from tests.search.scene import ACCOUNTS, REQUESTER, Scene
 from tests.support.wander import Wanderer
@@ -110,6 +110,11 @@ class Watch:
             left = [id_ for id_ in self.late.get((r, ro.attempt), ()) if s.claims[id_].worker == ZERO_ADDRESS]
             if ro.phase == Phase.FAILED and left:
                 raise Violation("a", f"round {r} failed for {len(left)} seats that were left when it was too late")
+        if (call.contract, call.function) == ("Availability", "settle"):
+            demand = s.demands[call.arguments[0]]
+            worker = s.claims[ClaimId(demand.subject)].worker
+            if worker in scene.setting.honest and demand.status == Status.MISSING:
+                raise Violation("a", f"{worker} is honest, and its payload counts as missing")
         for event in events:
             if event.name == "Convicted" and event.contract == "JobMarket":
                 claim, worker = event.values[0], event.values[4]

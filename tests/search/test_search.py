@@ -39,7 +39,7 @@ def test_a_find_hurts_without_its_fix_alone(path: Path) -> None:
 
 def test_a_find_is_made_small() -> None:
     with reverted("M3") as machine:
-        played = play(setting_of(34), machine=machine)
+        played = play(setting_of(13), machine=machine)
     assert played.violation is not None
     small = shrink(played, "M3")
     assert small.violation is not None
