@@ -3,93 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from lockstep.chain.contracts import Call
 from lockstep.demands import Asks, to_demand
 from lockstep.merging import wrong_leaves
 from lockstep.protocol import receipts
+from lockstep.protocol.claims import claim_id
 from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.errors import BlobMissing, RowMissing
-from lockstep.protocol.jobs import Round
+from lockstep.protocol.jobs import Phase, Round
 from lockstep.protocol.market.availability import row_demand_id
 from lockstep.protocol.receipts import Report
-from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
-from tests.auditing import PARAMS
+from lockstep.protocol.types import Seconds
+from tests.support.world import World
 
-JOB, CLAIM = JobId(b"j" * 32), ClaimId(b"c" * 32)
-MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 7)
-ME, OTHER = Address("0x" + "aa" * 20), Address("0x" + "bb" * 20)
-BOND = Wei(PARAMS.deposit * PROVER_PERCENT // 100 - 1)
+MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 0)
 
 
-@dataclass
-class Chain:
-    """What `Asks` reads of it, and what it would send."""
-
-    bond: Wei = BOND
-    demanded: set[bytes] = field(default_factory=set)
-
-    @property
-    def demands(self) -> Chain:
-        return self
-
-    market = demands
-
-    def row_bond_of(self, job: JobId, row: int) -> Wei:
-        return self.bond
-
-    def demand(self, key: bytes) -> object | None:
-        return key if key in self.demanded else None
-
-    def demand_row(self, job: JobId, row: int) -> tuple[str, int]:
-        return "row", row
-
-    def unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> tuple[str, int, int]:
-        return "payload", slot, wanted
+def patient(world: World) -> tuple[Asks, Seconds]:
+    """Who has seen a row to be missing for long enough, and now."""
+    asks, missing = Asks(world.contracts, world.address("verifier")), RowMissing(BlobMissing("no block", "ask"), 0)
+    patience = world.params.windows.answer_seconds
+    assert asks.row(world.job, world.params, missing, Seconds(100)) is None, "stores may be slow"
+    assert asks.row(world.job, world.params, missing, Seconds(99 + patience)) is None
+    return asks, Seconds(100 + patience)
 
 
 def test_a_row_is_demanded_after_a_while_if_that_pays_and_nobody_has() -> None:
-    chain = Chain()
-    asks = Asks(chain, ME)  # type: ignore[arg-type]
-    patience = PARAMS.windows.answer_seconds
-    assert asks.row(JOB, PARAMS, MISSING, Seconds(100)) is None, "stores may be slow"
-    assert asks.row(JOB, PARAMS, MISSING, Seconds(99 + patience)) is None
-    assert asks.row(JOB, PARAMS, MISSING, Seconds(100 + patience)) == (f"demand/row/{JOB.hex()}", ("row", 7))
-    chain.demanded.add(row_demand_id(JOB, 7))
-    assert asks.row(JOB, PARAMS, MISSING, Seconds(200 + patience)) is None, "once"
+    world = World.start(max_lead=2)
+    asks, now = patient(world)
+    found = asks.row(world.job, world.params, MISSING, now)
+    assert found is not None
+    key, call = found
+    assert key == f"demand/row/{world.job.hex()}"
+    world.send(call, "verifier")
+    assert world.contracts.demands.demand(row_demand_id(world.job, 0)) is not None
+    assert asks.row(world.job, world.params, MISSING, now) is None, "once"
 
 
 @pytest.mark.parametrize(("over", "asked"), [(0, True), (1, False), (1_000, False)])
 def test_a_row_is_not_demanded_where_the_bond_is_not_less_than_the_prize(over: int, asked: bool) -> None:
-    asks = Asks(Chain(bond=Wei(BOND + over)), ME)  # type: ignore[arg-type]
-    asks.row(JOB, PARAMS, MISSING, Seconds(0))
-    assert (asks.row(JOB, PARAMS, MISSING, PARAMS.windows.answer_seconds) is not None) is asked
+    # Two slots and a merge, twice: the deposit. A row of one leaf costs the bond alone where gas is free.
+    prize = 2 * (2 * 101 + 57) * PROVER_PERCENT // 100
+    world = World.start(bond=prize - 1 + over)
+    assert (world.params.deposit * PROVER_PERCENT // 100, world.params.prices.gas_price) == (prize, 0)
+    asks, now = patient(world)
+    assert (asks.row(world.job, world.params, MISSING, now) is not None) is asked
 
 
 def test_a_payload_is_demanded_under_one_key_whoever_asked_before() -> None:
-    first, again = (demanded(ME) for _ in range(2))
+    world = World.start()
+    world.to(Phase.ATTESTING)
+    first, again = (demanded(world, "verifier") for _ in range(2))
     assert first == again, "after every restart"
-    key, what, slot, wanted = first
-    assert (key, what, slot) == (f"demand/{CLAIM.hex()}", "payload", 2), "the outbox sends a key once"
-    assert wanted != demanded(OTHER)[3], "who asks after another names other leaves"
+    key, call, wanted = first
+    assert key == f"demand/{world.claim_id(1).hex()}", "the outbox sends a key once"
+    world.send(call, "verifier")
+    other = demanded(world, "witness")
+    assert wanted != other[2], "who asks after another names other leaves"
+    world.send(other[1], "witness")
+    stored = list(world.ledger().demands.values())
+    assert [(d.claim, d.asker) for d in stored] == [
+        (world.claim_id(1), world.address(name)) for name in ("verifier", "witness")
+    ]
 
 
 def test_a_payload_that_came_spoiled_is_demanded_where_it_is_wrong() -> None:
-    wanted, guessed = demanded(ME, [(3, 999), (1, 0)])[3], demanded(ME)[3]
+    world = World.start()
+    wanted, guessed = demanded(world, "verifier", [(3, 999), (1, 0)])[2], demanded(world, "verifier")[2]
     words = [wanted >> 64 * i & (1 << 64) - 1 for i in range(4)]
     assert [(w >> 40, w & (1 << 40) - 1) for w in words[:2]] == [(3, 999), (1, 0)]
     assert wanted >> 128 == guessed >> 128, "the rest are the account's own"
 
 
-def demanded(me: Address, lacking: Sequence[tuple[int, int]] = ()) -> tuple[str, str, int, int]:
-    """(key, what, slot, wanted) of an account's demand for a payload."""
-    key, call = Asks(Chain(), me).payload(JOB, 0, 2, CLAIM, lacking)  # type: ignore[arg-type]
-    what, slot, wanted = cast(tuple[str, int, int], call)
-    return key, what, slot, wanted
+def demanded(world: World, name: str, lacking: Sequence[tuple[int, int]] = ()) -> tuple[str, Call, int]:
+    """(key, transaction, what it names) of an account's demand for the payload of slot 1."""
+    asks, claim = Asks(world.contracts, world.address(name)), claim_id(world.job, 0, 0, 1)
+    key, call = asks.payload(world.job, 0, 1, claim, lacking)
+    return key, call, int.from_bytes(call.data[-32:], "big")
 
 
 def test_leaves_that_differ_from_the_replay_are_found() -> None:

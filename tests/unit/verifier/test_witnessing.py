@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockstep.chain.events import Event
-from lockstep.ledger import AuditLedger, Ledger
-from lockstep.protocol import claims
-from lockstep.protocol.claims import claim_id
+from lockstep.ledger import AuditLedger
+from lockstep.protocol import claims, merkle
+from lockstep.protocol.dispute import court
+from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market import draws
-from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Outcome
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Word
 from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
+from tests.support.world import World
 from verifier.memory import Memory, Verdict
 from verifier.witnessing import LINKS, Due, agrees, decided, due, to_draw
 
 JOB = JobId(b"\7" * 32)
 AUDIT = claims.audit_id(JOB, 0, 0)
-ME, WORKER = (Address("0x" + c * 40) for c in "ab")
+ME = Address("0x" + "a" * 40)
+CID = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 COMMIT_ENDS, REVEAL_ENDS = Seconds(100), Seconds(200)
 
 
@@ -59,83 +62,152 @@ def test_agreeing_means_every_root_up_to_t_star() -> None:
     assert not agrees(roots, roots[:3]), "a list that is too short"
 
 
-class Chain:
-    """Events, folded as they come."""
+WITNESSED = {"witnesses": 1, "witness_fee": 11, "witness_stake": 223, "audit_seconds": 40}
 
-    def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.count = 0
-        self.say("JobCreated", requester=WORKER, spec_digest=bytes(32))
-        self.say("RoundStarted", round=0, attempt=0, base=bytes(32), outer=bytes(32))
 
-    def say(self, name: str, contract: str = "JobMarket", **arguments: Any) -> None:
-        self.count += 1
-        args = {"job": JOB, **arguments} if contract == "JobMarket" else arguments
-        self.ledger.apply(Event(contract, name, args, self.count, bytes(32), Seconds(self.count), bytes(32), 0))
+SECRET = keccak(b"secret")
 
-    def reveal(self, slot: int) -> bytes:
-        claim = claim_id(JOB, 0, 0, slot)
-        self.say("Joined", round=0, slot=slot, worker=WORKER)
-        self.say(
-            "Revealed", round=0, slot=slot, claim=claim, worker=WORKER, trace_root=bytes(32), out=bytes(32),
-            out2=bytes(32), trace_cid="", payload_cid="payload",
-        )  # fmt: skip
-        return claim
 
-    def drawn(self) -> AuditLedger:
-        self.say("AuditOpened", "Witnesses", audit=AUDIT, job=JOB, round=0, attempt=0, beacon_block=50)
-        self.say("DutyDrawn", "Witnesses", audit=AUDIT, i=0, account=ME, slot=1, serial=3)
-        self.say(
-            "AuditDrawn", "Witnesses", audit=AUDIT, beacon=keccak(b"beacon"), duties=1, commit_ends=100, reveal_ends=220
-        )
-        return self.ledger.audits[AUDIT]
+@dataclass
+class Audited:
+    """A world whose round 0 has revealed, and a witness that is enrolled."""
+
+    world: World
+    secret: Digest = SECRET
+
+    @staticmethod
+    def start() -> Audited:
+        made = Audited(World.start(**WITNESSED))
+        head = draws.chained(made.secret, LINKS)
+        made.world.to(Phase.JOINING)
+        made.world.send(made.calls.enrol(made.world.job, head), "witness")
+        assert made.world.ledger().heads[made.world.job, made.world.address("witness")] == head
+        return made
+
+    @property
+    def calls(self) -> Any:
+        return self.world.contracts.witnesses
+
+    @property
+    def audit(self) -> AuditId:
+        return claims.audit_id(self.world.job, 0, 0)
+
+    @property
+    def found(self) -> AuditLedger:
+        return self.world.ledger().audits[self.audit]
+
+    def draw(self) -> AuditLedger:
+        """Opens the audit and has its one witness drawn."""
+        self.world.to(Phase.ATTESTING)
+        for _ in range(2):
+            self.world.send(self.calls.draw(self.world.job, 0), "requester")
+            self.world.devnet.mine(1)
+        return self.found
+
+    def word(self) -> Word:
+        """What the witness says of its duty: it has replayed what the owner claims."""
+        duty, claim = self.found.duties[0], self.world.claim_id(self.found.duties[0].slot)
+        made = self.world.held[claim]
+        preimage = draws.chained(self.secret, LINKS - duty.serial)
+        t = draws.step_of(preimage, self.found.state.beacon, 0, made.transitions)
+        proof = tuple(merkle.proof(made.levels, t - 1))
+        return Word(preimage, made.trace[t - 1], keccak(b"salt"), True, made.body, proof)
+
+    def speak(self) -> None:
+        """Commits, waits, reveals."""
+        word, claim = self.word(), self.world.claim_id(self.found.duties[0].slot)
+        bound = draws.commitment(claim, self.world.address("witness"), word.state, word.preimage, word.salt)
+        self.world.send(self.calls.commit(self.audit, 0, bound), "witness")
+        self.world.pass_to(self.found.state.commit_ends)
+        self.world.send(self.calls.reveal(self.audit, 0, word), "witness")
 
 
 def test_the_ledger_follows_an_audit_from_its_beacon_to_its_end() -> None:
-    chain = Chain()
-    claim = chain.reveal(1)
-    chain.say("Enrolled", "Witnesses", job=JOB, account=ME, head=keccak(b"head"))
-    assert chain.ledger.heads[JOB, ME] == keccak(b"head")
-    found = chain.drawn()
+    made = Audited.start()
+    world = made.world
+    found = made.draw()
     (duty,) = found.duties
-    assert (duty.account, duty.slot, duty.serial, duty.status) == (ME, 1, 3, DutyStatus.DRAWN)
-    assert chain.ledger.jobs[JOB].audits[AUDIT] is found
-    chain.say("VerdictCommitted", "Witnesses", audit=AUDIT, i=0, commitment=keccak(b"c"))
-    chain.say("CommitsEnded", "Witnesses", audit=AUDIT, commit_ends=60, reveal_ends=180)
-    assert (duty.status, found.state.commit_ends, found.state.reveal_ends) == (DutyStatus.COMMITTED, 60, 180)
-    chain.say("TracePublished", "Witnesses", job=JOB, round=0, slot=1, claim=claim, trace_cid="list")
-    assert chain.ledger.jobs[JOB].rounds[0].claims[1].trace_cid == "list"
-    chain.say("VerdictRevealed", "Witnesses", audit=AUDIT, i=0, t=4, state=bytes(32), agrees=True)
-    assert (duty.status, duty.t) == (DutyStatus.AGREED, 4)
-    chain.say("DutyClosed", "Witnesses", audit=AUDIT, i=0, account=ME, outcome=Outcome.PAID, amount=5)
-    assert duty.status == DutyStatus.CLOSED
+    assert (duty.account, duty.serial, duty.status) == (world.address("witness"), 1, DutyStatus.DRAWN)
+    assert world.ledger().jobs[world.job].audits[made.audit] is found
+    ends = found.state.commit_ends
+    made.speak()
+    assert made.found is found
+    assert found.state.commit_ends < ends, "everybody has committed"
+    assert (duty.status, duty.t) == (DutyStatus.AGREED, made.world.contracts.witnesses.duty(made.audit, 0).t)
+    slot, claim = duty.slot, world.claim_id(duty.slot)
+    world.send(made.calls.publish(world.job, 0, slot, CID), f"worker-{slot}")
+    assert world.ledger().jobs[world.job].rounds[0].claims[slot].trace_cid == CID
+    world.to(Phase.FINAL)
+    world.send(made.calls.settle(made.audit, 0), "witness")
+    assert made.found.duties[0].status == DutyStatus.CLOSED
+    assert world.contracts.vault.credits(world.address("witness")) == 11
+    assert world.ledger().jobs[world.job].rounds[0].claims[slot].id == claim
 
 
 def test_a_round_is_drawn_once_its_claims_are_there_and_until_it_is_frozen() -> None:
-    chain = Chain()
-    job = chain.ledger.jobs[JOB]
-    assert list(to_draw(chain.ledger, job, 10)) == [], "nothing is revealed"
-    chain.reveal(0)
-    assert list(to_draw(chain.ledger, job, 10)) == [0]
-    chain.say("AuditOpened", "Witnesses", audit=AUDIT, job=JOB, round=0, attempt=0, beacon_block=50)
-    assert list(to_draw(chain.ledger, job, 49)) == [], "the beacon is not mined"
-    assert list(to_draw(chain.ledger, job, 50)) == [0], "the next block may draw"
-    chain.say("AuditSkipped", "Witnesses", audit=AUDIT)
-    assert list(to_draw(chain.ledger, job, 51)) == []
+    made = Audited.start()
+    world = made.world
+
+    def drawable(block: int) -> list[int]:
+        ledger = world.ledger()
+        return list(to_draw(ledger, ledger.jobs[world.job], block))
+
+    assert drawable(world.head) == [], "nothing is revealed"
+    world.to(Phase.ATTESTING)
+    assert drawable(world.head) == [0]
+    world.send(made.calls.draw(world.job, 0), "requester")
+    beacon = made.found.state.beacon_block
+    assert drawable(beacon - 1) == [], "the beacon is not mined"
+    assert drawable(beacon) == [0], "the next block may draw"
+    world.devnet.mine(1)
+    world.send(made.calls.draw(world.job, 0), "requester")
+    assert drawable(world.head) == [], "it is drawn"
+
+
+def test_an_audit_whose_beacon_is_forgotten_is_drawn_no_more() -> None:
+    made = Audited.start()
+    world = made.world
+    world.to(Phase.ATTESTING)
+    world.send(made.calls.draw(world.job, 0), "requester")
+    world.devnet.mine(260)
+    world.send(made.calls.draw(world.job, 0), "requester")
+    assert made.found.state.status == AuditStatus.SKIPPED
+    ledger = world.ledger()
+    assert list(to_draw(ledger, ledger.jobs[world.job], world.head)) == []
 
 
 def test_a_spoken_duty_is_decided_with_its_round_or_by_a_conviction() -> None:
-    chain = Chain()
-    claim = chain.reveal(1)
-    found = chain.drawn()
-    found.duties[0].status = DutyStatus.AGREED
-    assert not decided(chain.ledger, found, found.duties[0])
-    chain.say("Convicted", round=0, slot=1, claim=claim, worker=WORKER)
-    assert decided(chain.ledger, found, found.duties[0]), "its word may be false: that is settled at once"
-    found.duties[0].status = DutyStatus.DIFFERED
-    assert not decided(chain.ledger, found, found.duties[0]), "its fee waits for the round"
-    chain.say("RoundVoid", round=0, attempt=0)
-    assert decided(chain.ledger, found, found.duties[0])
+    made = Audited.start()
+    world = made.world
+    made.draw()
+    made.speak()
+    duty = made.found.duties[0]
+    assert not decided(world.ledger(), made.found, duty)
+    convicted = world.claim_id(duty.slot)
+    signed_twice(world, duty.slot)
+    assert world.contracts.market.claim(convicted).status == ClaimStatus.CONVICTED
+    assert decided(world.ledger(), made.found, duty), "its word may be false: that is settled at once"
+    duty.status = DutyStatus.DIFFERED
+    assert not decided(world.ledger(), made.found, duty), "its fee waits for the round"
+    world.to(Phase.FREEZING)
+    bodies = [world.held[world.claim_id(slot)].body for slot in range(2) if slot != duty.slot]
+    world.send(world.contracts.market.freeze(world.job, 0, bodies), "requester")
+    world.to(Phase.FINAL)
+    assert decided(world.ledger(), made.found, duty)
+
+
+def signed_twice(world: World, slot: int) -> None:
+    """A worker convicts itself."""
+    market, ro = world.contracts.market, world.contracts.market.round(world.job, 0)
+    work = court.Work(world.job, 0, 0, slot, ro.seed, ro.base)
+    key, signed = world.accounts[f"worker-{slot}"], []
+    for root in (keccak(b"one"), keccak(b"other")):
+        said = (root, 2, root, root)
+        parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
+        digest = claims.claim_digest(world.devnet.w3.eth.chain_id, market.address, parts)
+        signature = key.unsafe_sign_hash(digest).signature  # type: ignore[arg-type]
+        signed.append(court.Signed(*said, bytes(signature)))  # type: ignore[arg-type]
+    world.send(world.contracts.game.call("equivocate", work, *signed), "verifier")
 
 
 def test_a_witness_s_secrets_survive_the_process(tmp_path: Path) -> None:

@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from copy import deepcopy
 
-from lockstep.ledger import JobLedger, Ledger, RoundLedger
-from lockstep.protocol.jobs import NO_SEED, ZERO_ADDRESS, Job, JobStatus, Phase, Round
-from lockstep.protocol.types import Address, Digest, JobId, Seconds, Seed, StateRoot
-from tests import toyjob
-from tests.unit.worker.test_decide import PARAMS
+from lockstep.protocol.jobs import NO_SEED, Phase
+from tests.support.world import World
+from worker.decide import JobView
 from worker.reading import look
-
-HONEST = Address("0x" + "11" * 20)
-HEAD = 10
-SEED = Seed(b"\5" * 32)
-BASE = Digest(b"\1" * 32)
-
-
-class Sealing:
-    """A market whose round is sealed in the block after HEAD: whoever reads the latest block reads another one each
-    time."""
-
-    def __init__(self) -> None:
-        self._latest = HEAD - 1
-
-    def _at(self, block: int | str) -> int:
-        if block == "latest":
-            self._latest += 1
-            return self._latest
-        return int(block)
-
-    def job(self, job: JobId, block: int | str = "latest") -> Job:
-        return Job(ZERO_ADDRESS, JobStatus.ACTIVE, started=1)
-
-    def round(self, job: JobId, r: int, block: int | str = "latest") -> Round:
-        seed = SEED if self._at(block) > HEAD else NO_SEED
-        return Round(Phase.JOINING, seed=seed, base=StateRoot(BASE), seed_block=HEAD - 1)
-
-    def phase(self, job: JobId, r: int, block: int | str = "latest") -> Phase:
-        return Phase.TRAINING if self._at(block) > HEAD else Phase.SEALING
-
-
-def _look(block: int) -> Any:
-    ledger = JobLedger(toyjob.ID, ZERO_ADDRESS, 1, rounds={0: RoundLedger(0, 0, BASE, BASE)})
-    known = Ledger()
-    market: Any = Sealing()
-    return look(market, known, ledger, PARAMS, HONEST, Seconds(0), block)
 
 
 def test_nobody_is_told_to_train_before_it_knows_the_seed() -> None:
-    (before,) = _look(HEAD).rounds
+    world = World.start()
+    world.to(Phase.SEALING)
+    world.devnet.mine(1)
+    head, now, known = world.head, world.now, deepcopy(world.ledger())
+
+    def seen(block: int) -> JobView:
+        ledger, me = known.jobs[world.job], world.address("worker-0")
+        return look(world.contracts.market, known, ledger, world.params, me, now, block)
+
+    # Whoever looks at `head` looks while the next blocks are mined.
+    world.send(world.contracts.market.seal(world.job, 0), "requester")
+    world.devnet.mine(3)
+    (before,) = seen(head).rounds
     assert (before.phase, before.state.seed) == (Phase.SEALING, NO_SEED)
-    (after,) = _look(HEAD + 1).rounds
-    assert (after.phase, after.state.seed) == (Phase.TRAINING, SEED)
+    (after,) = seen(head + 1).rounds
+    assert after.phase == Phase.TRAINING
+    assert after.state.seed == world.contracts.market.round(world.job, 0).seed != NO_SEED
+
+
+def test_a_look_finds_what_is_ones_own() -> None:
+    world = World.start()
+    world.to(Phase.REVEALING)
+    known = world.ledger()
+    market, me = world.contracts.market, world.address("worker-1")
+    view = look(market, known, known.jobs[world.job], world.params, me, world.now, world.head)
+    (r,) = view.rounds
+    assert r.slots_of(me) == [1]
+    assert r.idle_locks == {1}
+    assert (view.job.started, view.block) == (1, world.head)

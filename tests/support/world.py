@@ -1,0 +1,203 @@
+"""One market in memory for tests of roles: deployed, everybody funded and staked, a job that goes as far as asked.
+
+    world = World.start(slots=2)     # a job of tests/support/constant.py; parameters by the names of tests/params.py
+    world.to(Phase.ATTESTING)        # joined, sealed, committed, revealed by its workers
+    world.ledger()                   # what the events say; world.contracts: what the contracts do
+
+Nothing here is a double: calls, events and answers are the chain's bytes (lockstep.chain.memory).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from eth_account.signers.local import LocalAccount
+
+from lockstep.chain import reverts
+from lockstep.chain.contracts import Call, Contracts, revert_data
+from lockstep.chain.deployment import deploy
+from lockstep.chain.events import EventReader
+from lockstep.chain.memory.devnet import MemoryDevnet
+from lockstep.ledger import Ledger, Watcher
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol import claims, merkle
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.jobs import JobParams, Phase, Receipt, Reveal
+from lockstep.protocol.statement import keccak
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
+from tests.params import amended
+from tests.support.constant import ConstantClaim, Lie
+from tests.support.wander import params_of
+
+NAMES = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifier", "witness", "mallory")
+WALLET, DEPOSIT = Wei(10**9), Wei(10**6)
+QUIET: dict[str, Any] = {
+    "slots": 2, "min_slots": 1, "rounds": 2, "max_lead": 1, "max_fail": 1, "witnesses": 0, "witness_fee": 0,
+    "witness_stake": 0, "audit_seconds": 0, "carry": 0,
+}  # fmt: skip
+"""Of the job unless a test asks for something else."""
+
+
+@dataclass
+class World:
+    """A chain, its contracts, its accounts and one job."""
+
+    devnet: MemoryDevnet
+    contracts: Contracts
+    accounts: Mapping[str, LocalAccount]
+    params: JobParams
+    job: JobId = field(init=False)
+    held: dict[ClaimId, ConstantClaim] = field(default_factory=dict)
+    """What was claimed."""
+    watcher: Watcher = field(init=False)
+
+    @staticmethod
+    def start(**changes: Any) -> World:
+        """Deploys, funds and stakes everybody, creates the job."""
+        devnet = MemoryDevnet(arbiter=ReferenceArbiter())
+        devnet._request("anvil_autoImpersonateAccount", [True])
+        contracts = Contracts.at(devnet.w3, deploy(devnet.w3, devnet.account("deployer")))
+        accounts = {name: devnet.account(name) for name in NAMES}
+        drawn = params_of(random.Random(0), Address(accounts["aggregator"].address))
+        world = World(devnet, contracts, accounts, amended(drawn, **(QUIET | changes)))
+        for name in NAMES:
+            world.send(contracts.token.mint(world.address(name), WALLET), name)
+            world.send(contracts.token.approve(contracts.vault.address, WALLET), name)
+            world.send(contracts.vault.deposit(DEPOSIT), name)
+        me, market = world.address("requester"), contracts.market
+        world.job = claims.job_id(devnet.w3.eth.chain_id, market.address, me, 1, world.params)
+        world.send(market.create(world.params, 1, world.params.escrow), "requester")
+        world.watcher = Watcher(EventReader(devnet.w3, contracts.addresses))
+        return world
+
+    def address(self, name: str) -> Address:
+        """Of an account."""
+        return Address(self.accounts[name].address)
+
+    # -- sending
+
+    def send(self, call: Call, name: str) -> Any:
+        """One transaction, mined; raises the rule that it breaks. Returns the receipt."""
+        request = {"from": self.address(name), "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
+        hash_ = self.devnet._request("eth_sendTransaction", [request])
+        receipt: Any = self.devnet._request("eth_getTransactionReceipt", [hash_])
+        if receipt["status"] != "0x1":
+            self._raise(request, int(receipt["blockNumber"], 16) - 1)
+        return receipt
+
+    def refused(self, call: Call, name: str) -> str:
+        """The rule by which a transaction is refused; fails if it is not."""
+        try:
+            self.send(call, name)
+        except LockstepError as error:
+            return error.code.rpartition(".")[2]
+        raise AssertionError(f"{call.label} of {name} was not refused")
+
+    def _raise(self, request: Any, block: int) -> NoReturn:
+        from web3.exceptions import ContractLogicError
+
+        try:
+            self.devnet.w3.eth.call(request, block)
+        except ContractLogicError as failure:
+            raise reverts.decode(revert_data(failure)) from failure
+        raise AssertionError("a transaction failed that succeeds as a call: its gas limit")
+
+    # -- reading
+
+    @property
+    def head(self) -> int:
+        """The latest block."""
+        return self.devnet.chain.head.number
+
+    @property
+    def now(self) -> Seconds:
+        """Chain time."""
+        return self.devnet.chain.head.time
+
+    def ledger(self) -> Ledger:
+        """What the events say by now."""
+        self.watcher.poll()
+        return self.watcher.ledger
+
+    def phase(self, r: int = 0) -> Phase:
+        """A round's, now."""
+        return self.contracts.market.phase(self.job, r)
+
+    def claim_id(self, slot: int, r: int = 0) -> ClaimId:
+        """Of a slot, in the round's present attempt."""
+        return self.contracts.market.claim_id_of(self.job, r, slot)
+
+    # -- a round
+
+    def to(self, phase: Phase, r: int = 0, lies: Mapping[int, Lie] | None = None) -> None:
+        """Brings a round to a phase: each slot by its worker, what is anybody's by the requester."""
+        for _ in range(64):
+            try:
+                present = self.phase(r)
+            except LockstepError:
+                present = Phase.NONE
+            if present == phase:
+                return
+            self._step(present, r, lies or {})
+        raise AssertionError(f"round {r} stays in {present!r}")
+
+    def _step(self, phase: Phase, r: int, lies: Mapping[int, Lie]) -> None:
+        market, slots = self.contracts.market, range(self.params.role.slots)
+        match phase:
+            case Phase.NONE:
+                self.send(market.start_round(self.job, r), "requester")
+            case Phase.JOINING:
+                for slot in slots:
+                    self.send(market.join(self.job, r, slot), f"worker-{slot}")
+            case Phase.SEALING:
+                self.devnet.mine(2)
+                self.send(market.seal(self.job, r), "requester")
+            case Phase.TRAINING:
+                base, steps = market.round(self.job, r).base, r * self.params.role.inner_steps
+                for slot in slots:
+                    claim, lie = self.claim_id(slot, r), lies.get(slot, Lie.NONE)
+                    self.held[claim] = ConstantClaim.of_slot(base, self.params.role.zero_carry, steps, lie)
+                    name = f"worker-{slot}"
+                    bound = claims.commitment(claim, self.address(name), self.opened(claim))
+                    self.send(market.commit(self.job, r, slot, bound), name)
+            case Phase.REVEALING:
+                for slot in slots:
+                    opened = self.opened(self.claim_id(slot, r))
+                    self.send(market.reveal(self.job, r, slot, opened), f"worker-{slot}")
+            case Phase.ATTESTING:
+                for slot in slots:
+                    if not market.round(self.job, r).spoke >> slot & 1:
+                        self.send(market.attest(self.job, r, [self.receipt(slot, r)]), f"worker-{slot}")
+                self.pass_to(market.round(self.job, r).attest_ends)
+            case Phase.FREEZING:
+                bodies = [self.held[self.claim_id(slot, r)].body for slot in slots]
+                self.send(market.freeze(self.job, r, bodies), "requester")
+            case Phase.MERGING:
+                made = ConstantClaim.of_merge(market.round(self.job, r).merge_in)
+                self.send(market.merge(self.job, r, made.body.out, made.body.out2, "checkpoint", 0), "aggregator")
+                self.held[market.claim_id_of(self.job, r)] = made
+            case _:
+                self.pass_to(self.now + self.params.windows.challenge_seconds)
+                self.send(market.finalize(self.job, r), "requester")
+
+    def opened(self, claim: ClaimId) -> Reveal:
+        """What a claim says, with its list and its payload in the open."""
+        made = self.held[claim]
+        return Reveal(made.body, Digest(keccak(claim + b"n")), tuple(merkle.proof(made.levels, 1)), "", "")
+
+    def receipt(self, slot: int, r: int = 0) -> Receipt:
+        """A slot's word for everybody."""
+        market, mask = self.contracts.market, (1 << self.params.role.slots) - 1
+        attempt = market.round(self.job, r).attempt
+        digest = claims.receipt_hash(self.devnet.w3.eth.chain_id, market.address, self.job, r, attempt, slot, mask)
+        signed = self.accounts[f"worker-{slot}"].unsafe_sign_hash(digest)  # type: ignore[arg-type]
+        return Receipt(slot, mask, bytes(signed.signature))
+
+    def pass_to(self, time: int) -> None:
+        """The next block is at that time, or the chain is past it."""
+        if time > self.now:
+            self.devnet._request("evm_setNextBlockTimestamp", [int(time)])
+            self.devnet._request("evm_mine", [])
