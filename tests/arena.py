@@ -13,7 +13,9 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contracts, revert_data
 from lockstep.chain.deployment import deploy
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.devnet import Devnet, Local
+from lockstep.chain.memory.devnet import MemoryDevnet
+from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import game, honest, merkle, moves
 from lockstep.protocol.jobs import Body, JobParams, Reveal
 from lockstep.protocol.program import Program
@@ -101,9 +103,9 @@ class Outcome:
 
 @dataclass
 class Arena:
-    """An Anvil with the contracts, a worker and a challenger who have deposited; every transaction is mined at once."""
+    """A chain with the contracts, a worker and a challenger who have deposited; every transaction is mined at once."""
 
-    devnet: Devnet
+    devnet: Local
     contracts: Contracts
     worker: LocalAccount
     challenger: LocalAccount
@@ -114,11 +116,16 @@ class Arena:
 
     @staticmethod
     def start(folder: Path) -> Arena:
-        """Starts the chain in `folder` and deploys; `stop` ends it."""
+        """Starts Anvil in `folder` and deploys; `stop` ends it."""
         return Arena.on(Devnet(folder))
 
     @staticmethod
-    def on(devnet: Devnet) -> Arena:
+    def in_memory() -> Arena:
+        """The same on a chain in memory."""
+        return Arena.on(MemoryDevnet(arbiter=ReferenceArbiter()))
+
+    @staticmethod
+    def on(devnet: Local) -> Arena:
         """The contracts and the accounts on a chain that runs."""
         for method, arguments in (
             ("evm_setIntervalMining", [0]), ("evm_setAutomine", [True]), ("anvil_autoImpersonateAccount", [True]),

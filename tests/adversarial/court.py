@@ -29,15 +29,13 @@ from lockstep.audits import Audit, PublicData, audit
 from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contracts, revert_data
 from lockstep.chain.deployment import deploy
-from lockstep.chain.devnet import Devnet, Local
+from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
-from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.client import JobHandle, Network, connect
 from lockstep.disputes import HeldClaim, Seat, Side, Table
 from lockstep.jobs import ClaimRun, Job, TrainingJob
 from lockstep.ledger import ClaimRecord, Ledger, Watcher
 from lockstep.merging import fetch_payloads, finish
-from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import backing, game, honest, moves
 from lockstep.protocol.claims import claim_id, commitment
 from lockstep.protocol.game import game_id
@@ -107,7 +105,7 @@ class Court:
     """The market of one cheat at a time."""
 
     folder: Path
-    devnet: Local
+    devnet: Devnet
     contracts: Contracts
     store: DirectoryStore
     accounts: dict[str, LocalAccount]
@@ -128,9 +126,9 @@ class Court:
     # -- the world
 
     @staticmethod
-    def start(folder: Path, *, memory: bool = False) -> Court:
-        """Start the chain, Anvil or one in memory, deploy, fund everybody, let them stake."""
-        devnet = MemoryDevnet(arbiter=ReferenceArbiter()) if memory else Devnet(folder / "chain", block_seconds=0)
+    def start(folder: Path) -> Court:
+        """Start the chain, deploy, fund everybody, let them stake."""
+        devnet = Devnet(folder / "chain", block_seconds=0)
         for method, arguments in (("anvil_autoImpersonateAccount", [True]), ("anvil_setBlockTimestampInterval", [1])):
             devnet.w3.provider.make_request(method, arguments)  # type: ignore[arg-type]
         contracts = Contracts.at(

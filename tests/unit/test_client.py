@@ -17,7 +17,7 @@ from web3.types import RPCEndpoint
 import lockstep
 from lockstep import jobs
 from lockstep.chain.deployment import deploy
-from lockstep.chain.devnet import Devnet
+from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
 from lockstep.protocol.errors import ChainError, UsageError
@@ -43,7 +43,7 @@ def test_the_package_is_light_until_its_front_door_is_used() -> None:
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     """A requester on a chain that mines at once; the vault keeps stakes for an hour."""
     folder = tmp_path_factory.mktemp("client")
-    with Devnet(folder / "chain", block_seconds=0) as devnet:
+    with MemoryDevnet() as devnet:
         deployer, requester = devnet.account("deployer"), devnet.account("requester")
         addresses = deploy(devnet.w3, deployer, unbond_seconds=Seconds(3600))
         net = connect(
@@ -56,7 +56,6 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         yield net
 
 
-@pytest.mark.chain
 def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Network) -> None:
     quote = net.quote(toyjob.training_job(carry=True))
     assert quote.params.role.carry == 1
@@ -67,7 +66,6 @@ def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Netw
     assert jobs.load(handle.id, params, net.store).carry_layout == quote.job.programs.step.inputs[4:6]
 
 
-@pytest.mark.chain
 def test_a_part_that_no_party_would_read_is_refused_by_the_quote(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     job = toyjob.training_job()
     largest = len(encode_program(job.programs.step))
@@ -78,7 +76,6 @@ def test_a_part_that_no_party_would_read_is_refused_by_the_quote(net: Network, m
         net.quote(job)
 
 
-@pytest.mark.chain
 def test_weights_that_changed_since_the_quote_open_no_job(net: Network) -> None:
     job = toyjob.training_job()
     step = job.programs.step
@@ -96,7 +93,6 @@ def test_weights_that_changed_since_the_quote_open_no_job(net: Network) -> None:
     net.submit(quote, budget=quote.escrow)
 
 
-@pytest.mark.chain
 def test_jobs_without_a_nonce_are_different_jobs(net: Network) -> None:
     quote = net.quote(toyjob.training_job())
     first, second = (net.submit(quote, budget=quote.escrow) for _ in range(2))
@@ -104,7 +100,6 @@ def test_jobs_without_a_nonce_are_different_jobs(net: Network) -> None:
     assert [net.job(h.id).status()["escrow"] for h in (first, second)] == [str(quote.escrow)] * 2
 
 
-@pytest.mark.chain
 def test_a_submission_told_again_while_it_is_not_mined_is_paid_once(net: Network) -> None:
     quote, token, owner = net.quote(toyjob.training_job(rounds=1)), net.contracts.token, net.account.address
     before, sent = token.balance_of(Address(owner)), net.w3.eth.get_transaction_count(owner)
@@ -129,7 +124,6 @@ def test_a_submission_told_again_while_it_is_not_mined_is_paid_once(net: Network
     assert token.balance_of(Address(owner)) == before - quote.escrow - quote.deposit
 
 
-@pytest.mark.chain
 def test_terms_that_the_market_refuses_are_refused_by_the_quote_with_their_bounds(net: Network) -> None:
     terms = replace(toyjob.TOY_TERMS, challenge_seconds=Seconds(7200))
     with pytest.raises(ChainError) as refused:

@@ -68,8 +68,8 @@ class Court:
 
 
 @pytest.fixture(scope="module")
-def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
-    arena = Arena.start(tmp_path_factory.mktemp("chain"))
+def court() -> Iterator[Court]:
+    arena = Arena.in_memory()
     made: dict[int, PlainClaim] = {}
     lies = (LIE, None, LIE)
 
@@ -96,7 +96,6 @@ def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Court]:
     arena.stop()
 
 
-@pytest.mark.chain
 def test_two_seats_play_a_lie_to_its_conviction(court: Court) -> None:
     game = court.open(0, court.held(0, LIE))
     sides = [
@@ -116,7 +115,6 @@ def test_two_seats_play_a_lie_to_its_conviction(court: Court) -> None:
     assert sides[1].turn(court.arena.now()) is None, "nothing is due at a closed game"
 
 
-@pytest.mark.chain
 def test_challenger_with_nothing_to_prove_makes_no_move_and_loses_by_its_clock(court: Court) -> None:
     truth = court.held(1)
     game = court.open(1, truth)
@@ -132,7 +130,6 @@ def test_challenger_with_nothing_to_prove_makes_no_move_and_loses_by_its_clock(c
     assert defender.verdict is Verdict.REJECTED
 
 
-@pytest.mark.chain
 def test_move_that_comes_too_late_is_no_error_and_any_other_revert_is(court: Court) -> None:
     truth = court.held(1)
     game = court.open(1, truth)
@@ -157,7 +154,6 @@ def test_move_that_comes_too_late_is_no_error_and_any_other_revert_is(court: Cou
         other.turn(court.arena.now())
 
 
-@pytest.mark.chain
 def test_game_whose_claim_was_decided_elsewhere_is_resolved_at_once_and_the_bond_comes_back(court: Court) -> None:
     vault, me = court.arena.contracts.vault, Address(court.arena.challenger.address)
     first, second = (court.open(2, court.held(2, LIE)) for _ in range(2))
@@ -171,7 +167,6 @@ def test_game_whose_claim_was_decided_elsewhere_is_resolved_at_once_and_the_bond
     assert vault.free(me) == bonded + 2 * court.arena.contracts.market.params(court.arena.last_job()).prices.bond
 
 
-@pytest.mark.chain
 def test_game_that_is_not_on_chain_is_not_found(court: Court) -> None:
     seat = court.seat(GameId(bytes(32)), Side.CHALLENGER, court.held(1))
     with pytest.raises(NotFoundError):
