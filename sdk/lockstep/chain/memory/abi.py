@@ -119,7 +119,8 @@ def zero(part: dict[str, Any]) -> Any:
     """What Solidity has where nothing was written."""
     kind: str = part["type"]
     if kind.endswith("[]"):
-        return ()
+        # A job's one role is stored apart: it is there even where no job is.
+        return (zero(part | {"type": kind[:-2]}),) if part["name"] == "roles" else ()
     if kind == "tuple":
         return tuple(zero(inner) for inner in part["components"])
     if kind.startswith("bytes"):

@@ -135,7 +135,7 @@ class Hashes(Mapping[int, bytes]):
 class _Mark:
     """What `snapshot` keeps."""
 
-    blocks: int
+    blocks: list[Mined]
     pool: dict[tuple[Address, int], Transaction]
     shift: int
 
@@ -364,7 +364,7 @@ class Chain:
     def snapshot(self) -> int:
         """A mark to go back to."""
         with self.lock:
-            self._marks.append(_Mark(len(self.blocks), dict(self.pool), self.shift))
+            self._marks.append(_Mark(list(self.blocks), dict(self.pool), self.shift))
             return len(self._marks)
 
     def revert(self, mark: int) -> bool:
@@ -374,7 +374,8 @@ class Chain:
                 return False
             kept = self._marks[mark - 1]
             del self._marks[mark - 1 :]
-            self._truncate(kept.blocks)
+            self.blocks[:] = kept.blocks
+            self.known = {r.transaction.hash: (b.number, r.index) for b in self.blocks for r in b.receipts}
             self.pool, self.shift = dict(kept.pool), kept.shift
             return True
 

@@ -458,10 +458,3 @@ METHODS: dict[str, Callable[..., Any]] = {
     "anvil_impersonateAccount": _impersonate,
 }
 """What the node answers, by method: Ethereum's, and those of Anvil that a local chain's controls use."""
-
-
-def node(chain: Chain) -> Any:
-    """web3, connected to the chain."""
-    from web3 import Web3
-
-    return Web3(MemoryProvider(chain))
