@@ -1,0 +1,91 @@
+"""The chain in memory beside Anvil: a read, a transaction with its receipt, a deployment, a round of a small job.
+
+    python benchmarks/chain.py            a table
+    python benchmarks/chain.py --json     one line of JSON on stdout
+
+Both sides of a figure run turn by turn in one process, through the same web3; figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from measure import in_turn
+
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import Devnet, Local
+from lockstep.chain.memory.devnet import MemoryDevnet
+from lockstep.protocol.types import Address, Wei
+
+RUNS = 60
+
+
+class Side:
+    """One chain, with the contracts and an account whose stake the vault may pull."""
+
+    def __init__(self, chain: Local) -> None:
+        self.chain = chain
+        self.names = count()
+        chain._request("anvil_autoImpersonateAccount", [True])
+        self.contracts = Contracts.at(chain.w3, deploy(chain.w3, chain.account("deployer")))
+        self.me = Address(chain.account("somebody").address)
+        for call in (
+            self.contracts.token.mint(self.me, Wei(10**9)),
+            self.contracts.token.approve(self.contracts.vault.address, Wei(10**9)),
+        ):
+            self._send(call.to, call.data)
+
+    def _send(self, to: str, data: bytes) -> object:
+        request = {"from": self.me, "to": to, "data": "0x" + data.hex(), "gas": hex(800_000)}
+        hash_ = self.chain._request("eth_sendTransaction", [request])
+        while (receipt := self.chain._request("eth_getTransactionReceipt", [hash_])) is None:
+            pass
+        return receipt
+
+    def read(self) -> object:
+        """One eth_call."""
+        return self.contracts.vault.free(self.me)
+
+    def transaction(self) -> object:
+        """One transaction, mined, with its receipt."""
+        call = self.contracts.vault.deposit(Wei(1))
+        return self._send(call.to, call.data)
+
+    def deployment(self) -> object:
+        """Ten signed creations."""
+        return deploy(self.chain.w3, self.chain.account(f"deployer {next(self.names)}"))
+
+
+def main() -> int:
+    """Measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, Devnet(Path(folder), block_seconds=0) as anvil:
+        sides = (Side(MemoryDevnet()), Side(anvil))
+        figures: dict[str, dict[str, float]] = {}
+        acts: dict[str, tuple[int, Callable[[Side], object]]] = {
+            "read": (RUNS, Side.read), "transaction": (RUNS, Side.transaction), "deployment": (7, Side.deployment),
+        }  # fmt: skip
+        for name, (runs, act) in acts.items():
+            memory, real = in_turn(runs, *((lambda side=side, act=act: act(side)) for side in sides))
+            mine, theirs = statistics.median(memory), statistics.median(real)
+            figures[name] = {"memory_ms": 1e3 * mine, "anvil_ms": 1e3 * theirs, "ratio": mine / theirs}
+    if asked.json:
+        print(json.dumps(figures))
+        return 0
+    for name, found in figures.items():
+        print(f"{name:12} {found['memory_ms']:8.2f} ms {found['anvil_ms']:8.2f} ms  ratio {found['ratio']:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
