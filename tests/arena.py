@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games
-from lockstep.chain.contracts import Call, Contracts, revert_data
+from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, Local
 from lockstep.chain.memory.devnet import MemoryDevnet
@@ -23,6 +22,7 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, GameId, JobId, Seconds, Seed, StateRoot, TensorRoot, Wei
 from tests.games import Match, Policy
 from tests.params import job_params
+from tests.support.sending import transact
 
 WINDOW = Seconds(600)
 CLOCK = Seconds(120)
@@ -145,13 +145,8 @@ class Arena:
 
     def send(self, call: Call, sender: LocalAccount | Address) -> Any:
         """One transaction, mined; a revert raises its rule. Returns the receipt."""
-        address = sender if isinstance(sender, str) else sender.address
-        request = {"from": address, "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
-        hash_ = self._request("eth_sendTransaction", request)
-        while (receipt := self._request("eth_getTransactionReceipt", hash_)) is None:
-            time.sleep(0.002)
-        if receipt["status"] != "0x1":
-            self._raise(request, int(receipt["blockNumber"], 16) - 1)
+        address = Address(sender if isinstance(sender, str) else sender.address)
+        receipt = transact(self.devnet, call, address)
         self.spent.append(Spent(call.label, int(receipt["gasUsed"], 16), len(call.data)))
         return receipt
 
@@ -160,18 +155,6 @@ class Arena:
         answer = self.devnet.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
         assert "error" not in answer, f"{method}: {answer}"
         return answer["result"]
-
-    def _raise(self, request: Any, block: int) -> NoReturn:
-        """The rule that a mined transaction broke: the same call on the state before it."""
-        from web3.exceptions import ContractLogicError
-
-        from lockstep.chain import reverts
-
-        try:
-            self.devnet.w3.eth.call(request, block)
-        except ContractLogicError as failure:
-            raise reverts.decode(revert_data(failure)) from failure
-        raise AssertionError("a transaction failed that succeeds as a call: its gas limit")
 
     def now(self) -> Seconds:
         """Chain time."""

@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
 from lockstep import jobs
 from lockstep.audits import Audit, PublicData, audit
 from lockstep.chain import games
-from lockstep.chain.contracts import Call, Contracts, revert_data
+from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
@@ -48,6 +47,7 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
 from tests import games as games_of_tests
 from tests import toyjob
+from tests.support.sending import transact
 from verifier import decide
 from worker.claiming import Place, compute
 from worker.progress import Material, WorkFolder
@@ -209,13 +209,8 @@ class Court:
 
     def send(self, call: Call, name: str) -> Any:
         """One transaction, mined; raises the rule that it breaks. Returns the receipt."""
-        request = {"from": self.address(name), "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
-        hash_ = self.request("eth_sendTransaction", request)
-        while (receipt := self.request("eth_getTransactionReceipt", hash_)) is None:
-            time.sleep(0.001)
+        receipt = transact(self.devnet, call, self.address(name))
         self.spent.append(Spent(call.label, int(receipt["gasUsed"], 16)))
-        if receipt["status"] != "0x1":
-            self._raise(request, int(receipt["blockNumber"], 16) - 1)
         return receipt
 
     def refused(self, call: Call, name: str) -> str:
@@ -237,17 +232,6 @@ class Court:
         answer = self.devnet.w3.provider.make_request(method, list(arguments))  # type: ignore[arg-type]
         assert "error" not in answer, f"{method}: {answer}"
         return answer["result"]
-
-    def _raise(self, request: Any, block: int) -> NoReturn:
-        from web3.exceptions import ContractLogicError
-
-        from lockstep.chain import reverts
-
-        try:
-            self.devnet.w3.eth.call(request, block)
-        except ContractLogicError as failure:
-            raise reverts.decode(revert_data(failure)) from failure
-        raise AssertionError("a transaction failed that succeeds as a call: its gas limit")
 
     # -- reading
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
-from lockstep.chain import reverts
-from lockstep.chain.contracts import Call, Contracts, revert_data
+from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.events import EventReader
 from lockstep.chain.memory.devnet import MemoryDevnet
@@ -30,6 +29,7 @@ from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
 from tests.params import amended
 from tests.support.constant import ConstantClaim, Lie
+from tests.support.sending import transact
 from tests.support.wander import params_of
 
 NAMES = ("requester", "aggregator", "worker-0", "worker-1", "worker-2", "verifier", "witness", "mallory")
@@ -81,12 +81,7 @@ class World:
 
     def send(self, call: Call, name: str) -> Any:
         """One transaction, mined; raises the rule that it breaks. Returns the receipt."""
-        request = {"from": self.address(name), "to": call.to, "data": "0x" + call.data.hex(), "gas": hex(call.gas)}
-        hash_ = self.devnet._request("eth_sendTransaction", [request])
-        receipt: Any = self.devnet._request("eth_getTransactionReceipt", [hash_])
-        if receipt["status"] != "0x1":
-            self._raise(request, int(receipt["blockNumber"], 16) - 1)
-        return receipt
+        return transact(self.devnet, call, self.address(name))
 
     def refused(self, call: Call, name: str) -> str:
         """The rule by which a transaction is refused; fails if it is not."""
@@ -95,15 +90,6 @@ class World:
         except LockstepError as error:
             return error.code.rpartition(".")[2]
         raise AssertionError(f"{call.label} of {name} was not refused")
-
-    def _raise(self, request: Any, block: int) -> NoReturn:
-        from web3.exceptions import ContractLogicError
-
-        try:
-            self.devnet.w3.eth.call(request, block)
-        except ContractLogicError as failure:
-            raise reverts.decode(revert_data(failure)) from failure
-        raise AssertionError("a transaction failed that succeeds as a call: its gas limit")
 
     # -- reading
 
