@@ -9,6 +9,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
 import {CHEATS} from "./Cheats.sol";
@@ -113,17 +114,8 @@ contract LoneMarket {
     }
 
     function _digest(uint32 r, uint32 attempt, uint32 who, uint256 mask) internal view returns (bytes32) {
-        bytes32 domain = keccak256(
-            abi.encode(
-                keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"),
-                keccak256("Lockstep"),
-                keccak256("1"),
-                block.chainid,
-                address(market)
-            )
-        );
         bytes32 kind = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
-        return keccak256(abi.encodePacked(hex"1901", domain, keccak256(abi.encode(kind, job, r, attempt, who, mask))));
+        return Ids.typed(address(market), keccak256(abi.encode(kind, job, r, attempt, who, mask)));
     }
 
     function _signed(address by, bytes32 digest) internal pure returns (bytes memory) {
