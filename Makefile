@@ -113,7 +113,7 @@ lint: setup ## style, types, who may import whom
 .PHONY: test
 test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
-	@$(MAKE) --no-print-directory test-contracts test-forge
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-contracts test-forge
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
