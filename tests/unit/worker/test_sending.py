@@ -1,79 +1,104 @@
-"""Sending: once per key, never what the pending state refuses, again after a revert."""
+"""Sending: once per key, never what the pending state refuses, again after a revert; over a real outbox."""
 
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from eth_account import Account
 
 from lockstep.chain.contracts import Call
-from lockstep.chain.outbox import Receipt
+from lockstep.chain.outbox import Outbox
 from lockstep.protocol.errors import FundsError
-from lockstep.protocol.reverts import revert
-from lockstep.protocol.types import Address
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.types import Wei
+from tests.support.world import World
 from worker.decide import Act, Do
 from worker.sending import Sender
 
-CALL = Call(Address("0x" + "11" * 20), b"", 21_000, "JobMarket.join")
-ACT = Act(Do.JOIN, 1, 2)
+ACT = Act(Do.JOIN, 0, 1)
 
 
 @dataclass
-class Box:
-    """An outbox whose chain does what the test says."""
+class Desk:
+    """A worker's outbox in a round that waits for workers; nothing is mined until somebody mines."""
 
-    refusal: Exception | None = None
-    submitted: list[str] = field(default_factory=list)
-    receipts: dict[str, bool] = field(default_factory=dict)
+    world: World
+    outbox: Outbox
+    sender: Sender
 
-    def submit(self, call: Call, key: str) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.submitted.append(key)
+    def join(self, slot: int = 1, r: int = 0) -> Call:
+        return self.world.contracts.market.join(self.world.job, r, slot)
 
-    def receipt(self, key: str) -> Receipt | None:
-        known = self.receipts.get(key)
-        return None if known is None else Receipt(key, "", "0x", 1, 1, 1, known)
+    def mine(self) -> None:
+        self.world.devnet._request("evm_mine", [])
+        self.sender.settle()
 
-    def forget(self, key: str) -> None:
-        del self.receipts[key]
+    @property
+    def waiting(self) -> int:
+        return len(self.world.devnet.chain.pool)
 
 
-def test_a_key_is_sent_once_until_it_is_settled() -> None:
-    box = Box()
-    sender = Sender(box)  # type: ignore[arg-type]
-    assert sender.submit("k", CALL, ACT)
-    assert sender.submit("k", CALL, ACT), "under way"
-    assert box.submitted == ["k"]
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    world = World.start(slots=3)
+    world.to(Phase.JOINING)
+    world.devnet._request("evm_setAutomine", [False])
+    outbox = Outbox(tmp_path / "outbox.db", world.devnet.w3, world.accounts["worker-1"])
+    yield Desk(world, outbox, Sender(outbox))
+    outbox.close()
+
+
+def test_a_key_is_sent_once_until_it_is_settled(desk: Desk) -> None:
+    sender = desk.sender
+    assert sender.submit("k", desk.join(), ACT)
+    assert sender.submit("k", desk.join(), ACT), "under way"
+    assert desk.waiting == 1
     assert sender.acts() == {ACT}
-    assert not sender.idle
     sender.settle()
     assert not sender.idle, "not mined yet"
-    box.receipts["k"] = True
-    sender.settle()
+    desk.mine()
     assert sender.idle
-    assert not sender.submit("k", CALL, ACT), "done is done"
-    assert box.submitted == ["k"]
+    assert sender.known("k")
+    assert not sender.submit("k", desk.join(), ACT), "done is done"
+    assert desk.waiting == 0
 
 
-def test_what_reverted_is_sent_again() -> None:
-    box = Box()
-    sender = Sender(box)  # type: ignore[arg-type]
-    sender.submit("k", CALL)
-    box.receipts["k"] = False
-    sender.settle()
-    assert box.receipts == {}, "forgotten, so that the key is free"
-    assert sender.submit("k", CALL)
-    assert box.submitted == ["k", "k"]
+def test_what_reverted_is_sent_again(desk: Desk) -> None:
+    market, chain = desk.world.contracts.market, desk.world.devnet
+    assert desk.sender.submit("k", desk.join())
+    # Somebody else's transaction comes first.
+    chain.chain.manners.order = "fees"
+    request = {
+        "from": desk.world.address("mallory"), "to": market.address, "data": "0x" + desk.join().data.hex(),
+        "gas": hex(800_000), "maxPriorityFeePerGas": hex(2 * 10**9), "maxFeePerGas": hex(10**12),
+    }  # fmt: skip
+    chain._request("eth_sendTransaction", [request])
+    desk.mine()
+    assert desk.sender.idle
+    assert not desk.sender.known("k"), "forgotten, so that the key is free"
+    assert desk.sender.submit("k", desk.join(2))
+    desk.mine()
+    assert market.claim(desk.world.claim_id(2)).worker == desk.world.address("worker-1")
 
 
-@pytest.mark.parametrize("rule", ["SlotTaken", "WrongPhase", "StakeTooLow", "TooEarly"])
-def test_a_rule_that_would_be_broken_is_no_failure(rule: str) -> None:
-    box = Box(revert(rule))
-    sender = Sender(box)  # type: ignore[arg-type]
-    assert not sender.submit("k", CALL)
-    assert sender.idle
+def test_a_rule_that_would_be_broken_is_no_failure(desk: Desk) -> None:
+    market, vault = desk.world.contracts.market, desk.world.contracts.vault
+    for call in (
+        desk.join(7),  # NoSuchSlot
+        desk.join(0, r=1),  # WrongPhase
+        market.seal(desk.world.job, 0),  # WrongPhase
+        vault.request_unbond(Wei(10**12)),  # StakeTooLow, a rule about funds
+    ):
+        assert not desk.sender.submit("k", call)
+    assert desk.sender.idle
+    assert desk.waiting == 0
 
 
-def test_gas_that_cannot_be_paid_ends_the_worker() -> None:
-    sender = Sender(Box(FundsError("the account cannot pay for gas")))  # type: ignore[arg-type]
+def test_gas_that_cannot_be_paid_ends_the_worker(desk: Desk, tmp_path: Path) -> None:
+    poor = Outbox(tmp_path / "poor.db", desk.world.devnet.w3, Account.create())
     with pytest.raises(FundsError):
-        sender.submit("k", CALL)
+        Sender(poor).submit("k", desk.world.contracts.vault.set_delegate(desk.world.address("worker-1")))
+    poor.close()
