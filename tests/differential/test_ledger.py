@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.events import EventReader
 from lockstep.chain.memory import abi
@@ -17,6 +18,7 @@ from lockstep.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import claims
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.moves import Phase as GamePhase
@@ -29,10 +31,11 @@ ENDED = (Phase.FINAL, Phase.FAILED, Phase.VOID)
 Difference = tuple[str, object, object]
 
 
-def played(seed: int) -> tuple[State, Ledger]:
-    """A history of everybody at random, and what its events tell."""
+def played(seed: int, seen: Callable[[Contracts, State, Block, Ledger], None] | None = None) -> tuple[State, Ledger]:
+    """A history of everybody at random, and what its events tell; `seen` looks at it now and then."""
     devnet = MemoryDevnet(seed=seed, arbiter=ReferenceArbiter())
     at = deploy(devnet.w3, devnet.account("deployer"))
+    contracts = Contracts.at(devnet.w3, at)
     keys = {Address(account.address): account for account in (devnet.account(f"wanderer {i}") for i in range(8))}
     devnet._request("anvil_autoImpersonateAccount", [True])
     devnet._request("evm_setAutomine", [False])
@@ -59,6 +62,8 @@ def played(seed: int) -> tuple[State, Ledger]:
         mine(wanderer.calls(state(), devnet.chain.environment(devnet.chain.head)))
         if dice.random() < 0.3:
             watcher.poll()
+            if seen is not None:
+                seen(contracts, state(), devnet.chain.environment(devnet.chain.head), watcher.ledger)
     watcher.poll()
     return state(), watcher.ledger
 

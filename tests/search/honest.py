@@ -239,9 +239,10 @@ class Party:
         """As worker.reading looks through web3."""
         job, p = self.scene.job, self.scene.setting.params
         books = s.jobs[job]
-        own = {id_: c for id_, c in s.claims.items() if c.worker == self.me and s.locks[id_].amount}
+        mine = {id_: c for id_, c in s.claims.items() if (c.job, c.worker) == (job, self.me)}
+        own = {id_: c for id_, c in mine.items() if s.locks[id_].amount}
         idle = {id_: c for id_, c in own.items() if not c.open_games}
-        void = {r for _, r in s.rounds if r >= books.started and s.rounds[job, r].phase == Phase.VOID}
+        void = {r for of, r in s.rounds if of == job and r >= books.started and s.rounds[job, r].phase == Phase.VOID}
         numbers = {*range(max(books.settled - 1, 0), books.started), *void, *(c.round for c in own.values())}
         rounds = [self._round(s, b, r, idle) for r in sorted(numbers)]
         if books.status == JobStatus.VOID:

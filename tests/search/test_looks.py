@@ -1,0 +1,59 @@
+"""Who is honest in the search sees what its program would see: the same look, from a State and through web3."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstep.chain.contracts import Contracts
+from lockstep.ledger import Ledger
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.market.calls import Block
+from lockstep.protocol.market.state import State
+from lockstep.protocol.types import Address, Wei
+from tests.differential.test_ledger import played
+from tests.search.honest import Party
+from worker.decide import Act, Do, JobView, Self, acts
+from worker.reading import look
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_worker_looks_at_a_state_as_it_does_through_web3(seed: int) -> None:
+    looks = 0
+
+    def seen(contracts: Contracts, s: State, b: Block, ledger: Ledger) -> None:
+        nonlocal looks
+        for job, params in s.params.items():
+            assert params is not None
+            owners = {c.worker for c in s.claims.values() if c.job == job}
+            for me in sorted(owners)[:3]:
+                told = look(contracts.market, ledger, ledger.jobs[job], params, me, b.time, b.number)
+                scene: Any = SimpleNamespace(job=job, setting=SimpleNamespace(params=params))
+                mine = Party(me, scene, SimpleNamespace())._look(s, b)  # type: ignore[arg-type]
+                assert shown(mine) == shown(told)
+                assert chosen(mine, me, s) == chosen(told, me, s)
+                looks += 1
+
+    played(seed, seen)
+    assert looks > 20
+
+
+def chosen(view: JobView, me: Address, s: State) -> list[Act]:
+    """What it does; nobody looks for lists in the search."""
+    return [act for act in acts(view, Self(me, Wei(s.free[me]))) if act.do != Do.PUBLISH]
+
+
+def shown(view: JobView) -> object:
+    """What a decision reads; which lists are published the search does not play."""
+    return (
+        view.id, view.params, view.job, view.now, view.block,
+        [
+            (
+                r.number, r.state, r.phase, r.merger, r.merge_turns_over, r.audit, r.merged_by, r.idle_locks,
+                [(c.worker, c.status) for c in r.claims if r.phase < Phase.FINAL and c.status != ClaimStatus.NONE],
+            )
+            for r in view.rounds
+        ],
+    )  # fmt: skip
