@@ -79,7 +79,7 @@ HINTS: dict[str, str] = {
     "ERC20InsufficientBalance": "fund the account with the job's token",
     "ERC20InsufficientAllowance": "approve the vault for the amount, or use a permit",
     "ERC20InvalidReceiver": "send the tokens to an account",
-    "ERC20InvalidSender": "send the tokens from an account",
+    "ERC20InvalidApprover": "name an account that owns tokens",
     "ERC20InvalidSpender": "approve an account",
     "ERC2612ExpiredSignature": "sign the permit again with a later deadline",
     "ECDSAInvalidSignature": "sign the permit again: these 65 bytes are no signature",

@@ -54,9 +54,10 @@ def transfer_from(d: Draft, sender: Address, owner: Address, to: Address, amount
     if allowed < MAX_UINT:
         if allowed < amount:
             raise revert("ERC20InsufficientAllowance", sender, allowed, amount)
+        # Nobody signs for the zero address, so it never allows all: moving none of its tokens is refused here.
+        if owner == ZERO_ADDRESS:
+            raise revert("ERC20InvalidApprover", owner)
         d.allowances[owner, sender] = allowed - amount
-    if owner == ZERO_ADDRESS:
-        raise revert("ERC20InvalidSender", owner)
     return transfer(d, owner, to, amount)
 
 

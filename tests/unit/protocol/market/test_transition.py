@@ -58,6 +58,12 @@ def test_a_refused_call_changes_nothing_and_says_why() -> None:
     assert minted.free[HONEST] == 0
 
 
+def test_nobody_moves_nothing_from_the_zero_address() -> None:
+    with pytest.raises(Reverted) as refused:
+        apply(State.empty(AT), BLOCK, call("TestToken", "transferFrom", STRANGER, ZERO_ADDRESS, STRANGER, 0))
+    assert (refused.value.rule, refused.value.values) == ("ERC20InvalidApprover", (ZERO_ADDRESS,)), "as OpenZeppelin's"
+
+
 def test_arithmetic_overflows_where_soliditys_does() -> None:
     most = (1 << 256) - 1
     minted, _ = apply(State.empty(AT), BLOCK, call("TestToken", "mint", STRANGER, HONEST, most))
