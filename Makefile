@@ -10,6 +10,8 @@ MAKEFLAGS += --no-builtin-rules
 JOBS ?= 4
 # Of tests that take minutes, and of those that count: they wait for nothing.
 SLOW_JOBS ?= 2
+# In the order of tests/conftest.py: without the last option, files of many tests begin first.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # make test COVERAGE=1 counts lines and branches, which takes as long again.
 COVERAGE ?=
 FUZZ_SECONDS ?= 60
@@ -112,12 +114,12 @@ lint: setup ## style, types, who may import whom
 
 .PHONY: test
 test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) $(BY_FILE) -m "not slow" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-contracts test-forge
 
 .PHONY: test-slow
 test-slow: setup ## the tests that take minutes
-	$(BIN)/pytest -n $(SLOW_JOBS) --dist loadfile -m "slow and not size and not faults and not words" $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(SLOW_JOBS) $(BY_FILE) -m "slow and not size and not faults and not words" $(PYTEST_ARGS)
 
 .PHONY: test-words
 test-words: setup ## every path of every unary primitive on all 2^32 words: about an hour

@@ -41,14 +41,19 @@ settings.load_profile("lockstep")
 
 
 LONG = (
-    "unit/numerics/test_executor.py", "unit/test_quoting.py", "unit/protocol/test_game.py",
-    "unit/storage/test_connections.py", "unit/protocol/test_rounds_defaults.py", "battery/test_stores.py",
-    "unit/training/test_models.py", "unit/training/test_hf.py", "differential/test_game.py",
+    "e2e/test_demo.py", "determinism/test_cuda.py", "fuzz/test_fuzz.py", "primitives/test_on_chain.py",
+    "determinism/test_golden.py", "e2e/test_worker.py", "e2e/test_coordinator.py",
+    "unit/numerics/test_fusion_random.py", "unit/training/test_comparison.py", "e2e/test_lasting.py",
+    "e2e/test_bad_input.py", "e2e/test_frozen_base.py", "property/test_games.py", "unit/numerics/test_executor.py",
+    "search/test_search.py", "unit/training/test_hf.py", "unit/numerics/test_cuda.py", "unit/numerics/test_fused.py",
+    "differential/test_validator.py", "unit/storage/test_connections.py", "unit/numerics/test_cuda_compilers.py",
+    "unit/guard/test_kill.py", "unit/test_quoting.py", "differential/test_game.py", "unit/training/test_size.py",
+    "unit/tracing/test_trace.py", "differential/test_memory.py", "battery/test_stores.py", "unit/storage/test_cache.py",
+    "unit/chain/test_game_logs.py", "unit/protocol/test_game.py", "unit/training/test_models.py",
     "unit/tracing/test_fusion.py", "unit/training/test_shards.py", "unit/tracing/test_rules.py",
-    "fuzz/test_fuzz.py", "unit/tracing/test_trace.py", "unit/storage/test_cache.py", "unit/guard/test_kill.py",
-    "unit/numerics/test_fused.py", "differential/test_availability.py", "unit/numerics/test_cuda.py",
+    "differential/test_availability.py",
 )  # fmt: skip
-"""Files that take longest: several processes end together if these begin first."""
+"""Files that take longest, those with slow tests first: several processes end together if these begin first."""
 
 
 def _weight(item: pytest.Item) -> int:
