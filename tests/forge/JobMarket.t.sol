@@ -97,6 +97,11 @@ contract MarketTest {
         uint256 held = vault.totalEscrow();
         bytes32 other = _create(terms, 1);
         require(other != job && vault.totalEscrow() - held == needed + 3 * _pay(), "escrow, pay of two rounds in flight, and one");
+        uint256 most = type(uint120).max;
+        token.mint(requester, most);
+        CHEATS.prank(requester);
+        market.create(terms, 2, most);
+        require(vault.totalEscrow() - held == needed + most + 6 * _pay(), "the most that fits is taken");
     }
 
     function test_one_permit_creates_a_job() external {
