@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from lockstep.protocol import economics
-from lockstep.protocol.presets import MAINNET, Terms
+from lockstep.presets import MAINNET, Terms
+from lockstep.protocol.market import prices
 from lockstep.protocol.types import Seconds, Wei
 
 INTEREST = 0.10
@@ -93,7 +93,7 @@ class Market:
         """In prices."""
         terms = self.terms
         fee = round(FEE_SHARE * terms.fee_cap)
-        return self.price(economics.gas_cost(gas, terms.gas_price, terms.fee_cap, fee))
+        return self.price(prices.gas_cost(gas, terms.gas_price, terms.fee_cap, fee))
 
     # -- what a merger locks
 
@@ -141,7 +141,7 @@ class Market:
         escrow would have paid; the escrow is left for rounds that are run again.
         """
         terms = self.terms
-        split = economics.split_slash(terms.merge_stake, 1)
+        split = prices.split_slash(terms.merge_stake, 1)
         kept = split.winners[0] + (split.requester if requester else 0)
         # Who merges again is paid for the merge that falls.
         lost = self.price(terms.merge_stake - kept + terms.merge_price)
@@ -163,7 +163,7 @@ class Market:
         seats = self.price(self.slots * terms.slot_price) if others else 0.0
         # Fees are never paid from the deposit, and the last round has no merge.
         unearned = self.price(terms.max_lead * terms.witnesses * terms.witness_fee + terms.merge_price)
-        lost = 1 - economics.PROVER_PERCENT / 100
+        lost = 1 - prices.PROVER_PERCENT / 100
         before = seats + lost * unearned
         now = lost * (unearned + self.price(self.round_pay) + seats)
         name = "a requester voids its own job" + (" while others train" if others else "")
@@ -177,8 +177,8 @@ class Market:
         """
         terms = self.terms
         fee = round(FEE_SHARE * terms.fee_cap)
-        bond = economics.bond_of(terms.bond, terms.gas_price, terms.fee_cap, fee)
-        game = self.price(economics.split_bond(bond)[1]) + self.gas(OPEN_GAS)
+        bond = prices.bond_of(terms.bond, terms.gas_price, terms.fee_cap, fee)
+        game = self.price(prices.split_bond(bond)[1]) + self.gas(OPEN_GAS)
         damage = self.locked * INTEREST * DAY / YEAR
         without = Harm(game * DAY / LONGEST_STEP, damage)
         first = game * DAY / (2 * terms.clock_seconds)

@@ -30,21 +30,31 @@ from benchmarks import lazy
 from benchmarks.float32 import WITHOUT_LIBRARY, evm, normal_operands
 from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
-from lockstep.jobs import ClaimRun, Job, Schedule, checkpoint_of, merge_run, payload_of, slot_run, subtree_root
+from lockstep.execution.jobs import (
+    ClaimRun,
+    Job,
+    Schedule,
+    checkpoint_of,
+    merge_run,
+    payload_of,
+    slot_run,
+    subtree_root,
+)
 from lockstep.numerics import reference
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Contents, StepTrace, tensor_root
-from lockstep.protocol import merkle, moves
-from lockstep.protocol.economics import DEFENDER_GAS, GAME_GAS
-from lockstep.protocol.game import Game
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.game import Game
+from lockstep.protocol.dispute.openings import Levels, Tensor
 from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.market.prices import DEFENDER_GAS, GAME_GAS
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.openings import Levels, Tensor
-from lockstep.protocol.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, I32, Alias, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import ClaimId, Digest, JobId, Seed, StateRoot
 from lockstep.storage.payload import INT8_FORMAT, Checkpoint
-from tests import games
-from tests.arena import CHALLENGE, Arena, Outcome, Terms, params_of
+from tests.support import games
+from tests.support.arena import CHALLENGE, Arena, Outcome, Terms, params_of
 
 MAX_TRANSACTIONS, MAX_GAS, MAX_TRANSACTION_GAS = 16, 1_900_000, 500_000
 SLOTS, INNER_STEPS, ROWS = 2, 1, 32

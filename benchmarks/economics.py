@@ -5,7 +5,7 @@
     python benchmarks/economics.py --write            docs/economics.md and its pictures with the figures of this run
 
 The reference job has 64 slots of 500 steps and the terms of the preset `mainnet`. Computed figures are of
-protocol/economics.py; the simulation (benchmarks/society.py) draws what the protocol draws and asks the same module for
+lockstep/economics.py; the simulation (benchmarks/society.py) draws what the protocol draws and asks the same module for
 every amount.
 """
 
@@ -29,9 +29,9 @@ import numpy as np
 from benchmarks.attacks import INTEREST, Harm, Market
 from benchmarks.charts import Chart, Line
 from benchmarks.society import Kind, Play, Rules, Society
-from lockstep.protocol import economics
-from lockstep.protocol.economics import Audit
-from lockstep.protocol.presets import CHAINS, DEVNET, MAINNET
+from lockstep import economics
+from lockstep.economics import Audit
+from lockstep.presets import CHAINS, DEVNET, MAINNET
 from lockstep.protocol.types import Seconds
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -111,7 +111,7 @@ class Row:
     lies: int
     detection: float
     computed: float
-    """The detection that protocol/economics.py gives."""
+    """The detection that lockstep/economics.py gives."""
     profit: float
     """Of an account in a round, in prices."""
 

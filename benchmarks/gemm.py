@@ -28,7 +28,7 @@ from measure import in_turn, ratio, wait_asleep
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.executor import Context
-from lockstep.protocol.program import F32, Program
+from lockstep.protocol.programs.program import F32, Program
 
 
 @dataclass(frozen=True)

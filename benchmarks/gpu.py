@@ -43,7 +43,7 @@ from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.program import F32, Program
+from lockstep.protocol.programs.program import F32, Program
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.models import GPT, GPTConfig
 from lockstep.training.models.gpt import next_token_loss

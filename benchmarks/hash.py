@@ -22,10 +22,10 @@ from hashlib import sha256
 import numpy as np
 from measure import Training, in_turn, wait_asleep
 
-from lockstep.jobs import Beside
+from lockstep.execution.jobs import Beside
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import _hash
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import StateRoot
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.models import GPT, GPTConfig

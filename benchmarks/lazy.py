@@ -19,10 +19,11 @@ from lockstep.numerics import _native, reference
 from lockstep.numerics.executor import to_array
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Contents, tensor_root
-from lockstep.protocol import merkle, moves
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.openings import Levels, Tensor
 from lockstep.protocol.merkle import LEAF_ELEMENTS, TensorHeader
-from lockstep.protocol.openings import Levels, Tensor
-from lockstep.protocol.program import (
+from lockstep.protocol.programs.program import (
     CHUNK,
     F32,
     I32,

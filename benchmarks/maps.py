@@ -28,7 +28,7 @@ if str(ROOT) not in sys.path:
 from lockstep.numerics import executor  # noqa: E402
 from lockstep.numerics.builder import Expression, ProgramBuilder  # noqa: E402
 from lockstep.numerics.executor import Array, Context  # noqa: E402
-from lockstep.protocol.program import F32, Program  # noqa: E402
+from lockstep.protocol.programs.program import F32, Program  # noqa: E402
 
 CONTEXT = Context(bytes(32), 0, 0, 1)
 PARAMETERS = 12_293_120

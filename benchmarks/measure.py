@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.numerics import executor
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import layout_root
-from lockstep.protocol.program import Kind, Program
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.protocol.types import StateRoot
 
 SEED = bytes(32)

@@ -33,11 +33,11 @@ import torch
 from torch import nn
 
 from benchmarks.measure import Training, ratio, resident, wait_asleep
-from lockstep import footprint
-from lockstep.jobs import Schedule
+from lockstep.execution import footprint
+from lockstep.execution.jobs import Schedule
 from lockstep.numerics.executor import Array
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from lockstep.storage.payload import BLOCK
 from lockstep.training.job import Batch, build_programs, depths_of
 from lockstep.training.models import Llama, LlamaConfig, next_token_loss

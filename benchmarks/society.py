@@ -1,8 +1,8 @@
 """A society of workers, round by round: who is honest, who lies and how, what each of them has in the end.
 
-What a verdict moves and what gas costs is asked of protocol/economics.py. Drawn here is what the protocol draws: seats,
-witnesses, how far each of them looks. Arrays are over accounts (N), or jobs and seats (J, slots); money is int64, so
-that sums are exact: `Rules` says in which unit.
+What a verdict moves and what gas costs is asked of protocol/market/prices.py. Drawn here is what the protocol draws:
+seats, witnesses, how far each of them looks. Arrays are over accounts (N), or jobs and seats (J, slots); money is
+int64, so that sums are exact: `Rules` says in which unit.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lockstep.protocol import economics
-from lockstep.protocol.economics import Audit
+from lockstep import economics
+from lockstep.economics import Audit
+from lockstep.protocol.market import prices
 from lockstep.protocol.types import Wei
 
 Array = np.ndarray
@@ -251,7 +252,7 @@ class Play:
     def _decide(self) -> None:
         """Each of the rational compares what its levels would earn, by how often they were caught so far."""
         rules, rational = self.rules, np.flatnonzero(self.kind == Kind.RATIONAL)
-        kept = economics.SLASH_PERCENT_WINNERS / 100
+        kept = prices.SLASH_PERCENT_WINNERS / 100
         risk = self.caught / self.tried
         expected = np.stack([
             economics.expected_profit(rules.price, self.cost[rational] * rules.price, rules.stake, level, d, 1 - kept)
@@ -268,9 +269,9 @@ class Play:
         rules, ledger, audit = self.rules, self.ledger, self.rules.audit
         fee = int(self.fees[r])
         # As many rounds are sealed beside this one: the median is of its own time.
-        for _ in range(economics.FEES):
-            self.ring = economics.push(self.ring, fee)
-        median = economics.median(self.ring, rules.fee_cap)
+        for _ in range(prices.FEES):
+            self.ring = prices.push(self.ring, fee)
+        median = prices.median(self.ring, rules.fee_cap)
         before = ledger.held[self.honest]
         self._bring_in()
 
@@ -362,14 +363,14 @@ class Play:
         convicted = np.zeros(len(self.kind), bool)
         convicted[challenges[:, 0]] = True
         selfish = (self.kind == Kind.SYBIL) | (self.kind == Kind.RATIONAL)
-        own = np.repeat(np.flatnonzero(convicted & selfish), len(economics.WINNER_WEIGHTS))
+        own = np.repeat(np.flatnonzero(convicted & selfish), len(prices.WINNER_WEIGHTS))
         games = np.concatenate([np.stack([own, own], 1), challenges])
         np.add.at(self.ledger.gas, games[:, 1], self._gas(CHALLENGER_GAS, fee))
         games = games[np.argsort(games[:, 0], kind="stable")]
         rank = np.arange(len(games)) - np.searchsorted(games[:, 0], games[:, 0])
-        games, rank = (of[rank < len(economics.WINNER_WEIGHTS)] for of in (games, rank))
+        games, rank = (of[rank < len(prices.WINNER_WEIGHTS)] for of in (games, rank))
         winners = np.bincount(games[:, 0], minlength=len(self.kind))
-        for count in range(1, len(economics.WINNER_WEIGHTS) + 1):
+        for count in range(1, len(prices.WINNER_WEIGHTS) + 1):
             self._slash(np.flatnonzero(winners == count), games[:, 1], rank, winners[games[:, 0]] == count, fee, median)
         return convicted
 
@@ -379,8 +380,8 @@ class Play:
             return
         ledger, rules = self.ledger, self.rules
         count = int(mine.sum()) // len(accounts)
-        refund = economics.gas_cost(CHALLENGER_GAS, Wei(rules.gas_price), rules.fee_cap, median)
-        split = economics.split_slash(Wei(rules.stake), count, [refund] * count)
+        refund = prices.gas_cost(CHALLENGER_GAS, Wei(rules.gas_price), rules.fee_cap, median)
+        split = prices.split_slash(Wei(rules.stake), count, [refund] * count)
         ledger.held[accounts] -= rules.stake
         ledger.burned += split.burned * len(accounts)
         ledger.requesters += split.requester * len(accounts)
@@ -436,7 +437,7 @@ class Play:
         ledger, rules = self.ledger, self.rules
         self.standing[void] += 1
         over = self.standing == rules.backed
-        count, split = int(over.sum()), economics.split_slash(Wei(rules.merge_stake), 1, ())
+        count, split = int(over.sum()), prices.split_slash(Wei(rules.merge_stake), 1, ())
         ledger.held[self.base[over]] -= rules.merge_stake - split.winners[0]
         ledger.burned += split.burned * count
         ledger.requesters += split.requester * count
@@ -447,8 +448,8 @@ class Play:
     def _false_games(self, r: int, median: int) -> None:
         """Every false challenger plays one game to its end against an honest claim, and loses its bond."""
         rules, ledger = self.rules, self.ledger
-        bond = economics.bond_of(Wei(rules.bond), Wei(rules.gas_price), rules.fee_cap, median)
-        to_defender, burned = economics.split_bond(bond)
+        bond = prices.bond_of(Wei(rules.bond), Wei(rules.gas_price), rules.fee_cap, median)
+        to_defender, burned = prices.split_bond(bond)
         challengers = np.flatnonzero((self.kind == Kind.CHALLENGER) & (ledger.held >= rules.stake + bond))
         defenders = self.dice.choice(self.honest, len(challengers))
         ledger.held[challengers] -= bond
@@ -472,7 +473,7 @@ class Play:
 
     def _gas(self, gas: int, fee: int) -> int:
         """What the chain takes: it knows no cap."""
-        return economics.gas_cost(gas * fee, Wei(self.rules.gas_price), self.rules.fee_cap, 1)
+        return prices.gas_cost(gas * fee, Wei(self.rules.gas_price), self.rules.fee_cap, 1)
 
 
 def _taken(witness: Array) -> Array:

@@ -27,7 +27,7 @@ from torch import nn
 
 from lockstep.numerics import _native
 from lockstep.protocol import _hash
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from lockstep.training.demo import BATCH, MODEL
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, next_token_loss

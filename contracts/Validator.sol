@@ -13,7 +13,7 @@ import {ProofInvalid} from "./libraries/Errors.sol";
 
 /// @title Validator
 /// @notice The rules that make a Program defensible, each provable by anyone at any time from what the job commits to.
-/// @dev The Python twins are protocol/rules.py (the rules) and protocol/validator.py (what is opened): the same names in the same order.
+/// @dev The Python twins are protocol/programs/rules.py (the rules) and protocol/programs/defects.py (what is opened): the same names in the same order.
 contract Validator is IValidator, Precommitted {
     IJobMarket public immutable market;
 

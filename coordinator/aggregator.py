@@ -9,17 +9,17 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from coordinator.cheats import Cheat
-from lockstep import jobs, merging
-from lockstep.disputes import HeldClaim
-from lockstep.guard.memory import Memory, Place, Promise
-from lockstep.jobs import ClaimRun, Job, Tensors
-from lockstep.merging import Merged, RoundRecord
+from lockstep.base.shelf import Shelf, bytes_of
+from lockstep.execution import jobs, merging
+from lockstep.execution.jobs import ClaimRun, Job, Tensors
+from lockstep.execution.merging import Merged, RoundRecord
+from lockstep.node.guard.memory import Memory, Place, Promise
+from lockstep.node.player import HeldClaim
 from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.jobs import Round
+from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.receipts import Report
 from lockstep.protocol.types import Cid, ClaimId, Seed, StateRoot, TraceRoot
-from lockstep.shelf import Shelf, bytes_of
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import (
     F32_FORMAT,

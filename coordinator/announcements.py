@@ -16,9 +16,9 @@ from coordinator.models import Claim as ClaimRow
 from coordinator.models import SignedClaim as Row
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ClaimIn, Signed
+from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Digest
-from lockstep.signed import SignedClaim
 
 KEPT_SIGNED = 16
 """Different signed claims that are kept for one slot; two convict, so nobody needs more."""

@@ -41,7 +41,7 @@ from coordinator.schema import (
     SignedPage,
     StatusOut,
 )
-from lockstep.decoding import anything, from_json, refusing, several, text, whole
+from lockstep.base.decoding import anything, from_json, refusing, several, text, whole
 from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, TryLater, UsageError
 
 READY_SECONDS = 30

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect
 
 from coordinator.context import Context
 from coordinator.models import Cursor, Node
-from lockstep.identity import verify_request
+from lockstep.node.identity import verify_request
+from lockstep.node.requests import RequestSignature
 from lockstep.protocol.errors import AuthError, TryLater, UsageError
-from lockstep.protocol.requests import RequestSignature
 from lockstep.protocol.types import Address, Seconds
 
 SMALL_BODY_BYTES = 64 << 10

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
-from lockstep.jobs import ClaimRun, Schedule, State
+from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.execution.jobs import ClaimRun, Schedule, State
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.program import F32, Alias, Instr, Kind, Program
-from lockstep.settings import DEVNET_CHAIN_ID
+from lockstep.protocol.programs.program import F32, Alias, Instr, Kind, Program
 
 MAX_INSTRUCTIONS = 32
 """Of a map; the lie takes two."""

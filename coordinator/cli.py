@@ -43,8 +43,8 @@ def up(
     from coordinator import cheats, queue, supervisor
     from coordinator.api import create_app
     from coordinator.parts import Parts
-    from lockstep import logs
-    from lockstep.guard import lock
+    from lockstep.node import logs
+    from lockstep.node.guard import lock
 
     logs.configure()
     shared, chosen = on_device(settings.shared)
@@ -90,7 +90,7 @@ def reindex(
     from coordinator.indexer import Indexer
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.rpc import connect
-    from lockstep.guard import lock
+    from lockstep.node.guard import lock
 
     with lock.held(settings.home, "coordinator"):
         addresses = Addresses.load(settings.shared.deployment)

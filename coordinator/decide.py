@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.protocol import backing
 from lockstep.protocol.jobs import Job, JobParams, JobStatus, Phase, Round
-from lockstep.protocol.receipts import FINAL_REPORTS, Report, batch_due
+from lockstep.protocol.market import backing
+from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
 
 PATIENCE_SECONDS = Seconds(3)

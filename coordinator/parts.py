@@ -9,8 +9,8 @@ from coordinator.context import Context
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
 from coordinator.settings import CoordinatorSettings
-from lockstep.guard.memory import Memory, Scope
-from lockstep.party import Party
+from lockstep.node.guard.memory import Memory, Scope
+from lockstep.node.party import Party
 from lockstep.protocol.types import Address
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from coordinator.models import Claim, Event, Game, Job, Node, Round
-from lockstep.protocol.claims import claim_id
+from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
 MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"

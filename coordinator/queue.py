@@ -155,7 +155,7 @@ def keep_stdout_for_events() -> None:
 
 def main(argv: list[str]) -> None:
     """Run `worker` or `beat` until told to stop."""
-    from lockstep.logs import configure
+    from lockstep.node.logs import configure
 
     keep_stdout_for_events()
     configure()

@@ -13,13 +13,13 @@ from coordinator.decide import JobView, RoundView, World
 from coordinator.models import Claim, Event, Game, Job, Payload
 from coordinator.models import Round as RoundRow
 from lockstep.chain.contracts import Contracts
-from lockstep.ledger import DemandRecord
-from lockstep.merging import Payload as PayloadRef
-from lockstep.merging import RoundRecord
-from lockstep.party import Party
+from lockstep.execution.merging import Payload as PayloadRef
+from lockstep.execution.merging import RoundRecord
+from lockstep.node.ledger import DemandRecord
+from lockstep.node.party import Party
 from lockstep.protocol.jobs import NO_CLAIM, Body, JobParams, Phase, Round
 from lockstep.protocol.market import views
-from lockstep.protocol.receipts import Report
+from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
 
 AVAILABILITY = "Availability"

@@ -17,9 +17,9 @@ from coordinator.models import Claim, Cursor, Job, Round
 from coordinator.models import Receipt as Row
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ReceiptIn
-from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.market.ids import receipt_hash
 from lockstep.protocol.types import Address, JobId
 
 OPEN_ROUNDS = ("joining", "training", "attested")

@@ -40,13 +40,14 @@ from coordinator.models import Claim, Event, Job, Payload
 from coordinator.parts import Parts
 from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
-from lockstep import footprint, jobs
+from lockstep.base.shelf import Shelf
 from lockstep.chain.contracts import Call
 from lockstep.cli.output import event
-from lockstep.demands import Answers
-from lockstep.disputes import AtHand, Due, NotAtHand, Seat, Side, Table
-from lockstep.pace import AGAIN_SECONDS
-from lockstep.protocol.claims import claim_id
+from lockstep.execution import footprint, jobs
+from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.node.demands import Answers
+from lockstep.node.player import AtHand, Due, NotAtHand, Seat, Side, Table
+from lockstep.protocol.dispute.game import Game as StoredGame
 from lockstep.protocol.errors import (
     ChainError,
     FundsError,
@@ -57,10 +58,9 @@ from lockstep.protocol.errors import (
     Unfit,
     Unreachable,
 )
-from lockstep.protocol.game import Game as StoredGame
 from lockstep.protocol.jobs import JobParams, JobStatus
+from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, GameId, JobId, Seconds
-from lockstep.shelf import Shelf
 
 LOOKS = 12
 """Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.base.settings import Settings, read_toml, resolve
 from lockstep.protocol.errors import UsageError
-from lockstep.settings import Settings, read_toml, resolve
 
 PREFIX = "LOCKSTEP_COORDINATOR_"
 DEFAULTS: dict[str, Any] = {

@@ -23,7 +23,7 @@ from web3 import HTTPProvider, Web3
 
 from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
-from tests import recordings
+from tests.support import recordings
 
 ROOT = Path(__file__).resolve().parent.parent
 METERED = ("game",)
@@ -47,11 +47,11 @@ LONG = (
     "e2e/test_bad_input.py", "e2e/test_frozen_base.py", "property/test_games.py", "unit/numerics/test_executor.py",
     "search/test_search.py", "unit/training/test_hf.py", "unit/numerics/test_cuda.py", "unit/numerics/test_fused.py",
     "differential/test_validator.py", "unit/storage/test_connections.py", "unit/numerics/test_cuda_compilers.py",
-    "unit/guard/test_kill.py", "unit/test_quoting.py", "differential/test_game.py", "unit/training/test_size.py",
-    "unit/tracing/test_trace.py", "differential/test_memory.py", "battery/test_stores.py", "unit/storage/test_cache.py",
-    "unit/chain/test_game_logs.py", "unit/protocol/test_game.py", "unit/training/test_models.py",
-    "unit/tracing/test_fusion.py", "unit/training/test_shards.py", "unit/tracing/test_rules.py",
-    "differential/test_availability.py",
+    "unit/node/guard/test_kill.py", "unit/execution/test_quoting.py", "differential/test_game.py",
+    "unit/training/test_size.py", "unit/tracing/test_trace.py", "differential/test_memory.py",
+    "battery/test_stores.py", "unit/storage/test_cache.py", "unit/chain/test_game_logs.py",
+    "unit/protocol/dispute/test_game.py", "unit/training/test_models.py", "unit/tracing/test_fusion.py",
+    "unit/training/test_shards.py", "unit/tracing/test_rules.py", "differential/test_availability.py",
 )  # fmt: skip
 """Files that take longest, those with slow tests first: several processes end together if these begin first."""
 

@@ -17,22 +17,23 @@ from typing import Any
 
 import structlog
 
-from lockstep.audits import PublicData, published_trace
+from lockstep.base.settings import DEVNET_CHAIN_ID
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
-from lockstep.disputes import HeldClaim, Seat, Side, Table
-from lockstep.jobs import ClaimRun, Schedule, load
-from lockstep.ledger import ClaimRecord, Watcher
-from lockstep.party import Party
-from lockstep.protocol import honest, merkle
+from lockstep.execution.jobs import ClaimRun, Schedule, load
+from lockstep.node.ledger import ClaimRecord, Watcher
+from lockstep.node.party import Party
+from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.node.replay import PublicData, published_trace
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest
+from lockstep.protocol.dispute.game import game_id
+from lockstep.protocol.dispute.moves import Verdict
+from lockstep.protocol.dispute.openings import Contents, Levels, MaterialisedStep, Tensor
 from lockstep.protocol.errors import ChainError, LockstepError, Unreachable, UsageError
-from lockstep.protocol.game import game_id
-from lockstep.protocol.moves import Verdict
-from lockstep.protocol.openings import Contents, Levels, MaterialisedStep, Tensor
-from lockstep.protocol.program import CHUNK, Kind, Program
+from lockstep.protocol.programs.program import CHUNK, Kind, Program
 from lockstep.protocol.types import GameId, Seconds, StateRoot, Wei
-from lockstep.settings import DEVNET_CHAIN_ID
 from verifier import decide
 
 CHEAT, SEED = "LOCKSTEP_CHEAT", "LOCKSTEP_CHEAT_SEED"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.base.settings import resolve
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -25,7 +26,6 @@ from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import Mismatch, NotFoundError, UsageError
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import JobId
-from lockstep.settings import resolve
 
 Witness = Annotated[bool, typer.Option("--witness", help="Look only where drawn, with a stake, for a fee.")]
 
@@ -55,8 +55,8 @@ def up(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, device=device,
     )  # fmt: skip
-    from lockstep import logs
-    from lockstep.party import Party
+    from lockstep.node import logs
+    from lockstep.node.party import Party
     from verifier import cheats
     from verifier.memory import Memory
     from verifier.service import Service
@@ -92,8 +92,8 @@ def void(
     Exit 10 if they break no rule: then there is nothing to prove.
     """
     settings = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
-    from lockstep.invalidity import evidence_against, proof
-    from lockstep.party import Party
+    from lockstep.execution.invalidity import evidence_against, proof
+    from lockstep.node.party import Party
 
     wanted = _job_id(job)
     with Party.open(settings) as party:

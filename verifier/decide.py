@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import JobParams, Phase
 from lockstep.protocol.market.types import Audit, AuditStatus
-from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, Wei
 
 RETRY_SECONDS = Seconds(5)

@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from lockstep.base.decoding import U64, anything, from_json, refusing, several, table, whole
 from lockstep.chain.contracts import Call, Contracts
-from lockstep.decoding import U64, anything, from_json, refusing, several, table, whole
-from lockstep.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
+from lockstep.node.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
+from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import LockstepError, Mismatch, Unreachable
 from lockstep.protocol.types import ClaimId
-from lockstep.signed import SignedClaim
 from verifier import decide
 from verifier.memory import Memory
 

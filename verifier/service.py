@@ -15,23 +15,25 @@ from typing import Any
 
 import structlog
 
-from lockstep import footprint
-from lockstep.audits import UNAVAILABLE, Audit, PublicData, audit, first_difference, published_trace
+from lockstep.base.machine import room_on_disk
+from lockstep.base.shelf import Shelf
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
-from lockstep.demands import Answers, Asks
-from lockstep.disputes import Due, HeldClaim, Side, Table
-from lockstep.docket import Docket
-from lockstep.invalidity import Undefendable, load, proof
-from lockstep.jobs import ClaimRun, Job
-from lockstep.ledger import ClaimRecord, GameRecord, Watcher
-from lockstep.machine import room_on_disk
-from lockstep.pace import AGAIN_SECONDS
-from lockstep.party import Head, Party
-from lockstep.protocol import honest
-from lockstep.protocol.claims import audit_id
+from lockstep.execution import footprint
+from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.execution.invalidity import Undefendable, load, proof
+from lockstep.execution.jobs import ClaimRun, Job
+from lockstep.execution.states import ClaimStates, States
+from lockstep.node.demands import Answers, Asks
+from lockstep.node.docket import Docket
+from lockstep.node.ledger import ClaimRecord, GameRecord, Watcher
+from lockstep.node.party import Head, Party
+from lockstep.node.player import Due, HeldClaim, Side, Table
+from lockstep.node.replay import UNAVAILABLE, Audit, PublicData, audit, first_difference, published_trace
+from lockstep.protocol.dispute import honest
+from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.errors import (
     ChainError,
     FundsError,
@@ -43,11 +45,9 @@ from lockstep.protocol.errors import (
     Unfit,
     Unreachable,
 )
-from lockstep.protocol.game import game_id
 from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, StateRoot, Wei
-from lockstep.shelf import Shelf
-from lockstep.states import ClaimStates, States
 from verifier import decide
 from verifier.bench import Bench, Cancelled, Work
 from verifier.decide import Outcome

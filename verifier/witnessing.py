@@ -18,14 +18,14 @@ from typing import Any
 
 import structlog
 
-from lockstep import footprint, merging, pace
-from lockstep.audits import Audit as Replay
-from lockstep.audits import PublicData, published_trace
 from lockstep.chain.contracts import Call
-from lockstep.jobs import load
-from lockstep.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLedger
-from lockstep.party import Head, Party
-from lockstep.protocol import claims, merkle
+from lockstep.execution import capacity, footprint, merging
+from lockstep.execution.jobs import load
+from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLedger
+from lockstep.node.party import Head, Party
+from lockstep.node.replay import Audit as Replay
+from lockstep.node.replay import PublicData, published_trace
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import (
     ChainError,
     FundsError,
@@ -37,9 +37,9 @@ from lockstep.protocol.errors import (
     Unreachable,
 )
 from lockstep.protocol.jobs import Body, JobParams, Phase
-from lockstep.protocol.market import draws
+from lockstep.protocol.market import draws, ids
+from lockstep.protocol.market.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Standing, Word
-from lockstep.protocol.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
 from lockstep.protocol.types import AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
 from verifier.bench import Bench, Cancelled
 from verifier.memory import Memory, Verdict
@@ -98,7 +98,7 @@ def to_draw(ledger: Ledger, job: JobLedger, block: int) -> Iterator[int]:
     for r, round_ in job.rounds.items():
         if not round_.claims or round_.merge_in is not None or round_.phase in ENDED:
             continue
-        known = ledger.audits.get(claims.audit_id(job.id, r, round_.attempt))
+        known = ledger.audits.get(ids.audit_id(job.id, r, round_.attempt))
         # A transaction sent now is executed in the next block at the earliest.
         if known is None or (known.state.status == AuditStatus.DRAWING and block >= known.state.beacon_block):
             yield r
@@ -215,7 +215,7 @@ class Witnessing:
         for r in to_draw(ledger, job, head.number):
             if self._party.contracts.market.phase(job.id, r) == Phase.ATTESTING:
                 attempt = job.rounds[r].attempt
-                opened = claims.audit_id(job.id, r, attempt) in ledger.audits
+                opened = ids.audit_id(job.id, r, attempt) in ledger.audits
                 key = f"witness/draw/{job.id.hex()}/{r}/{attempt}/{head.number if opened else 'open'}"
                 self._submit(contract.draw(job.id, r), key)
 
@@ -223,7 +223,7 @@ class Witnessing:
         """Raises Unfit if this machine is. On the bench."""
         # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
         public = self._public_of(job, footprint.fitting(footprint.verifier))
-        pace.keep_up(public.job, pace.require_witness, self._party.chain_pace(), footprint.verifier)
+        capacity.keep_up(public.job, capacity.require_witness, self._party.chain_pace(), footprint.verifier)
 
     def _tried(self, job: JobId, tried: Future[None]) -> None:
         try:
@@ -232,7 +232,9 @@ class Witnessing:
             return
         except (Unfit, ProgramInvalid) as error:
             # A slow machine may have been busy; a Program stays what it is.
-            self._rest["enrol", job] = Seconds(self._now + pace.AGAIN_SECONDS) if isinstance(error, Unfit) else NEVER
+            self._rest["enrol", job] = (
+                Seconds(self._now + capacity.AGAIN_SECONDS) if isinstance(error, Unfit) else NEVER
+            )
             if ("refused", job) not in self._told:
                 self._told.add(("refused", job))
                 self._tell("refused", job=job.hex(), code=error.code, message=error.message)
@@ -459,7 +461,7 @@ class Witnessing:
 
     def _claim_of(self, audit: AuditLedger, i: int) -> ClaimId:
         a = audit.state
-        return claims.claim_id(a.job, a.round, a.attempt, audit.duties[i].slot)
+        return ids.claim_id(a.job, a.round, a.attempt, audit.duties[i].slot)
 
     def _preimage(self, ledger: Ledger, audit: AuditLedger, i: int) -> Digest:
         """Of our chain, at the duty's serial."""

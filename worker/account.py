@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lockstep.ledger import JobLedger, Ledger, RoundLedger, Watcher
-from lockstep.protocol.claims import claim_id
+from lockstep.base.settings import Settings
+from lockstep.node.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId
-from lockstep.settings import Settings
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts

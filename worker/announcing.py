@@ -10,15 +10,15 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from lockstep.protocol.claims import typed_data
 from lockstep.protocol.jobs import Body, Claim, Receipt
+from lockstep.protocol.market.ids import typed_data
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds, StateRoot, TraceRoot
 from worker.progress import Material
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-    from lockstep.identity import NodeKey
+    from lockstep.node.identity import NodeKey
 
 log = structlog.get_logger(__name__)
 

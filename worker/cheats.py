@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.jobs import ClaimRun, Schedule, State
+from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.execution.jobs import ClaimRun, Schedule, State
 from lockstep.numerics import scalar
 from lockstep.numerics.executor import Array, to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Made, StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import TensorRoot
-from lockstep.settings import DEVNET_CHAIN_ID
 
 Lies = Mapping[tuple[int, int], tuple[int, ...]]
 """Partials that combine to a lie, by (op, element)."""

@@ -16,19 +16,19 @@ from typing import TypeVar
 
 import structlog
 
-from lockstep import jobs, merging
-from lockstep.audits import PublicData
+from lockstep.base.machine import is_full
 from lockstep.cli.output import event
-from lockstep.demands import Asks, to_demand
-from lockstep.guard.memory import Place as Signed
-from lockstep.guard.memory import Promise
-from lockstep.jobs import ClaimRun
-from lockstep.machine import is_full
-from lockstep.merging import RoundRecord
-from lockstep.protocol import claims
+from lockstep.execution import jobs, merging
+from lockstep.execution.jobs import ClaimRun
+from lockstep.execution.merging import RoundRecord
+from lockstep.node.demands import Asks, to_demand
+from lockstep.node.guard.memory import Place as Signed
+from lockstep.node.guard.memory import Promise
+from lockstep.node.replay import PublicData
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
 from lockstep.protocol.jobs import NO_SEED, Body, Receipt, Reveal
-from lockstep.protocol.receipts import FINAL_REPORTS, Report, last_chance, mask_of
+from lockstep.protocol.market import ids
+from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance, mask_of
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot
 from lockstep.storage.payload import Checkpoint, store_checkpoint
 from worker.claiming import Place, Stopped, Trained, compute, rebuild
@@ -186,7 +186,7 @@ class Claimant:
                 "trained", time=now, round=r.number, slot=act.slot, seconds=round(trained.seconds, 3),
                 resumed_from=trained.resumed_from,
             )  # fmt: skip
-        commitment = claims.commitment(claim, self._parts.address, _reveal(material, bound))
+        commitment = ids.commitment(claim, self._parts.address, _reveal(material, bound))
         self._sender.submit(key, self._market.commit(taken.ledger.id, r.number, act.slot, commitment), act)
 
     def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
@@ -291,7 +291,7 @@ class Claimant:
         """Have the round's merge computed, then claim it."""
         assert taken.view is not None, "acts follow from a view"
         attempt = taken.view.job.attempt
-        claim = claims.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
+        claim = ids.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
         if not self._busy(claim, now):
             self._work[claim] = self.on_bench(self._merging(taken, r, claim, attempt))
         trained = self._trained(claim)
@@ -388,7 +388,7 @@ class Claimant:
 
 def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
     """The id of a slot's claim in the round's attempt."""
-    return claims.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)
+    return ids.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)
 
 
 def _base_cid(taken: Taken, records: Sequence[RoundRecord]) -> Cid:

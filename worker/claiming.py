@@ -13,13 +13,13 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from lockstep.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payload_of, slot_run
-from lockstep.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
+from lockstep.execution.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payload_of, slot_run
+from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
 from lockstep.numerics import reference
 from lockstep.numerics.resident import Resident
 from lockstep.numerics.trace import StepTrace, TensorShelf, layout_root
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.program import CHUNK, Kind, Program
+from lockstep.protocol.programs.program import CHUNK, Kind, Program
 from lockstep.protocol.types import Cid, ClaimId, Digest, StateRoot
 from worker.progress import Material, WorkFolder
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.settings import Settings, resolve
 from lockstep.cli import guard
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
@@ -25,7 +26,6 @@ from lockstep.cli.options import (
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
-from lockstep.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from worker.service import CheatFor
@@ -60,7 +60,7 @@ def up(
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
     )  # fmt: skip
     only = _job_id(job)
-    from lockstep import logs
+    from lockstep.node import logs
     from worker.service import Worker
     from worker.setup import assemble
 

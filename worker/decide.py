@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.protocol import backing
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.market import backing
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 

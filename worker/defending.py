@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.cli.output import event
-from lockstep.disputes import Due, HeldClaim, Side, Table
-from lockstep.docket import Docket
-from lockstep.jobs import ClaimRun
-from lockstep.ledger import GameRecord, Ledger
+from lockstep.execution.jobs import ClaimRun
+from lockstep.execution.states import ClaimStates, States
+from lockstep.node.docket import Docket
+from lockstep.node.ledger import GameRecord, Ledger
+from lockstep.node.player import Due, HeldClaim, Side, Table
 from lockstep.protocol.types import ClaimId, GameId, Seconds
-from lockstep.shelf import Shelf, bytes_of
-from lockstep.states import ClaimStates, States
 from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
-    from lockstep.party import Head
+    from lockstep.node.party import Head
     from worker.parts import Parts
 
 log = structlog.get_logger(__name__)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
-from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import ZERO_ADDRESS, Receipt
-from lockstep.protocol.receipts import own_way
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.market.receipts import own_way
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from worker.announcing import Answer
 from worker.decide import JobView, RoundView

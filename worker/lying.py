@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep.jobs import ClaimRun
+from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.types import ClaimId
 from worker.cheats import Cheat
 

@@ -13,13 +13,13 @@ from worker.decide import Act, JobView
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.outbox import Outbox
-    from lockstep.guard.doppelganger import Watch
-    from lockstep.guard.memory import Memory
-    from lockstep.identity import NodeKey
-    from lockstep.jobs import Job
-    from lockstep.ledger import JobLedger, Watcher
-    from lockstep.pace import Pace
-    from lockstep.party import Party
+    from lockstep.execution.capacity import Pace
+    from lockstep.execution.jobs import Job
+    from lockstep.node.guard.doppelganger import Watch
+    from lockstep.node.guard.memory import Memory
+    from lockstep.node.identity import NodeKey
+    from lockstep.node.ledger import JobLedger, Watcher
+    from lockstep.node.party import Party
     from lockstep.protocol.jobs import JobParams
     from lockstep.storage import ContentStore
     from worker.announcing import Announcer

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import structlog
 
-from lockstep.jobs import ClaimRun, Entries, State, trace_root
-from lockstep.merging import Payload
+from lockstep.execution.jobs import ClaimRun, Entries, State, trace_root
+from lockstep.execution.merging import Payload
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch
-from lockstep.protocol.program import Alias, Program
+from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
 from lockstep.storage.tensors import head_line, read_tensors, tensor_at, words_of
 

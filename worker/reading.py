@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lockstep.ledger import JobLedger, Ledger
-from lockstep.protocol.claims import audit_id, claim_id
+from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobStatus, Phase
+from lockstep.protocol.market.ids import audit_id, claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Seconds
 from worker.decide import JobView, RoundView
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from lockstep import footprint, invalidity, pace
+from lockstep.base.machine import room_on_disk
 from lockstep.cli.output import event
-from lockstep.demands import Answers, Asks
-from lockstep.invalidity import Undefendable
-from lockstep.jobs import ClaimRun, Job
-from lockstep.ledger import JobLedger, Ledger
-from lockstep.machine import room_on_disk
-from lockstep.pace import ChainPace, LiveClaim, Pace
-from lockstep.party import Head
+from lockstep.execution import capacity, footprint, invalidity
+from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
+from lockstep.execution.invalidity import Undefendable
+from lockstep.execution.jobs import ClaimRun, Job
+from lockstep.node.demands import Answers, Asks
+from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.node.party import Head
 from lockstep.protocol.errors import (
     BlobMissing,
     DoctorError,
@@ -327,7 +327,7 @@ class Worker:
             if ledger.id not in self._too_large:
                 self._too_large.add(ledger.id)
                 event("refused", time=self._now, job=ledger.id.hex(), code=error.code, message=error.message)
-            self._retry_at[ledger.id] = Seconds(self._now + pace.AGAIN_SECONDS)
+            self._retry_at[ledger.id] = Seconds(self._now + capacity.AGAIN_SECONDS)
             return
         except Exception as error:
             # INVARIANT: a worker joins only jobs whose every part it has checked.
@@ -363,7 +363,7 @@ class Worker:
 
     def _try(self, job: Job) -> Future[Pace]:
         def tried() -> Pace:
-            return pace.keep_up(job, pace.require_claimant, self.parts.party.chain_pace())
+            return capacity.keep_up(job, capacity.require_claimant, self.parts.party.chain_pace())
 
         return self._beside(tried)
 
@@ -378,7 +378,7 @@ class Worker:
         if not isinstance(error, Unfit):
             raise error
         if taken.again_at is None:
-            taken.again_at = Seconds(self._now + pace.AGAIN_SECONDS)
+            taken.again_at = Seconds(self._now + capacity.AGAIN_SECONDS)
             event("refused", time=self._now, job=taken.ledger.id.hex(), code=error.code, message=error.message)
         elif taken.again_at <= self._now:
             taken.again_at, taken.trial = None, self._try(taken.job)
@@ -396,11 +396,11 @@ class Worker:
     def _has_room(self, taken: Taken) -> bool:
         """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""
         if self._chain_at <= self._now:
-            self._chain, self._chain_at = self.parts.party.chain_pace(), Seconds(self._now + pace.AGAIN_SECONDS)
+            self._chain, self._chain_at = self.parts.party.chain_pace(), Seconds(self._now + capacity.AGAIN_SECONDS)
         jobs = [self._ledger.places[claim][0] for claim in self._ledger.staked(self._me)]
         live = [self._planned(self._taken[job]) for job in jobs if job in self._taken]
         try:
-            pace.require_all([*live, self._planned(taken)], self._chain)
+            capacity.require_all([*live, self._planned(taken)], self._chain)
         except Unfit as error:
             self._log_once((taken.ledger.id, "room", len(live)), error)
             return False
@@ -409,7 +409,7 @@ class Worker:
     @staticmethod
     def _planned(taken: Taken) -> LiveClaim:
         measured = taken.trial.done() and taken.trial.exception() is None
-        return pace.live_claim(taken.params, taken.trial.result() if measured else None)
+        return capacity.live_claim(taken.params, taken.trial.result() if measured else None)
 
     def _ask_row(self, job: JobId, missing: RowMissing) -> None:
         """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
@@ -435,7 +435,7 @@ class Worker:
         covered, least = self._free + amount, taken.params.role.slot_stake + taken.params.merge.stake
         # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
         if covered < least:
-            told, taken.funds_at = taken.funds_at is not None, Seconds(self._now + pace.AGAIN_SECONDS)
+            told, taken.funds_at = taken.funds_at is not None, Seconds(self._now + capacity.AGAIN_SECONDS)
             message = f"a claim of this job and a merge lock {least}; {self._me} has {covered}"
             if not covered and not self._ledger.at_stake(self._me):
                 raise FundsError(message, hint="send the account more of the job's token")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from lockstep.base.settings import Settings
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import NODE_KEY
-from lockstep.guard import lock
-from lockstep.guard.doppelganger import Watch
-from lockstep.guard.memory import Memory, Scope
-from lockstep.identity import NodeKey
-from lockstep.ledger import Watcher
-from lockstep.party import Party
+from lockstep.node.guard import lock
+from lockstep.node.guard.doppelganger import Watch
+from lockstep.node.guard.memory import Memory, Scope
+from lockstep.node.identity import NodeKey
+from lockstep.node.ledger import Watcher
+from lockstep.node.party import Party
 from lockstep.protocol.types import Seconds
-from lockstep.settings import Settings
 from worker.announcing import Announcer
 from worker.parts import Parts
 

@@ -11,7 +11,7 @@ interface IValidator is IPrecommitted {
     /// @notice What of a job is shown to be wrong.
     enum Subject { Header, Input, Output, Op, Operand, Cumulative, Constant, Layout, Genesis, Outer, Carry, Payload, Dataset }
 
-    /// @notice The rule that does not hold. The names are protocol/rules.py's.
+    /// @notice The rule that does not hold. The names are protocol/programs/rules.py's.
     enum Rule {
         Holds,
         HeaderLength,

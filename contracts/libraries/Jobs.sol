@@ -11,7 +11,7 @@ import {Terms} from "./Terms.sol";
 
 /// @title Jobs
 /// @notice How JobMarket's jobs begin and end: linked code, as Rounds is.
-/// @dev The Python twin is lockstep/protocol/rounds.py: the same names in the same order.
+/// @dev The Python twin is lockstep/protocol/market/requester.py: the same names in the same order.
 library Jobs {
     /// @dev Of a void job's deposit, to who had it voided; the rest is burned.
     uint256 private constant PROVER_PERCENT = 30;

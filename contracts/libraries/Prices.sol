@@ -2,7 +2,7 @@
 pragma solidity ^0.8.20;
 
 /// @title Prices
-/// @notice The floors of stakes and bonds, and what gas costs in tokens. The Python twin is lockstep/protocol/economics.py.
+/// @notice The floors of stakes and bonds, and what gas costs in tokens. The Python twin is lockstep/protocol/market/prices.py.
 /// @dev A job names two numbers: `gasPrice`, token units for one gas at the cap, and `feeCap`, the cap in wei per gas. Below the cap
 ///      a gas costs in proportion to the base fee; above it, no more than at it.
 library Prices {

@@ -24,14 +24,13 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.rpc import connect as connect_rpc
-from lockstep.jobs import Job, Schedule, TrainingJob, load, subtree_root
-from lockstep.ledger import Watcher
-from lockstep.merging import load_checkpoint, merged_again
+from lockstep.execution.jobs import Job, Schedule, TrainingJob, load, subtree_root
+from lockstep.execution.merging import load_checkpoint, merged_again
+from lockstep.execution.quoting import SECONDS, Figures, figures_of
+from lockstep.node.ledger import Watcher
 from lockstep.numerics.executor import DTYPES
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol.claims import job_id
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
-from lockstep.protocol.job_rules import ChainTimes, answer_floor, check_params
 from lockstep.protocol.jobs import (
     NO_STATE,
     ZERO,
@@ -46,11 +45,12 @@ from lockstep.protocol.jobs import (
     SpecRef,
     Windows,
 )
+from lockstep.protocol.market.ids import job_id
+from lockstep.protocol.market.job_rules import ChainTimes, answer_floor, check_params
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import OPSET, PROFILE, Program
+from lockstep.protocol.programs.defects import job_of
+from lockstep.protocol.programs.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
-from lockstep.protocol.validator import job_of
-from lockstep.quoting import SECONDS, Figures, figures_of
 from lockstep.storage import ContentStore, cid_of, cid_of_block, load_manifest, open_store, store_dataset
 from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
 from lockstep.storage.directory import DirectoryStore

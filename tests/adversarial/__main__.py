@@ -19,7 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from lockstep import logs
+from lockstep.node import logs
 from tests.adversarial.cheat import Cheat, Row, run
 from tests.adversarial.court import Court
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lockstep.jobs import ClaimRun
-from lockstep.protocol.moves import Verdict
+from lockstep.execution.jobs import ClaimRun
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.types import GameId
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lie, lying

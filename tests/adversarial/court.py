@@ -8,7 +8,8 @@
     court.balance()                     # who ends with what
 
 Workers compute claims with `worker.claiming` and choose acts with `worker.decide`'s own order of phases; the verifier
-chooses claims with `verifier.decide` and replays them with `lockstep.audits`; both sides play from `lockstep.disputes`.
+chooses claims with `verifier.decide` and replays them with `lockstep.node.replay`; both sides play from
+`lockstep.node.player`.
 """
 
 from __future__ import annotations
@@ -23,30 +24,31 @@ from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
-from lockstep import jobs
-from lockstep.audits import Audit, PublicData, audit
 from lockstep.chain import games
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
 from lockstep.client import JobHandle, Network, connect
-from lockstep.disputes import HeldClaim, Seat, Side, Table
-from lockstep.jobs import ClaimRun, Job, TrainingJob
-from lockstep.ledger import ClaimRecord, Ledger, Watcher
-from lockstep.merging import fetch_payloads, finish
-from lockstep.protocol import backing, game, honest, moves
-from lockstep.protocol.claims import claim_id, commitment
-from lockstep.protocol.game import game_id
+from lockstep.execution import jobs
+from lockstep.execution.jobs import ClaimRun, Job, TrainingJob
+from lockstep.execution.merging import fetch_payloads, finish
+from lockstep.node.ledger import ClaimRecord, Ledger, Watcher
+from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.node.replay import Audit, PublicData, audit
+from lockstep.protocol.dispute import game, honest, moves
+from lockstep.protocol.dispute.game import game_id
+from lockstep.protocol.dispute.moves import Finding, Verdict
 from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
+from lockstep.protocol.market import backing
+from lockstep.protocol.market.ids import claim_id, commitment
 from lockstep.protocol.market.types import Outcome
-from lockstep.protocol.moves import Finding, Verdict
-from lockstep.protocol.program import Kind
+from lockstep.protocol.programs.program import Kind
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
-from tests import games as games_of_tests
-from tests import toyjob
+from tests.support import games as games_of_tests
+from tests.support import toyjob
 from tests.support.sending import transact
 from verifier import decide
 from worker.claiming import Place, compute

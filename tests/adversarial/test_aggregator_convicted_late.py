@@ -3,9 +3,9 @@
 import pytest
 
 from coordinator.cheats import cheat_of
+from lockstep.base.settings import DEVNET_CHAIN_ID
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import Phase
-from lockstep.settings import DEVNET_CHAIN_ID
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.jobs import payload_of
+from lockstep.execution.jobs import payload_of
 from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lying, at, changed, lying, named
-from tests.toyjob import STEPS
+from tests.support.toyjob import STEPS
 
 ENCODE = STEPS + 1
 

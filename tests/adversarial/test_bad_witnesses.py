@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol import claims
+from lockstep.protocol.market import ids
 from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, Word
 from lockstep.protocol.types import AuditId, Cid, ClaimId, Seconds, StateRoot, Wei
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where, published
 from tests.adversarial.lies import lying
 from tests.adversarial.test_special_words import WORDS, puts
-from tests.watching import PlayedWitness
+from tests.support.watching import PlayedWitness
 
 FEE, STAKE = Wei(10**17), Wei(2 * 10**18)
 TERMS = {
@@ -35,7 +35,7 @@ def drawn(court: Court) -> tuple[AuditId, list[Duty]]:
     court.send(contract.draw(court.job_id, 0), "requester")
     court.devnet.mine(2)
     court.send(contract.draw(court.job_id, 0), "requester")
-    audit = claims.audit_id(court.job_id, 0, court.contracts.market.round(court.job_id, 0).attempt)
+    audit = ids.audit_id(court.job_id, 0, court.contracts.market.round(court.job_id, 0).attempt)
     return audit, [contract.duty(audit, i) for i in range(contract.audit(audit).duties)]
 
 

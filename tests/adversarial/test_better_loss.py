@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from lockstep.client import JobHandle
-from lockstep.jobs import ClaimRun
-from lockstep.protocol.presets import Terms
-from lockstep.protocol.program import Kind, Program
+from lockstep.execution.jobs import ClaimRun
+from lockstep.presets import Terms
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.training.metrics import EvaluationSpec, read_metrics
-from tests import evaluations
 from tests.adversarial.cheat import Cheat, Ended, convict, ended, run
 from tests.adversarial.court import LONG, Court, Where
 from tests.adversarial.lies import Lie, at, by_program, changed, lying, named, recomputed, with_op, with_word, words
-from tests.toyjob import TOY_TERMS
+from tests.support import evaluations
+from tests.support.toyjob import TOY_TERMS
 
 SUM = 2
 """The entry of a slot's state that is its sum."""

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from lockstep.chain import games
-from lockstep.protocol import moves
-from lockstep.protocol.moves import Verdict
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.types import GameId
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
-from tests.games import open_at
+from tests.support.games import open_at
 
 ROW = 5
 """Nobody posts it: that voids the job, whose claims are right."""

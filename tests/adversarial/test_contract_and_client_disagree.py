@@ -13,20 +13,20 @@ from random import Random
 import pytest
 
 from lockstep.chain.contracts import Contract
-from lockstep.disputes import HeldClaim
+from lockstep.node.player import HeldClaim
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import StepTrace
-from lockstep.protocol import openings
+from lockstep.protocol.dispute import openings
+from lockstep.protocol.dispute.openings import Known
+from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.openings import Known
-from lockstep.protocol.program import CHUNK, F32, Instr, Kind, Program
-from lockstep.protocol.statement import Statement
+from lockstep.protocol.programs.program import CHUNK, F32, Instr, Kind, Program
 from lockstep.protocol.types import Step, TensorRoot
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import at, by_program, lying
-from tests.random_ops import abi
-from tests.toyjob import STEPS
+from tests.support.random_ops import abi
+from tests.support.toyjob import STEPS
 
 GAS = 5_000_000
 MUTANTS = 400

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.claims import commitment
 from lockstep.protocol.jobs import NO_STATE, Phase
+from lockstep.protocol.market.ids import commitment
 from lockstep.protocol.types import Cid
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where, reveal_of

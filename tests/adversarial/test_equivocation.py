@@ -13,10 +13,10 @@ import pytest
 from hexbytes import HexBytes
 
 from lockstep.chain.contracts import Call
-from lockstep.identity import NodeKey
-from lockstep.ledger import ClaimRecord
-from lockstep.protocol.claims import typed_hash
+from lockstep.node.identity import NodeKey
+from lockstep.node.ledger import ClaimRecord
 from lockstep.protocol.jobs import Body
+from lockstep.protocol.market.ids import typed_hash
 from lockstep.protocol.types import ClaimId, Seed, StateRoot, TraceRoot
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.jobs import ClaimRun
+from lockstep.execution.jobs import ClaimRun
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol import merkle
 from lockstep.protocol.types import StateRoot

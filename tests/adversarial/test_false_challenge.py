@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.disputes import HeldClaim, Side
-from lockstep.protocol import honest as play_of
+from lockstep.node.player import HeldClaim, Side
+from lockstep.protocol.dispute import honest as play_of
 from lockstep.protocol.types import ClaimId, StateRoot
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where

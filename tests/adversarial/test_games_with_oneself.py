@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockstep.chain import games
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Seconds
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where

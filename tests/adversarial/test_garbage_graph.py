@@ -6,7 +6,7 @@ Nobody would do so on purpose; it shows that a verdict follows from what is post
 import numpy as np
 import pytest
 
-from lockstep.disputes import HeldClaim, Side
+from lockstep.node.player import HeldClaim, Side
 from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where

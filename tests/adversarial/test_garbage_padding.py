@@ -5,10 +5,10 @@ from functools import cached_property
 
 import pytest
 
-from lockstep.disputes import HeldClaim, Side
+from lockstep.node.player import HeldClaim, Side
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol import merkle
-from lockstep.protocol.openings import Levels
+from lockstep.protocol.dispute.openings import Levels
 from lockstep.protocol.types import Digest
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where

@@ -3,8 +3,8 @@
 import pytest
 
 from lockstep.chain import games
-from lockstep.protocol import moves
-from lockstep.protocol.moves import Verdict
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import Verdict
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 

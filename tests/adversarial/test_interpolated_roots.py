@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.jobs import ClaimRun, State
+from lockstep.execution.jobs import ClaimRun, State
 from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where

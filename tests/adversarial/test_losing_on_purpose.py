@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.disputes import Side
-from lockstep.protocol.moves import Verdict
+from lockstep.node.player import Side
+from lockstep.protocol.dispute.moves import Verdict
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import lying, named

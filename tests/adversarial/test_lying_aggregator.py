@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.cheats import cheat_of
-from lockstep.settings import DEVNET_CHAIN_ID
+from lockstep.base.settings import DEVNET_CHAIN_ID
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 

@@ -10,10 +10,11 @@ import pytest
 
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
-from lockstep.disputes import HeldClaim, Side
-from lockstep.protocol import honest, merkle, moves
-from lockstep.protocol.claims import commitment
-from lockstep.protocol.game import game_id
+from lockstep.node.player import HeldClaim, Side
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import game_id
+from lockstep.protocol.market.ids import commitment
 from lockstep.protocol.types import GameId, Seconds, StateRoot
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Turn, Where, reveal_of

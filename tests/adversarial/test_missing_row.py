@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from lockstep.chain.contracts import Call
-from lockstep.demands import Answers
-from lockstep.jobs import Job
+from lockstep.execution.jobs import Job
+from lockstep.node.demands import Answers
 from lockstep.numerics.trace import tensor_root
-from lockstep.protocol.job_rules import answer_floor
 from lockstep.protocol.market.availability import row_answer, row_demand_id
+from lockstep.protocol.market.job_rules import answer_floor
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.types import Digest, Seconds
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import WALLET, Court, Where
-from tests.toyjob import ROWS
+from tests.support.toyjob import ROWS
 
 ROW = 17
 LONG_ROWS, LONG = 64, 49_153

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.jobs import ClaimRun
+from lockstep.execution.jobs import ClaimRun
 from lockstep.numerics.executor import Context
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.settings import DEVNET_CHAIN_ID
+from lockstep.base.settings import DEVNET_CHAIN_ID
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
 from worker.cheats import cheat_of

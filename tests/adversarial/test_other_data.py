@@ -4,9 +4,9 @@ from itertools import count
 
 import pytest
 
-from lockstep.jobs import ClaimRun
+from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.types import StateRoot
-from lockstep.settings import DEVNET_CHAIN_ID
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
 from worker.cheats import cheat_of

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lockstep.base.settings import DEVNET_CHAIN_ID
 from lockstep.numerics.executor import to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
-from lockstep.protocol.program import Const, Program
-from lockstep.settings import DEVNET_CHAIN_ID
+from lockstep.protocol.programs.program import Const, Program
 from tests.adversarial.cheat import Cheat, Ended, convict, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import at, by_program, named, with_op
-from tests.toyjob import STEPS
+from tests.support.toyjob import STEPS
 from worker.cheats import cheat_of
 
 TRAINING = range(1, STEPS + 1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.invalidity import proof
+from lockstep.execution.invalidity import proof
+from lockstep.protocol.programs.defects import Held, Parts, find, job_of
 from lockstep.protocol.types import Digest
-from lockstep.protocol.validator import Held, Parts, find, job_of
-from tests import toyjob
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import WALLET, Court, Where
 from tests.adversarial.test_undefendable_program import later_operand
+from tests.support import toyjob
 
 
 def play(court: Court, commits: bool) -> Ended:

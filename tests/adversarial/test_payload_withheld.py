@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.audits import PublicData, audit
-from lockstep.demands import Asks
-from lockstep.merging import judge_payloads, store_payload, stored_payload
+from lockstep.execution.merging import judge_payloads, store_payload, stored_payload
+from lockstep.node.demands import Asks
+from lockstep.node.replay import PublicData, audit
 from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id
+from lockstep.protocol.market.receipts import mask_of
 from lockstep.protocol.merkle import LEAF_ELEMENTS
-from lockstep.protocol.receipts import mask_of
+from lockstep.protocol.programs.defects import Parts
 from lockstep.protocol.types import Cid
-from lockstep.protocol.validator import Parts
 from lockstep.storage.payload import load_payload
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import NOWHERE, Court, Where, published

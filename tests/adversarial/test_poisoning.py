@@ -7,7 +7,7 @@ from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lying, at, changed, named
-from tests.toyjob import STEPS
+from tests.support.toyjob import STEPS
 
 ENCODE = STEPS + 1
 RELATIVE = 1e-5

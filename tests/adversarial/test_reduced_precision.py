@@ -3,11 +3,11 @@
 import pytest
 
 from lockstep.numerics.scalar import Op as Code
-from lockstep.protocol.program import Instr, Program
+from lockstep.protocol.programs.program import Instr, Program
 from tests.adversarial.cheat import Cheat, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import at, by_program, named, skipping, tapped
-from tests.toyjob import STEPS
+from tests.support.toyjob import STEPS
 
 HALF = {16: 0x7FFF, 13: 0x0FFF}
 """Rounding to nearest even adds half of what is cut, less one where the last kept bit is even."""

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.jobs import ClaimRun
+from lockstep.execution.jobs import ClaimRun
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import StepTrace, materialise
-from lockstep.protocol.program import F32, Alias, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import F32, Alias, Instr, Kind, Op, Program, Tag, View
 from tests.adversarial.cheat import Cheat, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lying, at, named, shown
-from tests.toyjob import SIZE, STEPS, TERMS
+from tests.support.toyjob import SIZE, STEPS, TERMS
 
 _MOVE = (Instr(Code.MOV),)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.protocol import claims
 from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market import ids
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 
@@ -32,7 +32,7 @@ def any_sealer(court: Court) -> Ended:
         court.send(court.contracts.market.seal(court.job_id, 1), name)
         stored = court.contracts.market.round(court.job_id, 1)
         hash_ = bytes(court.devnet.w3.eth.get_block(block)["hash"])
-        expected = claims.seed(hash_, court.job_id, 1, stored.attempt)
+        expected = ids.seed(hash_, court.job_id, 1, stored.attempt)
         assert stored.seed == expected, f"sealed {waited} blocks later by {name}"
         court.devnet.revert(mark)
     assert expected is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.disputes import Side
+from lockstep.node.player import Side
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import lying, named

@@ -11,11 +11,11 @@ import pytest
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
-from lockstep.disputes import Side
-from lockstep.protocol import honest as play_of
+from lockstep.node.player import Side
+from lockstep.presets import CHAINS
+from lockstep.protocol.dispute import honest as play_of
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.job_rules import GAME_MOVES
-from lockstep.protocol.presets import CHAINS
+from lockstep.protocol.market.job_rules import GAME_MOVES
 from lockstep.protocol.types import Seconds
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import NAMES, UNBOND_SECONDS, Court, Spent, Turn, Where

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lockstep.chain import games
-from lockstep.disputes import Side
-from lockstep.protocol import honest as play_of
-from lockstep.protocol.moves import Verdict
+from lockstep.node.player import Side
+from lockstep.protocol.dispute import honest as play_of
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.types import GameId, Seconds
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Turn, Where

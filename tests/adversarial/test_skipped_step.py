@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.jobs import ClaimRun
-from lockstep.settings import DEVNET_CHAIN_ID
+from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.execution.jobs import ClaimRun
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
 from worker.cheats import cheat_of

@@ -7,7 +7,7 @@ from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lie, Lying, at, changed, named, with_word
-from tests.toyjob import SIZE
+from tests.support.toyjob import SIZE
 
 ELEMENT, STEP = 2, 1
 WORDS = {

@@ -7,7 +7,7 @@ single steps pass a threshold. Here there is no threshold: the first state that 
 import numpy as np
 import pytest
 
-from lockstep.jobs import ClaimRun
+from lockstep.execution.jobs import ClaimRun
 from lockstep.numerics.trace import StepTrace
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where

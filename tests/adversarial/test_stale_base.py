@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep import jobs
+from lockstep.execution import jobs
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named

@@ -3,8 +3,8 @@
 import pytest
 
 from lockstep.chain import games
-from lockstep.disputes import Side
-from lockstep.protocol import moves
+from lockstep.node.player import Side
+from lockstep.protocol.dispute import moves
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import lying, named

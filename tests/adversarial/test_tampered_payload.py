@@ -2,13 +2,13 @@
 
 import pytest
 
+from lockstep.base.settings import DEVNET_CHAIN_ID
 from lockstep.numerics.scalar import Op as Code
-from lockstep.protocol.program import Instr, Program
-from lockstep.settings import DEVNET_CHAIN_ID
+from lockstep.protocol.programs.program import Instr, Program
 from tests.adversarial.cheat import Cheat, Ended, convict, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lie, at, by_program, named, skipping, tapped
-from tests.toyjob import STEPS
+from tests.support.toyjob import STEPS
 from worker.cheats import cheat_of
 
 ENCODE = STEPS + 1

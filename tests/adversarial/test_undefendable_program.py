@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep import jobs
-from lockstep.invalidity import proof
+from lockstep.execution import jobs
+from lockstep.execution.invalidity import proof
 from lockstep.protocol.errors import ProgramInvalid
-from lockstep.protocol.program import Op, Program, Tag, View
+from lockstep.protocol.programs.defects import Held, Parts, find, job_of
+from lockstep.protocol.programs.program import Op, Program, Tag, View
 from lockstep.protocol.types import Digest
-from lockstep.protocol.validator import Held, Parts, find, job_of
 from lockstep.storage.containers import Spec, encode_program
-from tests import toyjob
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named, with_op
-from tests.params import amended
+from tests.support import toyjob
+from tests.support.params import amended
 
 
 def later_operand(program: Program) -> Program:

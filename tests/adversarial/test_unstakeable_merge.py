@@ -8,9 +8,9 @@ import pytest
 
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.types import Wei
-from tests import toyjob
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
+from tests.support import toyjob
 
 CEILING = Wei(2 * toyjob.TOY_TERMS.slot_stake)
 """The most that a merge's stake may be."""

@@ -10,15 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.disputes import Side
-from lockstep.jobs import ClaimRun, payload_of
-from lockstep.protocol import honest as honest_play
+from lockstep.execution.jobs import ClaimRun, payload_of
+from lockstep.node.player import Side
+from lockstep.protocol.dispute import honest as honest_play
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.moves import Verdict
-from tests import games as games_of_tests
 from tests.adversarial.cheat import Cheat, Ended, convict, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named
+from tests.support import games as games_of_tests
 
 FIRST_MOMENT, SECOND_MOMENT = 4, 5
 """Entries of the state's carry quarter."""

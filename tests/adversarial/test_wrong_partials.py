@@ -7,14 +7,14 @@ from itertools import product
 import pytest
 
 from lockstep.chain import games
-from lockstep.disputes import Side
+from lockstep.node.player import Side
 from lockstep.numerics.trace import StepTrace
-from lockstep.protocol import moves
+from lockstep.protocol.dispute import moves
 from lockstep.protocol.types import Seconds
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lying, Written, at, changed, lying, named, next_of, recomputed, with_word, words
-from tests.toyjob import SIZE
+from tests.support.toyjob import SIZE
 from worker.cheats import wrong_partials
 
 STEP, CHUNK = 1, 1

@@ -13,7 +13,7 @@ from eth_abi import encode
 from hexbytes import HexBytes
 
 sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
-from tests import recordings
+from tests.support import recordings
 
 ZERO = bytes(32)
 BURN = "0x000000000000000000000000000000000000dEaD"

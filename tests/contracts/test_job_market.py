@@ -1,4 +1,6 @@
-"""JobMarket: rounds on Anvil, verdicts, money to the wei. The rules one by one: tests/unit/protocol/test_rounds.py."""
+"""JobMarket: rounds on Anvil, verdicts, money to the wei. The rules one by one:
+tests/unit/protocol/market/test_rounds.py.
+"""
 
 from hashlib import sha256
 

@@ -14,7 +14,7 @@ from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from tests.determinism.training_run import GOLDEN, SEED, gpt, start, train
 
 MODELS = ("gpt", "llama", "encoder", "cnn", "lora")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.numerics.libraries import find_compiler
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from tests.determinism import training_run
 from tests.determinism.training_run import COMPILERS, GOLDEN, STEPS, Way
 from tests.unit.numerics.comparison import PATHS

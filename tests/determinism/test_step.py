@@ -15,7 +15,7 @@ from lockstep.numerics import executor
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.libraries import find_compiler
 from lockstep.numerics.trace import layout_root, materialise
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from tests.unit.numerics.comparison import PATHS
 
 STEPS = 3

@@ -29,7 +29,7 @@ from lockstep.numerics import _native, executor
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 1000
@@ -154,8 +154,8 @@ def ways_of_build(program: Program, steps: int, compiler: str) -> Iterator[Way]:
         place = Path(folder) / "step.pickle"
         place.write_bytes(pickle.dumps(program))
         command = [
-            sys.executable, str(ROOT / "tests/with_native.py"), str(extension), "-m", "tests.determinism.training_run",
-            "--steps", str(steps), "--program", str(place), "--build", compiler,
+            sys.executable, str(ROOT / "tests/support/with_native.py"), str(extension),
+            "-m", "tests.determinism.training_run", "--steps", str(steps), "--program", str(place), "--build", compiler,
         ]  # fmt: skip
         # Passive: on a busy machine threads that spin at a barrier keep those from running that they wait for.
         own = {"CXX": compiler, "LOCKSTEP_CACHE": str(Path(folder) / "cache"), "OMP_WAIT_POLICY": "passive"}

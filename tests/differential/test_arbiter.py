@@ -13,12 +13,12 @@ from lockstep.chain.contracts import Contract
 from lockstep.numerics import scalar
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol import merkle
+from lockstep.protocol.dispute.moves import Opening
 from lockstep.protocol.errors import ChainError, LockstepError
-from lockstep.protocol.moves import Opening
-from lockstep.protocol.program import F32, Fold, Instr, Kind, Op, Tag, View
-from tests.arena import Arena
-from tests.questions import spoiled
-from tests.random_ops import VECTORS, Maker, Question, abi, asked, vectors
+from lockstep.protocol.programs.program import F32, Fold, Instr, Kind, Op, Tag, View
+from tests.support.arena import Arena
+from tests.support.questions import spoiled
+from tests.support.random_ops import VECTORS, Maker, Question, abi, asked, vectors
 
 pytestmark = pytest.mark.chain
 
@@ -156,4 +156,4 @@ def test_combine_gives_the_reference_bits(arbiter: ChainArbiter, mode: Fold) -> 
 
 
 def test_committed_vectors_are_the_references() -> None:
-    assert json.loads(VECTORS.read_text()) == vectors(), "run `python -m tests.random_ops` and commit"
+    assert json.loads(VECTORS.read_text()) == vectors(), "run `python -m tests.support.random_ops` and commit"

@@ -17,20 +17,21 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol import claims, honest, merkle
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest
 from lockstep.protocol.errors import ChainError, LockstepError
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
-from lockstep.protocol.market import availability
+from lockstep.protocol.market import availability, ids
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.types import BURN, Keeper, Row, Shown, Status
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32, Program
+from lockstep.protocol.programs.defects import Code, Parts
+from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
-from lockstep.protocol.validator import Code, Parts
-from tests import arena, invalid
-from tests.params import amended
+from tests.support import arena, invalid
 from tests.support.ledger import Availability, Market
+from tests.support.params import amended
 from tests.support.replay import replayed
 
 pytestmark = pytest.mark.chain
@@ -162,14 +163,14 @@ class Both:
         nonce, escrow = self.jobs, p.escrow
         me = Address(worker.address)
         self.act(worker, chain.create(p, nonce, escrow), lambda b, s: twin.create(s, p, nonce, escrow))
-        job = claims.job_id(twin.chain_id, twin.address, me, nonce, p)
+        job = ids.job_id(twin.chain_id, twin.address, me, nonce, p)
         self.act(worker, chain.start_round(job, 0), lambda b, s: twin.start_round(b, job, 0))
         for slot in range(SLOTS):
             self.act(worker, chain.join(job, 0, slot), lambda b, s, slot=slot: twin.join(b, s, job, 0, slot))
         self.arena.devnet.mine(2)
         self.act(worker, chain.seal(job, 0), lambda b, s: twin.seal(b, job, 0))
         for slot in range(SLOTS):
-            made = claims.commitment(self.claim(job, slot), me, self.opened())
+            made = ids.commitment(self.claim(job, slot), me, self.opened())
             self.act(
                 worker, chain.commit(job, 0, slot, made), lambda b, s, k=slot, m=made: twin.commit(b, s, job, 0, k, m)
             )
@@ -181,7 +182,7 @@ class Both:
         return job
 
     def claim(self, job: JobId, slot: int) -> ClaimId:
-        return claims.claim_id(job, 0, 0, slot)
+        return ids.claim_id(job, 0, 0, slot)
 
     def opened(self) -> Reveal:
         levels = honest.trace_levels([StateRoot(bytes(32)), StateRoot(merkle.node(OUT, OUT2))])

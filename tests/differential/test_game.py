@@ -12,15 +12,17 @@ import pytest
 from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games as chain_games
-from lockstep.protocol import claims, honest, merkle, moves
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import Claim as ProtocolClaim
+from lockstep.protocol.dispute.game import Game, Refused, equivocate
+from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.game import Claim as ProtocolClaim
-from lockstep.protocol.game import Game, Refused, equivocate
-from lockstep.protocol.moves import Verdict, Wrong
+from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot
-from tests import games
-from tests.arena import STAKE, Arena, Terms, plain
-from tests.games import Lie, Match, PlainClaim
+from tests.support import games
+from tests.support.arena import STAKE, Arena, Terms, plain
+from tests.support.games import Lie, Match, PlainClaim
 from tests.support.replay import replayed
 
 pytestmark = pytest.mark.chain
@@ -251,7 +253,7 @@ class Signer:
     stage: Stage
 
     def digest(self, **changes: object) -> Digest:
-        return claims.typed_hash(*self._message(**changes))  # type: ignore[arg-type]
+        return ids.typed_hash(*self._message(**changes))  # type: ignore[arg-type]
 
     def signed(self, account: LocalAccount, **changes: object) -> tuple[object, ...]:
         _, _, claim, body, *_ = self._message(**changes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.dispute import MAX_GAS, MAX_TRANSACTION_GAS, MAX_TRANSACTIONS, Row, Shape, run
-from tests.arena import Arena
+from tests.support.arena import Arena
 
 pytestmark = [pytest.mark.chain, pytest.mark.slow]
 

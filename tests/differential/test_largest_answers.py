@@ -11,18 +11,19 @@ import pytest
 
 from lockstep.chain.outbox import Outbox
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.protocol import claims, economics, honest, job_rules, merkle
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest
 from lockstep.protocol.jobs import Body, JobParams, Reveal
-from lockstep.protocol.market import availability
+from lockstep.protocol.market import availability, ids, job_rules, prices
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.types import Row, Shown, Status
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader
-from lockstep.protocol.program import F32, I32, Program
+from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
-from lockstep.protocol.validator import Parts
-from tests import arena
 from tests.differential.test_availability import Both, params
-from tests.params import amended
+from tests.support import arena
+from tests.support.params import amended
 
 pytestmark = pytest.mark.chain
 
@@ -80,13 +81,13 @@ def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
     asker.send(contracts.token.mint(Address(chain.challenger.address), p.escrow + p.deposit), "mint")
     asker.send(contracts.token.approve(contracts.vault.address, p.escrow + p.deposit), "approve")
     asker.send(contracts.market.create(p, 0, p.escrow), "create")
-    job = claims.job_id(
+    job = ids.job_id(
         chain.devnet.w3.eth.chain_id, Address(contracts.market.address), Address(chain.challenger.address), 0, p
     )
     asker.send(contracts.demands.demand_row(job, 0), "demand")
     demand = availability.row_demand_id(job, 0)
     bond = contracts.vault.lock_of(demand).amount  # type: ignore[union-attr]
-    assert bond == economics.row_bond_of(contracts.market.bond_of(job), p.prices.bond, len(deep.rows))
+    assert bond == prices.row_bond_of(contracts.market.bond_of(job), p.prices.bond, len(deep.rows))
 
     parts = [
         contracts.demands.answer_row(job, 0, deep.tree, at, deep.rows[at : at + job_rules.PART])
@@ -104,7 +105,7 @@ def test_the_longest_row_is_posted_in_parts_that_pay_for_themselves(
         print(f"{len(part.data):,} bytes, {receipt.gas_used:,} gas")
         assert len(part.data) + 1024 < TRANSACTION_BYTES
         assert receipt.gas_used <= part.gas, "the client's limit"
-        assert receipt.gas_used <= job_rules.PART * economics.LEAF_GAS, "what a bond reckons"
+        assert receipt.gas_used <= job_rules.PART * prices.LEAF_GAS, "what a bond reckons"
     asker.close()
     poster.close()
 
@@ -181,4 +182,4 @@ def test_an_answer_of_eight_leaves_is_paid_by_its_bond(chain: arena.Arena) -> No
     gas = chain.devnet.w3.eth.get_block("latest")["gasUsed"]
     print(f"{len(answer.data):,} bytes, {gas:,} gas")
     assert gas <= answer.gas, "the client's limit"
-    assert gas <= 60 * economics.BOND_GAMES * economics.DEFENDER_GAS // 100, "60 % of a bond's gas"
+    assert gas <= 60 * prices.BOND_GAMES * prices.DEFENDER_GAS // 100, "60 % of a bond's gas"

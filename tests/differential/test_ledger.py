@@ -14,14 +14,14 @@ from lockstep.chain.events import EventReader
 from lockstep.chain.memory import abi
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.memory.machine import FIELDS
-from lockstep.ledger import JobLedger, Ledger, RoundLedger, Watcher
+from lockstep.node.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol import claims
+from lockstep.protocol.dispute.moves import Phase as GamePhase
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
+from lockstep.protocol.market import ids
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
-from lockstep.protocol.moves import Phase as GamePhase
 from lockstep.protocol.types import Address
 from tests.support.wander import Wanderer
 
@@ -108,7 +108,7 @@ def _of_round(s: State, job: JobLedger, told: RoundLedger, r: int) -> Iterator[D
         yield f"{name}: merge", ro.merge_claim, told.merge.id if told.merge is not None else None
         yield f"{name}: mask, mergeIn", (ro.mask, ro.merge_in), (told.mask, told.merge_in)
     for slot in range(p.role.slots):
-        claim = claims.claim_id(job.id, r, ro.attempt, slot)
+        claim = ids.claim_id(job.id, r, ro.attempt, slot)
         c = s.claims[claim]
         holder = told.holders.get(slot)
         stored = (c.worker, c.status) if c.status != ClaimStatus.NONE else None
@@ -117,12 +117,12 @@ def _of_round(s: State, job: JobLedger, told: RoundLedger, r: int) -> Iterator[D
             yield f"{name}, slot {slot}", stored, holder
         if slot in told.claims:
             known = told.claims[slot]
-            yield f"{name}, slot {slot}: claim", (claim, c.digest), (known.id, claims.body_hash(known.body))
+            yield f"{name}, slot {slot}: claim", (claim, c.digest), (known.id, ids.body_hash(known.body))
             yield f"{name}, slot {slot}: convicted", c.status == ClaimStatus.CONVICTED, known.convicted
     if ro.phase == Phase.JOINING and ro.revealed:
-        revealed = [claims.claim_id(job.id, r, ro.attempt, slot) for slot in range(p.role.slots)]
+        revealed = [ids.claim_id(job.id, r, ro.attempt, slot) for slot in range(p.role.slots)]
         digests = [s.claims[id_].digest for id_ in revealed if s.claims[id_].status == ClaimStatus.REVEALED]
-        yield f"{name}: bodies", digests, [claims.body_hash(body) for body in told.bodies]
+        yield f"{name}: bodies", digests, [ids.body_hash(body) for body in told.bodies]
 
 
 @pytest.mark.parametrize("seed", range(6))

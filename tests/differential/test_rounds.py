@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol.jobs import ClaimStatus, Phase
-from tests import histories
+from tests.support import histories
 
 pytestmark = pytest.mark.slow
 

@@ -14,15 +14,15 @@ import pytest
 from lockstep.chain import artifacts
 from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
-from lockstep.invalidity import proof
-from lockstep.protocol import validator
+from lockstep.execution.invalidity import proof
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.rules import Rule
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.rules import Rule
 from lockstep.protocol.types import Address, JobId
-from tests import invalid
-from tests.arena import Arena, Terms, params_of
-from tests.params import amended
+from tests.support import invalid
+from tests.support.arena import Arena, Terms, params_of
+from tests.support.params import amended
 
 pytestmark = pytest.mark.chain
 
@@ -48,14 +48,14 @@ def court(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     arena.stop()
 
 
-def job_of(court: Arena, held: validator.Held) -> JobId:
+def job_of(court: Arena, held: defects.Held) -> JobId:
     """A job on chain with the parameters that rules read."""
     court.jobs += 1
     step, encode, merge = invalid.step_program(), invalid.encode_program(), invalid.merge_program()
     job = held.job
     terms = Terms(step, encode, merge, job.dataset_root, job.dataset_rows, job.row_length, job.genesis_shared,
                   job.genesis_outer, job.zero_carry, job.shared_depth, job.payload_depth, 1)  # type: ignore[arg-type] # fmt: skip
-    named = {name: getattr(job, name) for name in validator.JOB_FIELDS}
+    named = {name: getattr(job, name) for name in defects.JOB_FIELDS}
     params = amended(params_of(terms, job.slots), **named)
     court.send(court.contracts.market.create(params, court.jobs, params.escrow), court.worker)
     return court.last_job()
@@ -107,9 +107,9 @@ def on_chain(contract: Contract, *arguments: Any) -> int | str:
         return error.code
 
 
-def twin(job: validator.Job, evidence: validator.Evidence) -> int | str:
+def twin(job: defects.Job, evidence: defects.Evidence) -> int | str:
     try:
-        return int(validator.check(job, evidence))
+        return int(defects.check(job, evidence))
     except ChainError as error:
         return error.code
 
@@ -121,7 +121,7 @@ def test_every_vector_gives_its_rule(contract: Contract, vectors: Path) -> None:
 
 def test_evidence_of_what_the_job_has_not_is_refused_for_the_same_reason(contract: Contract) -> None:
     for what, job, evidence, error in invalid.refused():
-        assert on_chain(contract, validator.abi_job(job.job), evidence.abi()) == f"chain.{error}", what
+        assert on_chain(contract, defects.abi_job(job.job), evidence.abi()) == f"chain.{error}", what
 
 
 def test_random_bytes_break_the_same_rule_on_both_sides(contract: Contract) -> None:
@@ -131,7 +131,7 @@ def test_random_bytes_break_the_same_rule_on_both_sides(contract: Contract) -> N
         for evidence in near:
             expected = twin(job.job, evidence)
             seen[expected] += 1
-            assert on_chain(contract, validator.abi_job(job.job), evidence.abi()) == expected, evidence
+            assert on_chain(contract, defects.abi_job(job.job), evidence.abi()) == expected, evidence
     assert len(seen) > 20, f"many rules are broken: {seen}"
     assert seen[Rule.HOLDS] > MUTANTS / 2
 
@@ -142,11 +142,11 @@ def test_evidence_of_something_else_is_refused_by_both(contract: Contract) -> No
     evidence = list(invalid.everything(job))
     for _ in range(300):
         a, b = dice.choice(evidence), dice.choice(evidence)
-        mixed = validator.Evidence(
+        mixed = defects.Evidence(
             a.subject, b.program, dice.choice((a.index, b.index)), dice.choice((a.at, b.at, 1)), a.code,
             dice.choice((a.other, b.other, b.code)), dice.choice((a.pieces, b.pieces, (*a.pieces, *b.pieces), ())),
         )  # fmt: skip
         expected = twin(job.job, mixed)
         seen[expected] += 1
-        assert on_chain(contract, validator.abi_job(job.job), mixed.abi()) == expected, mixed
+        assert on_chain(contract, defects.abi_job(job.job), mixed.abi()) == expected, mixed
     assert {"chain.EvidenceWrong", "chain.ProofInvalid", 0} == set(seen), "a sound job is never voided"

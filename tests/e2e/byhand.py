@@ -17,28 +17,28 @@ from typing import Any
 import psutil
 from eth_account.signers.local import LocalAccount
 
-from lockstep import jobs
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
-from lockstep.identity import NodeKey
-from lockstep.jobs import Job, payload_of, slot_run, trace_root
-from lockstep.merging import (
+from lockstep.execution import jobs
+from lockstep.execution.jobs import Job, payload_of, slot_run, trace_root
+from lockstep.execution.merging import (
     Payload,
     fetch_payload,
     load_checkpoint,
     merge_round,
     store_payload,
 )
+from lockstep.node.identity import NodeKey
 from lockstep.protocol import merkle
-from lockstep.protocol.claims import claim_id, commitment, job_id
 from lockstep.protocol.jobs import Body, Phase, Receipt, Reveal
+from lockstep.protocol.market.ids import claim_id, commitment, job_id
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore, open_store
 from lockstep.storage.payload import store_checkpoint
-from tests import toyjob
+from tests.support import toyjob
 
 WALLET = Wei(1_000 * 10**18)
 STAKE = Wei(200 * 10**18)

@@ -15,7 +15,6 @@ from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
-from lockstep import jobs
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
@@ -24,20 +23,23 @@ from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Group, Process
-from lockstep.disputes import HeldClaim, Seat, Side, Table
-from lockstep.jobs import ClaimRun, Job
-from lockstep.ledger import Watcher
-from lockstep.merging import RoundRecord, base_checkpoint, store_payload
+from lockstep.execution import jobs
+from lockstep.execution.jobs import ClaimRun, Job
+from lockstep.execution.merging import RoundRecord, base_checkpoint, store_payload
+from lockstep.node.ledger import Watcher
+from lockstep.node.player import HeldClaim, Seat, Side, Table
 from lockstep.numerics.trace import layout_root
-from lockstep.protocol import backing, honest, merkle, moves
-from lockstep.protocol.claims import commitment
-from lockstep.protocol.game import Game
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
+from lockstep.protocol.market import backing
+from lockstep.protocol.market.ids import commitment
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, store_checkpoint
-from tests import toyjob
+from tests.support import toyjob
 
 WALLET = Wei(1_000 * 10**18)
 WAIT_SECONDS = 120.0
@@ -268,7 +270,7 @@ class Market:
         return claim, worker
 
     def _merge_run(self, refs: Any, seed: Any, r: int) -> ClaimRun:
-        from lockstep.merging import fetch_payload
+        from lockstep.execution.merging import fetch_payload
 
         payloads = [None if ref is None else fetch_payload(self.job, self.store, ref) for ref in refs]
         return jobs.merge_run(self.job, self.base(), payloads, seed, r)

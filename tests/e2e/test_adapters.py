@@ -16,7 +16,7 @@ from lockstep.training.models import GPT, GPTConfig, LoRA
 from lockstep.training.models.lora import adapt, merged
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
-from tests import toyjob
+from tests.support import toyjob
 
 from .market import Market
 from .test_sdk import network, play

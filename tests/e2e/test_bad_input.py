@@ -23,21 +23,21 @@ from lockstep.chain.devnet import key_of
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
-from lockstep.identity import NodeKey
-from lockstep.ledger import Watcher
-from lockstep.merging import judge_payloads
-from lockstep.protocol.claims import job_id
+from lockstep.execution.merging import judge_payloads
+from lockstep.node.identity import NodeKey
+from lockstep.node.ledger import Watcher
+from lockstep.node.requests import LIFETIME
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.jobs import JobStatus, Phase
-from lockstep.protocol.receipts import Report
-from lockstep.protocol.requests import LIFETIME
+from lockstep.protocol.market.ids import job_id
+from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import Address, Cid, JobId, Seconds
 from lockstep.storage import cid_of
 from lockstep.storage.payload import store_payload
 from lockstep.training.data import Texts, byte_corpus
 from lockstep.training.job import Batch, training_job
 from lockstep.training.strategies import diloco
-from tests import broken, toyjob
+from tests.support import broken, toyjob
 
 from .byhand import PASSWORD, WALLET, Market, Process, wait
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lockstep.audits import PublicData, audit
-from lockstep.ledger import ClaimRecord
+from lockstep.node.ledger import ClaimRecord
+from lockstep.node.replay import PublicData, audit
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.types import MERGE_SLOT, Seconds
 from tests.e2e.test_worker import Market, Process, arguments, homes_of, ledger_of, up, wait

@@ -16,7 +16,7 @@ from coordinator.indexer import Indexer
 from coordinator.models import Base, Claim, Event, Job, Node, Round
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.events import CHUNK_BLOCKS
-from lockstep.jobs import Job as LoadedJob
+from lockstep.execution.jobs import Job as LoadedJob
 from lockstep.protocol.errors import DoctorError
 
 from .byhand import Market

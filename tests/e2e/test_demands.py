@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from lockstep.chain.outbox import Outbox
-from lockstep.demands import Answers
-from lockstep.jobs import Job
+from lockstep.execution.jobs import Job
+from lockstep.node.demands import Answers
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.market.availability import payload_demand_id, row_demand_id
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from lockstep.storage.dataset import load_manifest
 from lockstep.storage.directory import DirectoryStore
-from tests import broken, toyjob
+from tests.support import broken, toyjob
 
 from .market import NOWHERE, Market, Worker, wait_for
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.jobs import Job
+from lockstep.execution.jobs import Job
 from lockstep.numerics.cuda import count_devices
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Seconds

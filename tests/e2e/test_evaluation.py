@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import lockstep
-from lockstep import jobs
+from lockstep.execution import jobs
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import JobStatus
@@ -23,8 +23,8 @@ from lockstep.training.baseline import Sample, flat_parameters
 from lockstep.training.export import load_model, save_model
 from lockstep.training.models import GPT, GPTConfig, describe, next_token_loss
 from lockstep.training.parameters import initial_parameters, layout_of
-from tests import evaluations
-from tests.toyjob import TOY_TERMS
+from tests.support import evaluations
+from tests.support.toyjob import TOY_TERMS
 
 from .test_carry import verifying, wait_for_audit, where
 from .test_worker import Market, homes_of, ledger_of, up

@@ -24,7 +24,7 @@ from lockstep.training.job import Batch, training_job
 from lockstep.training.models import GPT, GPTConfig, LoRA
 from lockstep.training.models.lora import adapt
 from lockstep.training.strategies import diloco
-from tests import toyjob
+from tests.support import toyjob
 
 from .test_worker import Market, Process, arguments, homes_of, wait
 

@@ -11,15 +11,16 @@ import pytest
 
 from lockstep.chain import games
 from lockstep.chain.contracts import Call
-from lockstep.disputes import HeldClaim
-from lockstep.jobs import Job, slot_run
-from lockstep.merging import base_checkpoint
-from lockstep.protocol import honest, merkle, moves
-from lockstep.protocol.game import levels
-from lockstep.protocol.job_rules import GAME_MOVES
+from lockstep.execution.jobs import Job, slot_run
+from lockstep.execution.merging import base_checkpoint
+from lockstep.node.player import HeldClaim
+from lockstep.presets import CHAINS
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import levels
 from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.presets import CHAINS
-from lockstep.protocol.program import CHUNK, Kind
+from lockstep.protocol.market.job_rules import GAME_MOVES
+from lockstep.protocol.programs.program import CHUNK, Kind
 from lockstep.protocol.types import Digest, GameId, Seconds, Seed, StateRoot
 from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_of, ledger_of, reveals, up, wait
 

@@ -16,9 +16,9 @@ import pytest
 from eth_account.signers.local import LocalAccount
 
 from lockstep.chain.events import Event, EventReader
-from lockstep.jobs import Job
+from lockstep.execution.jobs import Job
 from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
-from lockstep.protocol.receipts import own_way
+from lockstep.protocol.market.receipts import own_way
 from lockstep.protocol.types import Address, Seconds
 
 from .byhand import Market, Process, Worker, wait

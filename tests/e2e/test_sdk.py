@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import lockstep
 from lockstep.chain.events import Event
 from lockstep.client import Network
-from lockstep.jobs import TrainingJob
+from lockstep.execution.jobs import TrainingJob
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BudgetExceeded,
@@ -29,7 +29,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import ClaimId, JobId, Seconds, Wei
 from lockstep.storage.directory import DirectoryStore
-from tests import broken, toyjob
+from tests.support import broken, toyjob
 
 from .market import WALLET, Market
 

@@ -15,13 +15,13 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, pipeline
 
 import lockstep
-from lockstep.machine import memory
+from lockstep.base.machine import memory
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Seconds
 from lockstep.storage import load_manifest
 from lockstep.training.data import find_sotu, read_documents
 from lockstep.training.describe import job_of
-from tests.toyjob import TOY_TERMS
+from tests.support.toyjob import TOY_TERMS
 
 from .test_carry import where
 from .test_worker import Market, homes_of, up

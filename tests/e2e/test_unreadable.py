@@ -12,10 +12,10 @@ from eth_abi.abi import encode
 
 from lockstep.chain.contracts import Call
 from lockstep.protocol import merkle
-from lockstep.protocol.claims import commitment
 from lockstep.protocol.jobs import Body, JobParams, Phase, Reveal
+from lockstep.protocol.market.ids import commitment
 from lockstep.protocol.types import Cid, Digest, JobId, Seconds, StateRoot, TraceRoot
-from tests import toyjob
+from tests.support import toyjob
 
 from .test_worker import WALLET, WITHOUT_AGGREGATOR, Challenger, Market, Process, events_of, homes_of, up, wait
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from coordinator.cheats import lying_aggregator
-from lockstep.jobs import ClaimRun
-from lockstep.protocol import moves
-from lockstep.protocol.moves import Phase, Verdict
+from lockstep.execution.jobs import ClaimRun
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import Phase, Verdict
 from lockstep.protocol.types import ClaimId, Seconds
 from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
 from worker import cheats

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.protocol import claims
 from lockstep.protocol.jobs import Phase
-from lockstep.protocol.market import draws
+from lockstep.protocol.market import draws, ids
 from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus, Outcome
 from lockstep.protocol.types import Cid, ClaimId, Seconds, Wei
 from tests.e2e.market import Market, kill, wait_for, wait_until
 from tests.e2e.test_verifier import lie
-from tests.watching import PlayedWitness
+from tests.support.watching import PlayedWitness
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain, pytest.mark.usefixtures("in_the_twin")]
 
@@ -38,7 +37,7 @@ def to_final(market: Market, r: int = 0) -> None:
 
 def audit_of(market: Market, r: int = 0) -> bytes:
     attempt = market.contracts.market.round(market.job_id, r).attempt
-    return claims.audit_id(market.job_id, r, attempt)
+    return ids.audit_id(market.job_id, r, attempt)
 
 
 def duties(market: Market) -> list[Duty]:

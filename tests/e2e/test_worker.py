@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from lockstep import jobs
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
@@ -25,17 +24,18 @@ from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
-from lockstep.disputes import HeldClaim, Seat, Side, Table
-from lockstep.jobs import Job, slot_run, trace_root
-from lockstep.ledger import Ledger, Watcher
-from lockstep.merging import base_checkpoint
-from lockstep.protocol import honest, moves
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.execution import jobs
+from lockstep.execution.jobs import Job, slot_run, trace_root
+from lockstep.execution.merging import base_checkpoint
+from lockstep.node.ledger import Ledger, Watcher
+from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.presets import CHAINS
+from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.jobs import JobStatus, Phase
-from lockstep.protocol.presets import CHAINS
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
-from tests import toyjob
+from tests.support import toyjob
 from worker.claimant import RETRY_SECONDS
 
 PASSWORD = "correct horse"

@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockstep import jobs
 from lockstep.chain import games
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Group, Process
 from lockstep.demo.world import READY_SECONDS, World, build
-from lockstep.jobs import Job
-from lockstep.protocol import moves
+from lockstep.execution import jobs
+from lockstep.execution.jobs import Job
+from lockstep.protocol.dispute import moves
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
-from tests import toyjob
 from tests.e2e.test_lasting import Attacker
 from tests.e2e.test_worker import Challenger, Market, ledger_of
 from tests.faults.proxy import RpcProxy
@@ -42,6 +41,7 @@ from tests.faults.schedule import (
     Kind,
     Schedule,
 )
+from tests.support import toyjob
 
 ROUNDS, STEPS = 2, 40
 LIAR = "worker-0"

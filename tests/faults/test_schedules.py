@@ -10,9 +10,9 @@ import pytest
 
 from lockstep.chain.events import Event
 from lockstep.demo import report
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import ClaimStatus, JobStatus
 from lockstep.protocol.market.types import BURN
-from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import Address
 from tests.faults.field import LIAR, Field
 from tests.faults.schedule import Kind, draw

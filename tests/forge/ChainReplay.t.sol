@@ -6,7 +6,7 @@ import {CHEATS} from "./Cheats.sol";
 import {Float32Harness} from "./Float32Harness.sol";
 
 /// @title ChainReplay
-/// @notice What happened on other chains (tests/recordings.py), act by act: the same calls succeed with the same words, the others
+/// @notice What happened on other chains (tests/support/recordings.py), act by act: the same calls succeed with the same words, the others
 /// fail for the same reasons, and the same events are seen. So forge's coverage and the mutants see every test that runs on a chain.
 contract ChainReplay {
     uint8 private constant BLOCK = 0;

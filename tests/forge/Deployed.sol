@@ -74,7 +74,7 @@ contract Deployed {
         vault.deposit(stake);
     }
 
-    /// @dev MAINNET of sdk/lockstep/protocol/presets.py, with `slots` slots.
+    /// @dev MAINNET of sdk/lockstep/presets.py, with `slots` slots.
     function _mainnet(uint16 slots) internal pure returns (IJobMarket.JobParams memory p) {
         oneRole(p);
         (p.roles[0].stepProgram, p.roles[0].encodeProgram, p.merge.program) = (keccak256("step"), keccak256("encode"), keccak256("merge"));

@@ -5,7 +5,7 @@ import {Prices} from "../../contracts/libraries/Prices.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title PricesTest
-/// @notice Every vector of the Python twin (tests/prices.py), and the ring of base fees against a slow median.
+/// @notice Every vector of the Python twin (tests/support/price_vectors.py), and the ring of base fees against a slow median.
 contract PricesTest {
     string private constant VECTORS = "tests/vectors/prices.jsonl";
 

@@ -11,7 +11,7 @@ import {TestToken} from "../../contracts/test/TestToken.sol";
 import {Cheats, CHEATS} from "./Cheats.sol";
 
 /// @title Beyond
-/// @notice What the market asks others, as tests/histories.py answers it.
+/// @notice What the market asks others, as tests/support/histories.py answers it.
 contract Beyond {
     function witnessOf(bytes32, uint32 round, uint256 i) external pure returns (address) {
         return CHEATS.addr(0x1004 + (round + i) % 4);
@@ -23,7 +23,7 @@ contract Beyond {
 }
 
 /// @title RoundsReplay
-/// @notice Random histories that the Python twin played (tests/histories.py), replayed act by act: the same acts are refused for the
+/// @notice Random histories that the Python twin played (tests/support/histories.py), replayed act by act: the same acts are refused for the
 /// same reasons, and after each accepted one everything stored and every event is the same.
 contract RoundsReplay {
     uint256 private constant UNBOND_SECONDS = 3600;

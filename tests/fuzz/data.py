@@ -17,7 +17,7 @@ def manifest() -> tuple[Iterable[bytes], Run]:
     import dag_cbor
     import numpy as np
 
-    from lockstep.decoding import from_cbor
+    from lockstep.base.decoding import from_cbor
     from lockstep.storage.cid import cid_of_block
     from lockstep.storage.dataset import Dataset, Manifest, TokenizerLink
 
@@ -64,7 +64,7 @@ def dataset() -> tuple[Iterable[bytes], Run]:
                 raise BlobMissing("no such shard")
             return data
 
-    from lockstep.decoding import from_cbor
+    from lockstep.base.decoding import from_cbor
     from lockstep.storage.cid import cid_of_block
 
     def text(manifest: Manifest, shards: list[object]) -> bytes:
@@ -124,7 +124,7 @@ def payload() -> tuple[Iterable[bytes], Run]:
     import numpy as np
 
     from lockstep.protocol.merkle import TensorHeader
-    from lockstep.protocol.program import F32, I32
+    from lockstep.protocol.programs.program import F32, I32
     from lockstep.storage.cid import cid_of_block
     from lockstep.storage.payload import INT8_FORMAT, encode_payload, load_payload
 
@@ -158,7 +158,7 @@ def checkpoint() -> tuple[Iterable[bytes], Run]:
     import numpy as np
 
     from lockstep.protocol.merkle import TensorHeader
-    from lockstep.protocol.program import F32
+    from lockstep.protocol.programs.program import F32
     from lockstep.storage.cid import cid_of_block
     from lockstep.storage.payload import Checkpoint, encode_checkpoint, load_checkpoint
 
@@ -178,9 +178,9 @@ def trace() -> tuple[Iterable[bytes], Run]:
     """The first byte says how the store answers, the second how many roots are due."""
     from dataclasses import replace
 
-    from lockstep.audits import first_difference, published_trace
-    from lockstep.jobs import trace_root
-    from lockstep.ledger import ClaimRecord
+    from lockstep.execution.jobs import trace_root
+    from lockstep.node.ledger import ClaimRecord
+    from lockstep.node.replay import first_difference, published_trace
     from lockstep.protocol.errors import BlobMissing, PayloadInvalid, Unreachable
     from lockstep.protocol.types import (
         Address,

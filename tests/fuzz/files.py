@@ -9,8 +9,8 @@ from tests.fuzz.target import Run, refusals
 
 
 def export() -> tuple[Iterable[bytes], Run]:
-    from lockstep.guard import interchange
-    from tests.unit.guard.promising import SCOPE, place, promise
+    from lockstep.node.guard import interchange
+    from tests.unit.node.guard.promising import SCOPE, place, promise
 
     good = interchange.dumps(SCOPE, [(place(1), promise(1)), (place(2), promise(2))])
 
@@ -81,7 +81,7 @@ def job() -> tuple[Iterable[bytes], Run]:
 
     import numpy as np
 
-    from lockstep.decoding import from_toml
+    from lockstep.base.decoding import from_toml
     from lockstep.storage.dataset import Dataset
     from lockstep.training import describe
     from lockstep.training.models import Kind

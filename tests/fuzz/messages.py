@@ -14,7 +14,7 @@ def event() -> tuple[Iterable[bytes], Run]:
 
     from lockstep.chain import artifacts
     from lockstep.chain.events import _value, decode_log
-    from lockstep.protocol.statement import keccak
+    from lockstep.protocol.hashing import keccak
     from lockstep.protocol.types import Seconds
     from lockstep.storage.cid import cid_of_block
 
@@ -68,9 +68,9 @@ def event() -> tuple[Iterable[bytes], Run]:
 def signed_claim() -> tuple[Iterable[bytes], Run]:
     import json
 
-    from lockstep.decoding import from_json
+    from lockstep.base.decoding import from_json
+    from lockstep.node.signed import SignedClaim
     from lockstep.protocol.types import Address
-    from lockstep.signed import SignedClaim
 
     market = Address("0x" + "22" * 20)
     word = "0x" + "11" * 32
@@ -100,8 +100,8 @@ def request() -> tuple[Iterable[bytes], Run]:
     """Method, target, then the headers, one a line."""
     from hashlib import sha256
 
-    from lockstep.identity import NodeKey, verify_request
-    from lockstep.protocol.requests import HEADERS, RequestSignature, request_digest
+    from lockstep.node.identity import NodeKey, verify_request
+    from lockstep.node.requests import HEADERS, RequestSignature, request_digest
     from lockstep.protocol.types import Address, Seconds
 
     key = NodeKey(bytes(32))
@@ -135,8 +135,8 @@ def body() -> tuple[Iterable[bytes], Run]:
     from coordinator.api import _parsed
     from coordinator.auth import SignedRequest
     from coordinator.schema import ClaimIn, ReceiptIn
+    from lockstep.node.signed import SignedClaim
     from lockstep.protocol.types import Address
-    from lockstep.signed import SignedClaim
 
     word = "0x" + "11" * 32
     claim = {

@@ -38,12 +38,12 @@ def program() -> tuple[Iterable[bytes], Run]:
 
     from lockstep.protocol.errors import PayloadInvalid
     from lockstep.protocol.merkle import TensorHeader
-    from lockstep.protocol.program import F32, Const
+    from lockstep.protocol.programs.program import F32, Const
     from lockstep.protocol.types import Cid
     from lockstep.storage.cache import BlobCache
     from lockstep.storage.containers import decode_parts, decode_program, encode_program
     from lockstep.storage.directory import DirectoryStore
-    from tests import toyjob
+    from tests.support import toyjob
 
     small = toyjob.encode_program_of(carry=True)
     scalar = Const(TensorHeader(F32, ()), b"\0\0\x80\x3f")
@@ -79,8 +79,8 @@ def program() -> tuple[Iterable[bytes], Run]:
 def header() -> tuple[Iterable[bytes], Run]:
     import struct
 
-    from lockstep.protocol.program import HeaderFields, ProgramHeader, decode_entry, encode_entry
-    from tests import toyjob
+    from lockstep.protocol.programs.program import HeaderFields, ProgramHeader, decode_entry, encode_entry
+    from tests.support import toyjob
 
     def run(data: bytes) -> None:
         with refusals():
@@ -99,8 +99,8 @@ def header() -> tuple[Iterable[bytes], Run]:
 
 
 def op() -> tuple[Iterable[bytes], Run]:
-    from lockstep.protocol.program import Kind, Op
-    from tests import toyjob
+    from lockstep.protocol.programs.program import Kind, Op
+    from tests.support import toyjob
 
     concat = Op(Kind.CONCAT, 0, (4,), (), p0=0, cumulative=4)
 
@@ -116,9 +116,9 @@ def op() -> tuple[Iterable[bytes], Run]:
 
 
 def statement() -> tuple[Iterable[bytes], Run]:
-    from lockstep.protocol.statement import Statement
+    from lockstep.protocol.dispute.statement import Statement
     from lockstep.protocol.types import Digest, Seed, StateRoot, Step, TensorRoot
-    from tests import toyjob
+    from tests.support import toyjob
 
     word = bytes(range(32))
     good = Statement(

@@ -6,11 +6,15 @@ from tests.fuzz import data, files, messages, mutators, programs, texts
 from tests.fuzz.loading import Change
 from tests.fuzz.target import Target
 
-DECODING = "lockstep.decoding"
+DECODING = "lockstep.base.decoding"
 LINKS = "lockstep.storage.links"
-CONTAINERS, PAYLOAD, PROGRAM = "lockstep.storage.containers", "lockstep.storage.payload", "lockstep.protocol.program"
+CONTAINERS, PAYLOAD, PROGRAM = (
+    "lockstep.storage.containers",
+    "lockstep.storage.payload",
+    "lockstep.protocol.programs.program",
+)
 DATASET, KEYS, DESCRIBE = "lockstep.storage.dataset", "lockstep.chain.keys", "lockstep.training.describe"
-EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.protocol.requests", "lockstep.signed"
+EVENTS, REQUESTS, SIGNED = "lockstep.chain.events", "lockstep.node.requests", "lockstep.node.signed"
 
 TARGETS: dict[str, Target] = {
     "cbor": Target(
@@ -80,9 +84,9 @@ TARGETS: dict[str, Target] = {
         Change(PROGRAM, "if zero or at != len(data):", "if at != len(data):"),
     ),
     "statement": Target(
-        {"lockstep.protocol.statement": ("Statement.decode",)},
+        {"lockstep.protocol.dispute.statement": ("Statement.decode",)},
         programs.statement,
-        Change("lockstep.protocol.statement", "if len(data) < HEADER_AT:", "if len(data) < HEADER_AT - 1:"),
+        Change("lockstep.protocol.dispute.statement", "if len(data) < HEADER_AT:", "if len(data) < HEADER_AT - 1:"),
     ),
     "manifest": Target(
         {
@@ -112,10 +116,12 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.sized_cbor),
     ),
     "trace": Target(
-        {"lockstep.audits": ("published_trace", "first_difference")},
+        {"lockstep.node.replay": ("published_trace", "first_difference")},
         data.trace,
         Change(
-            "lockstep.audits", "except LockstepError:\n        # Missing,", "except BlobMissing:\n        # Missing,"
+            "lockstep.node.replay",
+            "except LockstepError:\n        # Missing,",
+            "except BlobMissing:\n        # Missing,",
         ),
     ),
     "dagpb": Target(
@@ -180,10 +186,12 @@ TARGETS: dict[str, Target] = {
         mutators.often(mutators.base64_jsons),
     ),
     "export": Target(
-        {"lockstep.guard.interchange": ("loads", "_entry")},
+        {"lockstep.node.guard.interchange": ("loads", "_entry")},
         files.export,
         Change(
-            "lockstep.guard.interchange", "dict.fromkeys(WORDS, hexes(32, bare=True))", "dict.fromkeys(WORDS, text())"
+            "lockstep.node.guard.interchange",
+            "dict.fromkeys(WORDS, hexes(32, bare=True))",
+            "dict.fromkeys(WORDS, text())",
         ),
         mutators.often(mutators.jsons),
     ),

@@ -12,7 +12,7 @@ def cbor() -> tuple[Iterable[bytes], Run]:
     import dag_cbor
     from multiformats import CID
 
-    from lockstep.decoding import MAX_DEPTH, from_cbor
+    from lockstep.base.decoding import MAX_DEPTH, from_cbor
     from lockstep.storage.cid import cid_of_block, cid_to_bytes
 
     link = CID.decode(cid_to_bytes(cid_of_block(b"x")))
@@ -32,7 +32,7 @@ def cbor() -> tuple[Iterable[bytes], Run]:
 
 
 def json() -> tuple[Iterable[bytes], Run]:
-    from lockstep.decoding import MAX_DEPTH, from_json
+    from lockstep.base.decoding import MAX_DEPTH, from_json
 
     seeds = [
         b'{"a": [1, -1.5e3, null, true, "te\\"xt\\u00e9"], "b": {"c": []}}',
@@ -53,7 +53,7 @@ def json() -> tuple[Iterable[bytes], Run]:
 
 
 def toml() -> tuple[Iterable[bytes], Run]:
-    from lockstep.decoding import MAX_DEPTH, from_toml
+    from lockstep.base.decoding import MAX_DEPTH, from_toml
 
     seeds = [
         b'rpc = "http://127.0.0.1:8545"\nthreads = 2\nx = 1.5\nlist = [[1], {a = 1}]\n[a.b]\nc = """\ntext"""\n',
@@ -72,7 +72,7 @@ def toml() -> tuple[Iterable[bytes], Run]:
 def readers() -> tuple[Iterable[bytes], Run]:
     import json
 
-    from lockstep import decoding as d
+    from lockstep.base import decoding as d
 
     word = "0x" + "11" * 32
     good = {

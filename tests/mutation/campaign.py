@@ -40,10 +40,10 @@ from eth_utils import keccak
 
 from benchmarks.float32 import evm
 from lockstep.numerics import scalar
-from tests import histories
 from tests.differential.test_rounds import ACTS, FIRST_HISTORY, HISTORIES
 from tests.mutation.mutants import Mutant, shuffled
 from tests.primitives import battery, on_chain
+from tests.support import histories
 from tools.build_contracts import compiler_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +120,13 @@ def key_of(mutant: Mutant, source: str) -> str:
 def inputs_now() -> str:
     """Names the contracts, the tests, the vectors and the recordings, as they lie there."""
     digest = sha256()
-    for name in ("contracts", "tests/forge", "tests/vectors", "tests/histories.py", "tests/mutation/campaign.py"):
+    for name in (
+        "contracts",
+        "tests/forge",
+        "tests/vectors",
+        "tests/support/histories.py",
+        "tests/mutation/campaign.py",
+    ):
         for path in sorted(p for p in (ROOT / name, *(ROOT / name).rglob("*")) if p.is_file()):
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + sha256(path.read_bytes()).digest())
     # A recording's name has its hash.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import questions, recordings
 from tests.mutation.campaign import REASONS, ROOT, TARGETS, WORK, Campaign, Chains, Sandbox, is_explained, reasons
 from tests.mutation.mutants import Mutant, of_source, shuffled
+from tests.support import questions, recordings
 
 SOURCE = """
     // a < b is only said here

@@ -13,12 +13,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from random import Random as Dice
 from typing import Any
 
-from lockstep.protocol import game, honest, merkle, moves, openings
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves, openings
+from lockstep.protocol.dispute.moves import Event, Move, Phase
 from lockstep.protocol.errors import Inconclusive
-from lockstep.protocol.moves import Event, Move, Phase
-from lockstep.protocol.program import CHUNK
+from lockstep.protocol.programs.program import CHUNK
 from lockstep.protocol.types import Digest, GameId, Seconds
-from tests.letters import LetterClaim
+from tests.support.letters import LetterClaim
 
 GARBAGE = Digest(b"\xee" * 32)
 

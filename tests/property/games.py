@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random as Dice
 
-from lockstep.protocol import honest
-from lockstep.protocol.moves import Open, Phase, Resolve, Verdict
+from lockstep.protocol.dispute import honest
+from lockstep.protocol.dispute.moves import Open, Phase, Resolve, Verdict
 from lockstep.protocol.types import Address, Digest, GameId, Seconds, StateRoot
-from tests import letters
-from tests.letters import LetterClaim, Lie
 from tests.property.actors import DISHONEST, Actor, Honest, View
 from tests.property.table import DELEGATE, DEPOSIT, REQUESTER, START, STRANGER, Act, Record, Table, opening_of
+from tests.support import letters
+from tests.support.letters import LetterClaim, Lie
 
 LENGTHS = (1, 2, 2, 3, 3, 5, 9, 70)
 """T: a merge, short slots, and one whose trace takes two reveals."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol import game, moves
+from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.dispute.docket import Docket
+from lockstep.protocol.dispute.moves import Event, Move, Phase, Verdict
+from lockstep.protocol.dispute.openings import OpeningWrong
 from lockstep.protocol.market.types import BURN, Keeper
-from lockstep.protocol.moves import Event, Move, Phase, Verdict
-from lockstep.protocol.openings import OpeningWrong
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
-from tests import letters
+from tests.support import letters
 from tests.support.ledger import Books
 
 DEPOSIT = Wei(10**9)

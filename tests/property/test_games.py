@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from lockstep.protocol import moves
-from lockstep.protocol.moves import Verdict
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.types import Address, Seconds
-from tests import letters
 from tests.property import games
 from tests.property.actors import DISHONEST, Honest, Liar, Silent
 from tests.property.table import START, Table
+from tests.support import letters
 
 CHALLENGER = Address("0x" + "22" * 20)
 

@@ -6,9 +6,9 @@ import pytest
 
 from lockstep.numerics import reference
 from lockstep.numerics.validate import validate
-from lockstep.protocol.program import CHUNK, Tag
-from tests import letters
-from tests.letters import LetterStep
+from lockstep.protocol.programs.program import CHUNK, Tag
+from tests.support import letters
+from tests.support.letters import LetterStep
 
 
 def operands(step: LetterStep) -> reference.Operands:

@@ -20,13 +20,13 @@ from typing import Any
 from eth_abi.abi import encode
 
 from lockstep.chain import artifacts
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.types import BURN
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address
-from tests import letters
-from tests.letters import CLOCK, SEED, STAKE, STEP_SECONDS, WORKER
 from tests.property import games
 from tests.property.table import DEPOSIT, REQUESTER, Act, Table
+from tests.support import letters
+from tests.support.letters import CLOCK, SEED, STAKE, STEP_SECONDS, WORKER
 
 SEATS = tuple(Address(f"0x{0x2200 + i:040x}") for i in range(4))
 ACCOUNTS = (WORKER, REQUESTER, BURN, *SEATS)

@@ -10,14 +10,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from lockstep.protocol import claims, game, honest, merkle, moves
-from lockstep.protocol.dispute import court
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
-from lockstep.protocol.market import views
+from lockstep.protocol.market import court, ids, views
 from lockstep.protocol.market.calls import Block, Call
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, GameId, JobId, StateRoot
 from tests.search.scene import REQUESTER, Scene, sign
 from tests.support.constant import ConstantClaim, Lie
@@ -68,7 +68,7 @@ class Coalition:
             yield Call("JobMarket", "startRound", anybody, (job, j.started))
         for r in range(max(0, j.started - 3), j.started):
             ro = s.rounds[job, r]
-            ids = [claims.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
+            ids = [ids.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
             phase = views.phase(s, b, job, r)
             if phase == Phase.JOINING and self.mood != "squatting" and d.random() < 0.6:
                 free = [slot for slot, id_ in enumerate(ids) if id_ not in s.claims]
@@ -84,14 +84,14 @@ class Coalition:
                         continue
                     if phase == Phase.TRAINING and c.status == ClaimStatus.JOINED:
                         self.known.held.setdefault(id_, self._made(s, r))
-                        bound = claims.commitment(id_, c.worker, self.known._opened(id_))
+                        bound = ids.commitment(id_, c.worker, self.known._opened(id_))
                         yield Call("JobMarket", "commit", c.worker, (job, r, slot, bound))
                     elif phase == Phase.REVEALING and c.status == ClaimStatus.COMMITTED and id_ in self.known.held:
                         yield Call("JobMarket", "reveal", c.worker, (job, r, slot, self.known._opened(id_)))
             elif phase == Phase.MERGING and (merger := views.merger_of(s, b, job, r)) in self.members:
                 lie = d.choice((Lie.NONE, Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
                 made = ConstantClaim.of_merge(ro.merge_in, Lie.NONE if self.mood == "own merge" else lie)
-                self.known.held[claims.claim_id(job, r, j.attempt, MERGE_SLOT)] = made
+                self.known.held[ids.claim_id(job, r, j.attempt, MERGE_SLOT)] = made
                 rounds = p.schedule.max_lead - 1
                 yield Call("JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
 
@@ -133,7 +133,7 @@ class Coalition:
             if views.phase(s, b, job, r) != Phase.JOINING:
                 continue
             for slot in range(p.role.slots):
-                c = s.claims[claims.claim_id(job, r, s.rounds[job, r].attempt, slot)]
+                c = s.claims[ids.claim_id(job, r, s.rounds[job, r].attempt, slot)]
                 if c.worker in self.members and self.dice.random() < 0.25:
                     yield Call("JobMarket", "leave", c.worker, (job, r, slot))
 
@@ -251,7 +251,7 @@ class Coalition:
                 continue
             ro = s.rounds[job, r]
             for slot in range(p.role.slots):
-                c = s.claims[claims.claim_id(job, r, ro.attempt, slot)]
+                c = s.claims[ids.claim_id(job, r, ro.attempt, slot)]
                 if c.status == ClaimStatus.NONE and b.time < ro.join_ends - 3 * self.scene.setting.chain.inclusion:
                     # The last seat would close the roster.
                     if ro.joined + 1 < p.role.slots and self.dice.random() < 0.4:
@@ -283,7 +283,7 @@ class Coalition:
         for root in (b"one", b"other"):
             said = (keccak(root), 1, StateRoot(keccak(root)), StateRoot(keccak(root)))
             parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
-            digest = claims.claim_digest(s.at.chain_id, s.at.market, parts)
+            digest = ids.claim_digest(s.at.chain_id, s.at.market, parts)
             signed.append(court.Signed(*said, sign(c.worker, digest)))  # type: ignore[arg-type]
         return Call("DisputeGame", "equivocate", self.dice.choice(self.members), (work, *signed))
 

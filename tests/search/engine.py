@@ -9,9 +9,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.protocol import claims, merkle, moves
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import Body, JobStatus, Phase
-from lockstep.protocol.market import views
+from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.calls import Call
 from lockstep.protocol.market.types import DutyStatus, Standing, Status
 from lockstep.protocol.types import TraceRoot
@@ -107,7 +108,7 @@ def _publish(scene: Scene, known: Wanderer, call: Call) -> None:
     job, r, *said = call.arguments
     ro, p = scene.state.rounds[job, r], scene.setting.params
     if call.function == "reveal":
-        claim, body = claims.claim_id(job, r, ro.attempt, said[0]), said[1].body
+        claim, body = ids.claim_id(job, r, ro.attempt, said[0]), said[1].body
         made = (ConstantClaim.of_slot(ro.base, p.role.zero_carry, r * p.role.inner_steps, lie) for lie in Lie)
     else:
         claim, body = ro.merge_claim, Body(TraceRoot(merkle.leaf(merkle.node(said[0], said[1]))), said[0], said[1])

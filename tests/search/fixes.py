@@ -10,10 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from lockstep.protocol import game, job_rules, transition
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol import transition
+from lockstep.protocol.dispute import game
 from lockstep.protocol.jobs import NO_CLAIM, NO_STATE, ClaimStatus, JobStatus, Phase, Round
-from lockstep.protocol.market import rounds, vault, verdicts, views
+from lockstep.protocol.market import job_rules, rounds, vault, verdicts, views
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from tests.search import honest

@@ -12,16 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator import decide as coordinating
-from lockstep.protocol import claims, game, honest, merkle, moves
-from lockstep.protocol.job_rules import PART
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
-from lockstep.protocol.market import availability, draws, views
+from lockstep.protocol.market import availability, draws, ids, views
 from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Duty, Standing, Status, Word
-from lockstep.protocol.receipts import Report
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, AuditId, ClaimId, Digest, GameId, Seconds, Wei
 from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, row_of, sign
 from tests.support.constant import ConstantClaim
@@ -185,7 +186,7 @@ class Party:
         """The transaction of an act; none for what happens in the machine."""
         job, r, slot = self.scene.job, act.round, act.slot
         ro = s.rounds[job, r]
-        claim = claims.claim_id(job, r, ro.attempt, slot)
+        claim = ids.claim_id(job, r, ro.attempt, slot)
 
         def call(*arguments: Any, contract: str = "JobMarket") -> Call:
             return Call(contract, act.do.value, self.me, (job, *arguments))
@@ -198,16 +199,16 @@ class Party:
             case Do.COMMIT:
                 made = ConstantClaim.of_slot(ro.base, self.scene.setting.params.role.zero_carry, r)
                 self.known.held.setdefault(claim, made)
-                yield call(r, slot, claims.commitment(claim, self.me, self._opened(claim)))
+                yield call(r, slot, ids.commitment(claim, self.me, self._opened(claim)))
             case Do.REVEAL:
                 yield call(r, slot, self._opened(claim))
             case Do.ATTEST:
                 mask = sum(
                     1 << k
                     for k in range(self.scene.setting.params.role.slots)
-                    if s.claims[claims.claim_id(job, r, ro.attempt, k)].status == ClaimStatus.REVEALED
+                    if s.claims[ids.claim_id(job, r, ro.attempt, k)].status == ClaimStatus.REVEALED
                 )
-                digest = claims.receipt_hash(s.at.chain_id, s.at.market, job, r, ro.attempt, slot, mask)
+                digest = ids.receipt_hash(s.at.chain_id, s.at.market, job, r, ro.attempt, slot, mask)
                 yield call(r, [Receipt(slot, mask, sign(self.me, digest))])
             case Do.DRAW:
                 yield call(r, contract="Witnesses")
@@ -226,13 +227,13 @@ class Party:
 
     def _bodies(self, s: State, r: int) -> list[Any]:
         job, ro = self.scene.job, s.rounds[self.scene.job, r]
-        ids = [claims.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
+        ids = [ids.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
         return [self.known.held[id_].body for id_ in ids if s.claims[id_].status == ClaimStatus.REVEALED]
 
     def _merge(self, s: State, r: int, rounds: int) -> Call:
         job = self.scene.job
         made = ConstantClaim.of_merge(s.rounds[job, r].merge_in)
-        self.known.held[claims.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)] = made
+        self.known.held[ids.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)] = made
         return Call("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
 
     def _look(self, s: State, b: Block) -> working.JobView:
@@ -257,10 +258,10 @@ class Party:
         if phase == Phase.MERGING:
             merger = views.merger_of(s, b, job, r)
             over = state.turn + (b.time - state.merge_opens) // p.merge.turn_seconds > state.mask.bit_count()
-        ids = [claims.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]
+        ids = [ids.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]
         held = tuple(replace(s.claims[id_], slot=slot) for slot, id_ in enumerate(ids))
         merged_by = s.claims[state.merge_claim].worker if phase == Phase.LEAD else ZERO_ADDRESS
-        audit = s.audits.get(claims.audit_id(job, r, state.attempt))
+        audit = s.audits.get(ids.audit_id(job, r, state.attempt))
         slots = {id_: slot for slot, id_ in enumerate(ids)}
         locks = frozenset(slots.get(id_, MERGE_SLOT) for id_, c in idle.items() if c.round == r)
         return working.RoundView(r, state, phase, held, merger, over, audit, frozenset(), merged_by, locks)
@@ -355,7 +356,7 @@ class Party:
             if duty.account != self.me:
                 continue
             a = s.audits[audit]
-            claim = claims.claim_id(a.job, a.round, a.attempt, duty.slot)
+            claim = ids.claim_id(a.job, a.round, a.attempt, duty.slot)
             said = due(SimpleNamespace(state=a), duty, self._decided(s, audit, claim), b.time)  # type: ignore[arg-type]
             if said in (Due.LOOK, Due.SPEAK):
                 yield self._word(audit, i, duty, a.beacon, claim, reveals=said == Due.SPEAK)

@@ -17,10 +17,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lockstep.protocol.economics import PROVER_PERCENT
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import views
 from lockstep.protocol.market.calls import Call, Event
+from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.types import BURN, Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
 from tests.search.scene import ACCOUNTS, REQUESTER, Scene

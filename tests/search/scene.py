@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol import economics, job_rules, merkle
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol import merkle
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS, JobParams
+from lockstep.protocol.market import job_rules, prices
 from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
-from lockstep.protocol.program import I32
+from lockstep.protocol.programs.program import I32
 from lockstep.protocol.reverts import Reverted
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.transition import execute
 from lockstep.protocol.types import Address, Digest, JobId, Seconds
-from tests.params import job_params
 from tests.support import constant
+from tests.support.params import job_params
 
 REQUESTER, AGGREGATOR, *WORKERS, VERIFIER, WITNESS, STRANGER = (
     Address(f"0x{number:040x}") for number in range(0xA0, 0xA9)
@@ -136,7 +137,7 @@ def params_of(d: random.Random, chain: ChainTimes) -> JobParams:
         max_fail=d.choice((0, 1, 2)), join_seconds=20 * least, train_seconds=20 * least,
         challenge_seconds=200 * least, clock_seconds=clock, step_seconds=step, slot_price=101, merge_price=57,
         slot_stake=slot_stake, merge_stake=merge_stake, bond=153, witnesses=witnesses, gas_price=NOTHING,
-        witness_fee=11 if witnesses else 0, witness_stake=economics.witness_floor(11) if witnesses else 0,  # type: ignore[arg-type]
+        witness_fee=11 if witnesses else 0, witness_stake=prices.witness_floor(11) if witnesses else 0,  # type: ignore[arg-type]
         answer_seconds=answer, fee_cap=10**9, aggregator=d.choice((AGGREGATOR, AGGREGATOR, ZERO_ADDRESS)), **windows,
     )  # fmt: skip
 

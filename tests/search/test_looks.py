@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.chain.contracts import Contracts
-from lockstep.ledger import Ledger
+from lockstep.node.ledger import Ledger
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.state import State

@@ -18,7 +18,7 @@ from lockstep.demo import report
 from lockstep.demo.processes import Group
 from lockstep.demo.run import Course
 from lockstep.demo.world import READY_SECONDS, build
-from lockstep.protocol.presets import DEVNET
+from lockstep.presets import DEVNET
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.training.data import demo_corpus
 from lockstep.training.job import Batch, training_job

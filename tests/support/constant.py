@@ -13,11 +13,12 @@ from enum import IntEnum
 from functools import cache, cached_property
 
 from lockstep.numerics import scalar
-from lockstep.protocol import merkle, moves
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.openings import Contents, Levels
 from lockstep.protocol.jobs import Body
 from lockstep.protocol.merkle import EMPTY, TensorHeader
-from lockstep.protocol.openings import Contents, Levels
-from lockstep.protocol.program import I32, Alias, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import I32, Alias, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import Digest, StateRoot, TensorRoot, TraceRoot
 
 VALUE, CARRY, ROW = 8, 3, 5

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockstep.protocol.game import Arbiter
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.jobs import (
     ZERO_ADDRESS,
     Body,
@@ -24,11 +23,12 @@ from lockstep.protocol.jobs import (
 )
 from lockstep.protocol.market import availability, views
 from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, NoArbiter, State, Table
 from lockstep.protocol.market.types import Asked, Demand, Duty, Keeper, Lock, Outcome, Row, Shown, Unbond, Word
+from lockstep.protocol.programs.defects import Code
 from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
-from lockstep.protocol.validator import Code
 
 GENESIS = Block(1, Seconds(1))
 """Of acts that no block matters to."""

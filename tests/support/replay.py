@@ -21,9 +21,9 @@ from lockstep.chain.memory.machine import FIELDS
 from lockstep.chain.signatures import recovered
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.job_rules import ChainTimes
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.calls import Block, Call, Event
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, Digest, Seconds

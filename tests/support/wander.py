@@ -15,23 +15,24 @@ from eth_account.signers.local import LocalAccount
 
 from lockstep.chain import games
 from lockstep.chain.memory import abi
-from lockstep.protocol import claims, game, honest, merkle, moves, validator
-from lockstep.protocol.dispute import court
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase, Receipt, Reveal, Round
-from lockstep.protocol.market import availability, draws, views
+from lockstep.protocol.market import availability, court, draws, ids, views
 from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
 from lockstep.protocol.market.precommitted import digest_of
+from lockstep.protocol.market.receipts import WITNESS
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import DutyStatus, Row, Standing, Status, Word
-from lockstep.protocol.program import Program
-from lockstep.protocol.receipts import WITNESS
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.program import Program
 from lockstep.protocol.reverts import Reverted
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.transition import STRUCTS, VERBS, execute
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, GameId, JobId, Seconds, StateRoot, Step
-from tests.params import amended, job_params
 from tests.support import constant
 from tests.support.constant import ConstantClaim, Lie
+from tests.support.params import amended, job_params
 
 FUNDS = 10**6
 """Tokens of each account that the vault may pull."""
@@ -211,7 +212,7 @@ class Wanderer:
                         claim = self._claim(s, job, r, slot)
                         self.held.setdefault(claim, self._made(ro, p, r))
                         opened = self._opened(claim)
-                        commitment = claims.commitment(claim, c.worker, opened)
+                        commitment = ids.commitment(claim, c.worker, opened)
                         yield call("commit", r, slot, commitment, sender=c.worker)
             case Phase.REVEALING:
                 for slot, c in owned:
@@ -234,7 +235,7 @@ class Wanderer:
                 if merger in self.keys:
                     lie = d.choice((Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
                     body = ConstantClaim.of_merge(ro.merge_in, lie).body
-                    merged = claims.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)
+                    merged = ids.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)
                     self.held[merged] = ConstantClaim.of_merge(ro.merge_in, lie)
                     rounds = d.choice((0, 1, p.schedule.max_lead - 1))
                     yield call("merge", r, body.out, body.out2, "checkpoint", rounds, sender=merger)
@@ -257,7 +258,7 @@ class Wanderer:
 
     def _claim(self, s: State, job: JobId, r: int, slot: int) -> ClaimId:
         ro = s.rounds[job, r]
-        return ro.merge_claim if slot == MERGE_SLOT else claims.claim_id(job, r, ro.attempt, slot)
+        return ro.merge_claim if slot == MERGE_SLOT else ids.claim_id(job, r, ro.attempt, slot)
 
     def _opened(self, claim: ClaimId) -> Reveal:
         made = self.held[claim]
@@ -275,7 +276,7 @@ class Wanderer:
             account = views.witness_of(s, job, r, who - WITNESS)
         if account not in self.keys or d.random() < 0.03:
             account = self.anyone()
-        digest = claims.receipt_hash(s.at.chain_id, s.at.market, job, r, s.rounds[job, r].attempt, who, mask)
+        digest = ids.receipt_hash(s.at.chain_id, s.at.market, job, r, s.rounds[job, r].attempt, who, mask)
         return Receipt(who, mask, self._signature(account, digest))
 
     # -- games
@@ -313,7 +314,7 @@ class Wanderer:
         carried: tuple[bytes, ...] = ()
         if not c.is_merge and c.round:
             before = s.rounds[c.job, c.round - 1]
-            earlier = claims.claim_id(c.job, c.round - 1, before.attempt, c.slot)
+            earlier = ids.claim_id(c.job, c.round - 1, before.attempt, c.slot)
             if earlier in self.held:
                 carried = tuple(self.held[earlier].body.words)
         return views.facts_of(s, claim, t, carried), carried
@@ -372,7 +373,7 @@ class Wanderer:
         for root in (b"one", d.choice((b"other", b"one"))):
             said = (keccak(root), 2, StateRoot(Digest(bytes(32))), StateRoot(Digest(bytes(32))))
             parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
-            digest = claims.claim_digest(s.at.chain_id, s.at.market, parts)
+            digest = ids.claim_digest(s.at.chain_id, s.at.market, parts)
             signed.append(court.Signed(*said, self._signature(signer, digest)))
         return Call("DisputeGame", "equivocate", self.anyone(), (work, *signed))
 
@@ -393,7 +394,7 @@ class Wanderer:
             yield call("retire", job, sender=who)
         for (audit, i), duty in s.duties.items():
             a = s.audits[audit]
-            claim = claims.claim_id(a.job, a.round, a.attempt, duty.slot)
+            claim = ids.claim_id(a.job, a.round, a.attempt, duty.slot)
             if duty.status == DutyStatus.CLOSED or claim not in self.held or duty.account not in self.bottoms:
                 continue
             opened = self._word(audit, i, duty, a.beacon, claim)
@@ -447,9 +448,9 @@ class Wanderer:
             if b.time > demand.deadline or d.random() < 0.1:
                 yield late
         if d.random() < 0.2:
-            evidence = validator.Evidence(validator.Subject(d.randrange(len(validator.Subject))), d.randrange(3), 0)
+            evidence = defects.Evidence(defects.Subject(d.randrange(len(defects.Subject))), d.randrange(3), 0)
             code = self._code(constant.step_program())
-            evidence = validator.Evidence(evidence.subject, evidence.program, d.randrange(3), 0, code, code, ())
+            evidence = defects.Evidence(evidence.subject, evidence.program, d.randrange(3), 0, code, code, ())
             yield from self._committed("Validator", Call("Validator", "proveInvalid", who, (job, evidence)))
 
     def _committed(self, contract: str, call: Call) -> Iterator[Call]:
@@ -461,8 +462,8 @@ class Wanderer:
         yield Call(contract, "commit", call.sender, ([digest_of(call.sender, abi.data_of(call))],))
 
     @staticmethod
-    def _code(program: Program) -> validator.Code:
-        return validator.Code(program.header, program.ops_root, program.consts_root)
+    def _code(program: Program) -> defects.Code:
+        return defects.Code(program.header, program.ops_root, program.consts_root)
 
     def _shown(self, s: State, b: Block, id_: Digest, claim: ClaimId) -> tuple[Any, ...]:
         """The leaves that a payload's demand names."""
@@ -524,6 +525,6 @@ class Wanderer:
             known = [*s.jobs, *s.claims, *s.games, *s.audits, *s.demands]
             return d.choice(known) if known and d.random() < 0.8 else Digest(keccak(d.randbytes(4)))
         if part.get("internalType", "").endswith("Subject"):
-            return validator.Subject(d.randrange(len(validator.Subject)))
+            return defects.Subject(d.randrange(len(defects.Subject)))
         bits = int(kind.removeprefix("uint"))
         return d.choice((0, 0, 1, 2, 3, 64, (1 << bits) - 1, d.getrandbits(bits))) % (1 << bits)

@@ -1,6 +1,6 @@
 """One market in memory for tests of roles: deployed, everybody funded and staked, a job that goes as far as asked.
 
-    world = World.start(slots=2)     # a job of tests/support/constant.py; parameters by the names of tests/params.py
+    world = World.start(slots=2)     # a job of support/constant.py; parameters by the names of support/params.py
     world.to(Phase.ATTESTING)        # joined, sealed, committed, revealed by its workers
     world.ledger()                   # what the events say; world.contracts: what the contracts do
 
@@ -20,15 +20,16 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.events import EventReader
 from lockstep.chain.memory.devnet import MemoryDevnet
-from lockstep.ledger import Ledger, Watcher
+from lockstep.node.ledger import Ledger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol import claims, merkle
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import JobParams, Phase, Receipt, Reveal
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
-from tests.params import amended
 from tests.support.constant import ConstantClaim, Lie
+from tests.support.params import amended
 from tests.support.sending import transact
 from tests.support.wander import params_of
 
@@ -68,7 +69,7 @@ class World:
             world.send(contracts.token.approve(contracts.vault.address, WALLET), name)
             world.send(contracts.vault.deposit(DEPOSIT), name)
         me, market = world.address("requester"), contracts.market
-        world.job = claims.job_id(devnet.w3.eth.chain_id, market.address, me, 1, world.params)
+        world.job = ids.job_id(devnet.w3.eth.chain_id, market.address, me, 1, world.params)
         world.send(market.create(world.params, 1, world.params.escrow), "requester")
         world.watcher = Watcher(EventReader(devnet.w3, contracts.addresses))
         return world
@@ -147,7 +148,7 @@ class World:
                     claim, lie = self.claim_id(slot, r), lies.get(slot, Lie.NONE)
                     self.held[claim] = ConstantClaim.of_slot(base, self.params.role.zero_carry, steps, lie)
                     name = f"worker-{slot}"
-                    bound = claims.commitment(claim, self.address(name), self.opened(claim))
+                    bound = ids.commitment(claim, self.address(name), self.opened(claim))
                     self.send(market.commit(self.job, r, slot, bound), name)
             case Phase.REVEALING:
                 for slot in slots:
@@ -178,7 +179,7 @@ class World:
         """A slot's word for everybody."""
         market, mask = self.contracts.market, (1 << self.params.role.slots) - 1
         attempt = market.round(self.job, r).attempt
-        digest = claims.receipt_hash(self.devnet.w3.eth.chain_id, market.address, self.job, r, attempt, slot, mask)
+        digest = ids.receipt_hash(self.devnet.w3.eth.chain_id, market.address, self.job, r, attempt, slot, mask)
         signed = self.accounts[f"worker-{slot}"].unsafe_sign_hash(digest)  # type: ignore[arg-type]
         return Receipt(slot, mask, bytes(signed.signature))
 

@@ -15,16 +15,16 @@ import pytest
 from web3.types import RPCEndpoint
 
 import lockstep
-from lockstep import jobs
 from lockstep.chain.deployment import deploy
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
+from lockstep.execution import jobs
 from lockstep.protocol.errors import ChainError, UsageError
-from lockstep.protocol.program import Const
+from lockstep.protocol.programs.program import Const
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage.containers import encode_program
-from tests import toyjob
+from tests.support import toyjob
 
 
 def test_the_package_is_light_until_its_front_door_is_used() -> None:

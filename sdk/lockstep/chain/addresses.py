@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lockstep.decoding import MAX_FILE_BYTES, U64, account, file_bytes, from_json, table, whole
+from lockstep.base.decoding import MAX_FILE_BYTES, U64, account, file_bytes, from_json, table, whole
 from lockstep.protocol.errors import Malformed, NotFoundError, UsageError
 from lockstep.protocol.types import Address
 

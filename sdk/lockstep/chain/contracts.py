@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, reverts, signatures
 from lockstep.chain.addresses import CONTRACTS, Addresses
-from lockstep.protocol.claims import receipt_hash
 from lockstep.protocol.errors import ChainError
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
     Body,
     Claim,
@@ -32,6 +31,8 @@ from lockstep.protocol.jobs import (
     Windows,
 )
 from lockstep.protocol.market.calls import HASH_BLOCKS
+from lockstep.protocol.market.ids import receipt_hash
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.types import (
     Audit,
@@ -48,7 +49,7 @@ from lockstep.protocol.market.types import (
     Witness,
     Word,
 )
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.programs.defects import Code, Evidence
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -61,7 +62,6 @@ from lockstep.protocol.types import (
     Step,
     Wei,
 )
-from lockstep.protocol.validator import Code, Evidence
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
+from lockstep.presets import CHAINS
 from lockstep.protocol.errors import ChainError, TryLater
-from lockstep.protocol.job_rules import ChainTimes
-from lockstep.protocol.presets import CHAINS
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Address, Seconds
 
 if TYPE_CHECKING:

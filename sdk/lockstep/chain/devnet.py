@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from lockstep.chain.deployment import deploy
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import ChainError, DoctorError
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Seconds
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import structlog
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Cid, Seconds
 
 if TYPE_CHECKING:

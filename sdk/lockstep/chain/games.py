@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, contracts
 from lockstep.chain.events import CHUNK_BLOCKS, logs_of
-from lockstep.protocol import game, moves
-from lockstep.protocol.claims import body_hash
+from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.errors import Mismatch, NotFoundError
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.market.ids import body_hash
 from lockstep.protocol.types import (
     Address,
     ClaimId,

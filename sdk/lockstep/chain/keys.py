@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep.decoding import (
+from lockstep.base.decoding import (
     MAX_FILE_BYTES,
     anything,
     file_bytes,

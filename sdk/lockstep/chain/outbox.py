@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call, revert_data
-from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater
+from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 from lockstep.chain import artifacts
 from lockstep.protocol.errors import ChainError, FundsError
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.reverts import revert
-from lockstep.protocol.statement import keccak
 
 _STRING = keccak(b"Error(string)")[:4]
 _PANIC = keccak(b"Panic(uint256)")[:4]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.protocol.claims import HALF_ORDER
+from lockstep.protocol.market.ids import HALF_ORDER
 from lockstep.protocol.types import Address, Digest
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from lockstep.base.settings import resolve
 from lockstep.cli.options import Json, Storage
 from lockstep.cli.output import emit, say
-from lockstep.settings import resolve
 
 app = typer.Typer(name="dataset", help="Datasets of tokens.", no_args_is_help=True)
 

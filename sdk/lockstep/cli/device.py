@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lockstep.cli.output import event
 
 if TYPE_CHECKING:
+    from lockstep.base.settings import Settings
     from lockstep.numerics.devices import Choice
-    from lockstep.settings import Settings
 
 
 def on_device(settings: Settings) -> tuple[Settings, Choice]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from lockstep.base.settings import cache_location, resolve
 from lockstep.cli.options import Device, Json, Threads
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError
-from lockstep.settings import cache_location, resolve
 
 if TYPE_CHECKING:
     from lockstep.numerics.devices import Examined

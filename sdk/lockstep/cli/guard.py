@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lockstep.base.settings import Settings, resolve
 from lockstep.cli.options import DeploymentFile, Home, Json, Rpc
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
-from lockstep.settings import Settings, resolve
 
 if TYPE_CHECKING:
-    from lockstep.guard.memory import Memory
+    from lockstep.node.guard.memory import Memory
 
 app = typer.Typer(
     name="guard", help="What this home has promised: never two claims for one slot.", no_args_is_help=True
@@ -29,7 +29,7 @@ def export(
     file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
 ) -> None:
     """Write every promise to FILE (mode 0600); the home must not be at work, nor should it ever be again."""
-    from lockstep.guard import interchange
+    from lockstep.node.guard import interchange
 
     with _memory(resolve(rpc=rpc, deployment=deployment, home=home)) as memory:
         promises = memory.promises()
@@ -42,7 +42,7 @@ def import_(
     file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
 ) -> None:
     """Take in the promises of FILE; where it and this home differ, nothing is signed any more. Then listen again."""
-    from lockstep.guard import interchange
+    from lockstep.node.guard import interchange
 
     try:
         text = file.read_text()
@@ -62,8 +62,8 @@ def _memory(settings: Settings) -> Iterator[Memory]:
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect
-    from lockstep.guard import lock
-    from lockstep.guard.memory import Memory, Scope
+    from lockstep.node.guard import lock
+    from lockstep.node.guard.memory import Memory, Scope
 
     home = settings.home_path
     mine = account_address(home / KEYSTORE)

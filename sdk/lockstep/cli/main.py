@@ -14,12 +14,12 @@ from importlib.metadata import entry_points, requires
 
 import typer
 
-from lockstep import logs
 from lockstep.cli import dataset, key, storage, train
 from lockstep.cli.demo import demo
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
+from lockstep.node import logs
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 
 DISTRIBUTION = "lockstep-compute"

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.settings import resolve
 from lockstep.cli.device import on_device
 from lockstep.cli.options import DeploymentFile, Device, Json, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import Inconclusive, LockstepError, Mismatch, NotFoundError, UsageError
-from lockstep.settings import resolve
 
 if TYPE_CHECKING:
-    from lockstep.audits import Audit, PublicData
     from lockstep.chain.contracts import Contracts
-    from lockstep.jobs import ClaimRun
-    from lockstep.ledger import ClaimRecord
-    from lockstep.protocol.moves import Finding
-    from lockstep.protocol.program import Program
+    from lockstep.execution.jobs import ClaimRun
+    from lockstep.node.ledger import ClaimRecord
+    from lockstep.node.replay import Audit, PublicData
+    from lockstep.protocol.dispute.moves import Finding
+    from lockstep.protocol.programs.program import Program
     from lockstep.protocol.types import ClaimId
 
 
@@ -76,7 +76,7 @@ def replay(
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
     from lockstep.chain.rpc import connect
-    from lockstep.ledger import Watcher
+    from lockstep.node.ledger import Watcher
     from lockstep.storage import open_store
 
     addresses = Addresses.load(settings.deployment)
@@ -117,8 +117,8 @@ def _claim_id(text: str) -> ClaimId:
 
 
 def _prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: str) -> tuple[PublicData, ClaimRun]:
-    from lockstep.audits import UNAVAILABLE, PublicData
-    from lockstep.jobs import load
+    from lockstep.execution.jobs import load
+    from lockstep.node.replay import UNAVAILABLE, PublicData
 
     ledger, round_, record = found
     try:
@@ -130,7 +130,7 @@ def _prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: s
 
 
 def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Audit:
-    from lockstep.audits import UNAVAILABLE, audit
+    from lockstep.node.replay import UNAVAILABLE, audit
 
     say(f"replaying {run.transitions} transitions of round {record.round}, {_slot(record)}")
     try:
@@ -160,7 +160,7 @@ def _place(contracts: Contracts, public: PublicData, done: Audit, record: ClaimR
 def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
     """What a contract computed about an op of the claim, if a game came so far."""
     from lockstep.chain import games
-    from lockstep.protocol.moves import Convicted, Wrong
+    from lockstep.protocol.dispute.moves import Convicted, Wrong
 
     first = contracts.addresses.block
     for game in games.opened(contracts.game, record.id, first):
@@ -174,8 +174,8 @@ def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | 
     """The first word of the claim's public output that is not ours."""
     import numpy as np
 
-    from lockstep.merging import fetch_payload, load_checkpoint
-    from lockstep.protocol.program import Alias
+    from lockstep.execution.merging import fetch_payload, load_checkpoint
+    from lockstep.protocol.programs.program import Alias
 
     run, step = done.held.run, done.held.step(done.held.run.transitions)
     try:

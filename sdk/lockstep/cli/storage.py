@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from lockstep.base.settings import resolve
 from lockstep.cli.options import Json, Storage
 from lockstep.cli.output import emit, event, say
 from lockstep.protocol.errors import DoctorError, UsageError
-from lockstep.settings import resolve
 
 DEFAULT_MAX_MIB = 8 << 10
 """A tensor of 2^31 elements: the largest that a Program names."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event, say
-from lockstep.decoding import file_bytes, from_toml
 from lockstep.protocol.errors import Malformed, UsageError
-from lockstep.settings import resolve
 
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, TrainingJob

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import games
-from lockstep.jobs import Job
-from lockstep.protocol import moves
+from lockstep.execution.jobs import Job
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.jobs import NOTHING, Claim
 from lockstep.protocol.market.types import Outcome
-from lockstep.protocol.moves import Verdict, Wrong
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import Address, ClaimId, GameId, Wei
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from lockstep.client import JobHandle, Network, TrainingJob
 from lockstep.demo import report
 from lockstep.demo.processes import Group, Process
 from lockstep.demo.world import READY_SECONDS, World, build
+from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
-from lockstep.protocol.moves import Wrong
 from lockstep.protocol.types import Address, Seconds, Wei
 
 if TYPE_CHECKING:

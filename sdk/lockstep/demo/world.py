@@ -16,8 +16,8 @@ from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Group, Process
 from lockstep.demo.report import Party
-from lockstep.protocol.presets import TOKEN
-from lockstep.protocol.statement import keccak
+from lockstep.presets import TOKEN
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage import ContentStore, open_store
 

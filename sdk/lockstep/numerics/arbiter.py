@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 
 from lockstep.numerics import reference
-from lockstep.protocol.moves import Opening
-from lockstep.protocol.openings import Opened, stage
-from lockstep.protocol.program import Kind, Op
-from lockstep.protocol.statement import Statement
+from lockstep.protocol.dispute.moves import Opening
+from lockstep.protocol.dispute.openings import Opened, stage
+from lockstep.protocol.dispute.statement import Statement
+from lockstep.protocol.programs.program import Kind, Op
 
 
 class ReferenceArbiter:

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from lockstep.numerics.scalar import ARITY
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
-from lockstep.protocol.opcodes import Opcode
-from lockstep.protocol.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.opcodes import Opcode
+from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
 
 
 @dataclass(frozen=True)

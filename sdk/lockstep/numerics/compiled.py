@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lockstep.base.settings import cache_directory
 from lockstep.protocol.errors import DoctorError
-from lockstep.settings import cache_directory
 
 KEPT = 256
 """Files in the cache; those unused for longest go first."""

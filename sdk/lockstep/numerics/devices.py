@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lockstep.machine import memory
+from lockstep.base.machine import memory
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.executor import Array, Context, Executable
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
-from lockstep.protocol.program import F32
+from lockstep.protocol.programs.program import F32
 
 if TYPE_CHECKING:
     from lockstep.numerics.cuda.executable import CudaExecutable

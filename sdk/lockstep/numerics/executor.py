@@ -25,7 +25,7 @@ from lockstep.numerics.selftest import check_machine
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32, Alias, Const, Kind, Program
+from lockstep.protocol.programs.program import F32, I32, Alias, Const, Kind, Program
 from lockstep.protocol.types import TensorRoot
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -13,7 +13,7 @@ from Crypto.Hash import keccak
 
 from lockstep.numerics import scalar
 from lockstep.protocol.errors import Mismatch, UsageError
-from lockstep.protocol.program import CHUNK, Fold, Kind, Op, Tag, View
+from lockstep.protocol.programs.program import CHUNK, Fold, Kind, Op, Tag, View
 
 Word = int
 Coordinates = tuple[int, ...]

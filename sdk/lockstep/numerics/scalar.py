@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from lockstep.numerics import polynomials as poly
 from lockstep.protocol.errors import ProgramInvalid
-from lockstep.protocol.opcodes import ARITY as ARITY
-from lockstep.protocol.opcodes import FUNCTIONS as FUNCTIONS
-from lockstep.protocol.opcodes import Opcode
+from lockstep.protocol.programs.opcodes import ARITY as ARITY
+from lockstep.protocol.programs.opcodes import FUNCTIONS as FUNCTIONS
+from lockstep.protocol.programs.opcodes import Opcode
 
 Op: TypeAlias = Opcode
 """The opcodes, as the functions below give them their meaning."""

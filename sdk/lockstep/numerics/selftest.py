@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lockstep.numerics import _native
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.program import Fold
+from lockstep.protocol.programs.program import Fold
 
 _Words = npt.NDArray[np.uint32]
 

@@ -22,16 +22,16 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from lockstep.base.shelf import Shelf
 from lockstep.numerics import _native, reference
 from lockstep.numerics.executor import DTYPES, Array, Context, Executable, to_array
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol import merkle
+from lockstep.protocol.dispute.openings import Levels
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.merkle import HASH_BYTES, LEAF_ELEMENTS, Level, TensorHeader
-from lockstep.protocol.openings import Levels
-from lockstep.protocol.program import CHUNK, Alias, Fold, Kind, Op, Program, Tag, View, state_root
+from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Op, Program, Tag, View, state_root
 from lockstep.protocol.types import StateRoot, TensorRoot
-from lockstep.shelf import Shelf
 
 _T = TypeVar("_T")
 

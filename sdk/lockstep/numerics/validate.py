@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lockstep.protocol import rules
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
-from lockstep.protocol.program import Alias, Op, Program, Tag, View
-from lockstep.protocol.rules import MAX_TOTAL, Free, Side
+from lockstep.protocol.programs import rules
+from lockstep.protocol.programs.program import Alias, Op, Program, Tag, View
+from lockstep.protocol.programs.rules import MAX_TOTAL, Free, Side
 
 
 def validate(program: Program, max_elements: int = MAX_TOTAL) -> None:

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.protocol import game, moves, validator
-from lockstep.protocol.claims import audit_id
-from lockstep.protocol.dispute import court
+from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.jobs import (
     Body,
     Genesis,
@@ -29,6 +27,7 @@ from lockstep.protocol.jobs import (
 )
 from lockstep.protocol.market import (
     availability,
+    court,
     requester,
     rounds,
     token,
@@ -39,9 +38,11 @@ from lockstep.protocol.market import (
     witnesses,
 )
 from lockstep.protocol.market.calls import Block, Call, Event
+from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.market.state import Draft, State
 from lockstep.protocol.market.types import BURN, Row, Word
 from lockstep.protocol.market.types import Shown as ShownLeaf
+from lockstep.protocol.programs import defects
 from lockstep.protocol.types import Address, Digest, GameId
 
 Verb = Callable[..., Any]
@@ -239,7 +240,7 @@ VIEWS: dict[tuple[str, str], View] = {
     ("Availability", "rowDemandId"): lambda s, b, job, row: availability.row_demand_id(job, row),
     ("Availability", "committedAt"): lambda s, b, digest: s.committed_at["Availability", digest],
     ("Validator", "market"): lambda s, b: s.at.market,
-    ("Validator", "check"): lambda s, b, job, evidence: validator.check(job, evidence),
+    ("Validator", "check"): lambda s, b, job, evidence: defects.check(job, evidence),
     ("Validator", "committedAt"): lambda s, b, digest: s.committed_at["Validator", digest],
     ("DisputeGame", "market"): lambda s, b: s.at.market,
     ("DisputeGame", "vault"): lambda s, b: s.at.vault,
@@ -260,15 +261,15 @@ STRUCTS: dict[str, type] = {
     "Merging": Merging,
     "Pricing": Pricing,
     "Role": Role,
-    "Job": validator.JobParts,
+    "Job": defects.JobParts,
     "Body": Body,
     "Reveal": Reveal,
     "Receipt": Receipt,
     "Refund": vault.Refund,
     "Word": Word,
-    "Code": validator.Code,
-    "Piece": validator.Piece,
-    "Evidence": validator.Evidence,
+    "Code": defects.Code,
+    "Piece": defects.Piece,
+    "Evidence": defects.Evidence,
     "Shown": ShownLeaf,
     "Row": Row,
     "Step": moves.Transition,

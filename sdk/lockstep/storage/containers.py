@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dag_cbor
 
-from lockstep.decoding import (
+from lockstep.base.decoding import (
     U32,
     U64,
     Reader,
@@ -32,9 +32,9 @@ from lockstep.decoding import (
 )
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, data_root
-from lockstep.protocol.program import Const, Program
+from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.programs.program import Const, Program
 from lockstep.protocol.types import Cid, Digest, ProgramRoot
-from lockstep.protocol.validator import Parts
 from lockstep.storage.cid import cid_of_digest
 from lockstep.storage.links import link_of, read_link
 from lockstep.storage.unixfs import cid_of

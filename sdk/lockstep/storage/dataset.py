@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.decoding import U32, flag, octets, one_of, refusing, several, table, text, whole
+from lockstep.base.decoding import U32, flag, octets, one_of, refusing, several, table, text, whole
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, RowMissing, UsageError
 from lockstep.protocol.types import Cid, TensorRoot
 from lockstep.storage.links import link_of, read_link

@@ -21,10 +21,10 @@ import dag_cbor
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.decoding import from_cbor, refusing, several, table, text
+from lockstep.base.decoding import from_cbor, refusing, several, table, text
 from lockstep.protocol.errors import Malformed, Mismatch, PayloadInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32
+from lockstep.protocol.programs.program import F32, I32
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import parse_cid
 from lockstep.storage.links import link_of, read_link

@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
 from urllib.parse import unquote, urlsplit
 
-from lockstep.decoding import from_cbor, refusing
+from lockstep.base.decoding import from_cbor, refusing
+from lockstep.base.settings import cache_directory, resolve
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, Unreachable, UsageError
 from lockstep.protocol.types import Cid
-from lockstep.settings import cache_directory, resolve
 from lockstep.storage.cache import BlobCache
 from lockstep.storage.cid import Bytes, parse_cid
 from lockstep.storage.dagpb import Link

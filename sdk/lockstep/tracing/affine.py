@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from math import prod
 
 from lockstep.numerics.scalar import FUNCTIONS, Op
-from lockstep.protocol.program import Tag
+from lockstep.protocol.programs.program import Tag
 
 MAX_INSTRS = 32
 MAX_OPERANDS = 8

@@ -15,8 +15,8 @@ from math import prod
 
 from lockstep.numerics import scalar
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.program import CHUNK, Fold
-from lockstep.protocol.rules import MAX_TERMS
+from lockstep.protocol.programs.program import CHUNK, Fold
+from lockstep.protocol.programs.rules import MAX_TERMS
 
 F32, I32, BOOL = "f32", "i32", "bool"
 """dtypes of a node; a bool is an i32 of 0 or 1."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
-from lockstep.protocol.program import Fold
+from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, Node
 from lockstep.tracing.indexing import scattered, take
 from lockstep.tracing.lowering import Lowering, Unlowered, rule

@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import LoweringError
-from lockstep.protocol.program import Fold
+from lockstep.protocol.programs.program import Fold
 from lockstep.tracing.graph import F32, I32, Node
 from lockstep.tracing.indexing import gather
 from lockstep.tracing.lowering import Lowering, rule

@@ -14,7 +14,7 @@ from math import prod
 
 from lockstep.numerics.scalar import MASK, Op
 from lockstep.protocol.merkle import LEAF_ELEMENTS
-from lockstep.protocol.program import F32, I32, Alias, Fold, Instr, Kind, Tag, View
+from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Instr, Kind, Tag, View
 from lockstep.tracing import graph as g
 from lockstep.tracing.affine import Chain, Cost, Expr, Inst, Leaf, Pool, Val, Views, contiguous, cost, postorder
 from lockstep.tracing.graph import VIEWS, Node, Origin

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from lockstep.protocol import rules
 from lockstep.protocol.errors import LoweringError, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
-from lockstep.protocol.program import F32, I32, Alias, Const, Op, Program, Tag
+from lockstep.protocol.programs import rules
+from lockstep.protocol.programs.program import F32, I32, Alias, Const, Op, Program, Tag
 from lockstep.tracing import graph as g
 from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
     indexing,

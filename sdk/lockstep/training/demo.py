@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lockstep.jobs import TrainingJob
+from lockstep.execution.jobs import TrainingJob
+from lockstep.presets import DEVNET
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.presets import DEVNET
 from lockstep.protocol.types import Address, Seconds
 from lockstep.training.baseline import evaluate, load_parameters, train_eager
 from lockstep.training.data import Corpus, demo_corpus

@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from lockstep.jobs import TrainingJob
+from lockstep.execution.jobs import TrainingJob
+from lockstep.presets import PRESETS
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.presets import PRESETS
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.training.baseline import flat_parameters

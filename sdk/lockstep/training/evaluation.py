@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lockstep.jobs import Schedule, TrainingJob
+from lockstep.execution.jobs import Schedule, TrainingJob
+from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.presets import DEVNET, Terms
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint

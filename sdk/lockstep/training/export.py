@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.decoding import MAX_FILE_BYTES, anything, file_bytes, from_json, mapping, refusing
+from lockstep.base.decoding import MAX_FILE_BYTES, anything, file_bytes, from_json, mapping, refusing
 from lockstep.protocol.errors import NotFoundError, PayloadInvalid
 from lockstep.storage.store import write_atomically
 from lockstep.training.formats import OWN, published, recovered
@@ -24,7 +24,7 @@ from lockstep.training.formats import OWN, published, recovered
 if TYPE_CHECKING:
     from torch import nn
 
-    from lockstep.protocol.program import Const
+    from lockstep.protocol.programs.program import Const
     from lockstep.storage.dataset import Recipe
 
 MODEL_FILE = "model.safetensors"

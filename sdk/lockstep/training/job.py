@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lockstep.jobs import Schedule, TrainingJob
+from lockstep.execution.jobs import Schedule, TrainingJob
+from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.jobs import ZERO_ADDRESS
+from lockstep.protocol.market.job_rules import MAX_SLOTS, MAX_STEPS
 from lockstep.protocol.merkle import ceil_log2
-from lockstep.protocol.presets import DEVNET, Terms
-from lockstep.protocol.program import Program
-from lockstep.protocol.rules import MAX_STATE_DEPTH
+from lockstep.protocol.programs.program import Program
+from lockstep.protocol.programs.rules import MAX_STATE_DEPTH
 from lockstep.protocol.types import Address
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.payload import Checkpoint

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.protocol.errors import PayloadInvalid, UsageError
-from lockstep.protocol.program import Kind, Program
+from lockstep.protocol.programs.program import Kind, Program
 
 NAME = "evaluation"
 """`strategy.name` of such a job's spec."""

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.merkle import LEAF_ELEMENTS, tensor_root
-from lockstep.protocol.program import F32
+from lockstep.protocol.programs.program import F32
 
 SHARD_ELEMENTS = 1 << 30
 """Most of one flat tensor of a job: half of what a tensor may have, so that offsets and strides stay in 31 bits."""

@@ -9,15 +9,16 @@ from lockstep.chain import artifacts, reverts
 from lockstep.chain.contracts import Contracts, Lock
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Local
-from lockstep.protocol import job_rules, jobs
-from lockstep.protocol.economics import MAX_FEE_CAP
+from lockstep.protocol import jobs
 from lockstep.protocol.errors import ChainError, FundsError
-from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.market import job_rules
+from lockstep.protocol.market.job_rules import check_params
+from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.reverts import HINTS
 from lockstep.protocol.types import Seconds, Wei
-from tests.histories import random_params
-from tests.params import amended
+from tests.support.histories import random_params
+from tests.support.params import amended
 from tests.unit.chain.conftest import OpenOutbox
 
 pytestmark = pytest.mark.chain

@@ -12,7 +12,7 @@ from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Local
 from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import Unreachable
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Wei
 from tests.faults.proxy import RpcProxy
 from tests.unit.chain.conftest import OpenOutbox

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import gas
+from tests.support import gas
 
 
 @pytest.mark.uncounted

@@ -9,13 +9,14 @@ from eth_account import Account
 from lockstep.chain.contracts import GAS, Contracts
 from lockstep.chain.devnet import Devnet, deploy, key_of
 from lockstep.chain.outbox import Outbox, Receipt
-from lockstep.protocol import claims, merkle
-from lockstep.protocol.job_rules import MAX_SLOTS
+from lockstep.protocol import merkle
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body, Phase, Reveal
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.market import ids
+from lockstep.protocol.market.job_rules import MAX_SLOTS
 from lockstep.protocol.types import Address, Seconds, StateRoot, TraceRoot, Wei
-from tests.histories import random_params
-from tests.params import amended
+from tests.support.histories import random_params
+from tests.support.params import amended
 
 pytestmark = [pytest.mark.chain, pytest.mark.slow]
 
@@ -37,7 +38,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
             reveal_seconds=Seconds(10_000), challenge_seconds=Seconds(10_000), merge_seconds=Seconds(10_000),
         )  # fmt: skip
         requester.send(market.create(params, 0, params.escrow), "create")
-        job = claims.job_id(chain.w3.eth.chain_id, contracts.addresses.market, aggregator, 0, params)
+        job = ids.job_id(chain.w3.eth.chain_id, contracts.addresses.market, aggregator, 0, params)
         used: list[Receipt] = []
 
         requester.send(market.start_round(job, 0), "start 0")
@@ -49,7 +50,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
         for s, outbox in enumerate(workers):
             claim = market.claim_id_of(job, 0, s)
             opened[s] = _opened(claim)
-            commitment = claims.commitment(claim, Address(outbox.address), opened[s])
+            commitment = ids.commitment(claim, Address(outbox.address), opened[s])
             outbox.send(market.commit(job, 0, s, commitment), "commit 0")
         for s, outbox in enumerate(workers):
             outbox.send(market.reveal(job, 0, s, opened[s]), "reveal 0")

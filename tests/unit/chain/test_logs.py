@@ -17,7 +17,7 @@ from lockstep.chain import artifacts, events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.events import NO_CID, Event, EventReader, decode_log, read_cid
 from lockstep.protocol.errors import ChainError, LockstepError, Unreachable
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import cid_of
 from lockstep.storage.cid import parse_cid

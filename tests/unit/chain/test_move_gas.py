@@ -6,7 +6,7 @@ import pytest
 from web3 import Web3
 
 from lockstep.chain import artifacts, games
-from lockstep.protocol.rules import MAX_STATE_DEPTH
+from lockstep.protocol.programs.rules import MAX_STATE_DEPTH
 
 WORD = b"\xff" * 32
 HEADER = b"\xff" * (15 + (6 + 3 << MAX_STATE_DEPTH))

@@ -15,8 +15,8 @@ from lockstep.chain import outbox as outbox_module
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.devnet import Devnet, Local, key_of
 from lockstep.chain.outbox import Outbox
-from lockstep.protocol.economics import MAX_FEE_CAP
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
+from lockstep.protocol.market.prices import MAX_FEE_CAP
 from lockstep.protocol.types import Address, Wei
 from tests.unit.chain.conftest import OpenOutbox
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from lockstep.base.settings import DEFAULTS
 from lockstep.cli.main import main
-from lockstep.settings import DEFAULTS
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from coordinator.models import Claim, Cursor, Game, Job, Node, Round
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
 from lockstep.chain.signatures import recovered
-from lockstep.identity import NodeKey
+from lockstep.node.identity import NodeKey
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import open_store
 

@@ -15,16 +15,17 @@ from coordinator import cheats
 from coordinator.aggregator import Aggregator
 from coordinator.cheats import Cheat
 from coordinator.decide import Report
-from lockstep.guard.memory import Memory, Place, Promise, Scope
-from lockstep.jobs import Job, Tensors, payload_of, slot_run
-from lockstep.merging import Payload, load_checkpoint, merge_round, store_payload
-from lockstep.protocol import merkle, states
+from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
+from lockstep.execution.merging import Payload, load_checkpoint, merge_round, store_payload
+from lockstep.node.guard.memory import Memory, Place, Promise, Scope
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import GuardRefused, Mismatch, UsageError
 from lockstep.protocol.jobs import Round
+from lockstep.protocol.market import state_roots
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, StateRoot, TraceRoot
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
-from tests import toyjob
+from tests.support import toyjob
 
 CLAIM = ClaimId(b"m" * 32)
 SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
@@ -68,8 +69,8 @@ def frozen(job: Job, refs: list[Payload | None]) -> Round:
     lanes = 1 << params.role.slot_depth
     roots = [bytes(ref.out) if ref else bytes(params.role.zero_payload) for ref in refs]
     roots += [merkle.EMPTY[params.role.payload_depth]] * (lanes - len(roots))
-    merge_in = states.merge_in(
-        params.genesis.shared, params.genesis.outer, roots, states.mask_tensor(mask, params.role.slots),
+    merge_in = state_roots.merge_in(
+        params.genesis.shared, params.genesis.outer, roots, state_roots.mask_tensor(mask, params.role.slots),
         params.genesis.shared_depth, params.role.payload_depth,
     )  # fmt: skip
     return Round(seed=toyjob.SEED, mask=mask, merge_in=StateRoot(merge_in))

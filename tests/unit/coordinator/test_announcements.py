@@ -11,10 +11,10 @@ from eth_account.messages import encode_typed_data
 
 from coordinator.announcements import KEPT_SIGNED
 from coordinator.models import Claim
-from lockstep.protocol.claims import CLAIM_TYPE, domain
+from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import Mismatch
+from lockstep.protocol.market.ids import CLAIM_TYPE, domain
 from lockstep.protocol.types import Address
-from lockstep.signed import SignedClaim
 from lockstep.storage import cid_of
 
 from .conftest import CHAIN_ID, JOB, MARKET, WORKER, Api, claim_row

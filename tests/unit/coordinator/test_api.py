@@ -17,8 +17,8 @@ from sqlalchemy.event import listen
 from coordinator import quotas
 from coordinator.models import Claim, Cursor, Event, Node, Round
 from coordinator.projections import apply, claim_id_hex
-from lockstep.identity import NodeKey
-from lockstep.protocol.requests import LIFETIME, MAX_LIFETIME
+from lockstep.node.identity import NodeKey
+from lockstep.node.requests import LIFETIME, MAX_LIFETIME
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import cid_of
 

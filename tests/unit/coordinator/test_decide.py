@@ -28,14 +28,13 @@ from coordinator.decide import (
     stake_due,
     wanted_payloads,
 )
-from lockstep.protocol import claims
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Receipt, Round
-from lockstep.protocol.market import views
-from lockstep.protocol.receipts import Report
-from lockstep.protocol.statement import keccak
+from lockstep.protocol.market import ids, views
+from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import Seconds, Wei
-from tests.histories import AGGREGATOR, CHAIN_ID, KEYS, MARKET, WORKERS, GamingPlayer, random_params
-from tests.params import amended
+from tests.support.histories import AGGREGATOR, CHAIN_ID, KEYS, MARKET, WORKERS, GamingPlayer, random_params
+from tests.support.params import amended
 
 RICH = Wei(10**9)
 SEEN = tuple(Report)
@@ -104,7 +103,7 @@ class CoordinatedPlayer(GamingPlayer):
     def _signed(self, r: int, who: int) -> Receipt:
         """By its owner, for every slot."""
         mask, claim = (1 << self.params.role.slots) - 1, self.market.claims[self._claim(r, who)]
-        digest = claims.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, who, mask)
+        digest = ids.receipt_hash(CHAIN_ID, MARKET, self.job, r, self._stored(r).attempt, who, mask)
         return Receipt(who, mask, bytes(KEYS[claim.worker].unsafe_sign_hash(digest).signature))
 
     def _stored(self, r: int) -> Round:
@@ -164,7 +163,7 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
     player = WillingPlayer(dice, params)
     for account in (AGGREGATOR, *WORKERS):
         player.act(account, "deposit", Wei(10**6))
-    player.job = claims.job_id(player.market.chain_id, player.market.address, AGGREGATOR, 1, params)
+    player.job = ids.job_id(player.market.chain_id, player.market.address, AGGREGATOR, 1, params)
     player.act(AGGREGATOR, "create", params, 1, params.escrow)
     for _ in range(300):
         player._step()

@@ -12,9 +12,9 @@ from eth_account.signers.local import LocalAccount
 from coordinator import receipts
 from coordinator.models import Claim, Cursor, Job, Node, Round
 from coordinator.models import Receipt as Row
-from lockstep.identity import NodeKey
-from lockstep.protocol.claims import receipt_hash
+from lockstep.node.identity import NodeKey
 from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.market.ids import receipt_hash
 from lockstep.protocol.types import Address, JobId
 
 from .conftest import CHAIN_ID, DELEGATE, JOB, MARKET, NOW, WORKER, Api, claim_row

@@ -13,16 +13,16 @@ import pytest
 from coordinator import reading, service
 from coordinator.decide import JobView, RoundView
 from coordinator.service import Service
-from lockstep import footprint
-from lockstep.disputes import NotAtHand, Seat
-from lockstep.machine import Memory
-from lockstep.pace import AGAIN_SECONDS
+from lockstep.base.machine import Memory
+from lockstep.base.shelf import Shelf
+from lockstep.execution import footprint
+from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.node.player import NotAtHand, Seat
 from lockstep.protocol.errors import ChainError, Unreachable
 from lockstep.protocol.jobs import Job, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds
-from lockstep.shelf import Shelf
 from lockstep.storage.directory import DirectoryStore
-from tests import toyjob
+from tests.support import toyjob
 from tests.unit.coordinator.test_decide import PARAMS, WORLD
 
 JOB = JobId(b"j" * 32)

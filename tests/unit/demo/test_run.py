@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.demo.run import CHEATS, Options, difference, job_price, run
 from lockstep.protocol.errors import UsageError
-from tests import toyjob
+from tests.support import toyjob
 
 GAME = {
     "verdict": "fraud", "program": "step", "step": 3, "op": {"index": 7, "kind": "fold", "name": "gradient"},

@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.numerics import _native, executor, reference
 from lockstep.numerics.executor import Array, Context
 from lockstep.numerics.trace import materialise, tensor_root
-from lockstep.protocol.program import Alias, Op, Program
+from lockstep.protocol.programs.program import Alias, Op, Program
 
 PATHS = ("scalar", "avx2", "avx512")[: 1 + ("scalar", "avx2", "avx512").index(_native.best_isa())]
 CONTEXT = Context(bytes(range(32)), round=3, slot=1, t=7)

@@ -9,7 +9,7 @@ from lockstep.numerics import executor
 from lockstep.numerics.builder import Expression, ProgramBuilder
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import ProgramInvalid
-from lockstep.protocol.program import F32, I32, Alias, Program
+from lockstep.protocol.programs.program import F32, I32, Alias, Program
 from tests.unit.numerics.comparison import CONTEXT
 
 

@@ -18,9 +18,9 @@ from lockstep.numerics.cuda.selftest import check_device
 from lockstep.numerics.executor import Array, Context, to_array
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
-from lockstep.protocol.program import F32, I32, Fold, Kind, Op, Program, Tag, View
-from tests.emulation import Both
-from tests.random_ops import Maker
+from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program, Tag, View
+from tests.support.emulation import Both
+from tests.support.random_ops import Maker
 from tests.unit.numerics.comparison import CONTEXT, normal, strange, words
 
 Data = Callable[[np.random.Generator, int], Array]

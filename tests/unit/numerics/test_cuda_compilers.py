@@ -16,8 +16,8 @@ from lockstep.numerics.cuda.generate import generate
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import DoctorError, UsageError
-from lockstep.protocol.program import F32
-from tests.random_ops import Maker
+from lockstep.protocol.programs.program import F32
+from tests.support.random_ops import Maker
 from tests.unit.numerics.test_cuda import products
 
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120")

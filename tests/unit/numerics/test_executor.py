@@ -15,7 +15,7 @@ from lockstep.numerics.executor import Array
 from lockstep.numerics.scalar import ARITY, FUNCTIONS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
-from lockstep.protocol.program import F32, I32, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import F32, I32, Instr, Kind, Op, Program, Tag, View
 from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange, words
 
 Data = Callable[[np.random.Generator, int], Array]

@@ -18,8 +18,8 @@ from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import DoctorError, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, Alias, Kind, Program
-from tests.random_ops import SIZES, Maker
+from lockstep.protocol.programs.program import F32, Alias, Kind, Program
+from tests.support.random_ops import SIZES, Maker
 from tests.unit.numerics.comparison import CONTEXT, PATHS, compare, normal, strange, words
 
 pytestmark = pytest.mark.skipif(libraries.find_compiler() is None, reason="no C++ compiler on this machine")

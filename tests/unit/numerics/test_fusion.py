@@ -10,7 +10,7 @@ import pytest
 from lockstep.numerics import executor
 from lockstep.numerics.builder import Expression, ProgramBuilder, Tensor
 from lockstep.numerics.executor import Array
-from lockstep.protocol.program import F32, I32, Alias, Program
+from lockstep.protocol.programs.program import F32, I32, Alias, Program
 from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
 
 Mask = Callable[[Expression, int, int, int, int], None]

@@ -12,7 +12,7 @@ from lockstep.numerics import executor
 from lockstep.numerics.builder import Expression, ProgramBuilder, Tensor, row_major
 from lockstep.numerics.executor import Array
 from lockstep.numerics.trace import tensor_root
-from lockstep.protocol.program import F32, Alias, Program, Tag
+from lockstep.protocol.programs.program import F32, Alias, Program, Tag
 from tests.unit.numerics.comparison import CONTEXT, PATHS, normal, strange, words
 
 WORDS = 20_000

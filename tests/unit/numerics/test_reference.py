@@ -11,7 +11,7 @@ from Crypto.Hash import keccak
 from lockstep.numerics import reference, scalar
 from lockstep.numerics.reference import Dataset, Operands
 from lockstep.protocol.errors import Mismatch
-from lockstep.protocol.program import CHUNK, F32, I32, Fold, Instr, Kind, Op, Tag, View
+from lockstep.protocol.programs.program import CHUNK, F32, I32, Fold, Instr, Kind, Op, Tag, View
 
 
 def word(x: float) -> int:

@@ -12,7 +12,7 @@ from lockstep.numerics.executor import Array
 from lockstep.numerics.trace import StepTrace, layout_root, materialise, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, NotFoundError
-from lockstep.protocol.program import F32, I32, Fold, Program
+from lockstep.protocol.programs.program import F32, I32, Fold, Program
 from tests.unit.numerics.comparison import CONTEXT, normal, words
 
 K = 70_001

@@ -12,8 +12,8 @@ from lockstep.numerics.scalar import Op as Opcode
 from lockstep.numerics.validate import check_schedule, validate
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
-from lockstep.protocol.rules import MAX_OPS, MAX_STATE_DEPTH
+from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.rules import MAX_OPS, MAX_STATE_DEPTH
 
 INPUTS = [(F32, 12), (I32, None), (I32, 12), None]
 FLOATS, COUNTER, INTS = (Tag.STATE, 0), (Tag.STATE, 1), (Tag.STATE, 2)

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, data_root
-from lockstep.protocol.program import F32, Alias, Const, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import F32, Alias, Const, Instr, Kind, Op, Program, Tag, View
 from lockstep.protocol.types import Cid, Digest
 from lockstep.storage import cid_of, containers
 from lockstep.storage.containers import (

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32
+from lockstep.protocol.programs.program import F32, I32
 from lockstep.protocol.types import Cid
 from lockstep.storage import ContentStore, cid_from_bytes, cid_of, cid_of_block
 from lockstep.storage.directory import DirectoryStore

@@ -12,9 +12,9 @@ from torch import nn
 
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import validate
-from lockstep.protocol import rules
 from lockstep.protocol.errors import LoweringError, ProgramInvalid
-from lockstep.protocol.program import Fold, Kind, Program
+from lockstep.protocol.programs import rules
+from lockstep.protocol.programs.program import Fold, Kind, Program
 from lockstep.tracing import trace
 from lockstep.tracing.graph import MAX_PARTS, ROW_TERMS
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.numerics import executor
 from lockstep.numerics.executor import Array
-from lockstep.protocol.program import Kind, Program
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.tracing import trace
 from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LoweringError
-from lockstep.protocol.program import Kind, Tag
+from lockstep.protocol.programs.program import Kind, Tag
 from lockstep.tracing import trace
 from lockstep.tracing.affine import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSORS
 from lockstep.tracing.capture import capture

@@ -17,7 +17,7 @@ from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import F32, I32, Alias, Fold, Kind, Tag
+from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Kind, Tag
 from lockstep.tracing import context, draw, random_words, trace
 from lockstep.tracing.affine import MAX_BIG
 from lockstep.training.baseline import load_parameters

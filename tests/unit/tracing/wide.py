@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from lockstep.numerics.scalar import Op
-from lockstep.protocol.program import F32, Alias, Fold, Kind, Program, Tag, View
+from lockstep.protocol.programs.program import F32, Alias, Fold, Kind, Program, Tag, View
 
 Array = np.ndarray
 

@@ -8,7 +8,7 @@ import pytest
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.program import Kind
+from lockstep.protocol.programs.program import Kind
 from lockstep.training import demo_job
 from lockstep.training.data import find_sotu
 

@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.jobs import subtree_root
+from lockstep.execution.jobs import subtree_root
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.trace import tensor_root
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol import merkle, validator
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, UsageError
-from lockstep.protocol.program import Alias
-from lockstep.protocol.validator import Held, Parts
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.defects import Held, Parts
+from lockstep.protocol.programs.program import Alias
 from lockstep.storage.dataset import Dataset
 from lockstep.training.baseline import Sample, flat_parameters, load_parameters
 from lockstep.training.evaluation import build_programs, evaluation_job
@@ -28,7 +29,7 @@ from lockstep.training.metrics import MAX_BATCHES, EvaluationSpec, read_metrics
 from lockstep.training.models import GPT, MODELS, Encoder, GPTConfig, Llama, loss_of, next_token_loss
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
-from tests import invalid
+from tests.support import invalid
 
 from .test_models import ENCODER_SMALL, GPT_SMALL, LLAMA_SMALL, rows, small
 
@@ -152,7 +153,7 @@ def test_an_evaluation_could_be_defended_and_not_be_voided(name: str, slots: int
         slots=slots, shared_depth=job.shared_depth, payload_depth=job.payload_depth, row_length=job.dataset.row_tokens,
     )  # fmt: skip
     check_schedule(job.programs.step, job.programs.encode, job.programs.merge, params)
-    assert validator.find(Held(params, (step, encode, merge))) is None
+    assert defects.find(Held(params, (step, encode, merge))) is None
 
 
 def test_the_step_computes_what_training_computes_on_the_way_forward() -> None:

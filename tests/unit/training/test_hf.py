@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LockstepError, UsageError
-from lockstep.protocol.program import Program
+from lockstep.protocol.programs.program import Program
 from lockstep.storage.dataset import Dataset
 from lockstep.tracing import trace
 from lockstep.training.baseline import Sample, flat_parameters, optimise

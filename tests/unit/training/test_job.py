@@ -12,9 +12,9 @@ import torch
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.reference import drawn_row
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol import validator
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.validator import Held, Parts
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.defects import Held, Parts
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import load_payload, store_payload, wire_length
@@ -24,7 +24,7 @@ from lockstep.training.models import GPT, GPTConfig, next_token_loss
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
-from tests import invalid
+from tests.support import invalid
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
 ROW = CONFIG.context + 1
@@ -177,7 +177,7 @@ def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
     shape = {"shared_depth": 2, "payload_depth": 2, "carry": 1, "slots": 3, "row_length": ROW}
     params = replace(invalid.sound().job, **roots, **shape)
     check_schedule(programs.step, programs.encode, programs.merge, params)
-    assert validator.find(Held(params, parts)) is None
+    assert defects.find(Held(params, parts)) is None
 
 
 def test_a_payload_with_its_carry_travels_short_and_comes_back(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from torch import nn
 
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol import validator
 from lockstep.protocol.errors import PayloadInvalid, UsageError
-from lockstep.protocol.validator import Held, Parts
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.defects import Held, Parts
 from lockstep.storage.dataset import Dataset
 from lockstep.tracing.lowering import COPIED_BYTES
 from lockstep.training.baseline import Sample, evaluate, flat_parameters, load_parameters, optimise
@@ -45,7 +45,7 @@ from lockstep.training.models.lora import LoRAConfig, adapt, merged
 from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import initial_parameters, layout_of
 from lockstep.training.strategies import diloco
-from tests import invalid
+from tests.support import invalid
 
 SEED = bytes(range(32))
 GPT_SMALL = GPTConfig(vocabulary=32, context=16, layers=1, heads=2, width=32, bias=True, tied=False)
@@ -126,7 +126,7 @@ def test_job_of_a_model_cannot_be_voided(name: str) -> None:
         invalid.sound().job, step_program=step.root, encode_program=encode.root, merge_program=merge.root, slots=2,
         row_length=job.dataset.row_tokens,
     )  # fmt: skip
-    assert validator.find(Held(params, (step, encode, merge))) is None
+    assert defects.find(Held(params, (step, encode, merge))) is None
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

@@ -11,15 +11,16 @@ import torch
 from torch import nn
 
 from lockstep.client import _params
-from lockstep.jobs import check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
+from lockstep.execution.jobs import check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
 from lockstep.numerics.executor import Context, compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
-from lockstep.protocol import merkle, validator
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.defects import Held, Parts
 from lockstep.protocol.types import JobId, Seed
-from lockstep.protocol.validator import Held, Parts
 from lockstep.storage.containers import Spec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.directory import DirectoryStore
@@ -30,7 +31,7 @@ from lockstep.training.job import Batch, Programs, build_programs, depths_of, tr
 from lockstep.training.models import GPT, GPTConfig, Llama, LlamaConfig, describe, next_token_loss
 from lockstep.training.parameters import initial_parameters, layout_of, without_weights
 from lockstep.training.strategies import diloco
-from tests import invalid
+from tests.support import invalid
 
 CONFIG = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
 ROW, H, SLOTS, SHARD = CONFIG.context + 1, 3, 3, 8192
@@ -148,7 +149,7 @@ def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> 
     shape = {"shared_depth": shared, "payload_depth": payload, "carry": int(carry), "slots": SLOTS, "row_length": ROW}
     params = replace(invalid.sound().job, **roots, **shape)
     check_schedule(programs.step, programs.encode, programs.merge, params)
-    assert validator.find(Held(params, parts)) is None
+    assert defects.find(Held(params, parts)) is None
 
 
 @pytest.mark.parametrize("slots", [2, 9])

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from lockstep.disputes import HeldClaim
-from lockstep.jobs import Job, slot_run
+from lockstep.execution.jobs import Job, slot_run
+from lockstep.node.player import HeldClaim
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol import honest, moves
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import Claim, Refused
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.game import Claim, Refused
 from lockstep.protocol.jobs import NO_STATE, Body
-from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import ClaimId, ProgramRoot, TensorRoot, TraceRoot
 from lockstep.storage.directory import DirectoryStore
-from tests import games, toyjob
+from tests.support import games, toyjob
 from verifier import cheats
 from verifier.cheats import InventedStep, place_of
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.market.types import Audit, AuditStatus
-from lockstep.protocol.moves import Verdict
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -23,7 +23,7 @@ from lockstep.protocol.types import (
     TraceRoot,
     Wei,
 )
-from tests.auditing import PARAMS
+from tests.support.auditing import PARAMS
 from verifier import decide
 from verifier.decide import Candidate
 

@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from lockstep.ledger import AuditLedger
-from lockstep.protocol import claims, merkle
-from lockstep.protocol.dispute import court
+from lockstep.node.ledger import AuditLedger
+from lockstep.protocol import merkle
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, Phase
-from lockstep.protocol.market import draws
+from lockstep.protocol.market import court, draws, ids
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Word
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
 from tests.support.world import World
 from verifier.memory import Memory, Verdict
 from verifier.witnessing import LINKS, Due, agrees, decided, due, to_draw
 
 JOB = JobId(b"\7" * 32)
-AUDIT = claims.audit_id(JOB, 0, 0)
+AUDIT = ids.audit_id(JOB, 0, 0)
 ME = Address("0x" + "a" * 40)
 CID = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 COMMIT_ENDS, REVEAL_ENDS = Seconds(100), Seconds(200)
@@ -90,7 +89,7 @@ class Audited:
 
     @property
     def audit(self) -> AuditId:
-        return claims.audit_id(self.world.job, 0, 0)
+        return ids.audit_id(self.world.job, 0, 0)
 
     @property
     def found(self) -> AuditLedger:
@@ -204,7 +203,7 @@ def signed_twice(world: World, slot: int) -> None:
     for root in (keccak(b"one"), keccak(b"other")):
         said = (root, 2, root, root)
         parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
-        digest = claims.claim_digest(world.devnet.w3.eth.chain_id, market.address, parts)
+        digest = ids.claim_digest(world.devnet.w3.eth.chain_id, market.address, parts)
         signature = key.unsafe_sign_hash(digest).signature  # type: ignore[arg-type]
         signed.append(court.Signed(*said, bytes(signature)))  # type: ignore[arg-type]
     world.send(world.contracts.game.call("equivocate", work, *signed), "verifier")

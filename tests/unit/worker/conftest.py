@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.jobs import ClaimRun, Job, slot_run
+from lockstep.execution.jobs import ClaimRun, Job, slot_run
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from tests import toyjob
+from tests.support import toyjob
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.ledger import Ledger
-from lockstep.protocol.claims import claim_id
+from lockstep.node.ledger import Ledger
+from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId
 from worker.account import MEANINGS, Account, earnings_of, reasons_of
 

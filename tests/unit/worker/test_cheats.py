@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.disputes import HeldClaim
-from lockstep.jobs import ClaimRun, Job, trace_root
+from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.execution.jobs import ClaimRun, Job, trace_root
+from lockstep.node.player import HeldClaim
 from lockstep.numerics import scalar
-from lockstep.protocol import game, honest, merkle, moves
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NO_STATE, Body
-from lockstep.protocol.program import Fold, Instr
+from lockstep.protocol.programs.program import Fold, Instr
 from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, TensorRoot, TraceRoot, Wei
-from lockstep.settings import DEVNET_CHAIN_ID
-from tests import games, toyjob
+from tests.support import games, toyjob
 from worker.cheats import CHEATS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
 
 SEEDS = range(4)

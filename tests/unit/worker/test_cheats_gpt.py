@@ -5,12 +5,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from lockstep.jobs import ClaimRun, Job, TrainingJob, slot_run
+from lockstep.execution.jobs import ClaimRun, Job, TrainingJob, slot_run
 from lockstep.protocol.jobs import JobParams
-from lockstep.protocol.program import Fold, Kind
+from lockstep.protocol.programs.program import Fold, Kind
 from lockstep.storage.dataset import Dataset
-from tests import toyjob
-from tests.params import amended
+from tests.support import toyjob
+from tests.support.params import amended
 from worker.cheats import CHEATS, learning_rate
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lockstep.jobs import Job
-from lockstep.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.execution.jobs import Job
+from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, Seconds, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, store_checkpoint

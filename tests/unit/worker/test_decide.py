@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobStatus, Phase, Round
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, StateRoot, Wei
-from tests.params import amended, job_params
+from tests.support.params import amended, job_params
 from worker.decide import (
     AGGREGATOR_SECONDS,
     PATIENCE,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lockstep.protocol.claims import claim_id
 from lockstep.protocol.jobs import ZERO_ADDRESS, Job, JobStatus, Phase, Receipt, Round
+from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import JobId, Seconds
-from tests.params import amended
+from tests.support.params import amended
 from tests.unit.worker.test_decide import OTHER, PARAMS
 from worker.announcing import Answer
 from worker.decide import JobView, RoundView

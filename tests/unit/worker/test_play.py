@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol import claims, merkle
+from lockstep.protocol import merkle
 from lockstep.protocol.errors import ChainError, FundsError
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
-from lockstep.protocol.market import views
+from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.calls import Block
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
-from tests.histories import BlockHashes
-from tests.params import amended
+from tests.support.histories import BlockHashes
 from tests.support.ledger import Market
+from tests.support.params import amended
 from tests.unit.worker.test_decide import PARAMS
 from worker import decide
 from worker.decide import Act, Do, JobView, Roots, RoundView, Self
@@ -107,7 +107,7 @@ class Play:
         merging = phase == Phase.MERGING
         merger = self.market.merger_of(self.block, self.job, r) if merging else ZERO_ADDRESS
         over = merging and views.turn(p, ro, self.block.time) > ro.mask.bit_count()
-        ids = [claims.claim_id(self.job, r, ro.attempt, s) for s in range(p.role.slots)]
+        ids = [ids.claim_id(self.job, r, ro.attempt, s) for s in range(p.role.slots)]
         held = tuple(self.market.claims.get(i, Claim()) for i in ids)
         merged = self.market.claims.get(ro.merge_claim, Claim())
         return RoundView(r, ro, phase, held, merger, over, merged_by=merged.worker)
@@ -148,12 +148,12 @@ class Play:
         elif act.do == Do.SEAL:
             m.seal(b, job, r)
         elif act.do == Do.COMMIT:
-            claim = claims.claim_id(job, r, m.rounds[job, r].attempt, act.slot)
-            m.commit(b, sender, job, r, act.slot, claims.commitment(claim, sender, opened(steps)))
+            claim = ids.claim_id(job, r, m.rounds[job, r].attempt, act.slot)
+            m.commit(b, sender, job, r, act.slot, ids.commitment(claim, sender, opened(steps)))
         elif act.do == Do.REVEAL:
             m.reveal(b, sender, job, r, act.slot, opened(steps))
         elif act.do == Do.FREEZE:
-            held = [claims.claim_id(job, r, m.rounds[job, r].attempt, s) for s in range(m.params[job].role.slots)]
+            held = [ids.claim_id(job, r, m.rounds[job, r].attempt, s) for s in range(m.params[job].role.slots)]
             revealed = [c for c in held if c in m.claims and m.claims[c].status == ClaimStatus.REVEALED]
             m.freeze(b, job, r, [opened(steps).body for _ in revealed])
         elif act.do == Do.ATTEST:

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from lockstep.jobs import ClaimRun, Job, State, trace_root
+from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import DoctorError, Mismatch
 from lockstep.protocol.types import Cid, ClaimId
@@ -98,7 +98,7 @@ SCRIPT = """
 import sys, threading, time
 sys.path.insert(0, ".")
 from pathlib import Path
-from lockstep.jobs import slot_run
+from lockstep.execution.jobs import slot_run
 from lockstep.storage.directory import DirectoryStore
 from tests import toyjob
 from worker.claiming import train

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lockstep import footprint
-from lockstep.jobs import Job
-from lockstep.ledger import GameRecord, JobLedger, Ledger
-from lockstep.machine import Memory, readable
-from lockstep.pace import AGAIN_SECONDS, Pace
-from lockstep.party import Head
+from lockstep.base.machine import Memory, readable
+from lockstep.execution import footprint
+from lockstep.execution.capacity import AGAIN_SECONDS, Pace
+from lockstep.execution.jobs import Job
+from lockstep.node.ledger import GameRecord, JobLedger, Ledger
+from lockstep.node.party import Head
 from lockstep.protocol.errors import DoctorError, FundsError, Mismatch, ProgramInvalid, TryLater, Unfit, Unreachable
 from lockstep.protocol.types import Address, ClaimId, GameId, JobId, Seconds, Wei
 from lockstep.storage import ContentStore

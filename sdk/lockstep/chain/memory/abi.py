@@ -16,12 +16,12 @@ from eth_abi.exceptions import DecodingError
 from eth_utils.address import to_checksum_address
 
 from lockstep.chain import artifacts
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Call, Event
+from lockstep.protocol.programs.defects import Subject
 from lockstep.protocol.reverts import Reverted
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.transition import STRUCTS
 from lockstep.protocol.types import Address
-from lockstep.protocol.validator import Subject
 
 PANIC = {"name": "Panic", "inputs": [{"type": "uint256", "name": "code"}]}
 

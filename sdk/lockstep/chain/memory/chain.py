@@ -16,8 +16,8 @@ from typing import Any
 
 from lockstep.chain.deployment import create_address
 from lockstep.chain.memory.machine import Log, Machine, Message, Outcome, World, floor_gas, intrinsic_gas
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Block
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, Seconds
 
 GENESIS_TIME = Seconds(1_800_000_000)

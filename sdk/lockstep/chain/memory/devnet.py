@@ -7,7 +7,7 @@ from lockstep.chain.memory.chain import GENESIS_TIME, Chain, Manners
 from lockstep.chain.memory.machine import Machine
 from lockstep.chain.memory.rpc import MemoryProvider
 from lockstep.chain.memory.server import Server
-from lockstep.protocol.game import Arbiter
+from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.market.state import NoArbiter
 from lockstep.protocol.types import Seconds
 

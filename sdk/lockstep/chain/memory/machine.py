@@ -16,10 +16,10 @@ from eth_abi.abi import decode
 from lockstep.chain import artifacts
 from lockstep.chain.memory import abi
 from lockstep.protocol import transition
-from lockstep.protocol.game import Arbiter
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.calls import Block, Event
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, NoArbiter, State, Table
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.types import Address, Seconds

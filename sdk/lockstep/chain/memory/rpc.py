@@ -15,8 +15,8 @@ from web3.providers.base import BaseProvider
 from lockstep.chain.memory.chain import GAS_LIMIT, Chain, Mined, Receipt, Refused, Transaction
 from lockstep.chain.memory.machine import Log, Message, Outcome, floor_gas
 from lockstep.protocol.errors import Unreachable
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Block
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address
 
 if TYPE_CHECKING:

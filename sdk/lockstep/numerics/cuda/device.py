@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lockstep.base.settings import cache_directory
 from lockstep.numerics import compiled
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError, UsageError
-from lockstep.settings import cache_directory
 
 log = logging.getLogger(__name__)
 

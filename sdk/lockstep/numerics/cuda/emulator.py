@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 
-from lockstep.machine import memory
+from lockstep.base.machine import memory
 from lockstep.numerics import _native, libraries
 from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, Memory, Words
 from lockstep.numerics.fused import ISA_FLAGS

@@ -25,7 +25,7 @@ from lockstep.numerics.executor import DTYPES, Array, Context, Executable
 from lockstep.numerics.resident import Resident
 from lockstep.protocol.errors import PayloadInvalid
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.program import Alias, state_root
+from lockstep.protocol.programs.program import Alias, state_root
 from lockstep.protocol.types import StateRoot, TensorRoot
 
 

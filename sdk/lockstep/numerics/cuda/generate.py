@@ -17,7 +17,7 @@ from lockstep.numerics.cuda.views import merged, position, seen_through, word
 from lockstep.numerics.loops import FLOATS, OTHERS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import UsageError
-from lockstep.protocol.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import CHUNK, Fold, Instr, Kind, Op, Program, Tag, View
 
 MAP_THREADS = 256
 FOLD_THREADS = 128

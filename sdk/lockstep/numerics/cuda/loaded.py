@@ -17,7 +17,7 @@ from lockstep.numerics.cuda.memory import plan, reads
 from lockstep.numerics.executor import Array, Context, to_array
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
-from lockstep.protocol.program import Alias, Program
+from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import TensorRoot
 
 HASH_THREADS = 128

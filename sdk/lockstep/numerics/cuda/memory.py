@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from lockstep.numerics.cuda.generate import Launch, Space
-from lockstep.protocol.program import Alias, Program
+from lockstep.protocol.programs.program import Alias, Program
 
 ALIGNMENT = 64
 """Words: 256 bytes, as the driver aligns what it allocates."""

@@ -13,7 +13,7 @@ from lockstep.numerics.executor import Context
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.selftest import CHAINS, GOLDEN, HINT, TERMS, terms
 from lockstep.protocol.errors import DoctorError
-from lockstep.protocol.program import CHUNK, F32, I32, Program
+from lockstep.protocol.programs.program import CHUNK, F32, I32, Program
 
 OPCODES = sorted({golden.op for golden in GOLDEN})
 

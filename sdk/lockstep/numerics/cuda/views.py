@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lockstep.numerics.builder import row_major
 from lockstep.numerics.scalar import Op as Opcode
-from lockstep.protocol.program import Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.program import Kind, Op, Program, Tag, View
 
 Strides = Sequence[int]
 

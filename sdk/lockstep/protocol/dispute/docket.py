@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lockstep.protocol.game import Game
-from lockstep.protocol.moves import Phase
+from lockstep.protocol.dispute.game import Game
+from lockstep.protocol.dispute.moves import Phase
 from lockstep.protocol.types import Address, GameId
 
 SCAN = 8

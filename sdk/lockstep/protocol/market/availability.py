@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lockstep.protocol import claims, economics, merkle
+from lockstep.protocol import merkle
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, Body, JobParams, JobStatus, word
-from lockstep.protocol.market import precommitted, vault, verdicts
+from lockstep.protocol.market import ids, precommitted, prices, vault, verdicts
 from lockstep.protocol.market.calls import MAX_UINT, Block
 from lockstep.protocol.market.state import Draft, Reader
 from lockstep.protocol.market.types import Demand, Row, Shown, Status
 from lockstep.protocol.market.views import bond_of, claim_id_of, params
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader, ceil_log2
-from lockstep.protocol.program import I32, Alias, Op, Program, ProgramHeader
+from lockstep.protocol.programs.defects import Code
+from lockstep.protocol.programs.program import I32, Alias, Op, Program, ProgramHeader
 from lockstep.protocol.reverts import overflow, revert
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, Wei
-from lockstep.protocol.validator import Code
 
 LEAVES = 8
 """Of a payload that a demand names: half of them the asker, half the beacon."""
@@ -77,7 +77,7 @@ def answer(d: Draft, sender: Address, demand: Digest, body: Body, code: Code, sh
     claim = ClaimId(asked_for.subject)
     c = d.claims[claim]
     # INVARIANT: what is shown is what was claimed.
-    if c.digest != claims.body_hash(body):
+    if c.digest != ids.body_hash(body):
         raise revert("CommitmentMismatch")
     p = params(d, c.job)
     # INVARIANT: evidence is about the Programs that the job names.
@@ -215,7 +215,7 @@ def row_bond_of(s: Reader, job: JobId, row: int) -> Wei:
     p = s.params[job]
     if p is None:
         raise overflow()
-    return economics.row_bond_of(bond_of(s, job), p.prices.bond, len(leaves_of_row(p, row)))
+    return prices.row_bond_of(bond_of(s, job), p.prices.bond, len(leaves_of_row(p, row)))
 
 
 # -- inside ------------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, word
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, StateRoot, Step
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import word
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.reverts import revert
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, Digest
 
 

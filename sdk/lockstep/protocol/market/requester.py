@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lockstep.protocol import claims
-from lockstep.protocol.job_rules import check_params
 from lockstep.protocol.jobs import Job, JobParams, JobStatus
-from lockstep.protocol.market import vault
+from lockstep.protocol.market import ids, vault
+from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.views import params
 from lockstep.protocol.reverts import revert
@@ -61,7 +60,7 @@ def _create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) ->
     # INVARIANT: the escrow covers every slot, every merge and every witness of every round.
     if not p.escrow <= escrow <= MAX_ESCROW:
         raise revert("EscrowInsufficient", p.escrow, escrow)
-    job = claims.job_id(d.at.chain_id, d.at.market, sender, nonce, p)
+    job = ids.job_id(d.at.chain_id, d.at.market, sender, nonce, p)
     if d.jobs[job].status != JobStatus.NONE:
         raise revert("JobExists", job)
 

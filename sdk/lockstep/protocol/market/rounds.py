@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.protocol import claims, economics, merkle, receipts, states
-from lockstep.protocol.claims import claim_id
+from lockstep.protocol import merkle
 from lockstep.protocol.jobs import (
     MAX_CID,
     NO_CLAIM,
@@ -28,8 +27,9 @@ from lockstep.protocol.jobs import (
     Reveal,
     Round,
 )
-from lockstep.protocol.market import vault
+from lockstep.protocol.market import ids, prices, receipts, state_roots, vault
 from lockstep.protocol.market.calls import HASH_BLOCKS
+from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
@@ -97,9 +97,9 @@ def seal(d: Draft, sender: Address, job: JobId, r: int) -> None:
     if d.block.number > ro.seed_block + HASH_BLOCKS:
         return _fail(d, job, r, ro)
 
-    ro.seed = claims.seed(d.block.hash_of(ro.seed_block), job, r, ro.attempt)
+    ro.seed = ids.seed(d.block.hash_of(ro.seed_block), job, r, ro.attempt)
     set_windows(ro, d.block.time + p.role.train_seconds, p.role.reveal_seconds, p.role.attest_seconds)
-    d.base_fees = economics.push(d.base_fees, d.block.base_fee)
+    d.base_fees = prices.push(d.base_fees, d.block.base_fee)
 
     _emit(d, "Sealed", job, r, ro.seed)
     return None
@@ -113,7 +113,7 @@ def attest(d: Draft, sender: Address, job: JobId, r: int, given: Sequence[Receip
         if ro.spoke >> receipt.who & 1:
             raise revert("AlreadyDone")
         account = _speaker(d, job, r, p, ro, receipt.who)
-        digest = claims.receipt_hash(d.at.chain_id, d.at.market, job, r, ro.attempt, receipt.who, receipt.mask)
+        digest = ids.receipt_hash(d.at.chain_id, d.at.market, job, r, ro.attempt, receipt.who, receipt.mask)
         _require_signed(d, account, digest, receipt.signature)
 
         ro.spoke |= 1 << receipt.who
@@ -134,8 +134,10 @@ def freeze(d: Draft, sender: Address, job: JobId, r: int, bodies: Sequence[Body]
         return _fail(d, job, r, ro)
 
     # INVARIANT: the contract computes what is merged: nobody can omit, add or change a payload.
-    mask_root = states.mask_tensor(mask, p.role.slots)
-    ro.merge_in = states.merge_in(ro.base, ro.outer, payloads, mask_root, p.genesis.shared_depth, p.role.payload_depth)
+    mask_root = state_roots.mask_tensor(mask, p.role.slots)
+    ro.merge_in = state_roots.merge_in(
+        ro.base, ro.outer, payloads, mask_root, p.genesis.shared_depth, p.role.payload_depth
+    )
     ro.mask = mask
     ro.accepted = mask.bit_count()
     ro.phase = Phase.MERGING
@@ -235,7 +237,7 @@ def finish(d: Draft, sender: Address, job: JobId) -> None:
     j.refunded = Wei(j.refunded + refund)
     vault.credit(d, d.at.market, j.requester, refund if voided else refund + left)
     if voided:
-        to_prover = left * economics.PROVER_PERCENT // 100
+        to_prover = left * prices.PROVER_PERCENT // 100
         vault.credit(d, d.at.market, j.prover, to_prover)
         vault.credit(d, d.at.market, BURN, left - to_prover)
 
@@ -306,7 +308,7 @@ def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Rev
     require_cid(opened.trace_cid)
     require_cid(opened.payload_cid)
     # INVARIANT: what is revealed is what was committed, by this worker for this claim.
-    if c.digest != claims.commitment(claim, sender, opened):
+    if c.digest != ids.commitment(claim, sender, opened):
         raise revert("CommitmentMismatch")
     # INVARIANT: the outputs are those of the last state of the trace.
     said = opened.body
@@ -315,7 +317,7 @@ def reveal(d: Draft, sender: Address, job: JobId, r: int, slot: int, opened: Rev
 
     c.status = ClaimStatus.REVEALED
     c.claimed_at = d.block.time
-    c.digest = claims.body_hash(said)
+    c.digest = ids.body_hash(said)
     ro.revealed += 1
     if ro.revealed == ro.committed:
         # As `seal` wrote it: cheaper than to read the job's terms.
@@ -341,7 +343,7 @@ def merge(
 
     said = Body(TraceRoot(merkle.leaf(merkle.node(out, out2))), out, out2)
     d.claims[claim] = Claim(
-        job, sender, ClaimStatus.ACCEPTED, 1, d.block.time, r, j.attempt, MERGE_SLOT, digest=claims.body_hash(said)
+        job, sender, ClaimStatus.ACCEPTED, 1, d.block.time, r, j.attempt, MERGE_SLOT, digest=ids.body_hash(said)
     )
     ro.turn = turn(p, ro, d.block.time) & 0xFFFF
     ro.phase = Phase.LEAD
@@ -460,7 +462,7 @@ def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Seq
             continue
         body = next(said, None)
         # INVARIANT: what is merged is what was revealed.
-        if body is None or claims.body_hash(body) != c.digest:
+        if body is None or ids.body_hash(body) != c.digest:
             raise revert("CommitmentMismatch")
         if not receipts.accepts(ro.named, ro.spoke, ro.receipts, s):
             continue
@@ -468,7 +470,7 @@ def _accepted(d: Draft, job: JobId, r: int, p: JobParams, ro: Round, bodies: Seq
             continue
         payloads[s] = body.out
         mask |= 1 << s
-    return mask, states.padded_payloads(payloads, p.role.payload_depth)
+    return mask, state_roots.padded_payloads(payloads, p.role.payload_depth)
 
 
 def _fail(d: Draft, job: JobId, r: int, ro: Round) -> None:

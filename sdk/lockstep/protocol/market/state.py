@@ -12,14 +12,14 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from lockstep.protocol.game import NO_GAME, Arbiter, Game
-from lockstep.protocol.job_rules import ChainTimes
+from lockstep.protocol.dispute.game import NO_GAME, Arbiter, Game
+from lockstep.protocol.dispute.moves import Opening
+from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, Job, JobParams, JobStatus, Round
 from lockstep.protocol.market.calls import MAX_UINT, Block, Event
+from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.types import Asked, Audit, Demand, Duty, Lock, Unbond, Witness
-from lockstep.protocol.moves import Opening
 from lockstep.protocol.reverts import overflow
-from lockstep.protocol.statement import Statement
 from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, GameId, JobId, Seconds
 
 K = TypeVar("K", bound=Hashable)

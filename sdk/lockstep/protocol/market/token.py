@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lockstep.protocol.claims import HALF_ORDER, separator, typed_digest
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, word
 from lockstep.protocol.market.calls import MAX_UINT
+from lockstep.protocol.market.ids import HALF_ORDER, separator, typed_digest
 from lockstep.protocol.market.state import Draft, Reader, added
 from lockstep.protocol.reverts import revert
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, Digest
 
 NAME, SYMBOL, DECIMALS = "Lockstep Test Token", "LTT", 18

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.protocol import validator
 from lockstep.protocol.market import precommitted, verdicts
 from lockstep.protocol.market.state import Draft
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.defects import MERGE, Evidence, Subject
+from lockstep.protocol.programs.rules import Rule
 from lockstep.protocol.reverts import revert
-from lockstep.protocol.rules import Rule
 from lockstep.protocol.types import Address, Digest, JobId
-from lockstep.protocol.validator import MERGE, Evidence, Subject
 
 
 def prove_invalid(d: Draft, sender: Address, job: JobId, evidence: Evidence) -> None:
@@ -21,7 +21,7 @@ def prove_invalid(d: Draft, sender: Address, job: JobId, evidence: Evidence) -> 
         # Nothing hashes to the roots of a job that does not exist.
         opens = evidence.pieces if evidence.subject == Subject.DATASET else evidence.program <= MERGE
         raise revert("ProofInvalid" if opens else "EvidenceWrong")
-    rule = validator.check(validator.job_of(p), evidence)
+    rule = defects.check(defects.job_of(p), evidence)
     # INVARIANT: a job is void by a rule that it breaks, and by nothing else.
     if rule == Rule.HOLDS:
         raise revert("RuleHolds")

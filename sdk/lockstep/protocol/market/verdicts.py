@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lockstep.protocol import claims, economics
 from lockstep.protocol.jobs import (
     NO_CLAIM,
     ZERO_ADDRESS,
@@ -21,7 +20,7 @@ from lockstep.protocol.jobs import (
     Phase,
     Round,
 )
-from lockstep.protocol.market import requester, rounds, vault
+from lockstep.protocol.market import ids, prices, requester, rounds, vault
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.vault import Refund
 from lockstep.protocol.market.views import bond, live, params, window_open
@@ -38,7 +37,7 @@ def on_open(d: Draft, sender: Address, claim: ClaimId, body: Body) -> GameTerms:
         raise revert("WindowClosed", claim)
     c = d.claims.edit(claim)
     # INVARIANT: what is challenged is what was claimed.
-    if c.digest != claims.body_hash(body):
+    if c.digest != ids.body_hash(body):
         raise revert("CommitmentMismatch")
     p, number = params(d, c.job), c.games
 
@@ -78,7 +77,7 @@ def on_convicted(
     # Gas is paid at what it costs now, capped.
     fee = d.block.base_fee
     gas_price, cap = p.prices.gas_price, p.prices.fee_cap
-    costs = [Refund(account, economics.gas_cost(gas, gas_price, cap, fee)) for account, gas in refunds]
+    costs = [Refund(account, prices.gas_cost(gas, gas_price, cap, fee)) for account, gas in refunds]
     vault.slash(d, d.at.market, claim, owed, winners, costs, j.requester)
 
 
@@ -161,7 +160,7 @@ def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> Non
     _only(sender, d.at.availability)
     # INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
     _, ro = rounds.in_phase(d, job, r, Phase.ATTESTING)
-    if d.claims[claims.claim_id(job, r, ro.attempt, slot)].status != ClaimStatus.REVEALED:
+    if d.claims[ids.claim_id(job, r, ro.attempt, slot)].status != ClaimStatus.REVEALED:
         raise revert("NoSuchSlot", slot)
 
     ro.demands += 1
@@ -184,7 +183,7 @@ def _rewind(d: Draft, p: JobParams, c: Claim, j: Job, ro: Round) -> int:
         else:
             fees = later.witnesses * p.role.witness_fee
             if fees:
-                d.rewound[claims.audit_id(c.job, k, later.attempt)] = True
+                d.rewound[ids.audit_id(c.job, k, later.attempt)] = True
             # Duties are paid from the escrow: what they cost comes back to it.
             j.escrow = Wei(j.escrow + fees)
             owed += fees + rounds.worth(p, later)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lockstep.protocol import economics, states
-from lockstep.protocol.claims import audit_id, claim_id
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import (
     NO_STATE,
     ZERO_ADDRESS,
@@ -18,10 +17,11 @@ from lockstep.protocol.jobs import (
     Phase,
     Round,
 )
+from lockstep.protocol.market import prices, state_roots
 from lockstep.protocol.market.calls import Block
+from lockstep.protocol.market.ids import audit_id, claim_id
 from lockstep.protocol.market.state import Reader
 from lockstep.protocol.reverts import overflow, revert
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import (
     MERGE_SLOT,
     Address,
@@ -125,8 +125,8 @@ def bond_of(s: Reader, job: JobId) -> Wei:
 
 def bond(s: Reader, p: JobParams) -> Wei:
     """What a challenger locks now."""
-    fee = economics.median(s.base_fees, p.prices.fee_cap)
-    return economics.bond_of(p.prices.bond, p.prices.gas_price, p.prices.fee_cap, fee)
+    fee = prices.median(s.base_fees, p.prices.fee_cap)
+    return prices.bond_of(p.prices.bond, p.prices.gas_price, p.prices.fee_cap, fee)
 
 
 # -- claims
@@ -202,7 +202,7 @@ def _state_zero(s: Reader, id_: ClaimId, c: Claim, p: JobParams, ro: Round, carr
     if c.is_merge:
         return ro.merge_in
     carry = _carry_in(s, c, p.role.zero_carry, carried) if p.role.carry else p.role.zero_carry
-    return states.slot_zero(ro.base, carry, c.round * p.role.inner_steps, p.genesis.shared_depth)
+    return state_roots.slot_zero(ro.base, carry, c.round * p.role.inner_steps, p.genesis.shared_depth)
 
 
 def _carry_in(s: Reader, c: Claim, zero: StateRoot, carried: Sequence[bytes]) -> StateRoot:

@@ -11,12 +11,12 @@ a duty that nobody did.
 
 from __future__ import annotations
 
-from lockstep.protocol import claims, merkle
-from lockstep.protocol.claims import audit_id
+from lockstep.protocol import merkle
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase
-from lockstep.protocol.market import vault, verdicts
+from lockstep.protocol.market import ids, vault, verdicts
 from lockstep.protocol.market.calls import HASH_BLOCKS, MAX_UINT
 from lockstep.protocol.market.draws import beacon_of, chained, commitment, pick, slot_order, stake_key, step_of
+from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.market.rounds import cid_bytes, require_cid
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Outcome, Standing, Witness, Word
@@ -99,7 +99,7 @@ def reveal(d: Draft, sender: Address, audit: AuditId, i: int, opened: Word) -> N
     t = step_of(opened.preimage, a.beacon, i, c.transitions)
     # INVARIANT: who agrees names the state that the claim has at t*.
     if opened.agrees:
-        if claims.body_hash(opened.body) != c.digest:
+        if ids.body_hash(opened.body) != c.digest:
             raise revert("CommitmentMismatch")
         depth = merkle.ceil_log2(c.transitions)
         merkle.require(opened.body.trace_root, merkle.leaf(opened.state), t - 1, depth, opened.proof)
@@ -116,7 +116,7 @@ def reveal(d: Draft, sender: Address, audit: AuditId, i: int, opened: Word) -> N
 def publish(d: Draft, sender: Address, job: JobId, r: int, slot: int, trace_cid: str) -> None:
     """Names the list of a claim's state roots, once no witness can copy from it."""
     attempt = d.rounds[job, r].attempt
-    audit, claimed = audit_id(job, r, attempt), claims.claim_id(job, r, attempt, slot)
+    audit, claimed = audit_id(job, r, attempt), ids.claim_id(job, r, attempt, slot)
     require_cid(trace_cid)
     c = d.claims[claimed]
     if c.worker != sender:
@@ -233,7 +233,7 @@ def _deal(d: Draft, audit: AuditId, a: Audit, p: JobParams) -> None:
 
 def _revealed(d: Draft, a: Audit, slots: int) -> tuple[list[int], list[Address]]:
     """Slots whose claim was revealed, convicted ones included; and every slot's owner."""
-    found = [d.claims[claims.claim_id(a.job, a.round, a.attempt, s)] for s in range(slots)]
+    found = [d.claims[ids.claim_id(a.job, a.round, a.attempt, s)] for s in range(slots)]
     return [s for s, c in enumerate(found) if c.claimed_at], [c.worker for c in found]
 
 
@@ -260,7 +260,7 @@ def _may_publish(d: Draft, a: Audit, job: JobId, r: int) -> bool:
 
 
 def _claim_of(a: Audit, duty: Duty) -> ClaimId:
-    return claims.claim_id(a.job, a.round, a.attempt, duty.slot)
+    return ids.claim_id(a.job, a.round, a.attempt, duty.slot)
 
 
 def _spend(w: Witness, serial: int, preimage: Digest) -> None:

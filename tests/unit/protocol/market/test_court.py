@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol import game, merkle
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game
+from lockstep.protocol.dispute.moves import NO_TRANSITION, Phase, Verdict
+from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus
 from lockstep.protocol.market.types import BURN
-from lockstep.protocol.moves import NO_TRANSITION, Phase, Verdict
 from lockstep.protocol.reverts import Reverted
-from lockstep.protocol.statement import keccak
 from lockstep.protocol.types import Address, ClaimId, GameId, StateRoot, Wei
-from tests.params import amended
-from tests.unit.protocol.test_rounds import CHALLENGER, HONEST, PARAMS, REQUESTER, WORKERS, Scene
+from tests.support.params import amended
+from tests.unit.protocol.market.test_rounds import CHALLENGER, HONEST, PARAMS, REQUESTER, WORKERS, Scene
 
 GAS = 50_000
 """Of an opening, as a chain would meter it."""

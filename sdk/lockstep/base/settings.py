@@ -1,0 +1,177 @@
+"""Where a process finds its world: flag > environment > ./lockstep.toml > default.
+
+>>> resolve(rpc="http://127.0.0.1:8545", storage="dir:///tmp/blocks").rpc
+'http://127.0.0.1:8545'
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
+
+DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
+"""What computes (`numerics.devices`)."""
+
+DEVNET_CHAIN_ID = 31337
+"""Anvil's; lies refuse to run on any other chain."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options that every process takes (docs/programs.md)."""
+
+    rpc: str
+    storage: str
+    deployment: str
+    home: str
+    password_file: str
+    coordinator: str
+    threads: int
+    listen_seconds: int
+    """How long a home that cannot know what its key signed listens (of chain time); 0: not at all."""
+    memory_mib: int = 0
+    """What claims under a game may take in memory; 0: a quarter of the machine's."""
+    disk_mib: int = 16_384
+    """What their states may take under the home."""
+    cache_mib: int = 65_536
+    """What blobs may take in the user's cache, which all processes share."""
+    device: str = "auto"
+    """"auto", "cpu", "cuda:N" or "emulated"."""
+
+    @property
+    def path(self) -> str:
+        """Of `executor.compile`: the device that was chosen, or the processor's widest kernels."""
+        return "auto" if self.device in ("auto", "cpu") else self.device
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What claims under a game may take in memory; None: a quarter of the machine's."""
+        return self.memory_mib << 20 if self.memory_mib else None
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the states of claims under a game may take on disk."""
+        return self.disk_mib << 20
+
+    @property
+    def cache_bytes(self) -> int:
+        """What blobs may take in the user's cache."""
+        return self.cache_mib << 20
+
+    @property
+    def home_path(self) -> Path:
+        """Where the process's directory is, whether it exists or not."""
+        return Path(self.home).expanduser()
+
+    @property
+    def home_dir(self) -> Path:
+        """The process's directory, created with mode 0700; raises UsageError if that cannot be."""
+        path = self.home_path
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be a home: {error.strerror}", hint="pass another --home") from error
+        return path
+
+    def password(self) -> str:
+        """The keystore's password; raises KeyStoreError if its file cannot be read."""
+        if not self.password_file:
+            raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
+        try:
+            return Path(self.password_file).expanduser().read_text().rstrip("\n")
+        except OSError as error:
+            raise KeyStoreError(
+                f"the password file {self.password_file} cannot be read: {error.strerror}",
+                hint="check its path and mode",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise KeyStoreError(
+                f"the password file {self.password_file} is not text", hint="it holds the password, in UTF-8"
+            ) from error
+
+
+DEFAULTS: dict[str, Any] = {
+    "rpc": "http://127.0.0.1:8545",
+    "storage": "dir://~/.lockstep/blocks",
+    "deployment": "deployment.json",
+    "home": "~/.lockstep",
+    "password_file": "",
+    "coordinator": "",
+    "threads": 1,
+    "listen_seconds": 120,
+    "memory_mib": 0,
+    "disk_mib": 16_384,
+    "device": "auto",
+    "cache_mib": 65_536,
+}
+
+
+def resolve(**flags: Any) -> Settings:
+    """Settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, defaults; raises UsageError."""
+    file = read_toml(Path("lockstep.toml"))
+    values: dict[str, Any] = {}
+    for name, default in DEFAULTS.items():
+        value = flags.get(name)
+        if value is None:
+            value = os.environ.get(f"LOCKSTEP_{name.upper()}")
+        if value is None:
+            value = file.get(name, default)
+        try:
+            values[name] = type(default)(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"{name} is {value!r}", hint=f"{name} must be of type {type(default).__name__}") from error
+    if values["threads"] < 1:
+        raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
+    if values["listen_seconds"] < 0:
+        raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
+    for name in ("memory_mib", "disk_mib", "cache_mib"):
+        if values[name] < 0:
+            raise UsageError(f"{name} is {values[name]}", hint="MiB, not negative")
+    if values["device"] == "cuda":
+        values["device"] = "cuda:0"
+    if not DEVICE.fullmatch(values["device"]):
+        raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
+    if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
+        raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
+    return Settings(**values)
+
+
+def cache_location() -> Path:
+    """Where the user's cache is, or would be; `LOCKSTEP_CACHE` names another place."""
+    named = os.environ.get("LOCKSTEP_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
+
+
+def cache_directory() -> Path:
+    """The user's cache, made if need be; raises DoctorError unless it is the user's alone."""
+    path = cache_location()
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = path.stat()
+    except OSError as error:
+        raise DoctorError(f"{path} cannot be a cache: {error.strerror}", hint="set LOCKSTEP_CACHE") from error
+    # INVARIANT: nobody but the user can place code or blobs where they are loaded from.
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise DoctorError(f"{path} is open to others", hint=f"chmod 700 {path}, or set LOCKSTEP_CACHE")
+    return path
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A settings file's contents, {} if there is none; raises UsageError if it cannot be read."""
+    if not path.exists():
+        return {}
+    try:
+        return from_toml(file_bytes(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}", hint="mend or remove the file") from error
+    except Malformed as error:
+        raise UsageError(f"{path} cannot be read: {error.message}", hint="mend or remove the file") from error

@@ -1,0 +1,152 @@
+"""What honesty costs and what a lie must risk: detection, its break-even, and what a job offers its witnesses.
+
+A model: probabilities and shares are floats and decide nothing on chain. The rules that do are in
+`lockstep.protocol.market.prices`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf
+
+from lockstep.protocol.market.prices import (
+    SLASH_PERCENT_REQUESTER,
+    SLASH_PERCENT_WINNERS,
+    ceil_div,
+    stake_floor,
+    witness_floor,
+)
+from lockstep.protocol.types import Wei
+
+BURNED = 1 - (SLASH_PERCENT_WINNERS + SLASH_PERCENT_REQUESTER) / 100
+"""The share of its stake that a convicted cheat loses even where it is its own challenger and its own requester."""
+VOLUNTEERS = 0.005
+"""Assumed: the share of claims that somebody replays in full, unpaid."""
+UNAVAILABLE = 0.01
+"""Assumed: the share of claims with data that cannot be had in time."""
+CARTEL = 1 / 3
+"""Assumed: the share of the drawn witnesses that a cheat owns; receipts, too, hold below a third."""
+MERGE_STEPS = 1.0
+"""Assumed: the work of a merge of 64 payloads in steps; measured 0.7 for 0.8 M parameters and 512 tokens a step."""
+FEE_MARGIN = 1.1
+"""A duty pays this many times the expected replay."""
+STAKE_MARGIN = 1.2
+"""A job's stake is to be this many times the one from which no saving of work pays."""
+DUTY_GAS = 320_000
+"""Of a witness: commit 80k, reveal 105k, settle 120k, and a margin."""
+MAX_COST_SHARE = 0.06
+"""What verification may cost, of training."""
+
+
+# -- deterrence
+
+
+def break_even_detection(multiple: float, burned: float = BURNED) -> float:
+    """The detection d at which cheating on everything earns what honesty does: (1 - d) p = d x burned x S, S in prices.
+
+    The worst case on each side: the work costs all of its price p, and the cheat gets back whatever of the slash is not
+    burned, as its own challenger and requester. 10 prices: 1/6.
+    """
+    return 1 / (1 + burned * multiple)
+
+
+def break_even_multiple(detection: float, burned: float = BURNED) -> float:
+    """Its inverse: the stake, in prices, from which cheating on everything loses. At 3 %: 64.7; at 0: infinity."""
+    return (1 - detection) / (burned * detection) if detection else inf
+
+
+def expected_profit(
+    price: float, cost: float, stake: float, saved: float = 0.0, detection: float = 0.0, lost: float = 1.0
+) -> float:
+    """Of one claim: a share `saved` of its cost is not spent; a conviction takes the pay and `lost` of the stake."""
+    return (1 - detection) * price - (1 - saved) * cost - detection * lost * stake
+
+
+def volunteer_break_even(multiple: float) -> float:
+    """The share of lying claims from which replays pay for themselves: 30 % of a stake for the work of one claim."""
+    return 100 / (SLASH_PERCENT_WINNERS * multiple)
+
+
+# -- witnesses: what is seen, what looking costs
+
+
+@dataclass(frozen=True)
+class Audit:
+    """How a round's claims are looked at: drawn witnesses replay prefixes, volunteers whole claims."""
+
+    slots: int
+    """Revealed claims of a round."""
+    witnesses: int
+    """Duties of a round, dealt to the claims in a drawn order."""
+    transitions: int
+    """T. A duty replays S_0 to S_t*: t* is uniform in 1..T, and private until all have committed."""
+    volunteers: float = VOLUNTEERS
+    unavailable: float = UNAVAILABLE
+    """Of the claims: somebody replays each in full, and so does a witness drawn for it."""
+    cartel: float = CARTEL
+    """Of the witnesses: they agree to whatever the cheat claims."""
+    merge_steps: float = MERGE_STEPS
+    """Everybody who trains computes the merge again."""
+
+    def detection(self, first_wrong: int = 1) -> float:
+        """The probability that somebody honest replays a claim's first wrong transition.
+
+        A volunteer always does; an honest duty if t* >= first_wrong. `witnesses` mod `slots` claims have one duty more.
+        """
+        reached = (self.transitions - first_wrong + 1) / self.transitions
+        blind = 1 - (1 - self.cartel) * reached
+        each, more = divmod(self.witnesses, self.slots)
+        unseen = (more * blind ** (each + 1) + (self.slots - more) * blind**each) / self.slots
+        return 1 - (1 - self.volunteers) * unseen
+
+    def stake_multiple(self) -> float:
+        """The stake, in prices, from which no cheat that saves work pays.
+
+        Skipping everything is the worst: skipping from t on saves a share f of the work, and as detection(f) is concave
+        and detection(0) >= 0, the gain over the risk, f / detection(f), is greatest at f = 1.
+        """
+        return break_even_multiple(self.detection())
+
+    def replay_share(self) -> float:
+        """Expected work of one duty, in claims: (T + 1) / 2 of T transitions, or all of them where data is missing."""
+        prefix = (self.transitions + 1) / (2 * self.transitions)
+        return (1 - self.unavailable) * prefix + self.unavailable
+
+    def cost_share(self) -> float:
+        """Expected work of verification over the training's: duties, full replays, volunteers, merges done again."""
+        drawn = self.witnesses / self.slots * self.replay_share()
+        return drawn + self.unavailable + self.volunteers + self.merge_steps / self.transitions
+
+    def fee(self, price: Wei, gas: Wei) -> Wei:
+        """What a duty pays: its expected replay with a margin, in thousandths of the price rounded up, and its gas."""
+        return Wei(ceil_div(ceil(1000 * FEE_MARGIN * self.replay_share()) * price, 1000) + gas)
+
+
+def most_witnesses(slots: int, transitions: int) -> int:
+    """The most duties a round whose expected cost stays within MAX_COST_SHARE; at least one."""
+    within = (q for q in range(slots, 0, -1) if Audit(slots, q, transitions).cost_share() <= MAX_COST_SHARE)
+    return next(within, 1)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a job sets so that no saving of work pays; names are JobParams'."""
+
+    witnesses: int
+    witness_fee: Wei
+    witness_stake: Wei
+    slot_stake: Wei
+
+
+def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei) -> Offer:
+    """For a job of that many slots and transitions a claim; gas_price in tokens for one gas at the cap.
+
+    A slot's stake is in whole prices, and more than twice a witness's (JobRules): that is what counts for few slots.
+    """
+    audit = Audit(slots, most_witnesses(slots, transitions), transitions)
+    fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
+    witness_stake = witness_floor(fee)
+    multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), 2 * witness_stake // slot_price + 1)
+    return Offer(
+        audit.witnesses, fee, witness_stake, Wei(max(stake_floor(slot_price, gas_price), multiple * slot_price))
+    )

@@ -1,0 +1,192 @@
+"""Checks that this machine can meet a job's deadlines on its chain; missing one costs stake.
+
+a window covers   the work in it, and the blocks that a transaction waits for
+a clock covers    every move of a game, a replay of its claim, its step as a game shows it
+all clocks cover  the work of a game on every claim that is live, opened at once, whatever jobs they belong to
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from lockstep.base.machine import memory
+from lockstep.execution import footprint
+from lockstep.execution.jobs import PROCESSOR_PATHS, ClaimRun, Job, slot_run
+from lockstep.protocol.errors import Unfit
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.market.job_rules import GAME_MOVES
+from lockstep.protocol.programs.program import Program
+from lockstep.protocol.types import Seconds, Seed
+
+SHARE = 0.5
+"""Of a window or a clock: the rest is for transactions, disks, and whatever else the machine does."""
+SAMPLES = 3
+AGAIN_SECONDS = Seconds(300)
+"""Of chain time: how long a job rests that this machine was too slow for."""
+LONG_SECONDS = 10.0
+"""A sample that takes as long as this is the only one."""
+FASTEST = 4e11
+"""Operations a second that no thread reaches: a job that is too slow even so is not tried."""
+FASTEST_DEVICE = 1e15
+"""Operations a second in float32 that no device reaches."""
+
+
+INCLUSION_BLOCKS = 2
+"""A transaction is in the next block but one, unless somebody holds it back."""
+
+
+@dataclass(frozen=True)
+class ChainPace:
+    """How long a chain takes, in seconds."""
+
+    block: float = 0.0
+    """From one block to the next, in the median."""
+    promised: float = 0.0
+    """Within which the deployment says that a transaction is taken."""
+
+    @property
+    def inclusion(self) -> float:
+        """From the sending of a transaction until it counts."""
+        return max(INCLUSION_BLOCKS * self.block, self.promised)
+
+    @property
+    def game(self) -> float:
+        """What the chain alone takes of a side's clock in the longest game."""
+        return GAME_MOVES * self.inclusion
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One job on this machine, in seconds."""
+
+    step: float
+    """One transition, hashed."""
+    shown: float
+    """One with everything that a game may ask of it, and the tree over it."""
+    trains: str = "cpu"
+    """The device that computed the first, as `--device` calls it."""
+    defends: str = "cpu"
+    """The one that computed the second: the same, unless it lacks the memory."""
+
+    def defence(self, transitions: int) -> float:
+        """What a game on one claim asks of this machine: a replay of the claim, and one step as a game shows it."""
+        return transitions * self.step + self.shown
+
+
+@dataclass(frozen=True)
+class LiveClaim:
+    """A claim that can be challenged, as its defence is planned."""
+
+    clock: float
+    extra: float
+    """What every other open game of its owner adds to the clock."""
+    work: float
+    """Seconds of this machine: `Pace.defence`."""
+
+
+Require = Callable[[JobParams, Pace, ChainPace], None]
+
+
+def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
+    """The pace of a job; raises Unfit if this machine cannot do what is required of it. No step is run that could not
+    be in time, or whose tensors do not fit."""
+    require(job.params, least(job), chain)
+    need = role(job.programs, job.params.role.slots)
+    # The job is loaded: its constants and a checkpoint are in memory.
+    memory().require(need.total, need.process + need.constants + need.base)
+    pace = measure(job)
+    require(job.params, pace, chain)
+    return pace
+
+
+def least(job: Job) -> Pace:
+    """What a step takes at a rate that no machine reaches."""
+    rate = FASTEST * job.threads if job.path in PROCESSOR_PATHS else FASTEST_DEVICE
+    seconds = operations(job.programs.step) / rate
+    return Pace(seconds, seconds)
+
+
+def measure(job: Job) -> Pace:
+    """The quickest of some first steps from the genesis, where claims are trained and where they are defended: what
+    else the machine does at the moment is not counted."""
+    run = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
+    # What a process makes once, such as kernels, is no step's; a state is on its device already.
+    state = run.advance(1, run.start)
+    step = _quickest(lambda: run.root(1, run.advance(1, state)))
+    shown = _quickest(lambda: _show(run))
+    job.turn_to(None)
+    return Pace(step, shown, *job.places(job.programs.step))
+
+
+def _show(run: ClaimRun) -> None:
+    """Does what a game asks of step 1: its tree, then the tensors of one op, the last one at worst."""
+    step = run.materialise(1, run.start)
+    _ = step.graph
+    step.output(len(step.program.ops) - 1)
+
+
+def operations(program: Program) -> int:
+    """Terms of its folds and elements of its other ops: at least so many operations."""
+    return sum(op.header.elements * max(1, op.k_terms) for op in program.ops)
+
+
+def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
+    """Raises Unfit if a worker at this pace could not train a slot in time, or not defend its claim."""
+    # One step is computed twice: the check of a claim shows it.
+    trained = params.role.transitions * pace.step + pace.shown
+    _require(trained, SHARE * params.role.train_seconds, "a round's steps", "half of train_seconds")
+    _require(trained + chain.inclusion, params.role.train_seconds, "a round's steps and a commitment", "train_seconds")
+    _require(chain.inclusion, params.role.reveal_seconds, "a reveal on this chain", "reveal_seconds")
+    # Who misses these loses no stake: a block is enough.
+    _require(chain.block, params.role.attest_seconds, "a receipt on this chain", "attest_seconds")
+    _require(chain.block, params.merge.turn_seconds, "a merge on this chain", "merge_seconds")
+    _require(pace.shown, params.windows.step_seconds, "a step as a game shows it", "step_seconds")
+    # After a kill, a defender computes its claim again before its first move.
+    _require(trained, SHARE * params.windows.clock_seconds, "to defend a claim", "half of clock_seconds")
+    _require(chain.game + trained, params.windows.clock_seconds, "to defend a claim on this chain", "clock_seconds")
+
+
+def require_witness(params: JobParams, pace: Pace, chain: ChainPace) -> None:
+    """Raises Unfit if a witness at this pace could not look as far as its duty may ask."""
+    looked = params.role.transitions * pace.step
+    _require(looked, SHARE * params.windows.audit_seconds, "a slot's steps", "half of audit_seconds")
+    _require(looked + chain.inclusion, params.windows.audit_seconds, "a slot's steps and a commitment", "audit_seconds")
+
+
+def live_claim(params: JobParams, pace: Pace | None) -> LiveClaim:
+    """A slot's claim of a job; as much work as was allowed for when it was joined, if its pace is not known."""
+    work = SHARE * params.windows.clock_seconds if pace is None else pace.defence(params.role.transitions)
+    return LiveClaim(params.windows.clock_seconds, params.windows.step_seconds, work)
+
+
+def require_all(claims: Iterable[LiveClaim], chain: ChainPace) -> None:
+    """Raises Unfit if a game on each of these claims, all opened at once, could not be defended in time.
+
+    Games are played earliest deadline first, so every one is in time if the work of those due before it, its own
+    and the chain's share of its clock fit into that clock.
+    """
+    work = 0.0
+    for others, claim in enumerate(sorted(claims, key=lambda c: c.clock)):
+        work += claim.work
+        clock = claim.clock + others * claim.extra
+        _require(chain.game + work, clock, f"games on {others + 1} claims at once", "the clock of the last")
+
+
+def _quickest(work: Callable[[], object]) -> float:
+    """Seconds of the quickest of some runs."""
+    taken: list[float] = []
+    while len(taken) < SAMPLES and max(taken, default=0.0) < LONG_SECONDS:
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _require(takes: float, given: float, what: str, window: str) -> None:
+    if takes > given:
+        raise Unfit(
+            f"{what}: {takes:.3g} s on this machine, and {window} is {given:.3g} s",
+            hint="give the process more threads, or leave this job to faster machines",
+        )

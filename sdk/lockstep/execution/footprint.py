@@ -1,0 +1,171 @@
+"""The memory and the traffic of a job, by role, from its Programs alone: nothing is run, no tensor is made.
+
+    need = worker(programs, slots)
+    need.total                      # bytes, as the process stands at its fullest
+    memory().require(need.total, PROCESS_BYTES)
+
+A run holds its inputs, what it leaves, and an arena in which every other output lies from the op that writes it to its
+last reader (numerics/kernels/planner.cpp plans it; the same code is asked here). Which states are alive beside it is
+what the roles' loops keep: `jobs.ClaimRun.states`, `worker.claiming.train`, `audits.PublicData`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from lockstep.base.machine import memory
+from lockstep.numerics import _native
+from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.programs.program import Program
+
+if TYPE_CHECKING:
+    from lockstep.execution.jobs import Schedule
+    from lockstep.protocol.jobs import JobParams
+
+WORD_BYTES = 4
+PROCESS_BYTES = 160_000_000
+"""Interpreter, libraries and connections of one process without a job: 110 to 150 MB on Linux with Python 3.11."""
+
+
+@dataclass(frozen=True)
+class ProgramMemory:
+    """What one run of a Program holds, in bytes."""
+
+    arena: int
+    """Outputs of ops that nothing outside reads, while somebody inside does."""
+    results: int
+    """The output state, without what it takes from the input."""
+    shown: int
+    """What a game takes in their place: the roots of all ops, or one op's output with what that reads."""
+    constants: int
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a process holds at its fullest, in bytes, by what takes it."""
+
+    constants: int = 0
+    """Of the Programs: tables, and a frozen base."""
+    base: int = 0
+    """The checkpoint that a round starts from: parameters and outer momentum."""
+    states: int = 0
+    payloads: int = 0
+    """Decoded, of all slots that are kept."""
+    arena: int = 0
+    shown: int = 0
+    """What a step takes as a game shows it."""
+    process: int = PROCESS_BYTES
+
+    @property
+    def total(self) -> int:
+        """Of all parts."""
+        return sum(getattr(self, f.name) for f in fields(self))
+
+    @property
+    def computing(self) -> int:
+        """What lies where the job computes: on a device, its memory must hold so much."""
+        return self.total - self.process
+
+
+Role = Callable[["Schedule", int], Need]
+"""(Programs, slots) -> what one process of it holds."""
+Fits = Callable[["Schedule", "JobParams"], None]
+"""Raises Unfit if a job cannot be held."""
+
+
+@lru_cache(64)
+def _bytes_of_run(header: bytes, descriptors: tuple[bytes, ...], constants: tuple[int, ...]) -> tuple[int, int, int]:
+    try:
+        return _native.bytes_of_run(header, descriptors, constants)
+    except ValueError as error:
+        raise ProgramInvalid(f"the Program cannot be run: {error}", hint="validate() names the rule") from error
+
+
+def of_program(program: Program) -> ProgramMemory:
+    """What a run of the Program holds; raises ProgramInvalid if it could not be run."""
+    constants = tuple(c.header.elements for c in program.consts)
+    arena, results, shown = _bytes_of_run(program.header, program.descriptors, constants)
+    return ProgramMemory(arena, results, shown, WORD_BYTES * sum(constants))
+
+
+def worker(programs: Schedule, slots: int) -> Need:
+    """Of who trains a slot, defends the claim, and merges where the aggregator did not."""
+    constants, base = _constants(programs), checkpoint_bytes(programs)
+    payloads = slots * payload_bytes(programs)
+    return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
+
+
+def verifier(programs: Schedule, slots: int) -> Need:
+    """Of who replays every claim, merges included, and plays the games about them."""
+    return worker(programs, slots)
+
+
+def aggregator(programs: Schedule, slots: int) -> Need:
+    """Of who fetches the payloads of a round, merges them and defends the merge."""
+    merge = of_program(programs.merge)
+    payloads = slots * payload_bytes(programs)
+    return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs), payloads))
+
+
+ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
+
+
+def fitting(role: Role) -> Fits:
+    """A check that this machine has the role's memory; a Program that a device cannot hold, the processor runs.
+
+    What it returns raises Unfit with the figure; `jobs.load` asks it before it fetches what is large.
+    """
+
+    def fits(programs: Schedule, params: JobParams) -> None:
+        memory().require(role(programs, params.role.slots).total, PROCESS_BYTES)
+
+    return fits
+
+
+def checkpoint_bytes(programs: Schedule) -> int:
+    """Shared and outer tensors, in full words."""
+    return _bytes(programs.merge.output_layout)
+
+
+def payload_bytes(programs: Schedule) -> int:
+    """What a slot publishes, decoded, its carry included."""
+    return _bytes(programs.encode.output_layout)
+
+
+def _constants(programs: Schedule) -> int:
+    # Mapped, and read by the executor where they are: once a machine, however many processes use them.
+    return sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
+
+
+def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
+    """A slot's steps with its encoding, and a step as a game shows it."""
+    step, encode = of_program(programs.step), of_program(programs.encode)
+    # An executor keeps its arena and a state's buffers for its next run, until the job turns to another Program.
+    return [
+        # The state that is read and the one that is written; what came before is hashed and on disk by then.
+        Need(constants, base, 2 * step.results, payloads, step.arena),
+        Need(constants, base, step.results + encode.results, payloads, encode.arena),
+        # A step as a game shows it, from the state before it.
+        Need(constants, base, step.results, payloads, 0, step.shown),
+    ]
+
+
+def _of_merge(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
+    """A merge, and the same as a game shows it."""
+    merge = of_program(programs.merge)
+    return [
+        Need(constants, base, merge.results, payloads, merge.arena),
+        Need(constants, base, 0, payloads, 0, merge.shown),
+    ]
+
+
+def _fullest(needs: Iterable[Need]) -> Need:
+    return max(needs, key=lambda need: need.total)
+
+
+def _bytes(layout: Sequence[TensorHeader | None]) -> int:
+    return WORD_BYTES * sum(h.elements for h in layout if h is not None)

@@ -1,0 +1,78 @@
+"""A job that cannot be defended, and what proves it: the evidence that `Validator` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.execution import jobs
+from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.programs import defects
+from lockstep.protocol.programs.defects import Evidence, Held, Parts
+from lockstep.protocol.programs.rules import Rule
+from lockstep.storage import cid_of_digest
+from lockstep.storage.containers import Spec, load_parts
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Call, Validator
+    from lockstep.execution.footprint import Fits
+    from lockstep.execution.jobs import Job
+    from lockstep.protocol.jobs import JobParams
+    from lockstep.protocol.types import Address, JobId
+    from lockstep.storage import ContentStore
+
+
+class Undefendable(ProgramInvalid):
+    """A Program that breaks a rule, with the evidence that voids its job."""
+
+    def __init__(self, error: ProgramInvalid, evidence: Evidence, rule: Rule) -> None:
+        super().__init__(error.message, error.hint)
+        self.evidence = evidence
+        self.rule = rule
+
+
+def load(
+    job_id: JobId,
+    params: JobParams,
+    store: ContentStore,
+    threads: int = 1,
+    path: str = "auto",
+    *,
+    fits: Fits | None = None,
+) -> Job:
+    """`jobs.load`, but a Program that breaks a provable rule is raised as Undefendable."""
+    try:
+        return jobs.load(job_id, params, store, threads, path, fits=fits)
+    except ProgramInvalid as error:
+        found = evidence_against(params, store)
+        if found is None:
+            raise
+        raise Undefendable(error, *found) from error
+
+
+def proof(validator: Validator, me: Address, job_id: JobId, evidence: Evidence) -> tuple[str, Call]:
+    """(key, transaction) of what voids a job, in the order of their sending: the commitment to the proof and, once
+    that is mined, the proof. Nobody who sees it in the mempool can be paid for it."""
+    prove = validator.prove_invalid(job_id, evidence)
+    commit = validator.committed(me, [prove])
+    return (f"void/{job_id.hex()}", prove) if commit is None else (f"commit/void/{job_id.hex()}", commit)
+
+
+def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, Rule] | None:
+    """What proves that a job's Programs break a rule; None if nothing of theirs does.
+
+    Raises the store's errors, and Mismatch if it holds other Programs than the job names.
+    """
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    step, encode, merge = (
+        _parts(store, spec, name, root)
+        for name, root in zip(
+            defects.NAMES, (params.role.step_program, params.role.encode_program, params.merge.program), strict=True
+        )
+    )
+    return defects.find(Held(defects.job_of(params), (step, encode, merge)))
+
+
+def _parts(store: ContentStore, spec: Spec, name: str, root: bytes) -> Parts:
+    if name not in spec.programs:
+        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+    return load_parts(store, spec.programs[name], root)

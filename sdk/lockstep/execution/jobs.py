@@ -1,0 +1,462 @@
+"""A job as its parties run it: Programs checked against the chain, states of claims built from public tensors.
+
+Workers train with it, verifiers replay with it, aggregators merge with it: one code, so that equal inputs give equal
+bits. Nothing here talks to a chain; `load` reads a content store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import numpy as np
+
+from lockstep.numerics import executor
+from lockstep.numerics.executor import Context, Executable
+from lockstep.numerics.resident import DeviceFailed, Resident
+from lockstep.numerics.trace import StepTrace, layout_root, materialise
+from lockstep.numerics.validate import check_schedule
+from lockstep.presets import DEVNET, Terms
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import Mismatch, ProgramInvalid, UsageError
+from lockstep.protocol.jobs import ZERO_ADDRESS, Body
+from lockstep.protocol.merkle import TensorHeader, ceil_log2
+from lockstep.protocol.programs.defects import job_of
+from lockstep.protocol.programs.program import I32, Program
+from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
+from lockstep.storage import cid_of_digest
+from lockstep.storage.containers import Spec, load_program
+from lockstep.storage.dataset import Dataset, load_dataset
+from lockstep.storage.payload import Checkpoint, load_checkpoint
+
+if TYPE_CHECKING:
+    from lockstep.protocol.jobs import JobParams
+    from lockstep.storage import ContentStore
+
+log = logging.getLogger(__name__)
+
+Tensors = tuple[np.ndarray, ...]
+State = Sequence[np.ndarray | None]
+"""One entry per state entry, None = EMPTY; flat arrays of 4-byte words. On a device a `numerics.resident.Resident`."""
+Entries = list[np.ndarray | None]
+"""A state that is put together."""
+_R = TypeVar("_R")
+PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512")
+
+
+class Beside(Generic[_R]):
+    """A thread that does one thing while its caller computes the next: a state is written beside the step after it.
+
+    At most one thing is under way, so at most one state more than the caller's own is alive. On leaving, what is under
+    way is finished; what it raises comes from `wait`, or from leaving.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "beside")
+        self._under_way: Future[_R] | None = None
+
+    def begin(self, work: Callable[[], _R]) -> None:
+        """Start something; what was begun before has been waited for."""
+        self.wait()
+        self._under_way = self._thread.submit(work)
+
+    def wait(self) -> _R | None:
+        """The result of what is under way, once it is there; None if nothing is."""
+        last, self._under_way = self._under_way, None
+        return None if last is None else last.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if error is None:
+            self.wait()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The three Programs of a job, and which of them a transition runs."""
+
+    step: Program
+    encode: Program
+    merge: Program
+
+    def name_of(self, slot: int, t: int, inner_steps: int) -> str:
+        """ "step", "encode" or "merge"."""
+        if slot == MERGE_SLOT:
+            return "merge"
+        return "step" if t <= inner_steps else "encode"
+
+    def of(self, slot: int, t: int, inner_steps: int) -> Program:
+        """The Program of transition t of a slot's claim or of a merge."""
+        program: Program = getattr(self, self.name_of(slot, t, inner_steps))
+        return program
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a requester wants computed: Programs, data, a start, and who may take part."""
+
+    programs: Schedule
+    dataset: Dataset
+    genesis: Checkpoint | None
+    """The first weights; None where they were not made: such a job can be quoted, not submitted."""
+    model: Mapping[str, Any]
+    """config.json of the model."""
+    parameters: tuple[Mapping[str, Any], ...]
+    """{name, offset, shape} of each parameter in the flat tensor; and its shard where there are several."""
+    strategy: Mapping[str, Any]
+    inner_steps: int
+    """H."""
+    rounds: int
+    slots: int
+    min_slots: int
+    shared_depth: int
+    payload_depth: int
+    carry: bool = False
+    """Whether a slot's carry is published with its payload and goes on in its owner's next round."""
+    aggregator: Address = ZERO_ADDRESS
+    """Merges first; the zero address: slot owners alone do."""
+    terms: Terms = DEVNET
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a slot starts from beside its base: the carry of its owner's claim in the round before."""
+
+    body: Body
+    """What that claim says: a game shows it to the contract."""
+    tensors: Tensors = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything public that a claim of this job is a function of, beside its base, payloads and seed."""
+
+    id: JobId
+    params: JobParams
+    spec: Spec
+    programs: Schedule
+    dataset: np.ndarray
+    """i32 (N, L)."""
+    genesis: Checkpoint
+    threads: int = 1
+    path: str = "auto"
+    """Of the kernels: "auto", "scalar", "avx2", "avx512", "cuda:N" or "emulated"; the bits depend neither on it nor on
+    the threads."""
+    _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
+    _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
+    """Of Programs that the device does not run, or cannot show."""
+
+    def executable(self, program: Program) -> Executable:
+        """The compiled Program; compiled once per job. The processor has those that the device cannot hold."""
+        if program.root not in self._compiled:
+            self._compiled[program.root] = self._compile(program)
+        return self._compiled[program.root]
+
+    def showing(self, program: Program) -> Executable:
+        """What shows a Program's transitions in games: the device that runs it, or where that lacks the memory, the
+        processor."""
+        executable = self.executable(program)
+        return executable if executable.shows else self._on_processor(program)
+
+    def turn_to(self, program: Program | None) -> None:
+        """What other Programs keep for their next run is given back, before this one runs; None: nothing runs soon."""
+        for compiled in (self._compiled, self._processor):
+            for root, executable in list(compiled.items()):
+                if program is None or root != program.root:
+                    executable.rest()
+
+    def places(self, program: Program) -> tuple[str, str]:
+        """The devices that run a Program and that show it, as `--device` calls them."""
+        executable = self._compiled[program.root]
+        return executable.place, executable.place if executable.shows else "cpu"
+
+    def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
+        """The processor in the place of a device that failed: a claim at stake is defended all the same."""
+        log.warning("the processor goes on with a Program, because the device failed: %s", failure)
+        self._compiled[program.root] = self._on_processor(program)
+        return self._compiled[program.root]
+
+    def _compile(self, program: Program) -> Executable:
+        try:
+            return executor.compile(program, threads=self.threads, path=self.path)
+        except DeviceFailed as failure:
+            log.warning("the processor runs a Program that the device cannot hold: %s", failure)
+        except UsageError as error:
+            if self.path in PROCESSOR_PATHS:
+                raise
+            log.warning("the processor runs a Program that the device has no kernels for: %s", error)
+        return self._on_processor(program)
+
+    def _on_processor(self, program: Program) -> Executable:
+        if program.root not in self._processor:
+            path = self.path if self.path in PROCESSOR_PATHS else "auto"
+            self._processor[program.root] = executor.compile(program, threads=self.threads, path=path)
+        return self._processor[program.root]
+
+    @property
+    def payload_layout(self) -> tuple[TensorHeader | None, ...]:
+        """Of what the merge takes of a slot."""
+        return self.programs.encode.output_layout[: 1 << self.params.role.payload_depth]
+
+    @property
+    def carry_layout(self) -> tuple[TensorHeader | None, ...]:
+        """Of what its owner's next round takes; without a carry all EMPTY."""
+        return self.programs.encode.output_layout[1 << self.params.role.payload_depth :]
+
+    def slot_state(self, base: Checkpoint, round_: int, carried: Tensors | None = None) -> State:
+        """S_0 of a slot: live and anchor copies of the shared tensors, what is carried or else zeros, the clock at
+        round x H."""
+        layout = self.programs.step.inputs
+        quarter = 1 << self.params.genesis.shared_depth
+        shared = _padded(base.shared, quarter)
+        carry = _filled(layout[2 * quarter : 3 * quarter], carried)
+        clock = _padded([np.array(round_ * self.params.role.inner_steps, dtype=np.int32)], quarter)
+        return _checked(layout, [*shared, *shared, *carry, *clock])
+
+    def merge_state(self, base: Checkpoint, payloads: Sequence[Tensors | None]) -> State:
+        """S_0 of a merge: shared, outer, each slot's payload (zeros where it is absent), the mask."""
+        params, layout = self.params, self.programs.merge.inputs
+        quarter, width = 1 << params.genesis.shared_depth, 1 << params.role.payload_depth
+        state = _padded([*_padded(base.shared, quarter), *_padded(base.outer, quarter)], len(layout) // 2)
+        for payload in payloads:
+            state += _filled(self.payload_layout, payload)
+        state = _padded(state, len(layout) // 2 + (width << ceil_log2(params.role.slots)))
+        state.append(np.array([0.0 if p is None else 1.0 for p in payloads], dtype=np.float32))
+        return _checked(layout, _padded(state, len(layout)))
+
+    def payload_roots(self, payload: Tensors) -> tuple[Digest, Digest]:
+        """(out, out2) of a slot's claim: the subtree roots of its decoded payload and of the carry behind it."""
+        return (
+            subtree_root(self.payload_layout, payload),
+            subtree_root(self.carry_layout, self.carry_of(payload)),
+        )
+
+    def carry_of(self, payload: Tensors) -> Tensors:
+        """What the owner's next round takes of a payload."""
+        return payload[sum(h is not None for h in self.payload_layout) :]
+
+    def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
+        """(shared, outer): what `merge` claims and the next round starts from."""
+        layout, quarter = self.programs.merge.output_layout, 1 << self.params.genesis.shared_depth
+        return (
+            subtree_root(layout[:quarter], checkpoint.shared),
+            subtree_root(layout[quarter:], checkpoint.outer),
+        )
+
+
+@dataclass(frozen=True)
+class ClaimRun:
+    """One claim as a computation: S_0 and the T transitions after it."""
+
+    job: Job
+    slot: int
+    """MERGE_SLOT for a merge."""
+    round: int
+    seed: Seed
+    start: State = field(repr=False)
+    """S_0's tensors."""
+    carried: Body | None = None
+    """What the claim says whose carry it starts from; None if it starts from zeros."""
+
+    @property
+    def transitions(self) -> int:
+        """T: H + 1 of a slot, 1 of a merge."""
+        return 1 if self.slot == MERGE_SLOT else self.job.params.role.inner_steps + 1
+
+    def program(self, t: int) -> Program:
+        """The Program of transition t (1..T)."""
+        return self.job.programs.of(self.slot, t, self.job.params.role.inner_steps)
+
+    def context(self, t: int) -> Context:
+        """What `random`, `draw` and context operands read at transition t."""
+        return Context(seed=bytes(self.seed), round=self.round, slot=self.slot, t=t)
+
+    def advance(self, t: int, state: State) -> State:
+        """The tensors of S_t from those of S_{t-1}."""
+        return self.compute(self.program(t), t, state)
+
+    def compute(self, program: Program, t: int, state: State) -> State:
+        """What a Program makes of S_{t-1}'s tensors at transition t. On a device they stay there; one that fails is
+        given up."""
+        self.job.turn_to(program)
+        try:
+            return self.job.executable(program).advance(state, self.context(t), self.job.dataset)
+        except DeviceFailed as failure:
+            executable = self.job.give_up(program, failure)
+        return executable.advance(list(state), self.context(t), self.job.dataset)
+
+    def root(self, t: int, state: State, threads: int = 1) -> StateRoot:
+        """S_t of its tensors; t = 0 is S_0."""
+        layout = self.program(1).inputs if t == 0 else self.program(t).output_layout
+        return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state, threads)
+
+    def materialise(self, t: int, state: State) -> StepTrace:
+        """Everything that a game may ask of transition t: G_t, tensors, leaves, partials. `state` is S_{t-1}'s."""
+        return self.show(self.program(t), t, state)
+
+    def show(self, program: Program, t: int, state: State) -> StepTrace:
+        """`materialise` with a Program in the place of transition t's. A device that fails on the way is given up."""
+        # To show a step takes what the next run would have found.
+        self.job.turn_to(None)
+        instead = partial(self.job.give_up, program)
+        return materialise(self.job.showing(program), state, self.context(t), self.job.dataset, instead)
+
+    def states(self, after: int = 0, state: State | None = None) -> Generator[tuple[int, State, StateRoot]]:
+        """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
+
+        A state is hashed by all threads before the next one is computed: two are alive at a time. Whoever has seen
+        enough leaves no memory behind.
+        """
+        current = self.start if state is None else state
+        try:
+            for t in range(after + 1, self.transitions + 1):
+                current = self.advance(t, current)
+                yield t, current, self.root(t, current, self.job.threads)
+        finally:
+            self.job.turn_to(None)
+
+    def state_before(self, t: int) -> State:
+        """The tensors of S_{t-1}, run again from S_0."""
+        current = self.start
+        for earlier in range(1, t):
+            current = self.advance(earlier, current)
+        return current
+
+
+def slot_run(
+    job: Job, base: Checkpoint, seed: Seed, round_: int, slot: int, carried: Carried | None = None
+) -> ClaimRun:
+    """A slot's claim from the round's base checkpoint, and from what its owner carries."""
+    if carried is None:
+        return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_))
+    return ClaimRun(job, slot, round_, seed, job.slot_state(base, round_, carried.tensors), carried.body)
+
+
+def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> ClaimRun:
+    """A merge's claim from the round's base checkpoint and its accepted payloads, in slot order."""
+    return ClaimRun(job, MERGE_SLOT, round_, seed, job.merge_state(base, payloads))
+
+
+def payload_of(job: Job, final: State) -> Tensors:
+    """What a slot publishes of the state after `encode`: the payload's tensors, then the carry's."""
+    return tuple(a for a in final if a is not None)
+
+
+def checkpoint_of(job: Job, final: State) -> Checkpoint:
+    """The next checkpoint in the state after `merge`."""
+    quarter = 1 << job.params.genesis.shared_depth
+    return Checkpoint(
+        shared=tuple(a for a in final[:quarter] if a is not None),
+        outer=tuple(a for a in final[quarter:] if a is not None),
+    )
+
+
+def trace_root(roots: Sequence[StateRoot]) -> Digest:
+    """The Merkle root over leaf(S_1) .. leaf(S_T)."""
+    return merkle.tree([merkle.leaf(r) for r in roots])
+
+
+def subtree_root(layout: Sequence[TensorHeader | None], tensors: Sequence[np.ndarray]) -> Digest:
+    """The root over a state's entries, the tensors filling those that are not EMPTY; raises Mismatch."""
+    return Digest(layout_root(layout, _checked(layout, _filled(layout, tuple(tensors)))))
+
+
+def load(
+    job_id: JobId,
+    params: JobParams,
+    store: ContentStore,
+    threads: int = 1,
+    path: str = "auto",
+    *,
+    fits: Callable[[Schedule, JobParams], None] | None = None,
+) -> Job:
+    """Fetch a job's parts by CID, check every root against the chain, validate every Program.
+
+    Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
+    `fits` raises of the Programs, before dataset and checkpoint are fetched.
+    """
+    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
+    if set(spec.programs) != set(roots):
+        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+    programs = Schedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
+    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    if fits is not None:
+        fits(programs, params)
+    dataset = load_dataset(store, spec.dataset, root=params.role.dataset_root).rows
+    if dataset.shape != (params.role.dataset_rows, params.role.row_length):
+        raise Mismatch("the dataset has another shape than the job names", hint="do not run the job")
+    job = Job(job_id, params, spec, programs, dataset, Checkpoint((), ()), threads, path)
+    job = replace(job, genesis=fetch_checkpoint(job, store, spec.genesis, params.genesis.shared, params.genesis.outer))
+    _check_zeros(job)
+    return job
+
+
+def _check_zeros(job: Job) -> None:
+    quarter = 1 << job.params.genesis.shared_depth
+    carry = job.programs.step.inputs[2 * quarter : 3 * quarter]
+    for what, layout, named in (
+        ("carry", carry, job.params.role.zero_carry),
+        ("payload", job.payload_layout, job.params.role.zero_payload),
+    ):
+        # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.
+        if subtree_root(layout, [_zeros(h) for h in layout if h is not None]) != named:
+            raise Mismatch(
+                f"the job's zero {what} is not that of its Programs",
+                hint="do not run the job: honest claims about it would be convicted",
+            )
+
+
+def fetch_checkpoint(job: Job, store: ContentStore, cid: str, shared: bytes, outer: bytes) -> Checkpoint:
+    """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain, and the store's errors."""
+    layout, quarter = job.programs.merge.output_layout, 1 << job.params.genesis.shared_depth
+    try:
+        return check_checkpoint(job, load_checkpoint(store, cid, layout[:quarter], layout[quarter:]), shared, outer)
+    except Mismatch:
+        found = load_checkpoint(store, cid, layout[:quarter], layout[quarter:], fresh=True)
+        return check_checkpoint(job, found, shared, outer)
+
+
+def check_checkpoint(job: Job, checkpoint: Checkpoint, shared: bytes, outer: bytes) -> Checkpoint:
+    """The checkpoint itself, if it hashes to what the chain names; raises Mismatch."""
+    if job.checkpoint_roots(checkpoint) != (shared, outer):
+        raise Mismatch(
+            "a checkpoint does not hash to the roots on chain", hint="fetch it elsewhere, or recompute the merge"
+        )
+    return checkpoint
+
+
+def _padded(entries: State, width: int) -> Entries:
+    return [*entries, *[None] * (width - len(entries))]
+
+
+def _filled(layout: Sequence[TensorHeader | None], tensors: Tensors | None = None) -> Entries:
+    """A subtree's entries: the tensors, or zeros, where the layout has any."""
+    given = iter([_zeros(h) for h in layout if h is not None] if tensors is None else tensors)
+    return [None if h is None else next(given, None) for h in layout]
+
+
+def _zeros(header: TensorHeader) -> np.ndarray:
+    return np.zeros(header.shape, dtype=np.int32 if header.dtype == I32 else np.float32)
+
+
+def _checked(layout: Sequence[TensorHeader | None], state: State) -> State:
+    # INVARIANT: every tensor of a state has the length that the Program's state table names.
+    for k, (header, array) in enumerate(zip(layout, state, strict=True)):
+        if (header is None) != (array is None) or (
+            header is not None and array is not None and array.size != header.elements
+        ):
+            got = "nothing" if array is None else f"{array.size} elements"
+            due = "nothing" if header is None else f"{header.elements}"
+            raise Mismatch(f"state entry {k} holds {got} where {due} are due", hint="the tensors are of another job")
+    return state

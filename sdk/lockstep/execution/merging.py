@@ -1,0 +1,217 @@
+"""Merging a round: payloads fetched and checked, the merge Program run, the checkpoint that results stored.
+
+The aggregator merges with it, a slot owner that succeeds a convicted aggregator, and whoever cannot fetch a checkpoint
+and computes it again from the payloads: the same inputs, the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lockstep.execution.jobs import ClaimRun, Job, Tensors, checkpoint_of, fetch_checkpoint, merge_run
+from lockstep.protocol.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    LockstepError,
+    Mismatch,
+    PayloadInvalid,
+    Unreachable,
+    UsageError,
+)
+from lockstep.protocol.market.receipts import FINAL_REPORTS, Report
+from lockstep.protocol.merkle import LEAF_ELEMENTS
+from lockstep.protocol.types import Cid, Digest, Seed, StateRoot
+from lockstep.storage import payload as wire
+from lockstep.storage.payload import INT8_FORMAT, Checkpoint
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+COMPARED = 1 << 20
+"""Words that are compared at once: whole leaves."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merge as computed: what is claimed, and the checkpoint that it commits to."""
+
+    run: ClaimRun
+    root: StateRoot
+    """S_1 = node(out, out2)."""
+    out: Digest
+    """The shared tensors' root."""
+    out2: Digest
+    """The outer tensors' root."""
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A slot's payload as the chain names it."""
+
+    cid: Cid
+    out: Digest
+    out2: Digest
+    """The carry's root; without a carry that of nothing."""
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What the chain says of a merged (or failed) round: enough to compute its checkpoint again."""
+
+    number: int
+    seed: Seed
+    payloads: tuple[Payload | None, ...]
+    """In slot order, None = not accepted."""
+    checkpoint: Cid | None
+    """Where the merger stored the result; None for a failed round, whose base carries over."""
+    out: Digest
+    out2: Digest
+    """The roots of what it holds."""
+
+
+def store_payload(job: Job, store: ContentStore, payload: Tensors) -> Cid:
+    """Keep a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
+    carry = job.carry_of(payload)
+    return wire.store_payload(store, payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
+
+
+def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
+    """A slot's payload with its carry, decoded and checked against the claim's two outputs.
+
+    Raises BlobMissing, BlobCorrupt or Unreachable from the store, PayloadInvalid if it is not what the slot claimed.
+    """
+    for fresh in (False, True):
+        tensors = stored_payload(job, store, payload, fresh=fresh)
+        # INVARIANT: what is merged is what was claimed, bit for bit.
+        if job.payload_roots(tensors) == (payload.out, payload.out2):
+            return tensors
+    raise PayloadInvalid("a payload does not hash to its claim's roots", hint="leave the slot out of the merge")
+
+
+def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
+    """What lies under a payload's CID, decoded; raises as `fetch_payload`, but for what it holds.
+
+    `fresh`: as of `storage.payload.load_payload`.
+    """
+    with _named(payload.cid):
+        return wire.load_payload(store, payload.cid, job.payload_layout, job.carry_layout, fresh=fresh)
+
+
+def wrong_leaves(own: Tensors, stored: Tensors) -> Iterator[tuple[int, int]]:
+    """(tensor, leaf) of every leaf in which a stored payload differs from what a replay gave."""
+    for ordinal, (ours, theirs) in enumerate(zip(own, stored, strict=True)):
+        mine, other = (np.ascontiguousarray(t).reshape(-1).view(np.uint32) for t in (ours, theirs))
+        for first in range(0, mine.size, COMPARED):
+            differs = np.flatnonzero(mine[first : first + COMPARED] != other[first : first + COMPARED])
+            for leaf in np.unique((first + differs) // LEAF_ELEMENTS):
+                yield ordinal, int(leaf)
+
+
+def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
+    """What fetching a payload gives: (report, reason). `fetch` raises as `fetch_payload` does."""
+    try:
+        fetch()
+    except Unreachable as error:
+        return Report.UNREACHABLE, error.message
+    except (BlobMissing, BlobCorrupt) as error:
+        return Report.MISSING, error.message
+    except LockstepError as error:
+        # What the CID names is there and is not what was claimed; a CID's content never changes.
+        return Report.REFUSED, error.message
+    return Report.DECODED, ""
+
+
+def judge_payloads(
+    job: Job, store: ContentStore, payloads: Mapping[int, Payload], known: Mapping[int, Report]
+) -> Iterator[tuple[int, Report, str]]:
+    """(slot, report, reason) of every revealed payload of which `known` says nothing final."""
+    for slot, payload in payloads.items():
+        if known.get(slot) not in FINAL_REPORTS:
+            report, why = judge(partial(fetch_payload, job, store, payload))
+            yield slot, report, why
+
+
+def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | None]) -> list[Tensors | None]:
+    """A round's accepted payloads in slot order, None = not accepted; raises what `fetch_payload` raises."""
+    return [None if p is None else fetch_payload(job, store, p) for p in payloads]
+
+
+def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
+    """Run the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
+    return finish(merge_run(job, base, payloads, seed, round_))
+
+
+def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
+    """What these rounds' payloads give, one merge after the other from the genesis, whatever was merged on chain.
+
+    Raises what `fetch_payload` raises.
+    """
+    checkpoint = job.genesis
+    for r in records:
+        checkpoint = merge_round(job, checkpoint, fetch_payloads(job, store, r.payloads), r.seed, r.number).checkpoint
+    return checkpoint
+
+
+def finish(run: ClaimRun) -> Merged:
+    """Run a merge to its end."""
+    final = run.advance(1, run.start)
+    checkpoint = checkpoint_of(run.job, final)
+    out, out2 = run.job.checkpoint_roots(checkpoint)
+    run.job.turn_to(None)
+    return Merged(run, run.root(1, final), out, out2, checkpoint)
+
+
+def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:
+    """A checkpoint by CID; raises Mismatch if it does not hash to the roots on chain."""
+    with _named(cid):
+        return fetch_checkpoint(job, store, cid, shared, outer)
+
+
+def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
+    """The base of the round after the last record; `records` are all rounds before it, in order.
+
+    A checkpoint that cannot be fetched, or is not what the chain names, is computed again from the payloads. Raises
+    the store's error, or Mismatch, if that is impossible too.
+    """
+    if not records:
+        return job.genesis
+    last, before = records[-1], records[:-1]
+    if last.checkpoint is None:
+        return base_checkpoint(job, store, before)
+    try:
+        return load_checkpoint(job, store, last.checkpoint, last.out, last.out2)
+    except (BlobMissing, Unreachable, Mismatch, PayloadInvalid) as error:
+        return _recomputed(job, store, before, last, error)
+
+
+@contextmanager
+def _named(cid: Cid) -> Iterator[None]:
+    """Content that a claimant named; a name that is no CID is content that nobody holds."""
+    try:
+        yield
+    except UsageError as error:
+        raise BlobMissing(f"{cid!r} names no content", hint="its claimant wrote no CID there") from error
+
+
+def _recomputed(
+    job: Job, store: ContentStore, before: Sequence[RoundRecord], last: RoundRecord, why: LockstepError
+) -> Checkpoint:
+    try:
+        payloads = fetch_payloads(job, store, last.payloads)
+        merged = merge_round(job, base_checkpoint(job, store, before), payloads, last.seed, last.number)
+    except (BlobMissing, Unreachable):
+        raise why from None
+    # INVARIANT: nobody trains on a checkpoint that the chain does not name.
+    if (merged.out, merged.out2) != (last.out, last.out2):
+        raise Mismatch(
+            f"the merge of round {last.number} is not what its payloads give",
+            hint="it can be challenged: wait",
+        ) from why
+    return merged.checkpoint

@@ -1,0 +1,299 @@
+"""What a job asks of those who take part: memory, traffic, time and money, before anybody pays.
+
+    figures = figures_of(job, params, chain, threads=1, budget_seconds=20)
+    figures.to_dict()               # `lockstep train quote --json`; docs/training.md has the fields
+
+Everything but the time follows from the Programs and the terms. A step is tried where it fits this machine and its
+estimate fits the budget, else it is estimated at this machine's measured rates; `how` says which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.base.machine import Memory, memory, readable
+from lockstep.execution import footprint
+from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_witness
+from lockstep.execution.footprint import PROCESS_BYTES, ROLES, Need
+from lockstep.execution.jobs import Job, TrainingJob, slot_run
+from lockstep.execution.rates import Work, rates, work_of
+from lockstep.protocol.errors import Unfit
+from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
+from lockstep.protocol.market.job_rules import ChainTimes
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.programs.program import Kind
+from lockstep.storage.containers import program_length
+from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint, wire_length
+
+SECONDS = 20.0
+"""That trying a step may take."""
+RECEIPT_BYTES = 256
+"""Of a receipt as it is sent: who, mask, signature."""
+ROOT_BYTES = 32
+SHOWN = 3.0
+"""A step as a game shows it, over one that is trained: nothing is fused, and what a move asks for is run again."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one party."""
+
+    download: int
+    upload: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One step."""
+
+    seconds: float
+    shown_seconds: float
+    """As a game shows it: the trees over all its tensors."""
+    how: Literal["measured", "estimated"]
+    operations: int
+    tokens: int
+    """That it draws of the dataset."""
+    threads: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """If this machine could take a role."""
+
+    fits: bool
+    why: str = ""
+    """The figure that it lacks."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """In the token's smallest unit."""
+
+    escrow: int
+    deposit: int
+    slot_price: int
+    merge_price: int
+    witness_fees: int
+    """Of a round."""
+    slot_stake: int
+    merge_stake: int
+    witness_stake: int
+    bond: int
+    """Beside the gas of a game at the time."""
+    per_token: str
+    """Escrow for each token drawn, a decimal."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that a quote says beside what it binds."""
+
+    trained: int
+    """Parameters."""
+    frozen: int
+    memory: dict[str, Need]
+    """By role."""
+    machine: Memory
+    once: int
+    """Bytes that each party fetches at the start: Programs, dataset, first checkpoint."""
+    round: dict[str, Traffic]
+    """By role, in each round."""
+    step: Timing
+    round_seconds: float
+    """That a slot's steps take, its encoding and the check of one."""
+    train_seconds: int
+    """That the job allows for them."""
+    verdicts: dict[str, Verdict]
+    cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: amounts are decimal strings, bytes and seconds numbers."""
+        return {
+            "parameters": {"trained": self.trained, "frozen": self.frozen},
+            "memory": {role: {"total": need.total, **asdict(need)} for role, need in self.memory.items()},
+            "machine": {"memory": self.machine.total, "available": self.machine.available},
+            "traffic": {"once": self.once, "round": {role: asdict(t) for role, t in self.round.items()}},
+            "step": asdict(self.step),
+            "round": {"seconds": self.round_seconds, "train_seconds": self.train_seconds},
+            "fits": {role: asdict(verdict) for role, verdict in self.verdicts.items()},
+            "cost": {k: str(v) for k, v in asdict(self.cost).items()},
+        }
+
+    def lines(self) -> list[str]:
+        """As people read it."""
+        needs = ", ".join(f"{role} {readable(need.total)}" for role, need in self.memory.items())
+        moved = ", ".join(f"{r} {readable(t.download)} down, {readable(t.upload)} up" for r, t in self.round.items())
+        here = "; ".join(f"no {r} here: {v.why}" for r, v in self.verdicts.items() if not v.fits) or "every role fits"
+        frozen = f", {self.frozen:,} frozen" if self.frozen else ""
+        return [
+            f"parameters   {self.trained:,} trained{frozen}",
+            f"memory       {needs}",
+            f"traffic      once {readable(self.once)}; a round: {moved}",
+            f"step         {self.step.seconds:.3g} s {self.step.how} with {self.step.threads} thread(s)",
+            f"             {self.step.operations:.3g} operations, {self.step.tokens:,} tokens",
+            f"round        {self.round_seconds:.3g} s of {self.train_seconds} s",
+            f"here         {here}",
+            f"cost         {self.cost.escrow} wei escrow, {self.cost.deposit} deposit, {self.cost.per_token} a token",
+            f"stakes       slot {self.cost.slot_stake}, merge {self.cost.merge_stake}",
+            f"             witness {self.cost.witness_stake}, bond {self.cost.bond}",
+        ]
+
+
+def figures_of(
+    job: TrainingJob, params: JobParams, chain: ChainTimes, *, threads: int = 1, budget_seconds: float = SECONDS
+) -> Figures:
+    """The figures of a job, which needs no weights for it; `chain` is what the deployment promises."""
+    held = memory()
+    needs = {name: role(job.programs, params.role.slots) for name, role in ROLES.items()}
+    step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
+    pace = Pace(step.seconds, step.shown_seconds)
+    return Figures(
+        trained=sum(_elements(p["shape"]) for p in job.parameters if "root" not in p),
+        frozen=sum(_elements(p["shape"]) for p in job.parameters if "root" in p),
+        memory=needs,
+        machine=held,
+        once=_once(job),
+        round=_traffic(job, params),
+        step=step,
+        round_seconds=params.role.transitions * pace.step + pace.shown,
+        train_seconds=params.role.train_seconds,
+        verdicts=_verdicts(needs, held, params, pace, chain),
+        cost=_cost(params, step.tokens),
+    )
+
+
+# -- time
+
+
+def _timing(
+    job: TrainingJob, params: JobParams, need: Need, held: Memory, threads: int, budget_seconds: float
+) -> Timing:
+    program = job.programs.step
+    work, machine = work_of(program), rates(threads)
+    shown = Work(work.products, work.terms, footprint.WORD_BYTES * program.ops[-1].cumulative)
+    estimate = machine.seconds(work)
+    timing = Timing(
+        estimate, max(SHOWN * estimate, machine.seconds(shown)), "estimated", work.operations, _tokens(job), threads
+    )
+    room = held.available + PROCESS_BYTES - need.total
+    # The first run is not counted, and an estimate may be half of the truth.
+    if room < 0 or 4 * estimate > budget_seconds:
+        return timing
+    seconds = _tried(job, params, threads, budget_seconds)
+    ratio = seconds / estimate
+    return Timing(seconds, ratio * timing.shown_seconds, "measured", work.operations, timing.tokens, threads)
+
+
+def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:
+    """Seconds of the quickest of some first steps, hashed: from any weights, since what they are costs no time."""
+    layout, quarter, draws = (
+        job.programs.merge.output_layout,
+        1 << params.genesis.shared_depth,
+        np.random.default_rng(0),
+    )
+
+    def tensors(part: Sequence[TensorHeader | None], scale: float) -> tuple[NDArray[np.float32], ...]:
+        return tuple(np.float32(scale) * draws.standard_normal(h.shape, np.float32) for h in part if h is not None)
+
+    start = Checkpoint(tensors(layout[:quarter], 0.02), tensors(layout[quarter:], 0.0))
+    spec: Any = None
+    run = slot_run(Job(NO_JOB, params, spec, job.programs, job.dataset.rows, start, threads), start, NO_SEED, 0, 0)
+    step: Callable[[], object] = lambda: run.root(1, run.advance(1, run.start))  # noqa: E731 - timed below
+    ends = time.monotonic() + budget_seconds
+    step()
+    taken: list[float] = []
+    while not taken or (len(taken) < 3 and time.monotonic() + max(taken) < ends):
+        began = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _tokens(job: TrainingJob) -> int:
+    return sum(op.header.elements for op in job.programs.step.ops if op.kind == Kind.DRAW)
+
+
+# -- memory and windows
+
+
+def _verdicts(
+    needs: dict[str, Need], held: Memory, params: JobParams, pace: Pace, chain: ChainTimes
+) -> dict[str, Verdict]:
+    promised = ChainPace(promised=float(chain.inclusion))
+
+    def judged(role: str, *checks: Callable[[], None]) -> Verdict:
+        try:
+            held.require(needs[role].total, PROCESS_BYTES)
+            for check in checks:
+                check()
+        except Unfit as error:
+            return Verdict(False, error.message)
+        return Verdict(True)
+
+    return {
+        "worker": judged("worker", lambda: require_claimant(params, pace, promised)),
+        "verifier": judged(
+            "verifier", lambda: require_witness(params, pace, promised) if params.role.witnesses else None
+        ),
+        "aggregator": judged("aggregator"),
+    }
+
+
+# -- traffic
+
+
+def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
+    encode = job.programs.encode.output_layout
+    width = 1 << params.role.payload_depth
+    chosen = str(job.strategy.get("payload", F32_FORMAT))
+    whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
+    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.role.carry else ())
+    base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
+    return {
+        # A slot's owner fetches the others' payloads to say that they are there.
+        "worker": Traffic(base + (params.role.slots - 1) * payload, payload + trace + RECEIPT_BYTES),
+        "verifier": Traffic(
+            base + params.role.slots * (payload + trace), RECEIPT_BYTES if params.role.witnesses else 0
+        ),
+        "aggregator": Traffic(params.role.slots * payload, base),
+    }
+
+
+def _once(job: TrainingJob) -> int:
+    programs = (job.programs.step, job.programs.encode, job.programs.merge)
+    tokens = job.dataset.row_count * job.dataset.row_tokens * job.dataset.token_bytes
+    outputs = job.programs.merge.output_layout
+    return sum(program_length(p) for p in programs) + tokens + sum(4 * h.elements for h in outputs if h)
+
+
+# -- money
+
+
+def _cost(params: JobParams, tokens: int) -> Cost:
+    drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * tokens
+    return Cost(
+        escrow=params.escrow,
+        deposit=params.deposit,
+        slot_price=params.role.slot_price,
+        merge_price=params.merge.price,
+        witness_fees=params.role.witnesses * params.role.witness_fee,
+        slot_stake=params.role.slot_stake,
+        merge_stake=params.merge.stake,
+        witness_stake=params.prices.witness_stake,
+        bond=params.prices.bond,
+        per_token=f"{float(Fraction(params.escrow, drawn)):.6g}" if drawn else "",
+    )
+
+
+def _elements(shape: list[int]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count

@@ -1,0 +1,114 @@
+"""How long a step takes on this machine: measured where it can be tried, else estimated from what it computes.
+
+A step is products, which run at the rate of this machine's multiply-adds, and maps and sums, which run at that of its
+memory; a state is hashed after it. Each rate is measured once by a small Program of its own kind, on as many threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from lockstep.numerics import _native, executor
+from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.executor import Array, Context
+from lockstep.protocol.merkle import tensor_root
+from lockstep.protocol.programs.program import F32, Program
+
+SAMPLES = 5
+SIDE = 768
+"""Of the square matrices of the product that is timed."""
+TERMS = 1 << 22
+"""Elements of each map that is timed: more than the caches hold."""
+_CONTEXT = Context(bytes(32), 0, 0, 1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one run of a Program computes."""
+
+    products: float
+    """Multiply-adds."""
+    terms: float
+    """Of the other ops: an element's instructions and its writing, what a sum reads."""
+    hashed: int
+    """Bytes of the state after it."""
+
+    @property
+    def operations(self) -> int:
+        """Two for a multiply-add, one for any other term."""
+        return int(2 * self.products + self.terms)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of one process on this machine, a second."""
+
+    products: float
+    """Multiply-adds."""
+    terms: float
+    hashed: float
+    """Bytes."""
+
+    def seconds(self, work: Work) -> float:
+        """What a run takes at these rates, the hash of its state included."""
+        return work.products / self.products + work.terms / self.terms + work.hashed / self.hashed
+
+
+def work_of(program: Program) -> Work:
+    """What a run of the Program computes; nothing is run."""
+    constants = tuple(c.header.elements for c in program.consts)
+    products, terms = _native.work_of_run(program.header, program.descriptors, constants)
+    hashed = sum(
+        4 * h.elements for h, a in zip(program.output_layout, program.outputs, strict=True) if h and a.kind == 1
+    )
+    return Work(products, terms, hashed)
+
+
+@lru_cache
+def rates(threads: int, path: str = "auto") -> Rates:
+    """This machine's, measured: a fraction of a second."""
+    words = np.full(TERMS, 0.5, np.float32)
+    side = np.full(SIDE * SIDE, 0.5, np.float32)
+    products = SIDE**3 / _quickest(_run(_product(), [side, side], threads, path))
+    update = _update()
+    terms = work_of(update).terms / _quickest(_run(update, [words] * 4, threads, path))
+    hashed = words.nbytes / _quickest(lambda: tensor_root(F32, words.shape, words.data))
+    return Rates(products, terms, hashed)
+
+
+def _product() -> Program:
+    p = ProgramBuilder([(F32, SIDE * SIDE)] * 2)
+    a, b = (p.input(k).reshape(SIDE, SIDE) for k in range(2))
+    c = p.dot(a.unsqueeze(1).expand(SIDE, SIDE, SIDE), b.unsqueeze(0).expand(SIDE, SIDE, SIDE))
+    return p.finish([p.map((SIDE * SIDE,), [c.reshape(SIDE * SIDE)], lambda e, x: e.fadd(x, x))])
+
+
+def _update() -> Program:
+    """A map like an optimizer's: what large ones of a model are."""
+    p = ProgramBuilder([(F32, TERMS)] * 4)
+
+    def moved(e: Expression, x: int, g: int, m: int, v: int) -> int:
+        rate = e.f32(0.5)
+        return e.fsub(x, e.fdiv(e.ffma(g, rate, m), e.fsqrt(e.fadd(e.ffma(g, g, v), rate))))
+
+    return p.finish([p.map((TERMS,), [p.input(k) for k in range(4)], moved)])
+
+
+def _run(program: Program, state: list[Array | None], threads: int, path: str) -> Callable[[], object]:
+    executable = executor.compile(program, threads=threads, path=path)
+    return lambda: executable.run(state, _CONTEXT)
+
+
+def _quickest(work: Callable[[], object]) -> float:
+    work()
+    taken = []
+    for _ in range(SAMPLES):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return min(taken)

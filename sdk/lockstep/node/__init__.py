@@ -1,0 +1,1 @@
+"""What every role stands on: its party to the chain, its identity, the ledger, replays, games, demands."""

@@ -1,0 +1,157 @@
+"""Demands for data: who lacks it asks, who holds it answers, who asked takes the bond back when nobody did.
+
+Workers answer for their own payloads, everybody for rows: what is posted earns 60 % of the asker's bond. A row is
+posted in parts, one a block: whoever copies a part out of the mempool would have to have committed to it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+
+from lockstep.chain.contracts import Call, Contracts
+from lockstep.execution.jobs import Job
+from lockstep.execution.merging import fetch_payload
+from lockstep.node.ledger import DemandRecord, Ledger
+from lockstep.protocol.errors import BlobMissing, Mismatch, RowMissing, Unreachable
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import JobParams, Round
+from lockstep.protocol.market import availability
+from lockstep.protocol.market.job_rules import PART
+from lockstep.protocol.market.prices import PROVER_PERCENT
+from lockstep.protocol.market.receipts import Report, accepts
+from lockstep.protocol.market.types import Status
+from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+log = structlog.get_logger(__name__)
+
+
+class Asks:
+    """What one account demands of a market's data, and when: it once for one thing, where that pays or protects."""
+
+    def __init__(self, contracts: Contracts, me: Address) -> None:
+        self._demands = contracts.demands
+        self._me = me
+        self._since: dict[JobId, Seconds] = {}
+        """When a row of a job was first seen to be missing."""
+
+    def row(self, job: JobId, params: JobParams, missing: RowMissing, now: Seconds) -> tuple[str, Call] | None:
+        """(key, transaction) of a demand for a row that the store does not hold; None while there is none to make.
+
+        It waits for answerSeconds first, since stores may be slow to tell each other; it pays if 30 % of the deposit
+        are more than the bond; one a job, and never for a row that somebody has demanded before.
+        """
+        since = self._since.setdefault(job, now)
+        if now < since + params.windows.answer_seconds:
+            return None
+        if params.deposit * PROVER_PERCENT // 100 <= self._demands.row_bond_of(job, missing.row):
+            return None
+        # INVARIANT: a row is demanded once: what was posted is public, and what was not has voided the job.
+        if self._demands.demand(availability.row_demand_id(job, missing.row)) is not None:
+            return None
+        return f"demand/row/{job.hex()}", self._demands.demand_row(job, missing.row)
+
+    def payload(
+        self, job: JobId, r: int, slot: int, claim: ClaimId, lacking: Sequence[tuple[int, int]] = ()
+    ) -> tuple[str, Call]:
+        """The same for a payload, while its round is Attesting; the key makes it one an account.
+
+        It names the leaves that the account knows to be wrong, else some that no other account names. Whoever asked
+        before changes nothing: an accomplice that is answered would shield what is hidden.
+        """
+        wanted = availability.pack_wanted(lacking, claim + self._me.encode())
+        return f"demand/{claim.hex()}", self._demands.unavailable(job, r, slot, wanted)
+
+
+def to_demand(reports: Mapping[int, Report], stored: Round) -> int | None:
+    """The first slot whose payload is not there, though the receipts so far would let it into the merge.
+
+    Nobody who lacks it can go on from that merge: the demand protects. What the others refuse needs none.
+    """
+    lacking = sorted(slot for slot, report in reports.items() if report in (Report.MISSING, Report.REFUSED))
+    let_in = (s for s in lacking if accepts(stored.named, stored.spoke, stored.receipts, s))
+    return next(let_in, None)
+
+
+class Answers:
+    """What one account does about the demands on a market."""
+
+    def __init__(self, contracts: Contracts, store: ContentStore, me: Address, *, for_all: bool = False) -> None:
+        """`for_all`: answer for the payloads of others too."""
+        self._demands = contracts.demands
+        self._store = store
+        self._me = me
+        self._for_all = for_all
+        self._parts: dict[Digest, list[tuple[int, Call]]] = {}
+        """Of the rows that are being posted: where each part ends, and its transaction."""
+
+    def due(self, ledger: Ledger, job_of: Callable[[JobId], Job | None], now: Seconds) -> Iterator[tuple[str, Call]]:
+        """(key, transaction) of every answer that can be given, and of every own demand that nobody answered."""
+        for demand in list(ledger.demands.values()):
+            if now > demand.deadline:
+                if demand.asker == self._me:
+                    yield f"settle/{demand.id.hex()}", self._ended(demand)
+                continue
+            job = job_of(demand.job)
+            found = None if job is None else self._answer(ledger, demand, job)
+            if found is not None:
+                yield found
+
+    def _ended(self, demand: DemandRecord) -> Call:
+        if demand.claim is None:
+            return self._demands.void_for_row(demand.job, demand.row)
+        return self._demands.settle(demand.id)
+
+    def _answer(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
+        try:
+            return self.row(demand, job) if demand.claim is None else self._payload(ledger, demand, job)
+        except (BlobMissing, Mismatch, Unreachable) as error:
+            log.warning("a demand cannot be answered", demand=demand.id.hex(), why=error.message)
+            return None
+
+    def row(self, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
+        """(key, transaction) of what is due for a demanded row: the commitment to its parts, then each part once the
+        one before it is mined; None if nobody waits for it any more."""
+        stored = self._demands.demand(demand.id)
+        if stored is None or stored.status != Status.OPEN:
+            self._parts.pop(demand.id, None)
+            return None
+        if demand.id not in self._parts:
+            self._parts[demand.id] = self._parts_of(demand, job)
+        # INVARIANT: parts are the same after every restart: what was committed to is what is sent.
+        left = [(end, call) for end, call in self._parts[demand.id] if end > stored.next]
+        commit = self._demands.committed(self._me, [call for _, call in left])
+        if commit is not None:
+            return f"commit/{demand.id.hex()}/{keccak(commit.data).hex()}", commit
+        end, call = left[0]
+        return f"answer/{demand.id.hex()}/{end}", call
+
+    def _parts_of(self, demand: DemandRecord, job: Job) -> list[tuple[int, Call]]:
+        tree, rows = availability.row_answer(job.params, job.dataset.reshape(-1).data, demand.row)
+        return [
+            (begin + len(part), self._demands.answer_row(demand.job, demand.row, tree, begin, part))
+            for begin in range(0, len(rows), PART)
+            if (part := rows[begin : begin + PART])
+        ]
+
+    def _payload(self, ledger: Ledger, demand: DemandRecord, job: Job) -> tuple[str, Call] | None:
+        found = None if demand.claim is None else ledger.find(demand.claim)
+        stored, seed = self._demands.demand(demand.id), self._demands.seed_of(demand.id)
+        if found is None or stored is None or seed is None or (found[2].worker != self._me and not self._for_all):
+            return None
+        record, program = found[2], job.programs.encode
+        tensors = iter(fetch_payload(job, self._store, record.payload))
+        held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
+        shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__)
+        return f"answer/{demand.id.hex()}", self._demands.answer(demand.id, record.body, Parts.of(program).code, shown)
+
+
+def _words(tensor: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data

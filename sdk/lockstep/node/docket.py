@@ -1,0 +1,279 @@
+"""One party's games, played earliest deadline first.
+
+    a new block -> read every game -> moves whose material is in memory are sent at once, without waiting for a block
+                                   -> the rest is prepared beside, the earliest deadline first, a slice at a time
+
+No move waits for another game's block, and none for a replay that is not its own: the order is decided anew after
+every move and every slice. The chain says everything again, so a process that was killed loses slices alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.node.player import AtHand, Due, HeldClaim, NotAtHand, Seat, Side, Table
+from lockstep.protocol.dispute.game import Game
+from lockstep.protocol.dispute.moves import DEFENDERS, Phase
+from lockstep.protocol.errors import ChainError, LockstepError, TryLater, Unreachable
+from lockstep.protocol.types import ClaimId, GameId, Seconds
+
+if TYPE_CHECKING:
+    from lockstep.chain.outbox import Outbox
+
+SLICE_SECONDS = 1.0
+"""Of this machine's time: how long a replay goes on before the order is looked at again."""
+STUCK_SECONDS = 20.0
+"""Of this machine's time: after that a transaction is waited for beside, where its fee is raised."""
+STUCK_WAIT_SECONDS = 40.0
+REST_SECONDS = (1.0, 10.0)
+"""How long a game rests whose move failed: at first, and at most, doubled each time."""
+
+log = structlog.get_logger(__name__)
+
+HeldOf = Callable[[ClaimId], HeldClaim | None]
+"""A claim as this party computed it; None if it is not there."""
+Made = Callable[[GameId, Due, float], None]
+"""Told of every move that is mined: the game, the move, how many seconds of this machine it took to make."""
+
+
+@dataclass
+class _Entry:
+    """One game on the docket."""
+
+    id: GameId
+    claim: ClaimId
+    game: Game | None = None
+    """As last read."""
+    sent: Due | None = None
+    """The move that is under way."""
+    sent_at: float = 0.0
+    took: float = 0.0
+    stuck: Future[object] | None = None
+    hard: bool = False
+    """Its move has to be prepared."""
+    quiet: int = -1
+    """The block at which nothing was due."""
+    again_at: float = 0.0
+    rest: float = REST_SECONDS[0]
+    logged: set[str] = field(default_factory=set)
+
+    @property
+    def deadline(self) -> Seconds:
+        """The mover's."""
+        return Seconds(0) if self.game is None else self.game.deadline
+
+
+class Docket:
+    """Every open game in which a party plays one side."""
+
+    def __init__(self, table: Table, outbox: Outbox, side: Side, made: Made, wake: Callable[[], None]) -> None:
+        """`wake` is called whenever something was prepared."""
+        self._table = table
+        self._outbox = outbox
+        self._side = side
+        self._made = made
+        self._wake = wake
+        self._entries: dict[GameId, _Entry] = {}
+        self._block = -1
+        self._now = Seconds(0)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._players = ThreadPoolExecutor(1, "play")
+        self._preparers = ThreadPoolExecutor(1, "prepare")
+        self._waiters = ThreadPoolExecutor(4, "mined")
+        self._turn: Future[None] | None = None
+        self._preparing: Future[None] | None = None
+
+    def play(self, games: Mapping[GameId, ClaimId], block: int, now: Seconds, at_hand: HeldOf, held_of: HeldOf) -> None:
+        """Make every move that is due in these open games, as soon as it can be made; returns at once.
+
+        `at_hand`: the claim if it is in memory. Raises what a turn raised that no game is the reason of.
+        """
+        if self._turn is not None:
+            if not self._turn.done():
+                return
+            turn, self._turn = self._turn, None
+            turn.result()
+        with self._lock:
+            for gone in set(self._entries) - set(games):
+                del self._entries[gone]
+            for game, claim in games.items():
+                self._entries.setdefault(game, _Entry(game, claim))
+        if games:
+            self._turn = self._players.submit(self._pass, block, now, at_hand)
+            if self._preparing is None or self._preparing.done():
+                self._preparing = self._preparers.submit(self._prepare, at_hand, held_of)
+
+    def needs(self) -> dict[ClaimId, frozenset[int]]:
+        """The transitions that open games are about, by claim, the claim with the earliest deadline first."""
+        found: dict[ClaimId, set[int]] = {}
+        for entry in self._by_deadline():
+            wanted = found.setdefault(entry.claim, set())
+            if entry.game is not None and entry.game.t:
+                wanted.add(entry.game.t)
+        return {claim: frozenset(ts) for claim, ts in found.items()}
+
+    @property
+    def idle(self) -> bool:
+        """Tells if no move is under way."""
+        return all(entry.sent is None for entry in self._entries.values())
+
+    def close(self) -> None:
+        """Finish the slice in work; what was sent stays sent."""
+        self._closing.set()
+        for pool in (self._players, self._preparers, self._waiters):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    # -- what can be done at once
+
+    def _pass(self, block: int, now: Seconds, at_hand: HeldOf) -> None:
+        fresh, self._block, self._now = block != self._block, block, now
+        for entry in self._by_deadline():
+            if self._closing.is_set():
+                return
+            if fresh or entry.game is None:
+                self._guarded(entry, partial(self._read, entry))
+        for entry in self._by_deadline():
+            if self._closing.is_set():
+                return
+            waits = entry.sent is not None or entry.hard or entry.quiet == block
+            if entry.game is not None and not waits and entry.again_at <= time.monotonic():
+                self._guarded(entry, partial(self._turn_at, entry, at_hand))
+
+    def _read(self, entry: _Entry) -> None:
+        entry.game = self._table.game(entry.id)
+        if entry.sent is not None:
+            self._settle(entry, entry.sent)
+
+    def _settle(self, entry: _Entry, sent: Due) -> None:
+        """What became of the move that was sent."""
+        receipt = self._outbox.receipt(sent.key)
+        if receipt is None:
+            stuck = time.monotonic() - entry.sent_at > STUCK_SECONDS
+            if stuck and (entry.stuck is None or entry.stuck.done()):
+                entry.stuck = self._waiters.submit(self._wait, sent.key)
+            return
+        entry.sent = None
+        # The game was read before the receipt: a block may lie between them.
+        if _stands(entry.game, sent.state):
+            entry.game = self._table.game(entry.id)
+        # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
+        if receipt.succeeded and not _stands(entry.game, sent.state):
+            entry.rest, entry.again_at = REST_SECONDS[0], 0.0
+            self._made(entry.id, sent, entry.took)
+            return
+        self._outbox.forget(sent.key)
+        if _stands(entry.game, sent.state):
+            raise ChainError(f"{sent.move.call} did nothing", hint="it is tried again", code="chain.reverted")
+
+    def _wait(self, key: str) -> object:
+        try:
+            return self._outbox.wait(key, STUCK_WAIT_SECONDS)
+        except LockstepError:
+            # What came of it the next look says.
+            return None
+
+    def _turn_at(self, entry: _Entry, at_hand: HeldOf) -> None:
+        """Send the move that is due, if what it takes is in memory; else have it prepared."""
+        game = entry.game
+        assert game is not None, "it was read"
+        if game.phase == Phase.CLOSED:
+            return
+        mine = (game.phase in DEFENDERS) == (self._side is Side.DEFENDER)
+        if mine and self._now > game.deadline and not self._decided(game):
+            self._note(entry, "late", "a game's clock has run out")
+            return
+        began = time.monotonic()
+        try:
+            due = self._seat(entry, AtHand(at_hand(entry.claim))).due(self._now, game)
+        except NotAtHand:
+            entry.hard = True
+            return
+        self._send(entry, due, time.monotonic() - began)
+
+    def _decided(self, game: Game) -> bool:
+        return self._side is Side.CHALLENGER and self._table.decided_elsewhere(game)
+
+    def _seat(self, entry: _Entry, held: HeldClaim | AtHand) -> Seat:
+        return Seat(entry.id, self._side, held, self._table, self._outbox.submit)
+
+    def _send(self, entry: _Entry, due: Due | None, took: float) -> None:
+        entry.hard = False
+        if due is None:
+            entry.quiet = self._block
+            return
+        self._outbox.submit(due.call, due.key)
+        entry.sent, entry.sent_at, entry.took = due, time.monotonic(), took
+
+    # -- what takes time
+
+    def _prepare(self, at_hand: HeldOf, held_of: HeldOf) -> None:
+        """Prepare moves until none is left, the one with the earliest deadline first."""
+        while not self._closing.is_set():
+            now = time.monotonic()
+            waiting = [e for e in self._by_deadline() if e.hard and e.sent is None and e.again_at <= now]
+            if not waiting:
+                return
+            entry = waiting[0]
+            if self._guarded(entry, partial(self._slice, entry, at_hand, held_of)):
+                self._wake()
+
+    def _slice(self, entry: _Entry, at_hand: HeldOf, held_of: HeldOf) -> None:
+        """Come nearer to one move, and send it when it is there."""
+        game, began = entry.game, time.monotonic()
+        assert game is not None, "only what was read is hard"
+        held = at_hand(entry.claim) or held_of(entry.claim)
+        if held is None:
+            raise LockstepError("no material for a challenged claim", hint="its stake is lost unless it comes back")
+        needs = self.needs()
+        held.wanted = needs.get(entry.claim, frozenset())
+        if game.t and not held.has(game.t) and held.approach(game.t, SLICE_SECONDS) is None:
+            entry.took += time.monotonic() - began
+            return
+        due = self._seat(entry, held).due(self._now, game)
+        self._send(entry, due, entry.took + time.monotonic() - began)
+
+    # -- inside
+
+    def _by_deadline(self) -> list[_Entry]:
+        with self._lock:
+            return sorted(self._entries.values(), key=lambda e: (e.deadline, e.id))
+
+    def _guarded(self, entry: _Entry, work: Callable[[], None]) -> bool:
+        """Do something about one game; what goes wrong there rests, and holds up no other. Tells if it went well."""
+        try:
+            work()
+            return True
+        except (Unreachable, TryLater) as error:
+            self._note(entry, error.code, error.message)
+            entry.again_at = time.monotonic() + REST_SECONDS[0]
+            return False
+        except LockstepError as error:
+            self._note(entry, error.code, error.message)
+        except Exception as error:
+            # A defect in one game's material must not end those that defend others.
+            if (name := type(error).__name__) not in entry.logged:
+                entry.logged.add(name)
+                log.exception("a game's move failed", game=entry.id.hex(), claim=entry.claim.hex())
+        entry.again_at = time.monotonic() + entry.rest
+        entry.rest = min(2 * entry.rest, REST_SECONDS[1])
+        return False
+
+    def _note(self, entry: _Entry, code: str, message: str) -> None:
+        """Log once what keeps a game's move."""
+        if code not in entry.logged:
+            entry.logged.add(code)
+            log.warning("move failed", game=entry.id.hex(), claim=entry.claim.hex(), code=code, message=message)
+
+
+def _stands(game: Game | None, sent: Game) -> bool:
+    """Tells if a game stands where it stood when a move was sent."""
+    return game is not None and (game.phase, game.node, game.deadline) == (sent.phase, sent.node, sent.deadline)

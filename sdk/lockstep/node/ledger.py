@@ -1,0 +1,542 @@
+"""What the chain's events say of jobs: rounds, claims, games, and where their data lies.
+
+A fold over the events, rebuilt from the first block at every start: nothing of it is kept on disk. Phases and books
+come from the contracts' views; what is here only events tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.execution.merging import Payload, RoundRecord
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute.moves import Verdict
+from lockstep.protocol.jobs import Body, ClaimStatus, Phase
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus
+from lockstep.protocol.types import (
+    MERGE_SLOT,
+    Address,
+    AuditId,
+    Cid,
+    ClaimId,
+    Digest,
+    GameId,
+    JobId,
+    Seconds,
+    Seed,
+    StateRoot,
+    Step,
+    TraceRoot,
+)
+
+if TYPE_CHECKING:
+    from lockstep.chain.events import Event, EventReader
+
+log = structlog.get_logger(__name__)
+
+UNSEALED = Seed(bytes(32))
+
+
+@dataclass(frozen=True)
+class ClaimRecord:
+    """A claim as it was made public, and where its data lies."""
+
+    id: ClaimId
+    job: JobId
+    round: int
+    attempt: int
+    slot: int
+    """MERGE_SLOT for a merge."""
+    worker: Address
+    trace_root: TraceRoot
+    out: Digest
+    out2: Digest
+    trace_cid: Cid | None
+    """Of S_1 ‖ .. ‖ S_T; empty as long as witnesses look; None for a merge, whose outputs say it."""
+    payload_cid: Cid
+    """Of a merge: the checkpoint's. Empty if the claimant wrote no CID there: content that nobody can fetch."""
+    claimed_at: Seconds
+    """When its challenge window began."""
+    convicted: bool = False
+
+    @property
+    def body(self) -> Body:
+        """What it says."""
+        return Body(self.trace_root, StateRoot(self.out), StateRoot(self.out2))
+
+    @property
+    def payload(self) -> Payload:
+        """Of a slot: what it publishes."""
+        return Payload(self.payload_cid, self.out, self.out2)
+
+    @property
+    def is_merge(self) -> bool:
+        """Whether it claims a merge and not a slot."""
+        return self.slot == MERGE_SLOT
+
+
+@dataclass
+class RoundLedger:
+    """One round of one attempt."""
+
+    number: int
+    attempt: int
+    base: Digest
+    """Root of the shared tensors that it starts from."""
+    outer: Digest
+    seed: Seed = UNSEALED
+    holders: dict[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
+    """By slot."""
+    claims: dict[int, ClaimRecord] = field(default_factory=dict)
+    """Revealed ones, by slot."""
+    mask: int = 0
+    merge_in: StateRoot | None = None
+    """S_0 of the merge, once frozen."""
+    merges: list[ClaimRecord] = field(default_factory=list)
+    """In order, convicted ones among them: the last one stands if it is none of these."""
+    phase: Phase = Phase.JOINING
+    """JOINING until something final is known: FINAL, FAILED, VOID."""
+
+    @property
+    def merge(self) -> ClaimRecord | None:
+        """The merge that stands."""
+        standing = [m for m in self.merges if not m.convicted]
+        return standing[-1] if standing and self.phase != Phase.FAILED else None
+
+    @property
+    def payloads(self) -> dict[int, Payload]:
+        """By slot, of revealed claims."""
+        return {slot: c.payload for slot, c in self.claims.items()}
+
+    @property
+    def bodies(self) -> list[Body]:
+        """What `freeze` takes: of the revealed slots that nobody has convicted, in order."""
+        return [self.claims[slot].body for slot in sorted(self.claims) if not self.claims[slot].convicted]
+
+    def accepted(self, slots: int) -> tuple[Payload | None, ...]:
+        """What the merge takes, in slot order; None for a slot that was not accepted."""
+        payloads = self.payloads
+        return tuple(payloads.get(s) if self.mask >> s & 1 else None for s in range(slots))
+
+    @property
+    def merged_and_convicted(self) -> frozenset[int]:
+        """Slots that the merge takes though they were convicted afterwards."""
+        return frozenset(s for s, c in self.claims.items() if c.convicted and self.mask >> s & 1)
+
+    def record_of_honest(self, slots: int) -> RoundRecord:
+        """As it would have been merged, had nobody lied: no convicted slot among its payloads, and no checkpoint."""
+        left_out = self.merged_and_convicted
+        payloads = tuple(None if s in left_out else p for s, p in enumerate(self.accepted(slots)))
+        return RoundRecord(self.number, self.seed, payloads, None, Digest(bytes(32)), Digest(bytes(32)))
+
+    def record(self, slots: int, merge: ClaimRecord | None = None) -> RoundRecord:
+        """As the rounds after it start from it: by the merge that stands, or by `merge`."""
+        m = merge or self.merge
+        if m is None:
+            return RoundRecord(self.number, self.seed, self.accepted(slots), None, Digest(bytes(32)), Digest(bytes(32)))
+        return RoundRecord(self.number, self.seed, self.accepted(slots), m.payload_cid, m.out, m.out2)
+
+
+@dataclass
+class AuditLedger:
+    """One round's audit by drawn witnesses: as the contract stores it."""
+
+    id: AuditId
+    state: Audit
+    duties: list[Duty] = field(default_factory=list)
+    """In the order of their numbers."""
+
+
+@dataclass
+class JobLedger:
+    """One job."""
+
+    id: JobId
+    requester: Address
+    block: int
+    rounds: dict[int, RoundLedger] = field(default_factory=dict)
+    past: list[RoundLedger] = field(default_factory=list)
+    """Rounds that were started again after a conviction."""
+    audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
+    attempt: int = 0
+    done: bool = False
+
+    def records(self, before: int, slots: int) -> list[RoundRecord]:
+        """Every round before `before`, in order."""
+        return [self.rounds[r].record(slots) for r in range(before)]
+
+    def records_behind(self, r: RoundLedger, slots: int) -> list[RoundRecord]:
+        """The rounds before `r` as they were when it started, up to the merge that its base came from."""
+        return self.records_to(r.base, r.outer, r.number, slots)
+
+    def records_to(self, base: bytes, outer: bytes, before: int, slots: int) -> list[RoundRecord]:
+        """Every round up to the merge of these outputs, in order; every round before `before` if none made them."""
+        records = self.records(before, slots)
+        found = self.merge_of(base, outer, before)
+        if found is None:
+            return records
+        merged, merge = found
+        return [*records[: merged.number], merged.record(slots, merge)]
+
+    def merge_behind(self, r: RoundLedger) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The merge that a round's base came from, convicted or not, with its round; None for the genesis."""
+        return self.merge_of(r.base, r.outer, r.number)
+
+    def merge_of(self, base: bytes, outer: bytes, before: int) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The latest merge of these outputs in a round before `before`, convicted or not, with its round."""
+        for number in reversed(range(before)):
+            for earlier in self.all_rounds():
+                for merge in earlier.merges:
+                    if earlier.number == number and (merge.out, merge.out2) == (base, outer):
+                        return earlier, merge
+        return None
+
+    def carry_behind(self, r: RoundLedger, slot: int) -> tuple[RoundLedger, ClaimRecord] | None:
+        """The claim whose carry a slot of `r` starts from, with its round; None if it starts from zeros."""
+        earlier = [x for x in self.all_rounds() if x.number == r.number - 1 and x.attempt <= r.attempt]
+        if not earlier:
+            return None
+        before = max(earlier, key=lambda x: x.attempt)
+        claim, (owner, _) = before.claims.get(slot), r.holders[slot]
+        # INVARIANT: a slot starts from its owner's accepted carry of the merged round before, or from zero.
+        merged = before.phase != Phase.FAILED and before.mask >> slot & 1
+        return (before, claim) if merged and claim is not None and claim.worker == owner else None
+
+    def all_rounds(self) -> Iterator[RoundLedger]:
+        """Of every attempt, as they are now: a bench may read while the loop goes on writing."""
+        yield from [*self.past, *self.rounds.values()]
+
+
+@dataclass(frozen=True)
+class GameRecord:
+    """A game as it was opened, and how it ended."""
+
+    id: GameId
+    claim: ClaimId
+    challenger: Address
+    defender: Address
+    nonce: int
+    t: int
+    """0: it began at the trace root."""
+    verdict: Verdict = Verdict.NONE
+    """NONE while it runs."""
+
+
+@dataclass(frozen=True)
+class Pay:
+    """What a claim earned."""
+
+    job: JobId
+    round: int
+    slot: int
+    account: Address
+    amount: int
+    time: Seconds
+
+
+@dataclass(frozen=True)
+class DemandRecord:
+    """An open demand for data."""
+
+    id: Digest
+    job: JobId
+    claim: ClaimId | None
+    """Whose payload is demanded; None: a row is."""
+    row: int
+    asker: Address
+    deadline: Seconds
+
+
+@dataclass
+class Ledger:
+    """Everything that events tell; `apply` each in order."""
+
+    jobs: dict[JobId, JobLedger] = field(default_factory=dict)
+    nodes: dict[Address, bytes] = field(default_factory=dict)
+    """Registered ed25519 keys, in the order of registration."""
+    registrations: dict[Address, int] = field(default_factory=dict)
+    """How often each account has registered."""
+    games: dict[GameId, GameRecord] = field(default_factory=dict)
+    """Those that run."""
+    ended: dict[GameId, GameRecord] = field(default_factory=dict)
+    """Those that somebody has won, or nobody."""
+    audits: dict[AuditId, AuditLedger] = field(default_factory=dict)
+    heads: dict[tuple[JobId, Address], Digest] = field(default_factory=dict)
+    """The hash chain's top that a witness enrolled with last."""
+    pays: list[Pay] = field(default_factory=list)
+    slashed: dict[bytes, int] = field(default_factory=dict)
+    """By ClaimId or GameId: what was taken."""
+    demands: dict[Digest, DemandRecord] = field(default_factory=dict)
+    """Those that nobody has answered or settled."""
+    locks: dict[bytes, Address] = field(default_factory=dict)
+    """Whose stake is locked, by the lock's key: a ClaimId, a GameId, a demand's id, a witness's key."""
+    places: dict[ClaimId, tuple[JobId, int]] = field(default_factory=dict)
+    """Job and round of every claim that anybody has staked on."""
+
+    def apply(self, event: Event) -> None:
+        """Take one event; those that say nothing here change nothing."""
+        act = getattr(self, f"_{event.contract}_{event.name}", None)
+        if act is not None:
+            act(event)
+
+    def all_games(self) -> list[GameRecord]:
+        """Every game ever opened."""
+        return [*self.ended.values(), *self.games.values()]
+
+    def games_against(self, account: Address) -> list[GameRecord]:
+        """Open games about an account's claims."""
+        return [g for g in self.games.values() if g.defender == account]
+
+    def staked(self, account: Address) -> list[ClaimId]:
+        """An account's claims whose stake is locked, in the order of their making."""
+        return [ClaimId(key) for key, owner in self.locks.items() if owner == account and key in self.places]
+
+    def at_stake(self, account: Address) -> frozenset[JobId]:
+        """Jobs in which an account can still lose a claim's stake, or cannot have it back yet."""
+        claims = [*self.staked(account), *(g.claim for g in self.games_against(account))]
+        return frozenset(self.places[claim][0] for claim in claims if claim in self.places)
+
+    def place(self, me: Address, others: frozenset[Address]) -> int:
+        """The turn of `me` among the registered nodes that are not `others`: which slot it tries first."""
+        order = [a for a in self.nodes if a not in others]
+        return order.index(me) if me in order else len(order)
+
+    def find(self, claim: ClaimId) -> tuple[JobLedger, RoundLedger, ClaimRecord] | None:
+        """A claim that was made public, of any attempt, with its round and job."""
+        for job in self.jobs.values():
+            for r in job.all_rounds():
+                for record in (*r.claims.values(), *r.merges):
+                    if record.id == claim:
+                        return job, r, record
+        return None
+
+    # -- vault
+
+    def _StakeVault_NodeRegistered(self, e: Event) -> None:
+        self.nodes.pop(e.account, None)
+        self.nodes[e.account] = e.args["key"]
+        self.registrations[e.account] = self.registrations.get(e.account, 0) + 1
+
+    def _StakeVault_Slashed(self, e: Event) -> None:
+        self.slashed[e.args["key"]] = e.amount
+        self.locks.pop(e.args["key"], None)
+
+    def _StakeVault_Locked(self, e: Event) -> None:
+        self.locks[e.args["key"]] = e.account
+
+    def _StakeVault_Unlocked(self, e: Event) -> None:
+        self.locks.pop(e.args["key"], None)
+
+    def _StakeVault_BondTaken(self, e: Event) -> None:
+        self.locks.pop(e.args["key"], None)
+
+    # -- market
+
+    def _JobMarket_JobCreated(self, e: Event) -> None:
+        self.jobs[e.job] = JobLedger(JobId(e.job), e.requester, e.block)
+
+    def _JobMarket_JobDone(self, e: Event) -> None:
+        self.jobs[e.job].done = True
+
+    def _JobMarket_RoundStarted(self, e: Event) -> None:
+        job = self.jobs[e.job]
+        if e.round in job.rounds:
+            job.past.append(job.rounds[e.round])
+        job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
+
+    def _JobMarket_Joined(self, e: Event) -> None:
+        r = self._round(e)
+        r.holders[e.slot] = (e.worker, ClaimStatus.JOINED)
+        self.places[claim_id(e.job, e.round, r.attempt, e.slot)] = JobId(e.job), e.round
+
+    def _JobMarket_Left(self, e: Event) -> None:
+        self._round(e).holders.pop(e.slot)
+
+    def _JobMarket_Sealed(self, e: Event) -> None:
+        self._round(e).seed = Seed(e.seed)
+
+    def _JobMarket_Committed(self, e: Event) -> None:
+        self._advance(e, ClaimStatus.COMMITTED)
+
+    def _JobMarket_Revealed(self, e: Event) -> None:
+        self._advance(e, ClaimStatus.REVEALED)
+        r = self._round(e)
+        r.claims[e.slot] = ClaimRecord(
+            ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
+            Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), e.time,
+        )  # fmt: skip
+
+    def _JobMarket_Frozen(self, e: Event) -> None:
+        r = self._round(e)
+        r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
+        self._close(
+            r,
+            {
+                ClaimStatus.REVEALED: None,
+                ClaimStatus.JOINED: ClaimStatus.ABSENT,
+                ClaimStatus.COMMITTED: ClaimStatus.ABSENT,
+            },
+        )
+
+    def _JobMarket_Merged(self, e: Event) -> None:
+        job, r = self.jobs[e.job], self._round(e)
+        self.places[ClaimId(e.claim)] = JobId(e.job), e.round
+        trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
+        r.merges.append(
+            ClaimRecord(
+                ClaimId(e.claim), JobId(e.job), e.round, job.attempt, MERGE_SLOT, e.worker, trace_root, Digest(e.out),
+                Digest(e.out2), None, Cid(e.checkpoint_cid), e.time,
+            )
+        )  # fmt: skip
+
+    def _JobMarket_RoundFinal(self, e: Event) -> None:
+        r = self._round(e)
+        r.phase = Phase.FINAL
+        self._close(r, {ClaimStatus.ACCEPTED: ClaimStatus.FINAL, ClaimStatus.EXCLUDED: ClaimStatus.FINAL})
+
+    def _JobMarket_RoundFailed(self, e: Event) -> None:
+        r = self._round(e)
+        r.phase = Phase.FAILED
+        silent = ClaimStatus.ABSENT if r.seed != UNSEALED else ClaimStatus.VOID
+        self._close(r, {ClaimStatus.JOINED: silent, ClaimStatus.COMMITTED: silent})
+        self._close(
+            r, dict.fromkeys((ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED), ClaimStatus.VOID)
+        )
+
+    def _JobMarket_RoundVoid(self, e: Event) -> None:
+        self._round(e).phase = Phase.VOID
+
+    def _JobMarket_Convicted(self, e: Event) -> None:
+        job, r = self.jobs[e.job], self._round(e)
+        if e.slot == MERGE_SLOT:
+            job.attempt += 1
+            r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
+        elif claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
+            r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
+            r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
+
+    def _JobMarket_Paid(self, e: Event) -> None:
+        self.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, e.time))
+
+    # -- games
+
+    def _DisputeGame_Opened(self, e: Event) -> None:
+        self.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
+
+    def _DisputeGame_Resolved(self, e: Event) -> None:
+        self.ended[e.game] = replace(self.games.pop(e.game), verdict=Verdict(e.verdict))
+
+    # -- witnesses
+
+    def _Witnesses_Enrolled(self, e: Event) -> None:
+        self.heads[e.job, e.account] = Digest(e.head)
+
+    def _Witnesses_AuditOpened(self, e: Event) -> None:
+        state = Audit(AuditStatus.DRAWING, JobId(e.job), e.round, e.attempt, e.beacon_block)
+        self.audits[e.audit] = self.jobs[e.job].audits[e.audit] = AuditLedger(AuditId(e.audit), state)
+
+    def _Witnesses_DutyDrawn(self, e: Event) -> None:
+        self.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
+
+    def _Witnesses_AuditDrawn(self, e: Event) -> None:
+        state = self.audits[e.audit].state
+        state.status, state.beacon, state.duties = AuditStatus.DRAWN, Digest(e.beacon), e.duties
+        state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+
+    def _Witnesses_AuditSkipped(self, e: Event) -> None:
+        self.audits[e.audit].state.status = AuditStatus.SKIPPED
+
+    def _Witnesses_VerdictCommitted(self, e: Event) -> None:
+        audit = self.audits[e.audit]
+        audit.state.committed += 1
+        audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, Digest(e.commitment)
+
+    def _Witnesses_CommitsEnded(self, e: Event) -> None:
+        state = self.audits[e.audit].state
+        state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+
+    def _Witnesses_VerdictRevealed(self, e: Event) -> None:
+        duty = self.audits[e.audit].duties[e.i]
+        duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
+
+    def _Witnesses_DutyClosed(self, e: Event) -> None:
+        self.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
+
+    def _Witnesses_TracePublished(self, e: Event) -> None:
+        r = self._round(e)
+        if e.slot in r.claims and r.claims[e.slot].id == e.claim:
+            r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=Cid(e.trace_cid))
+
+    # -- inside
+
+    # -- demands
+
+    def _Availability_PayloadDemanded(self, e: Event) -> None:
+        claim = ClaimId(e.claim)
+        self.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), claim, 0, e.asker, e.deadline)
+
+    def _Availability_RowDemanded(self, e: Event) -> None:
+        self.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), None, e.row, e.asker, e.deadline)
+
+    def _Availability_Settled(self, e: Event) -> None:
+        self.demands.pop(e.demand, None)
+
+    # -- inside
+
+    def _round(self, e: Event) -> RoundLedger:
+        return self.jobs[e.job].rounds[e.round]
+
+    def _advance(self, e: Event, status: ClaimStatus) -> None:
+        holders = self._round(e).holders
+        holders[e.slot] = (holders[e.slot][0], status)
+
+    @staticmethod
+    def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> None:
+        for slot, (worker, status) in r.holders.items():
+            if status in become:
+                accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else ClaimStatus.EXCLUDED
+                r.holders[slot] = (worker, become[status] or accepted)
+
+
+class Watcher:
+    """Reads events into a ledger; after a reorganisation it starts the ledger anew."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self._cursor = reader.start()
+        self._told: set[tuple[int, int]] = set()
+        self.ledger = Ledger()
+
+    def poll(self) -> list[Event]:
+        """Bring the ledger up to the latest block; the events since the last poll."""
+        fresh: list[Event] = []
+        while True:
+            batch = self._reader.poll(self._cursor)
+            if batch.rolled_back_to is not None:
+                self.ledger, self._cursor, fresh = Ledger(), self._reader.start(), []
+                continue
+            for event in batch.events:
+                self._apply(event)
+            fresh += batch.events
+            if batch.cursor.next_block == self._cursor.next_block:
+                self._cursor = batch.cursor
+                return fresh
+            self._cursor = batch.cursor
+
+    def _apply(self, event: Event) -> None:
+        """Take one event; one that does not follow from those before it is logged once and skipped."""
+        # INVARIANT: no event ends a process that reads the chain.
+        try:
+            self.ledger.apply(event)
+        except (LookupError, ValueError, TypeError, AttributeError) as failure:
+            if event.key not in self._told:
+                self._told.add(event.key)
+                log.error(
+                    "event skipped", contract=event.contract, event_name=event.name, block=event.block,
+                    index=event.index, why=f"{type(failure).__name__}: {failure}",
+                )  # fmt: skip

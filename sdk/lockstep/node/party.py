@@ -1,0 +1,106 @@
+"""What a process of the market stands on: chain, contracts, storage, its own key and outbox; opened once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.outbox import Outbox
+from lockstep.chain.rpc import connect
+from lockstep.execution.capacity import ChainPace
+from lockstep.protocol.errors import ChainError, FundsError, TryLater
+from lockstep.protocol.types import Address, Seconds
+from lockstep.storage import open_store
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+
+    from lockstep.base.settings import Settings
+    from lockstep.storage import ContentStore
+
+OUTBOX = "outbox.sqlite"
+MINED_SECONDS = 30.0
+PACE_BLOCKS = 12
+"""Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The latest block."""
+
+    number: int
+    time: Seconds
+
+
+@dataclass(frozen=True)
+class Party:
+    """One account's view of one deployment."""
+
+    settings: Settings
+    addresses: Addresses
+    w3: Web3
+    contracts: Contracts
+    store: ContentStore
+    account: LocalAccount
+    outbox: Outbox
+
+    @staticmethod
+    def open(settings: Settings) -> Party:
+        """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
+        account = load_account(settings.home_dir / KEYSTORE, settings.password())
+        addresses = Addresses.load(settings.deployment)
+        w3 = connect(settings.rpc, addresses.chain_id)
+        contracts = Contracts.at(w3, addresses)
+        store = open_store(settings.storage)
+        store.check()
+        outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
+        return Party(settings, addresses, w3, contracts, store, account, outbox)
+
+    @property
+    def address(self) -> Address:
+        """The staking account."""
+        return Address(self.account.address)
+
+    def head(self) -> Head:
+        """The latest block: the only clock."""
+        block = self.w3.eth.get_block("latest")
+        return Head(int(block["number"]), Seconds(block["timestamp"]))
+
+    def chain_pace(self) -> ChainPace:
+        """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
+        head = int(self.w3.eth.block_number)
+        first = max(head - PACE_BLOCKS, 0)
+        times = [int(self.w3.eth.get_block(n)["timestamp"]) for n in range(first, head + 1)]
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        promised = self.contracts.market.chain_times().inclusion
+        return ChainPace(float(median(gaps)) if gaps else float(promised), float(promised))
+
+    def settle(self) -> list[str]:
+        """Wait for what an earlier process sent: decisions read the chain alone. Returns the keys that did nothing."""
+        idle = []
+        for key in self.outbox.recover():
+            try:
+                self.outbox.wait(key, MINED_SECONDS)
+            except (ChainError, FundsError, TryLater):
+                idle.append(key)
+        return idle
+
+    def close(self) -> None:
+        """Close what holds files open; what was sent stays sent."""
+        self.outbox.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

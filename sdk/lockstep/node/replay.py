@@ -1,0 +1,248 @@
+"""Replaying a claim from public data: its base and payloads by CID, every state root against the published trace.
+
+    inputs -> own S_0 -> S_1 .. S_T, stopped at the first that differs -> Audit
+
+A verifier audits every claim with it, `lockstep replay` one; neither is told who lies. Nothing here talks to a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lockstep.base.shelf import Shelf, bytes_of
+from lockstep.execution.jobs import (
+    Carried,
+    ClaimRun,
+    Job,
+    State,
+    Tensors,
+    checkpoint_of,
+    merge_run,
+    payload_of,
+    slot_run,
+    trace_root,
+)
+from lockstep.execution.merging import Payload, base_checkpoint, fetch_payload, stored_payload, wrong_leaves
+from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.node.player import HeldClaim
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import BlobMissing, LockstepError, Mismatch, Unreachable
+from lockstep.protocol.market.availability import WANTED
+from lockstep.protocol.types import StateRoot
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+    from lockstep.storage.payload import Checkpoint
+
+ROOT_BYTES = 32
+
+UNAVAILABLE = (BlobMissing, Unreachable, Mismatch)
+"""What `PublicData.run_of` and `audit` raise when public data cannot be had: it decides neither way."""
+
+Told = Callable[[int, StateRoot], None]
+"""Called with (t, S_t) after each transition; may raise to stop."""
+
+Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
+"""Keeps a computation with its trace, to argue from it."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What replaying a claim showed."""
+
+    matches: bool
+    t: int | None
+    """The first transition that differs; None if none does, or only the trace root tells that one must."""
+    held: HeldClaim
+    """The claim as replayed. Its trace goes on with the published roots after t: nothing of them is known to be so."""
+    published: tuple[StateRoot, ...] | None
+    """S_1 .. S_T as claimed; None if no list that hashes to the trace root could be had."""
+    final: State | None = field(default=None, repr=False)
+    """The tensors of S_T, if the replay came there."""
+
+
+class PublicData:
+    """A job's checkpoints and payloads: fetched and checked, or computed again."""
+
+    def __init__(self, job: Job, store: ContentStore, shelf: Shelf | None = None) -> None:
+        """`shelf`: where they lie until the next claim asks for them."""
+        self.job = job
+        self.store = store
+        self._shelf = Shelf() if shelf is None else shelf
+
+    def run_of(self, ledger: JobLedger, round_: RoundLedger, claim: ClaimRecord) -> ClaimRun:
+        """The claim as a computation.
+
+        Raises the store's error or Mismatch if a public input can neither be had nor be computed again.
+        """
+        base = self.base(ledger, round_)
+        if not claim.is_merge:
+            carried = self.carried(ledger, round_, claim.slot)
+            return slot_run(self.job, base, round_.seed, round_.number, claim.slot, carried)
+        refs = round_.accepted(self.job.params.role.slots)
+        payloads = [None if ref is None else self._accepted(ledger, round_, s, ref) for s, ref in enumerate(refs)]
+        run = merge_run(self.job, base, payloads, round_.seed, round_.number)
+        # INVARIANT: what is replayed starts at what the contract froze.
+        if round_.merge_in is not None and run.root(0, run.start) != round_.merge_in:
+            raise Mismatch(
+                "a merge's inputs do not hash to what the contract froze", hint="fetch the payloads elsewhere"
+            )
+        return run
+
+    def carried(self, ledger: JobLedger, round_: RoundLedger, slot: int) -> Carried | None:
+        """What a slot starts from beside its base; a carry that cannot be had is computed again, round by round."""
+        behind = ledger.carry_behind(round_, slot) if self.job.params.role.carry else None
+        if behind is None:
+            return None
+        before, record = behind
+        return Carried(record.body, self.job.carry_of(self._accepted(ledger, before, slot, record.payload)))
+
+    def base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
+        """The checkpoint that a round starts from."""
+        key = round_.base, round_.outer
+        checkpoint: Checkpoint | None = self._shelf.get(("checkpoint", *key))
+        if checkpoint is None:
+            checkpoint = self._fetched_base(ledger, round_)
+            # INVARIANT: what is replayed starts where the chain says.
+            if self.job.checkpoint_roots(checkpoint) != key:
+                raise Mismatch(f"round {round_.number} starts from another checkpoint", hint="read the events again")
+            self._keep_checkpoint(key, checkpoint)
+        return checkpoint
+
+    def _fetched_base(self, ledger: JobLedger, round_: RoundLedger) -> Checkpoint:
+        """The base by CID or from stored payloads; if these are lost too, by replaying the merge and its slots."""
+        try:
+            return base_checkpoint(self.job, self.store, ledger.records_behind(round_, self.job.params.role.slots))
+        except UNAVAILABLE:
+            behind = ledger.merge_behind(round_)
+            if behind is None:
+                raise
+            run = self.run_of(ledger, *behind)
+            return checkpoint_of(self.job, run.advance(1, run.start))
+
+    def payload(self, ref: Payload) -> Tensors:
+        """A slot's payload, from its own replay if there was one."""
+        known = self._known_payload((ref.out, ref.out2))
+        return self._fetched_payload(ref) if known is None else known
+
+    def keep(self, claim: ClaimRecord, final: State) -> None:
+        """Keep the outputs of a claim that was replayed and found right."""
+        if claim.is_merge:
+            self._keep_checkpoint((claim.out, claim.out2), checkpoint_of(self.job, final))
+        else:
+            self._keep_payload((claim.out, claim.out2), payload_of(self.job, final))
+
+    def fault_of_payload(self, claim: ClaimRecord) -> str | None:
+        """What is wrong with a slot's stored payload, None if it decodes to what was claimed.
+
+        It is kept in the place of one that was computed: a mapped file is memory that others share.
+        """
+        try:
+            self._fetched_payload(claim.payload)
+        except LockstepError as error:
+            return error.code
+        return None
+
+    def wrong_leaves(self, claim: ClaimRecord) -> tuple[tuple[int, int], ...]:
+        """(tensor, leaf) of the first leaves in which a slot's stored payload differs from what its replay gave; none
+        if nothing is stored that could be compared."""
+        own = self._known_payload((claim.out, claim.out2))
+        if own is None:
+            return ()
+        try:
+            stored = stored_payload(self.job, self.store, claim.payload)
+        except LockstepError:
+            return ()
+        return tuple(islice(wrong_leaves(own, stored), WANTED))
+
+    def _accepted(self, ledger: JobLedger, round_: RoundLedger, slot: int, ref: Payload) -> Tensors:
+        """An accepted payload; one that cannot be had is computed again by replaying its slot."""
+        try:
+            return self.payload(ref)
+        except UNAVAILABLE:
+            run = self.run_of(ledger, round_, round_.claims[slot])
+            payload = payload_of(self.job, run.advance(run.transitions, run.state_before(run.transitions)))
+            roots = self.job.payload_roots(payload)
+            if roots != (ref.out, ref.out2):
+                raise
+            self._keep_payload(roots, payload)
+            return payload
+
+    def _fetched_payload(self, ref: Payload) -> Tensors:
+        payload = fetch_payload(self.job, self.store, ref)
+        self._keep_payload((ref.out, ref.out2), payload)
+        return payload
+
+    def _known_payload(self, key: tuple[bytes, bytes]) -> Tensors | None:
+        known: Tensors | None = self._shelf.get(("payload", *key))
+        return known
+
+    def _keep_checkpoint(self, key: tuple[bytes, bytes], checkpoint: Checkpoint) -> None:
+        self._shelf.put(("checkpoint", *key), checkpoint, bytes_of((*checkpoint.shared, *checkpoint.outer)))
+
+    def _keep_payload(self, key: tuple[bytes, bytes], payload: Tensors) -> None:
+        self._shelf.put(("payload", *key), payload, bytes_of(payload))
+
+
+def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
+    """S_1 .. S_T beside the payload; None if it is missing, or is not the claim's.
+
+    Raises Unreachable: nobody answered, so nothing is known.
+    """
+    if claim.trace_cid is None:
+        return (StateRoot(merkle.node(claim.out, claim.out2)),)
+    try:
+        data = store.get(claim.trace_cid, max_bytes=ROOT_BYTES * transitions)
+    except Unreachable:
+        raise
+    except LockstepError:
+        # Missing, damaged, too long, or no CID at all: whatever the claimant wrote there is no list.
+        return None
+    roots = tuple(StateRoot(data[i : i + ROOT_BYTES]) for i in range(0, len(data), ROOT_BYTES))
+    # INVARIANT: a list that does not hash to the claim's trace root is no list.
+    return roots if len(data) == ROOT_BYTES * transitions and trace_root(roots) == claim.trace_root else None
+
+
+def audit(
+    run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None, hold: Hold = HeldClaim
+) -> Audit:
+    """Replay a claim against its published trace; the step that differs is materialised, and held by what `hold` makes.
+
+    Without a list it is replayed to its end, and the trace root decides. Raises Unreachable only if it is wrong and
+    nobody answers for the list that would say where.
+    """
+    published = _trace_if_reachable(store, claim, run.transitions)
+    own: list[StateRoot] = []
+    state = run.start
+    replay = run.states()
+    for t, after, root in replay:
+        own.append(root)
+        told(t, root)
+        if published is not None and own[-1] != published[t - 1]:
+            held = hold(run, [*own, *published[t:]])
+            # The step is computed once more to be shown: what it led to makes room.
+            replay.close()
+            del after
+            held.hold(t, state)
+            return Audit(False, t, held, published)
+        state = after
+    held = hold(run, own)
+    if trace_root(own) == claim.trace_root:
+        return Audit(True, None, held, published, state)
+    published = published_trace(store, claim, run.transitions)
+    return Audit(False, first_difference(published, own), held, published, state)
+
+
+def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:
+    """t of the first root that differs; None without a list."""
+    return next((t for t, (a, b) in enumerate(zip(published or (), own, strict=False), 1) if a != b), None)
+
+
+def _trace_if_reachable(store: ContentStore, claim: ClaimRecord, transitions: int) -> tuple[StateRoot, ...] | None:
+    try:
+        return published_trace(store, claim, transitions)
+    except Unreachable:
+        return None

@@ -1,0 +1,82 @@
+"""A claim as its worker signed it off chain (docs/protocol.md, section 4), and what two of them prove."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+
+from lockstep.base.decoding import U32, account, hexes, refusing, table, text, whole
+from lockstep.protocol.errors import Mismatch
+from lockstep.protocol.jobs import Body, Claim
+from lockstep.protocol.market.ids import claim_id, typed_data, typed_hash
+from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seed, StateRoot, TraceRoot
+
+_WORD, _COUNT = hexes(32), whole(0, U32)
+_CLAIM = table(
+    {
+        **dict.fromkeys(("job", "seed", "base", "traceRoot", "out", "out2"), _WORD),
+        **dict.fromkeys(("round", "attempt", "slot", "transitions"), _COUNT),
+    }
+)
+_SIGNED = table(
+    {"claim": _CLAIM, "worker": account, "signature": hexes(65)},
+    {"trace_cid": text(128), "payload_cid": text(128)},
+)
+"""What an announcement says beside the claim is not signed."""
+
+
+@dataclass(frozen=True)
+class SignedClaim:
+    """One EIP-712 `Claim` with its signature; whose it is, `signer` says."""
+
+    said: Claim
+    body: Body
+    seed: Seed
+    base: StateRoot
+    signature: bytes
+
+    @staticmethod
+    def parse(fields: object) -> SignedClaim:
+        """From {"claim": {..}, "worker", "signature"} with 0x-hex values; raises Mismatch if it has another form."""
+        with refusing(Mismatch, "a signed claim", hint="see ClaimIn in /openapi.json"):
+            given = _SIGNED(fields, "the signed claim")
+        claim = given["claim"]
+        said = Claim(
+            job=JobId(claim["job"]), worker=Address(given["worker"]), round=claim["round"], attempt=claim["attempt"],
+            slot=claim["slot"], transitions=claim["transitions"],
+        )  # fmt: skip
+        body = Body(TraceRoot(claim["traceRoot"]), StateRoot(claim["out"]), StateRoot(claim["out2"]))
+        return SignedClaim(said, body, Seed(claim["seed"]), StateRoot(claim["base"]), given["signature"])
+
+    @property
+    def id(self) -> ClaimId:
+        """The claim that it is about."""
+        return claim_id(self.said.job, self.said.round, self.said.attempt, self.said.slot)
+
+    def digest(self, chain_id: int, market: Address) -> Digest:
+        """What is signed, in the domain of one market."""
+        return typed_hash(chain_id, market, self.said, self.body, self.seed, self.base)
+
+    def signer(self, chain_id: int, market: Address) -> Address:
+        """Whose signature it is; raises Mismatch if it is none."""
+        message = typed_data(chain_id, market, self.said, self.body, self.seed, self.base)
+        try:
+            return Address(Account.recover_message(encode_typed_data(full_message=message), signature=self.signature))
+        except Exception as error:  # eth-keys raises several unrelated families for bytes that are no signature
+            raise Mismatch(f"that is no signature: {error}", hint="65 bytes r ‖ s ‖ v of the EIP-712 claim") from error
+
+    def contradicts(self, other: SignedClaim) -> bool:
+        """Whether both are about the same work and say different things of it: what `equivocate` convicts."""
+        same = self.work() == other.work()
+        return same and (self.body, self.said.transitions) != (other.body, other.said.transitions)
+
+    def work(self) -> tuple[object, ...]:
+        """DisputeGame's `Work`."""
+        said = self.said
+        return (said.job, said.round, said.attempt, said.slot, self.seed, self.base)
+
+    def signed(self) -> tuple[object, ...]:
+        """DisputeGame's `Signed`."""
+        return (self.body.trace_root, self.said.transitions, self.body.out, self.body.out2, self.signature)

@@ -1,0 +1,138 @@
+"""Presets: what a job costs and how long its phases last, on a devnet and in earnest.
+
+The differences are marked; everything else is the job's own (models, data, schedule).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+from lockstep.economics import offer
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import NEVER, NOTHING
+from lockstep.protocol.market.job_rules import ChainTimes
+from lockstep.protocol.market.prices import stake_floor, witness_floor
+from lockstep.protocol.types import Seconds, Wei
+
+TOKEN = 10**18
+"""One token in its smallest unit."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Windows, clocks and prices of a job; field names are JobParams'."""
+
+    join_seconds: Seconds
+    train_seconds: Seconds
+    reveal_seconds: Seconds
+    attest_seconds: Seconds
+    merge_seconds: Seconds
+    challenge_seconds: Seconds
+    clock_seconds: Seconds
+    step_seconds: Seconds
+    max_lead: int
+    max_fail: int
+    slot_price: Wei
+    merge_price: Wei
+    slot_stake: Wei
+    merge_stake: Wei
+    bond: Wei
+    answer_seconds: Seconds
+    gas_price: Wei
+    fee_cap: int
+    witnesses: int = 0
+    audit_seconds: Seconds = NEVER
+    witness_fee: Wei = NOTHING
+    witness_stake: Wei = NOTHING
+
+    def __post_init__(self) -> None:
+        # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games.
+        if self.slot_stake < stake_floor(self.slot_price, self.gas_price):
+            raise UsageError("slot_stake is less than ten prices or four games' gas", hint="raise slot_stake")
+        if self.merge_stake < stake_floor(self.merge_price, self.gas_price):
+            raise UsageError("merge_stake is less than ten prices or four games' gas", hint="raise merge_stake")
+        # INVARIANT: a witness's word costs at least twenty times what it is paid.
+        if self.witnesses and self.witness_stake < witness_floor(self.witness_fee):
+            raise UsageError("witness_stake is less than twenty fees", hint="raise witness_stake")
+        # INVARIANT: who convicts itself to take a witness along loses more than twice what the witness does.
+        if self.witnesses and 2 * self.witness_stake >= self.slot_stake:
+            raise UsageError("witness_stake is not below half of slot_stake", hint="raise slot_stake")
+        # INVARIANT: who was drawn has spoken before the claim can no longer be challenged.
+        if (
+            self.witnesses
+            and self.challenge_seconds < self.reveal_seconds + self.attest_seconds + 3 * self.audit_seconds
+        ):
+            raise UsageError(
+                "challenge_seconds is less than reveal_seconds + attest_seconds + 3 x audit_seconds",
+                hint="raise challenge_seconds",
+            )
+
+    def audited(self, slots: int, inner_steps: int) -> Terms:
+        """With the witnesses, fee and stakes that a job of that size needs; as they are, if they draw none."""
+        if self.witnesses == 0:
+            return self
+        return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price)))
+
+
+DEVNET = Terms(
+    join_seconds=Seconds(60),
+    train_seconds=Seconds(300),
+    reveal_seconds=Seconds(60),
+    attest_seconds=Seconds(60),
+    merge_seconds=Seconds(60),
+    challenge_seconds=Seconds(600),  # mainnet: 3 days
+    clock_seconds=Seconds(120),  # mainnet: 1 day
+    step_seconds=Seconds(30),  # mainnet: 10 minutes
+    max_lead=8,
+    max_fail=2,
+    slot_price=Wei(1 * TOKEN),
+    merge_price=Wei(TOKEN // 2),
+    slot_stake=Wei(20 * TOKEN),
+    merge_stake=Wei(20 * TOKEN),
+    bond=Wei(5 * TOKEN),
+    answer_seconds=Seconds(60),
+    gas_price=Wei(0),  # mainnet: a token buys 2 M gas at the cap
+    fee_cap=100 * 10**9,
+    # mainnet: five witnesses a round
+)
+"""Short enough to watch."""
+
+_GAS_PRICE = Wei(TOKEN // 2_000_000)
+_OFFER = offer(64, 501, Wei(TOKEN), _GAS_PRICE)
+"""For 64 slots of 500 steps."""
+
+MAINNET = Terms(
+    join_seconds=Seconds(600),
+    train_seconds=Seconds(4 * 3600),
+    reveal_seconds=Seconds(900),
+    attest_seconds=Seconds(900),
+    merge_seconds=Seconds(900),
+    challenge_seconds=Seconds(3 * 86_400),
+    clock_seconds=Seconds(86_400),
+    step_seconds=Seconds(600),
+    max_lead=8,
+    max_fail=2,
+    slot_price=Wei(1 * TOKEN),
+    merge_price=Wei(TOKEN // 2),
+    slot_stake=_OFFER.slot_stake,
+    merge_stake=Wei(20 * TOKEN),
+    bond=Wei(TOKEN),
+    answer_seconds=Seconds(3600),
+    gas_price=_GAS_PRICE,
+    fee_cap=100 * 10**9,
+    witnesses=_OFFER.witnesses,
+    audit_seconds=Seconds(4 * 3600),  # a replay takes no longer than training did
+    witness_fee=_OFFER.witness_fee,
+    witness_stake=_OFFER.witness_stake,
+)
+"""Long enough for a challenger who sleeps at night. Nothing here is audited."""
+
+PRESETS = {"devnet": DEVNET, "mainnet": MAINNET}
+
+CHAINS = {
+    "devnet": ChainTimes(),
+    "ethereum": ChainTimes(Seconds(36)),  # three blocks of 12 s
+    "op-stack": ChainTimes(Seconds(6), Seconds(12 * 3600)),  # the sequencer's window before a deposit is forced in
+    "arbitrum": ChainTimes(Seconds(3), Seconds(24 * 3600)),  # delayed inbox: forced in after a day
+}
+"""What a deployment promises of a chain (JobMarket's inclusionSeconds and censorSeconds)."""

@@ -1,0 +1,620 @@
+"""The dispute game's rules: from a claim down to one chunk of arithmetic.
+
+The readable twin of contracts/DisputeGame.sol: the same names, the same order, the same sentences above the guards.
+Everything here is pure: `play(game, move, ...)` gives the next game and the events, or raises `Refused` with the name
+of the Solidity error. What executes an op comes in as an `Arbiter`: the protocol knows no arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves, openings
+from lockstep.protocol.dispute.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
+from lockstep.protocol.dispute.statement import Statement
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
+from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.programs.program import CHUNK, Alias, Op
+from lockstep.protocol.reverts import HINTS, ChainRevert, described
+from lockstep.protocol.types import (
+    Address,
+    ClaimId,
+    Digest,
+    GameId,
+    ProgramRoot,
+    Seconds,
+    Seed,
+    StateRoot,
+    Step,
+    TensorRoot,
+    TraceRoot,
+    Wei,
+)
+
+MAX_EXTRA = 30 * 86_400
+"""Seconds that other games add to a clock at most: no game locks a stake for longer."""
+LEVELS = 6
+"""A move shows at most 2^6 nodes."""
+
+NOBODY = Address("0x" + 40 * "0")
+EMPTY = merkle.EMPTY[0]
+
+
+class Refused(ChainRevert):
+    """A move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
+
+    def __init__(self, rule: str, *values: Any) -> None:
+        super().__init__(rule, values, described(rule, values), HINTS[rule], f"chain.{rule}")
+
+
+class Arbiter(Protocol):
+    """What executes: numerics in Python, contracts/Arbiter.sol on the chain."""
+
+    def execute(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        chunk: int,
+        openings: tuple[moves.Opening, ...],
+        staged: int,
+    ) -> int:
+        """The word of an element, or of one chunk of a fold of more than 256 terms."""
+
+    def stage(
+        self,
+        statement: Statement,
+        op: int,
+        descriptor: bytes,
+        element: int,
+        openings: tuple[moves.Opening, ...],
+        staged: int,
+    ) -> int:
+        """The words of a map's next tensor operands, added to those staged before (`Game.staged`)."""
+
+    def combine(self, mode: int, words: bytes) -> int:
+        """One level of a fold."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the market says of a claim when a game opens on it, and of its job."""
+
+    id: ClaimId
+    defender: Address
+    transitions: int
+    """T."""
+    body: Body
+    """What it says."""
+    state_zero: StateRoot
+    """S_0, computed by the contract."""
+    program: ProgramRoot
+    """Of the transitions 1 .. T - 1."""
+    last_program: ProgramRoot
+    """Of transition T."""
+    seed: Seed
+    round: int
+    slot: int
+    dataset_root: TensorRoot
+    dataset_rows: int
+    row_length: int
+    clock: Seconds
+    step: Seconds
+    bond: Wei
+    open_games: int = 0
+    """Games that the defender has open on all of its claims, the new one not counted."""
+    live: bool = True
+    """Whether a verdict on the claim still counts."""
+    carried: moves.Proof = ()
+    """The words of the claim whose carry is in S_0; none if that is zero."""
+    delegate: Address | None = None
+    """Who may answer beside the defender, if it named anybody."""
+
+    @property
+    def trace_root(self) -> TraceRoot:
+        """Over the leaves of S_1 .. S_T."""
+        return self.body.trace_root
+
+    def program_of(self, t: int) -> ProgramRoot:
+        """The Program of transition t."""
+        return self.last_program if t == self.transitions else self.program
+
+    def facts(self, t: int, carried: moves.Proof) -> Facts:
+        """What is certain of transition t: the market's answer to a game (JobMarket.factsOf)."""
+        # The market refuses what was not claimed.
+        if t == 1 and self.carried and carried != self.carried:
+            raise Refused("CommitmentMismatch")
+        return Facts(
+            self.program_of(t), self.state_zero, self.dataset_root, self.dataset_rows, self.row_length, self.seed,
+            self.round, self.slot,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game as stored; field by field the Solidity struct."""
+
+    claim: ClaimId
+    defender: Address
+    size: int
+    """T while the trace is descended, the number of ops while G is, then the elements of the op's output."""
+    block: int
+    """Position in G of the state block's first entry."""
+    challenger: Address
+    t: int
+    """The transition that is argued about; 0 until it is known."""
+    terms: int
+    """K of a fold; 0 for other kinds."""
+    op: int
+    group: int
+    """The picked top partial of a fold of two levels."""
+    node: Digest
+    """What the next move answers; from the partials on, the keccak of the posted words."""
+    statement: Digest
+    """keccak of the statement's bytes; the claim's trace root until t is known."""
+    phase: Phase
+    rem: int
+    """Levels left below `node` in the tree being descended."""
+    deadline: Seconds
+    """The mover's."""
+    verdict: Verdict
+    left_defender: Seconds
+    left_challenger: Seconds
+    word: int
+    """The claimed bits of the picked element, then of the picked top partial."""
+    position: int
+    """Of `node` in its tree; from ELEMENT on, the flat element."""
+    mode: int
+    spent: int = 0
+    """Gas of the challenger's moves so far: the chain's to meter, 0 here."""
+    staged: int = 0
+    """Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
+    was executed: its word, the chunk from bit 32, 1 from bit 248."""
+
+    @property
+    def defender_moves(self) -> bool:
+        """Whether the next move is the defender's."""
+        return self.phase in DEFENDERS
+
+    @property
+    def mover(self) -> Address:
+        """Whose turn it is."""
+        return self.defender if self.defender_moves else self.challenger
+
+
+NO_GAME = Game(
+    NO_CLAIM, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, Phase.NONE, 0, Seconds(0), Verdict.NONE, Seconds(0),
+    Seconds(0), 0, 0, 0,
+)  # fmt: skip
+"""What the contract stores where nothing was opened."""
+
+Played = tuple[Game, tuple[Event, ...]]
+
+
+def game_id(claim: ClaimId, challenger: Address, nonce: int) -> GameId:
+    """keccak of the ABI encoding of (claim, challenger, nonce)."""
+    return GameId(keccak(claim + bytes(12) + bytes.fromhex(challenger[2:]) + nonce.to_bytes(32, "big")))
+
+
+def levels(rem: int) -> int:
+    """r: how many levels one move descends; equal parts of at most 6."""
+    parts = -(-rem // LEVELS)
+    return -(-rem // parts) if parts else 0
+
+
+def budget(claim: Claim, *, defender: bool) -> Seconds:
+    """T, and for the defender tau (one materialised step) for each game already open on any of its claims."""
+    # INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
+    extra = min(claim.step * claim.open_games, MAX_EXTRA) if defender else 0
+    return Seconds(min(claim.clock + extra, 2**32 - 1))
+
+
+def play(game: Game | None, move: Move, sender: Address, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    """The game after `move`, with its events. Raises `Refused` where the contract reverts."""
+    if isinstance(move, moves.Open):
+        return _open(game, move, sender, now, claim)
+    if game is None:
+        raise Refused("PhaseWrong", Phase.NONE)
+    if isinstance(move, moves.Resolve):
+        return _resolve(game, now, claim)
+    if not isinstance(move, moves.Answer):
+        raise TypeError(f"{type(move).__name__} is no move of the game")
+    rule = _RULES[type(move)]
+    phase = game.phase
+    # Where one call serves several phases, any of them is right; the Solidity function takes the current one.
+    if phase not in rule.phases:
+        raise Refused("PhaseWrong", phase)
+    return rule.apply(_move(game, move.answered, sender, now, claim), move, now, claim, arbiter)
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, claim: Claim) -> Played:
+    # INVARIANT: a claim, a challenger and a nonce name one game.
+    if game is not None:
+        raise Refused("GameExists", game_id(move.claim, sender, move.nonce))
+    # The market refuses what was not claimed (JobMarket.onOpen).
+    if move.body != claim.body:
+        raise Refused("CommitmentMismatch")
+    # INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
+    if move.t > claim.transitions:
+        raise Refused("StepOutOfRange", move.t)
+    opened = Game(
+        claim.id, claim.defender, 0, 0, sender, 0, 0, 0, 0, EMPTY, EMPTY, Phase.NONE, 0, Seconds(0), Verdict.NONE,
+        budget(claim, defender=True), budget(claim, defender=False), 0, 0, 0,
+    )  # fmt: skip
+    event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
+    depth = ceil_log2(claim.transitions)
+    if move.t == 0:
+        opened = replace(
+            opened, node=Digest(claim.trace_root), statement=Digest(claim.trace_root), rem=depth, size=claim.transitions
+        )
+        return _turn(opened, Phase.TRACE_REVEAL if depth else Phase.ADJACENT, now), (event,)
+    node = merkle.leaf(move.next)
+    # INVARIANT: the step's end is the claim's own.
+    _require_proof(claim.trace_root, node, move.t - 1, depth, move.next_proof)
+    argued, events = _argue(replace(opened, node=node), claim, Step(move.t), move.transition, now)
+    return argued, (event, *events)
+
+
+def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    return _argue(game, claim, Step(game.position + 1), move.transition, now)
+
+
+def _argue(game: Game, claim: Claim, t: Step, step: moves.Transition, now: Seconds) -> Played:
+    """Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf."""
+    facts = claim.facts(t, step.prev_proof)
+    if t == 1:
+        # INVARIANT: the first step starts at the state that the contract computes.
+        if step.prev != facts.state_zero:
+            raise Refused("ProofInvalid")
+    else:
+        # INVARIANT: the step's start is the claim's own.
+        depth = ceil_log2(claim.transitions)
+        _require_proof(claim.trace_root, merkle.leaf(step.prev), t - 2, depth, step.prev_proof)
+    # INVARIANT: the job names the Program of every transition.
+    if merkle.program_root(step.header, step.ops_root, step.consts_root) != facts.program:
+        raise Refused("ProofInvalid")
+    statement = Statement(
+        step.prev, EMPTY, step.ops_root, step.consts_root, facts.dataset_root, facts.seed, facts.dataset_rows,
+        facts.row_length, facts.round, facts.slot, t, step.header,
+    ).encode()  # fmt: skip
+    argued = replace(game, statement=keccak(statement), t=int(t))
+    return _turn(argued, Phase.DEFEND, now), (moves.Argued(t, game.node, statement),)
+
+
+# -- the defender's moves ----------------------------------------------------------------------------------------------
+
+
+def _defend(game: Game, move: moves.Defend, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    statement = _require_statement(game, move.context)
+    h = statement.program_header
+    # INVARIANT: what is defended is the S_t of the claim's trace.
+    if merkle.leaf(move.state) != move.answered:
+        raise Refused("ProofInvalid")
+    # INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
+    up = h.depth - h.s_out
+    _require_proof(move.graph, move.state, (1 << up) - 1, up, move.block_proof)
+    _require_children(move.graph, h.depth, move.children)
+    defended = replace(
+        game, statement=keccak(statement.with_graph(move.graph).encode()), node=move.graph, rem=h.depth, position=0,
+        size=h.n, block=(1 << h.depth) - (1 << h.s_out),
+    )  # fmt: skip
+    return _turn(defended, Phase.GRAPH_PICK, now), (moves.Defended(move.graph, move.state, move.children),)
+
+
+def _reveal(game: Game, move: moves.Reveal, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    _require_children(move.answered, game.rem, move.children)
+    return _turn(game, Phase(game.phase + 1), now), (moves.Revealed(move.answered, move.children),)
+
+
+def _reveal_tensor(game: Game, move: moves.RevealTensor, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    statement = _require_statement(game, move.context)
+    op = _require_descriptor(statement, game.position, move.descriptor, move.descriptor_proof)
+    # INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
+    if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != move.answered:
+        raise Refused("ProofInvalid")
+    size, depth = op.header.elements, op.header.depth
+    if depth:
+        _require_children(move.tree, depth, move.children)
+    revealed = replace(
+        game, node=move.tree, rem=depth, position=0, size=size, terms=op.k_terms, mode=op.mode, op=game.position
+    )
+    event = moves.TensorRevealed(game.position, move.tree, move.children)
+    return _turn(revealed, Phase.TENSOR_PICK if depth else Phase.LEAF, now), (event,)
+
+
+def _post_leaf(game: Game, move: moves.PostLeaf, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    # INVARIANT: a leaf has 1 KiB, the last one what is left.
+    _require_length(min(4 * (game.size - CHUNK * game.position), merkle.LEAF_BYTES), len(move.data))
+    # INVARIANT: the bytes are those that the leaf commits to.
+    if merkle.leaf(move.data) != move.answered:
+        raise Refused("ProofInvalid")
+    return _turn(game, Phase.ELEMENT, now), (moves.LeafPosted(move.data),)
+
+
+def _post_partials(game: Game, move: moves.PostPartials, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    chunks = -(-game.terms // CHUNK)
+    # INVARIANT: a level has as many partials as the fold's terms imply.
+    group = None if game.phase == Phase.PARTIALS else game.group
+    _require_length(4 * partial_count(game.terms, group), len(move.words))
+    combined = arbiter.combine(game.mode, move.words)
+    # INVARIANT: partials combine to the word that they explain.
+    if combined != game.word:
+        raise Refused("PartialsWrong", combined, game.word)
+    posted = replace(game, node=keccak(move.words))
+    then = Phase.PARTIAL_PICK if game.phase == Phase.PARTIALS and chunks > CHUNK else Phase.PROOF
+    return _turn(posted, then, now), (moves.PartialsPosted(move.words),)
+
+
+def partial_count(terms: int, group: int | None) -> int:
+    """How many partials a fold posts: of the top level (None), or of the chunks behind its `group`-th."""
+    chunks = -(-terms // CHUNK)
+    if chunks <= CHUNK:
+        return chunks
+    return -(-chunks // CHUNK) if group is None else min(chunks - CHUNK * group, CHUNK)
+
+
+# -- the challenger's moves --------------------------------------------------------------------------------------------
+
+
+def _pick(game: Game, move: moves.Pick, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    down = levels(game.rem)
+    # INVARIANT: what is picked is one of the nodes that were revealed.
+    _require_length(down, len(move.siblings))
+    if not merkle.verify(move.answered, move.child, move.i, move.siblings):
+        raise Refused("ProofInvalid")
+    rem, position = game.rem - down, (game.position << down) | move.i
+    picked = replace(game, node=move.child, rem=rem, position=position)
+    then = Phase(game.phase - 1) if rem else _bottom(game, position)
+    return _turn(picked, then, now), (moves.Picked(then, position, move.child),)
+
+
+def _bottom(game: Game, position: int) -> Phase:
+    """What stands at `position` of the tree that was descended: the phase in which it is argued about."""
+    if game.phase == Phase.TRACE_PICK:
+        return Phase.ADJACENT if position < game.size else Phase.PADDING
+    if game.phase == Phase.TENSOR_PICK:
+        return Phase.LEAF if position < -(-game.size // CHUNK) else Phase.PADDING
+    if position < game.size:
+        return Phase.TENSOR
+    return Phase.ALIAS if position >= game.block else Phase.PADDING
+
+
+def _pick_element(game: Game, move: moves.PickElement, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    # INVARIANT: the bytes are those that the leaf commits to.
+    if merkle.leaf(move.leaf) != move.answered:
+        raise Refused("ProofInvalid")
+    # INVARIANT: a leaf is read inside its bytes.
+    if 4 * move.i + 4 > len(move.leaf):
+        raise Refused("OutOfRange")
+    word = int.from_bytes(move.leaf[4 * move.i : 4 * move.i + 4], "little")
+    element = game.position * CHUNK + move.i
+    then = Phase.PARTIALS if game.terms > CHUNK else Phase.PROOF
+    return _turn(replace(game, word=word, position=element), then, now), (moves.ElementPicked(element, word),)
+
+
+def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    # INVARIANT: the words are those that were posted.
+    if keccak(move.words) != move.answered:
+        raise Refused("ProofInvalid")
+    word = _word_at(move.words, move.i)
+    picked = replace(game, group=move.i, word=word)
+    return _turn(picked, Phase.LOW_PARTIALS, now), (moves.PartialPicked(move.i, word),)
+
+
+def _stage(game: Game, move: moves.Stage, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    statement = _require_statement(game, move.context)
+    _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
+    if game.terms == 0:
+        staged = arbiter.stage(statement, game.op, move.descriptor, game.position, move.openings, game.staged)
+    else:
+        _, chunk = _claimed(game, move)
+        word = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged)
+        staged = openings.staged_chunk(chunk, word)
+    return _turn(replace(game, staged=staged), Phase.PROOF, now), (moves.Staged(staged),)
+
+
+def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    statement = _require_statement(game, move.context)
+    _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
+    claimed, chunk = _claimed(game, move)
+    if game.terms and game.staged >> 32 == openings.staged_chunk(chunk, 0) >> 32:
+        computed = game.staged & 0xFFFFFFFF
+    else:
+        computed = arbiter.execute(
+            statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged
+        )
+    # INVARIANT: equal bits convict nobody.
+    if computed == claimed:
+        raise Refused("EqualBits", _bits(computed))
+    found = Finding(
+        Wrong.OP, statement.program, statement.t, game.op, game.position, chunk, _bits(claimed), _bits(computed)
+    )
+    return _convict(game, found)
+
+
+def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
+    """What is claimed of the element, or of the chunk that the proof names among the posted words; and which it is."""
+    if game.terms <= CHUNK:
+        return game.word, 0
+    # INVARIANT: the words are those that were posted.
+    if keccak(move.words) != move.answered:
+        raise Refused("ProofInvalid")
+    return _word_at(move.words, move.chunk), CHUNK * game.group + move.chunk
+
+
+def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    statement = _require_statement(game, move.context)
+    h = statement.program_header
+    entry = game.position - game.block
+    named, value = h.outputs[entry], move.value
+    if named.kind == Alias.EMPTY_KIND:
+        value = EMPTY
+    elif named.kind == Alias.OP_KIND:
+        _require_proof(statement.graph, value, named.index, h.depth, move.proof)
+    else:
+        _require_proof(statement.prev, value, named.index, h.s_in, move.proof)
+    # INVARIANT: equal bits convict nobody.
+    if value == move.answered:
+        raise Refused("EqualBits", value)
+    return _convict(game, Finding(Wrong.ALIAS, statement.program, statement.t, entry, 0, 0, move.answered, value))
+
+
+def _prove_padding(game: Game, move: moves.ProvePadding, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+    # INVARIANT: equal bits convict nobody; padding is EMPTY.
+    if move.answered == EMPTY:
+        raise Refused("EqualBits", EMPTY)
+    found = Finding(Wrong.PADDING, ProgramRoot(EMPTY), game.t, game.position, 0, 0, move.answered, EMPTY)
+    return _convict(game, found)
+
+
+def equivocate(defender: Address, first: Digest, second: Digest, signers: tuple[Address, Address]) -> Finding:
+    """What two signed claims for the same work prove; `first` and `second` are the EIP-712 digests. Needs no game."""
+    # INVARIANT: a claim that is signed twice is still one claim.
+    if first == second:
+        raise Refused("EqualBits", first)
+    # INVARIANT: only the claim's own worker equivocates.
+    if signers != (defender, defender):
+        raise Refused("Unauthorized", defender)
+    return Finding(Wrong.EQUIVOCATION, ProgramRoot(EMPTY), 0, 0, 0, 0, first, second)
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def _resolve(game: Game, now: Seconds, claim: Claim) -> Played:
+    if game.phase in (Phase.NONE, Phase.CLOSED):
+        raise Refused("PhaseWrong", game.phase)
+    # INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
+    if not claim.live:
+        return _close(game, Verdict.VOID)
+    # INVARIANT: only a mover whose clock has run out loses without an argument.
+    if now <= game.deadline:
+        raise Refused("ClockRunning", game.deadline)
+    return _close(game, Verdict.TIMEOUT if game.defender_moves else Verdict.REJECTED)
+
+
+def _convict(game: Game, found: Finding) -> Played:
+    closed, events = _close(game, Verdict.FRAUD)
+    return closed, (moves.Convicted(game.claim, found), *events)
+
+
+def _close(game: Game, verdict: Verdict) -> Played:
+    closed = Game(
+        game.claim, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, Phase.CLOSED, 0, Seconds(0), verdict,
+        Seconds(0), Seconds(0), 0, 0, 0,
+    )  # fmt: skip
+    winners = {Verdict.REJECTED: game.defender, Verdict.VOID: NOBODY}
+    return closed, (moves.Resolved(game.claim, verdict, winners.get(verdict, game.challenger)),)
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+
+
+def _move(game: Game, answered: Digest, sender: Address, now: Seconds, claim: Claim) -> Game:
+    """A move begins: the right answer, in time, by the side whose turn it is. Stops its clock."""
+    # INVARIANT: a move answers the node that is stored.
+    if game.node != answered:
+        raise Refused("AnsweredStale", game.node)
+    # INVARIANT: a move counts only while the mover's clock runs.
+    if now > game.deadline:
+        raise Refused("ClockExpired", game.deadline)
+    left = Seconds(game.deadline - now)
+    if game.defender_moves:
+        # INVARIANT: the defender or its delegate answers.
+        if sender not in (game.defender, claim.delegate):
+            raise Refused("Unauthorized", sender)
+        return replace(game, left_defender=left)
+    # INVARIANT: the challenger alone points.
+    if sender != game.challenger:
+        raise Refused("Unauthorized", sender)
+    return replace(game, left_challenger=left)
+
+
+def _turn(game: Game, phase: Phase, now: Seconds) -> Game:
+    """A move ends: the clock of whoever moves in `phase` starts."""
+    left = game.left_defender if phase in DEFENDERS else game.left_challenger
+    return replace(game, phase=phase, deadline=Seconds(now + left))
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def _require_children(node: Digest, rem: int, children: moves.Proof) -> None:
+    # INVARIANT: a reveal shows exactly the 2^r descendants, r levels down, of the node that it answers.
+    _require_length(1 << levels(rem), len(children))
+    if merkle.tree(children) != node:
+        raise Refused("ProofInvalid")
+
+
+def _require_length(expected: int, given: int) -> None:
+    if expected != given:
+        raise Refused("LengthWrong", expected, given)
+
+
+def _require_proof(root: bytes, x: bytes, index: int, depth: int, proof: moves.Proof) -> None:
+    # INVARIANT: a tree's depth comes from the claim or the Program, never from the proof that a mover sends.
+    if len(proof) != depth or not merkle.verify(root, x, index, proof):
+        raise Refused("ProofInvalid")
+
+
+def _require_statement(game: Game, context: bytes) -> Statement:
+    # INVARIANT: a game argues about one statement.
+    if keccak(context) != game.statement:
+        raise Refused("StatementWrong")
+    return Statement.decode(context)
+
+
+def _require_descriptor(statement: Statement, op: int, descriptor: bytes, proof: moves.Proof) -> Op:
+    # INVARIANT: the descriptor is the Program's own.
+    depth = ceil_log2(statement.program_header.n)
+    _require_proof(statement.ops_root, merkle.leaf(descriptor), op, depth, proof)
+    return Op.decode(descriptor)
+
+
+def _word_at(words: bytes, i: int) -> int:
+    # INVARIANT: a partial that is picked was posted.
+    if 4 * i >= len(words):
+        raise Refused("LengthWrong", len(words) // 4, i)
+    return int.from_bytes(words[4 * i : 4 * i + 4], "big")
+
+
+def _bits(word: int) -> Digest:
+    return Digest(word.to_bytes(32, "big"))
+
+
+# -- the table of section 6 --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rule:
+    phases: frozenset[Phase]
+    apply: Callable[[Game, Any, Seconds, Claim, Arbiter], Played]
+
+
+def _rule(apply: Callable[[Game, Any, Seconds, Claim, Arbiter], Played], *phases: Phase) -> _Rule:
+    return _Rule(frozenset(phases), apply)
+
+
+_RULES: dict[type[moves.Answer], _Rule] = {
+    moves.Reveal: _rule(_reveal, Phase.TRACE_REVEAL, Phase.GRAPH_REVEAL, Phase.TENSOR_REVEAL),
+    moves.Pick: _rule(_pick, Phase.TRACE_PICK, Phase.GRAPH_PICK, Phase.TENSOR_PICK),
+    moves.Adjacent: _rule(_adjacent, Phase.ADJACENT),
+    moves.Defend: _rule(_defend, Phase.DEFEND),
+    moves.RevealTensor: _rule(_reveal_tensor, Phase.TENSOR),
+    moves.PostLeaf: _rule(_post_leaf, Phase.LEAF),
+    moves.PickElement: _rule(_pick_element, Phase.ELEMENT),
+    moves.PostPartials: _rule(_post_partials, Phase.PARTIALS, Phase.LOW_PARTIALS),
+    moves.PickPartial: _rule(_pick_partial, Phase.PARTIAL_PICK),
+    moves.Stage: _rule(_stage, Phase.PROOF),
+    moves.ProveOp: _rule(_prove_op, Phase.PROOF),
+    moves.ProveAlias: _rule(_prove_alias, Phase.ALIAS),
+    moves.ProvePadding: _rule(_prove_padding, Phase.PADDING),
+}

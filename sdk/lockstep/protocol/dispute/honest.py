@@ -1,0 +1,303 @@
+"""Honest play: the next move of either side as a pure function of the game, its log and one's own materialised step.
+
+opening(...)    whether a claim is wrong, and where to begin
+answer(...)     the defender: opens its own commitments
+point(...)      the challenger: the first revealed node, in position order, that differs from its own
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves, openings
+from lockstep.protocol.dispute.game import EMPTY, Claim, Game, levels
+from lockstep.protocol.dispute.moves import Event, Phase
+from lockstep.protocol.dispute.openings import Known, Levels, MaterialisedStep
+from lockstep.protocol.dispute.statement import Statement
+from lockstep.protocol.errors import Inconclusive
+from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Program
+from lockstep.protocol.types import Digest, StateRoot, TraceRoot
+
+_E = TypeVar("_E", bound=Event)
+
+STAGED_TERMS = 128
+"""A dot of more terms is executed before its proof: a verdict and 256 of them are more than half a million gas."""
+
+
+class MaterialisedClaim(Protocol):
+    """A claim as one party computed it: the honest one by replay, the defender by what it claimed."""
+
+    @property
+    def state_zero(self) -> StateRoot:
+        """S_0."""
+
+    @property
+    def carried(self) -> moves.Proof:
+        """The words of the claim whose carry is in S_0; none if that is zero."""
+
+    @property
+    def trace(self) -> Sequence[StateRoot]:
+        """S_1 .. S_T."""
+
+    def step(self, t: int) -> MaterialisedStep:
+        """Transition t, from S_{t-1}."""
+
+
+def trace_levels(trace: Sequence[StateRoot]) -> Levels:
+    """The Merkle levels of a trace: leaf(S_t) at position t - 1."""
+    return merkle.levels([merkle.leaf(s) for s in trace])
+
+
+# -- the challenger opens ----------------------------------------------------------------------------------------------
+
+
+def opening(
+    claim: Claim, own: MaterialisedClaim, published: Sequence[StateRoot] | None, nonce: int
+) -> moves.Open | None:
+    """The game to open on a claim, or None if it is right.
+
+    `published` is the list S_1 .. S_T beside the payload, None if it could not be had. A list that is not the claim's
+    trace is no list: the game then starts at the trace root.
+    """
+    if published is not None and (len(published) != claim.transitions or _root(published) != claim.trace_root):
+        published = None
+    if published is None:
+        if _root(own.trace) == claim.trace_root:
+            return None
+        return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY), (), moves.NO_TRANSITION)
+    t = next((t for t, (a, b) in enumerate(zip(published, own.trace, strict=True), 1) if a != b), None)
+    if t is None:
+        return None
+    tree = trace_levels(published)
+    transition = _transition(own, t, tuple(merkle.proof(tree, t - 2)) if t > 1 else own.carried)
+    return moves.Open(claim.id, claim.body, nonce, t, published[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
+
+
+def _root(trace: Sequence[StateRoot]) -> TraceRoot:
+    return TraceRoot(trace_levels(trace)[-1][0])
+
+
+def _transition(own: MaterialisedClaim, t: int, prev_proof: moves.Proof) -> moves.Transition:
+    program = own.step(t).program
+    prev = own.trace[t - 2] if t > 1 else own.state_zero
+    return moves.Transition(prev, prev_proof, program.header, program.ops_root, program.consts_root)
+
+
+# -- what the log says -------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """A game's events, read in order."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.events = tuple(events)
+
+    def last(self, kind: type[_E]) -> _E | None:
+        """The latest event of a kind."""
+        return next((e for e in reversed(self.events) if isinstance(e, kind)), None)
+
+    @cached_property
+    def statement(self) -> Statement:
+        """What is argued, with G_t once it is defended. Raises Inconclusive before t is known."""
+        argued, defended = self.last(moves.Argued), self.last(moves.Defended)
+        if argued is None:
+            raise Inconclusive("the game's log does not say yet what is argued", hint="read the log to its end")
+        statement = Statement.decode(argued.statement)
+        return statement.with_graph(defended.graph) if defended else statement
+
+    @cached_property
+    def children(self) -> moves.Proof:
+        """The nodes shown last."""
+        shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
+        return next((e.children for e in reversed(self.events) if isinstance(e, shown)), ())
+
+    def descent(self, depth: int, first: type[Event] | None) -> Iterator[tuple[int, int, moves.Proof]]:
+        """(height, index, children) of each reveal in one tree: the trace (`first` None), G (Defended), a tensor."""
+        begin = 0
+        if first is not None:
+            begin = next((i for i, e in enumerate(self.events) if isinstance(e, first)), len(self.events))
+        height, index = depth, 0
+        for event in self.events[begin:]:
+            if isinstance(event, moves.Defended | moves.Revealed | moves.TensorRevealed):
+                yield height, index, event.children
+            elif isinstance(event, moves.Picked):
+                height, index = height - levels(height), event.position
+                if height == 0:
+                    return
+
+
+def known(own: Levels, depth: int, log: Log, first: type[Event] | None) -> Known:
+    """The defender's tree, as far as the log shows it."""
+    tree = Known(own, depth)
+    for height, index, children in log.descent(depth, first):
+        tree.learn(height, index, children)
+    return tree
+
+
+# -- the defender ------------------------------------------------------------------------------------------------------
+
+
+def answer(game: Game, events: Sequence[Event], own: MaterialisedClaim) -> moves.Answer | None:
+    """The defender's next move, or None if it is not its turn."""
+    log, node = Log(events), game.node
+    if game.phase == Phase.TRACE_REVEAL:
+        return moves.Reveal(node, descendants(trace_levels(own.trace), game.rem, game.position))
+    if game.phase not in moves.DEFENDERS:
+        return None
+    statement = log.statement
+    step = own.step(statement.t)
+    if game.phase == Phase.DEFEND:
+        return _defend(node, statement, own.trace[statement.t - 1], step)
+    if game.phase == Phase.GRAPH_REVEAL:
+        return moves.Reveal(node, descendants(step.graph, game.rem, game.position))
+    if game.phase == Phase.TENSOR:
+        return _reveal_tensor(node, statement, game.position, step)
+    tensor = step.output(game.op)
+    if game.phase == Phase.TENSOR_REVEAL:
+        return moves.Reveal(node, descendants(tensor.levels, game.rem, game.position))
+    if game.phase == Phase.LEAF:
+        return moves.PostLeaf(node, tensor.leaf(game.position))
+    group = None if game.phase == Phase.PARTIALS else game.group
+    words = step.partials(game.op, game.position, group)
+    return moves.PostPartials(node, struct.pack(f">{len(words)}I", *words))
+
+
+def _defend(node: Digest, statement: Statement, state: StateRoot, step: MaterialisedStep) -> moves.Defend:
+    program, graph = step.program, step.graph
+    up = program.depth - program.s_out
+    proof = merkle.proof(graph, (1 << up) - 1, program.s_out)
+    children = descendants(graph, program.depth, 0)
+    return moves.Defend(node, statement.encode(), graph[-1][0], state, tuple(proof), children)
+
+
+def _reveal_tensor(node: Digest, statement: Statement, op: int, step: MaterialisedStep) -> moves.RevealTensor:
+    program, tree = step.program, step.output(op).levels
+    children = descendants(tree, len(tree) - 1, 0) if len(tree) > 1 else ()
+    proof = tuple(merkle.proof(program.ops_levels, op))
+    return moves.RevealTensor(node, statement.encode(), program.descriptors[op], proof, tree[-1][0], children)
+
+
+def descendants(tree: Levels, height: int, index: int) -> moves.Proof:
+    """The nodes that one reveal shows: all descendants, r levels down, of the node `index` at `height`."""
+    down = levels(height)
+    return tuple(merkle.node_at(tree, height - down, (index << down) + i) for i in range(1 << down))
+
+
+# -- the challenger ----------------------------------------------------------------------------------------------------
+
+
+def point(game: Game, events: Sequence[Event], own: MaterialisedClaim) -> moves.Answer | None:
+    """The challenger's next move, or None if it is not its turn or nothing differs (there is nothing to prove)."""
+    log, node = Log(events), game.node
+    if game.phase == Phase.TRACE_PICK:
+        return _pick(game, log, trace_levels(own.trace))
+    if game.phase == Phase.ADJACENT:
+        return _adjacent(game, log, own)
+    if game.phase == Phase.PADDING:
+        return moves.ProvePadding(node)
+    if game.phase in moves.DEFENDERS or game.phase in (Phase.NONE, Phase.CLOSED):
+        return None
+    statement = log.statement
+    step = own.step(statement.t)
+    if game.phase == Phase.GRAPH_PICK:
+        return _pick(game, log, step.graph)
+    if game.phase == Phase.TENSOR_PICK:
+        return _pick(game, log, step.output(game.op).levels)
+    if game.phase == Phase.ELEMENT:
+        return _pick_element(game, log, step)
+    if game.phase == Phase.PARTIAL_PICK:
+        return _pick_partial(game, log, step)
+    graph = known(step.graph, step.program.depth, log, moves.Defended)
+    if game.phase == Phase.ALIAS:
+        return _prove_alias(game, statement, step, graph)
+    return _prove_op(game, log, statement, step, graph)
+
+
+def _pick(game: Game, log: Log, own: Levels) -> moves.Pick | None:
+    down = levels(game.rem)
+    i = _first_difference(log.children, descendants(own, game.rem, game.position))
+    if i is None:
+        return None
+    siblings = tuple(merkle.proof(merkle.levels(log.children, down), i))
+    return moves.Pick(game.node, i, log.children[i], siblings)
+
+
+def _adjacent(game: Game, log: Log, own: MaterialisedClaim) -> moves.Adjacent:
+    t = game.position + 1
+    tree = known(trace_levels(own.trace), ceil_log2(len(own.trace)), log, None)
+    return moves.Adjacent(game.node, _transition(own, t, tree.proof(t - 2) if t > 1 else own.carried))
+
+
+def _pick_element(game: Game, log: Log, step: MaterialisedStep) -> moves.PickElement | None:
+    posted = log.last(moves.LeafPosted)
+    if posted is None:
+        return None
+    i = _first_difference(_words(posted.data), _words(step.output(game.op).leaf(game.position)))
+    return None if i is None else moves.PickElement(game.node, i, posted.data)
+
+
+def _pick_partial(game: Game, log: Log, step: MaterialisedStep) -> moves.PickPartial | None:
+    posted = log.last(moves.PartialsPosted)
+    if posted is None:
+        return None
+    i = _first_difference(_partials(posted.words), step.partials(game.op, game.position, None))
+    return None if i is None else moves.PickPartial(game.node, i, posted.words)
+
+
+def _prove_op(
+    game: Game, log: Log, statement: Statement, step: MaterialisedStep, graph: Known
+) -> moves.Stage | moves.ProveOp | None:
+    program, chunk, words = step.program, 0, b""
+    if game.terms > CHUNK:
+        posted = log.last(moves.PartialsPosted)
+        if posted is None:
+            return None
+        words = posted.words
+        group = game.group if -(-game.terms // CHUNK) > CHUNK else None
+        first = _first_difference(_partials(words), step.partials(game.op, game.position, group))
+        if first is None:
+            return None
+        chunk = first
+    # What an op reads is made together with its output.
+    step.output(game.op)
+    opened = openings.build(step, graph, statement, game.op, game.position, CHUNK * game.group + chunk)
+    proof = tuple(merkle.proof(program.ops_levels, game.op))
+    described, context = program.descriptors[game.op], statement.encode()
+    if program.ops[game.op].kind == Kind.MAP:
+        if not game.staged and sum(len(opening.data) for opening in opened) > openings.STAGED_BYTES:
+            return moves.Stage(game.node, described, proof, 0, b"", opened[: len(opened) // 2], context)
+        opened = opened[openings.staged_count(game.staged) :]
+    elif game.staged:
+        opened = ()
+    elif program.ops[game.op].mode == Fold.DOT and game.terms > STAGED_TERMS and program.ops[game.op].kind == Kind.FOLD:
+        return moves.Stage(game.node, described, proof, chunk, words, opened, context)
+    return moves.ProveOp(game.node, described, proof, chunk, words, opened, context)
+
+
+def _prove_alias(game: Game, statement: Statement, step: MaterialisedStep, graph: Known) -> moves.ProveAlias:
+    program: Program = step.program
+    named = program.outputs[game.position - game.block]
+    value = EMPTY
+    proof: moves.Proof = ()
+    if named.kind == Alias.OP_KIND:
+        value, proof = graph.at(0, named.index), graph.proof(named.index)
+    elif named.kind == Alias.STATE_KIND:
+        value, proof = merkle.node_at(step.prev, 0, named.index), tuple(merkle.proof(step.prev, named.index))
+    return moves.ProveAlias(game.node, statement.encode(), value, proof)
+
+
+def _first_difference(theirs: Sequence[object], own: Sequence[object]) -> int | None:
+    return next((i for i, (a, b) in enumerate(zip(theirs, own, strict=True)) if a != b), None)
+
+
+def _words(data: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(data) // 4}I", data)
+
+
+def _partials(words: bytes) -> tuple[int, ...]:
+    return struct.unpack(f">{len(words) // 4}I", words)

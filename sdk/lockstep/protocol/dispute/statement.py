@@ -1,0 +1,73 @@
+"""The statement: what a game argues about, as the packed bytes whose keccak the contract stores.
+
+Twin of contracts/libraries/Statement.sol, field by field.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import Mismatch
+from lockstep.protocol.programs.program import ProgramHeader
+from lockstep.protocol.types import Digest, ProgramRoot, Seed, StateRoot, Step, TensorRoot
+
+HEADER_AT = 212
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Transition t of a claim: from `prev`, by this Program, with this data and randomness."""
+
+    prev: StateRoot
+    """S_{t-1}."""
+    graph: Digest
+    """Root of G_t; 32 zero bytes until the defender has shown it."""
+    ops_root: Digest
+    consts_root: Digest
+    dataset_root: TensorRoot
+    seed: Seed
+    dataset_rows: int
+    row_length: int
+    round: int
+    slot: int
+    t: Step
+    header: bytes
+    """The Program's header."""
+
+    def encode(self) -> bytes:
+        """The bytes that movers send as `context`."""
+        return b"".join(
+            (
+                self.prev, self.graph, self.ops_root, self.consts_root, self.dataset_root, self.seed,
+                struct.pack(">5I", self.dataset_rows, self.row_length, self.round, self.slot, self.t), self.header,
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def decode(data: bytes) -> Statement:
+        """The inverse of `encode`; raises Mismatch if fixed fields are lacking."""
+        if len(data) < HEADER_AT:
+            raise Mismatch(f"a statement of {len(data)} bytes", hint="read the game's events again")
+        roots = [Digest(data[32 * i : 32 * i + 32]) for i in range(6)]
+        rows, row_length, round_, slot, t = struct.unpack_from(">5I", data, 192)
+        return Statement(
+            StateRoot(roots[0]), roots[1], roots[2], roots[3], TensorRoot(roots[4]), Seed(roots[5]), rows, row_length,
+            round_, slot, Step(t), data[HEADER_AT:],
+        )  # fmt: skip
+
+    def with_graph(self, graph: Digest) -> Statement:
+        """The same statement with G_t filled in."""
+        return replace(self, graph=graph)
+
+    @cached_property
+    def program_header(self) -> ProgramHeader:
+        """The parsed header."""
+        return ProgramHeader.decode(self.header)
+
+    @property
+    def program(self) -> ProgramRoot:
+        """Root of the Program that the transition runs."""
+        return merkle.program_root(self.header, self.ops_root, self.consts_root)

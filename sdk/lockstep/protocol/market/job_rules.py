@@ -1,0 +1,185 @@
+"""Floors and ceilings of a job's parameters: a job that passes can be trained, judged and paid within block gas.
+
+Twin of contracts/libraries/JobRules.sol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockstep.protocol.jobs import NEVER, ZERO, JobParams
+from lockstep.protocol.merkle import LEAF_ELEMENTS
+from lockstep.protocol.reverts import revert
+from lockstep.protocol.types import Seconds, Wei
+
+MAX_SLOTS = 64
+MAX_WITNESSES = 64
+"""Speakers have bits: the slots, then the witnesses."""
+MAX_LEAD = 16
+MAX_DEPTH = 24
+MAX_STEPS = 1 << 24
+MAX_ROW = 1 << 18
+"""Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes."""
+PART = 64
+"""Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset."""
+MIN_CLOCK = Seconds(60)
+ONE_SECOND = Seconds(1)
+GAME_MOVES = 16
+"""Moves of one side in the longest game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, leaf, 2 of partials, the
+first."""
+CLOCK_STEPS = 4
+"""A clock holds this many materialised steps: games on one's own claim lock nobody's stake for long."""
+MERGE_SLOTS = 2
+"""A merge's stake is at most this many slot's stakes: who can work can merge."""
+MAX_WINDOW = Seconds(30 * 86_400)
+MAX_LOCK = Wei((1 << 88) - 1)
+
+
+@dataclass(frozen=True)
+class ChainTimes:
+    """What a deployment promises of its chain; jobs whose clocks are too short for it are refused."""
+
+    inclusion: Seconds = ONE_SECOND
+    """Within which the chain takes a transaction that nobody censors."""
+    censor: Seconds = NEVER
+    """For how long somebody may hold one back."""
+
+    @property
+    def clock_floor(self) -> Seconds:
+        """The shortest clock: each move of a game in its time, and one of them held back."""
+        return Seconds(max(MIN_CLOCK, GAME_MOVES * self.inclusion + self.censor))
+
+
+def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> None:
+    """Raises the contract's JobInvalid, but names the parameter and its bounds. Twin of JobRules.check."""
+    role, windows, prices = p.roles[0], p.windows, p.prices
+    least = max(1, chain.inclusion)
+    slot_floor = prices.stake_floor(role.slot_price, prices.gas_price)
+    merge_floor = prices.stake_floor(p.merge.price, prices.gas_price)
+    bond_floor = prices.bond_floor(role.slot_price, max(1, role.inner_steps))
+    dearest = prices.dearest_row_bond(prices.bond, prices.gas_price, row_leaves(role.row_length))
+    answer_seconds = max(least, answer_floor(role.row_length, chain.inclusion))
+    bounds: list[tuple[str, bool, str]] = [
+        # Of what may come, jobs of today have one role whose payloads are merged, and start from the merge just before.
+        ("roles", len(p.roles) == 1 and role.merged, "one role, and it is merged"),
+        ("baseLag", p.schedule.base_lag == 1, "base_lag is 1"),
+        ("inbox", role.inbox_role == 0 and role.inbox_lag == 0, "inbox_role and inbox_lag are 0"),
+        ("profile", p.spec.profile == 1 and p.spec.opset == 1, "profile and opset must be 1"),
+        ("programs", ZERO not in (role.step_program, role.encode_program, p.merge.program), "no program root is zero"),
+        (
+            "dataset",
+            role.dataset_rows > 0 and 0 < role.row_length <= MAX_ROW,
+            f"dataset_rows positive, 1 <= row_length <= {MAX_ROW}",
+        ),
+        ("slots", 0 < role.min_slots <= role.slots <= MAX_SLOTS, f"1 <= min_slots <= slots <= {MAX_SLOTS}"),
+        (
+            "rounds",
+            p.schedule.rounds > 0 and role.inner_steps > 0 and role.inner_steps * p.schedule.rounds <= MAX_STEPS,
+            f"rounds and inner_steps positive, their product at most {MAX_STEPS}",
+        ),
+        ("maxLead", 0 < p.schedule.max_lead <= MAX_LEAD, f"1 <= max_lead <= {MAX_LEAD}"),
+        # INVARIANT: a merge's payload half is at least as deep as its base half, or it could not hold it.
+        (
+            "depths",
+            max(p.genesis.shared_depth, role.payload_depth) <= MAX_DEPTH
+            and role.carry_depth == p.genesis.shared_depth
+            and role.payload_depth + role.slot_depth >= p.genesis.shared_depth,
+            f"depths at most {MAX_DEPTH}, carry_depth = shared_depth, payload_depth + ceil(log2 slots) >= shared_depth",
+        ),
+        *(
+            ("windows", least <= seconds <= MAX_WINDOW, f"{least} <= {name}_seconds <= {MAX_WINDOW}")
+            for name, seconds in {
+                "join": windows.join_seconds,
+                "train": role.train_seconds,
+                "reveal": role.reveal_seconds,
+                "attest": role.attest_seconds,
+                "turn": p.merge.turn_seconds,
+                "challenge": windows.challenge_seconds,
+            }.items()
+        ),
+        # INVARIANT: every game that is open lengthens the defender's clock in the next: many games starve nobody. A
+        # clock covers every move of a game on this chain, and its steps are small against it.
+        (
+            "clocks",
+            chain.clock_floor <= windows.clock_seconds <= MAX_WINDOW
+            and windows.step_seconds > 0
+            and CLOCK_STEPS * windows.step_seconds <= windows.clock_seconds,
+            (
+                f"{chain.clock_floor} <= clock_seconds <= {MAX_WINDOW} on this chain, "
+                f"1 <= step_seconds <= clock_seconds / {CLOCK_STEPS}"
+            ),
+        ),
+        # INVARIANT: unbonding takes longer than a challenge window and both clocks.
+        (
+            "unbonding",
+            windows.challenge_seconds + 2 * windows.clock_seconds <= unbond_seconds,
+            f"challenge_seconds + 2 x clock_seconds <= {unbond_seconds}, the vault's unbonding delay",
+        ),
+        ("gas", 0 < prices.fee_cap <= prices.MAX_FEE_CAP, f"1 <= fee_cap <= {prices.MAX_FEE_CAP}"),
+        # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers
+        # every fine; who can stake on a slot can stake on a merge.
+        (
+            "stakes",
+            role.slot_stake >= max(1, slot_floor)
+            and max(1, merge_floor) <= p.merge.stake <= MERGE_SLOTS * role.slot_stake,
+            (
+                f"slot_stake >= {max(1, slot_floor)} and merge_stake >= {max(1, merge_floor)}: ten prices, four games' "
+                f"gas; merge_stake <= {MERGE_SLOTS} x slot_stake"
+            ),
+        ),
+        # INVARIANT: a false challenge costs at least the step that answers it.
+        ("bond", prices.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
+        # INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
+        (
+            "locks",
+            max(role.slot_stake, p.merge.stake, prices.witness_stake, dearest) <= MAX_LOCK,
+            "stakes, and the bond with its gas at the cap, below 2^88",
+        ),
+        # INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker
+        # loses that convicts itself to take it along; who was drawn has spoken before the claim can no longer be
+        # challenged.
+        (
+            "witnesses",
+            role.witnesses == 0
+            or (
+                role.witnesses <= MAX_WITNESSES
+                and role.witness_fee > 0
+                and prices.witness_stake >= prices.witness_floor(role.witness_fee)
+                and 2 * prices.witness_stake < role.slot_stake
+                and least <= windows.audit_seconds <= MAX_WINDOW
+                and windows.challenge_seconds >= role.reveal_seconds + role.attest_seconds + 3 * windows.audit_seconds
+            ),
+            (
+                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake < slot_stake / 2, "
+                "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + 3 x audit_seconds"
+            ),
+        ),
+        # INVARIANT: a row that somebody holds can be posted in time, however long it is.
+        (
+            "answers",
+            answer_seconds <= windows.answer_seconds <= MAX_WINDOW,
+            f"{answer_seconds} <= answer_seconds <= {MAX_WINDOW}: two transactions for each {PART} leaves of a row",
+        ),
+        # INVARIANT: a carry that survives a round is public, and as deep as its payload: out2 is a carry quarter.
+        (
+            "carry",
+            role.carry_period == 0
+            and (role.carry == 0 or (role.carry == 1 and role.payload_depth == p.genesis.shared_depth)),
+            "carry is 0, or 1 with payload_depth = shared_depth; carry_period is 0",
+        ),
+    ]
+    for group, holds, rule in bounds:
+        if not holds:
+            broken = revert("JobInvalid", group)
+            broken.hint = f"required: {rule}"
+            raise broken
+
+
+def row_leaves(row_length: int) -> int:
+    """The most leaves that hold words of one row."""
+    return (row_length + LEAF_ELEMENTS - 2) // LEAF_ELEMENTS + 1
+
+
+def answer_floor(row_length: int, inclusion: Seconds) -> Seconds:
+    """The least time in which the longest answer can be posted: a commitment and its part, one after the other."""
+    return Seconds(2 * inclusion * (-(-row_leaves(row_length) // PART)))

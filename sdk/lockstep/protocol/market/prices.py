@@ -1,0 +1,153 @@
+"""Stakes, bonds and the price of gas, and how a slash and a bond are split.
+
+Twin of contracts/libraries/Prices.sol: same names, same order, one file of vectors (tests/vectors/prices.jsonl).
+Amounts are integers in the token's smallest unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockstep.protocol.types import Wei
+
+GAME_GAS = 2_600_000
+"""Gas of a whole game, both sides, of the dearest step that is admitted: 2^14 ops, 2^31 elements, 2^24 terms."""
+DEFENDER_GAS = 1_100_000
+"""Gas of the defender's moves in such a game."""
+STAKE_PRICES = 10
+"""A stake is at least this many times the price of what it backs ..."""
+STAKE_GAMES = 4
+"""... and this many times the gas of a game at the cap."""
+LEAF_GAS = 80_000
+"""Gas of posting one leaf of a row, in the deepest dataset."""
+BOND_GAMES = 3
+"""A bond holds this many times the gas of the defender, a row's also of its leaves."""
+WITNESS_FEES = 20
+"""A witness's stake is at least this many fees."""
+
+FEES = 9
+"""Base fees of the last seals that are remembered."""
+_FEE_BITS = 28
+_RING_MASK = (1 << (FEES * _FEE_BITS)) - 1
+FEE_UNIT = 8192
+"""Wei per gas that a remembered fee is rounded up to."""
+MAX_FEE_CAP = ((1 << (_FEE_BITS - 1)) - 2) * FEE_UNIT
+"""The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it."""
+
+BOND_PERCENT_DEFENDER = 60
+"""Of a lost bond; the rest is burned."""
+PROVER_PERCENT = 30
+"""Of a void job's deposit, to who had it voided (JobMarket.finish); the rest is burned."""
+SLASH_PERCENT_WINNERS = 30
+SLASH_PERCENT_REQUESTER = 20
+"""Of a slash, gas refunds included; the rest, at least half, is burned."""
+SLASH_PERCENT_REFUNDS = 10
+WINNER_WEIGHTS = (2, 1, 1)
+"""The convicting game's challenger, then the two earliest other live games'."""
+
+
+# -- floors and gas
+
+
+def stake_floor(price: Wei, gas_price: Wei) -> Wei:
+    """The least stake behind work that is paid `price`."""
+    return Wei(max(STAKE_PRICES * price, STAKE_GAMES * GAME_GAS * gas_price))
+
+
+def bond_floor(slot_price: Wei, inner_steps: int) -> Wei:
+    """The least of a bond that does not depend on gas: the price of one inner step, rounded up."""
+    return Wei(ceil_div(slot_price, inner_steps))
+
+
+def witness_floor(witness_fee: Wei) -> Wei:
+    """The least stake of a witness."""
+    return Wei(WITNESS_FEES * witness_fee)
+
+
+def gas_cost(gas: int, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:
+    """Token units for `gas` at a base fee (wei per gas), rounded up; above the cap, as at the cap. fee_cap > 0."""
+    return Wei(ceil_div(gas * gas_price * min(base_fee, fee_cap), fee_cap))
+
+
+def bond_of(bond: Wei, gas_price: Wei, fee_cap: int, base_fee: int) -> Wei:
+    """What a challenger locks: the job's own bond and three times the defender's gas at a base fee."""
+    return Wei(bond + gas_cost(BOND_GAMES * DEFENDER_GAS, gas_price, fee_cap, base_fee))
+
+
+def row_bond_of(game_bond: Wei, bond: Wei, leaves: int) -> Wei:
+    """What an asker of a row locks, given a game's bond now and the part of it that is the job's own.
+
+    The rest is the gas of BOND_GAMES defences; that of as many postings of each leaf is in proportion, rounded up.
+    """
+    return Wei(game_bond + ceil_div((game_bond - bond) * leaves * LEAF_GAS, DEFENDER_GAS))
+
+
+def dearest_row_bond(bond: Wei, gas_price: Wei, leaves: int) -> Wei:
+    """The same at the cap, where it is highest."""
+    return Wei(bond + BOND_GAMES * (DEFENDER_GAS + leaves * LEAF_GAS) * gas_price)
+
+
+def push(ring: int, base_fee: int) -> int:
+    """The ring with one more base fee; the oldest of ten is forgotten.
+
+    A word of nine places, the newest lowest, each in units rounded up, plus one: zero is a place that nothing filled.
+    """
+    units = ceil_div(min(base_fee, MAX_FEE_CAP), FEE_UNIT)
+    return ((ring << _FEE_BITS) | (units + 1)) & _RING_MASK
+
+
+def median(ring: int, none: int) -> int:
+    """The median of the base fees remembered, the upper one of an even number; `none` if there are none."""
+    seen = []
+    while ring:
+        seen.append(ring & ((1 << _FEE_BITS) - 1))
+        ring >>= _FEE_BITS
+    return (sorted(seen)[len(seen) // 2] - 1) * FEE_UNIT if seen else none
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+# -- verdicts
+
+
+@dataclass(frozen=True)
+class Slash:
+    """Where a convicted claim's stake goes; the parts sum to the stake."""
+
+    burned: Wei
+    winners: tuple[Wei, ...]
+    refunds: tuple[Wei, ...]
+    requester: Wei
+
+    @property
+    def total(self) -> Wei:
+        return Wei(self.burned + sum(self.winners) + sum(self.refunds) + self.requester)
+
+
+def split_slash(stake: Wei, winners: int, refunds: Sequence[Wei] = ()) -> Slash:
+    """30 % to one to three winners by 2 : 1 : 1, 20 % to the requester less <= 10 % that refund gas, the rest burned.
+
+    `refunds`: metered gas of live games in tokens, paid in order until the 10 % are spent. Every part is rounded down,
+    what division leaves is burned: at least half is, always.
+    """
+    weights = WINNER_WEIGHTS[:winners]
+    prize = stake * SLASH_PERCENT_WINNERS // 100
+    paid = tuple(Wei(prize * weight // sum(weights)) for weight in weights)
+    left = stake * SLASH_PERCENT_REFUNDS // 100
+    refunded = []
+    for refund in refunds:
+        refunded.append(Wei(min(refund, left)))
+        left -= refunded[-1]
+    requester = stake * SLASH_PERCENT_REQUESTER // 100 - sum(refunded)
+    burned = stake - sum(paid) - sum(refunded) - requester
+    return Slash(Wei(burned), paid, tuple(refunded), Wei(requester))
+
+
+def split_bond(bond: Wei) -> tuple[Wei, Wei]:
+    """(to the defender, burned) of a lost challenge: 60 % rounded down, the rest."""
+    to_defender = bond * BOND_PERCENT_DEFENDER // 100
+    return Wei(to_defender), Wei(bond - to_defender)

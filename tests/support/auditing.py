@@ -1,0 +1,431 @@
+"""One job with witnesses on the pure rules: traces right or wrong from a step on, accounts that look or lie.
+
+`Stage` plays by name, `Season` at random: whoever is honest acts in time, everybody else as it likes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.hashing import keccak
+from lockstep.protocol.jobs import Body, ClaimStatus, JobParams, JobStatus, Phase, Reveal
+from lockstep.protocol.market import draws, ids
+from lockstep.protocol.market.calls import Block
+from lockstep.protocol.market.types import Duty, DutyStatus, Outcome, Standing, Word
+from lockstep.protocol.types import Address, AuditId, ClaimId, Digest, JobId, Seconds, StateRoot, TraceRoot, Wei
+from tests.support.histories import BlockHashes
+from tests.support.histories import actor as account
+from tests.support.ledger import Market, Witnesses
+from tests.support.params import amended, job_params
+
+REQUESTER, CHALLENGER, ANYONE = (account(0x10 + i) for i in range(3))
+WORKERS = tuple(account(0x20 + i) for i in range(3))
+HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT = (account(0x30 + i) for i in range(6))
+LOOKERS = (HONEST, HONEST_TOO, LAZY, COPYING, CARTEL, SILENT)
+STEPS = 5
+FUNDS = 100_000
+LINKS = 64
+"""Preimages in a chain."""
+ROOT = keccak(b"root")
+
+PARAMS = job_params(
+    spec_digest=ROOT, step_program=ROOT, encode_program=ROOT, merge_program=ROOT, dataset_root=ROOT, dataset_rows=9,
+    row_length=4, genesis_shared=keccak(b"shared"), genesis_outer=keccak(b"outer"), zero_carry=ROOT,
+    zero_payload=keccak(b"zero payload"),
+    shared_depth=3, payload_depth=2, inner_steps=STEPS - 1, rounds=3, slots=3, min_slots=1, max_lead=2, max_fail=2,
+    join_seconds=Seconds(100), train_seconds=Seconds(100), reveal_seconds=Seconds(50), attest_seconds=Seconds(50),
+    turn_seconds=Seconds(100), challenge_seconds=Seconds(400), clock_seconds=Seconds(100), step_seconds=Seconds(1),
+    slot_price=Wei(1_000), merge_price=Wei(600), slot_stake=Wei(10_100), merge_stake=Wei(10_200), bond=Wei(510),
+    aggregator=Address(REQUESTER), witnesses=2, audit_seconds=Seconds(60), witness_fee=Wei(50),
+    witness_stake=Wei(1_003), answer_seconds=Seconds(50),
+)  # fmt: skip
+
+
+def chain_of(name: bytes) -> list[Digest]:
+    """A hash chain: the head first, then the preimages in the order in which duties take them."""
+    values = [keccak(name)]
+    for _ in range(LINKS):
+        values.append(keccak(values[-1]))
+    return values[::-1]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a worker claims, and what is true."""
+
+    claim: ClaimId
+    wrong_from: int | None
+    """The first wrong step; None: an honest claim."""
+
+    def true(self, t: int) -> StateRoot:
+        """S_t."""
+        if t < STEPS:
+            return StateRoot(keccak(self.claim + bytes([t])))
+        return StateRoot(merkle.node(*self._outputs(False)))
+
+    def claimed(self, t: int) -> StateRoot:
+        """The root that the claim has at t."""
+        if self.wrong_from is None or t < self.wrong_from:
+            return self.true(t)
+        if t < STEPS:
+            return StateRoot(keccak(self.claim + b"wrong" + bytes([t])))
+        return StateRoot(merkle.node(*self._outputs(True)))
+
+    @property
+    def body(self) -> Body:
+        """The claim's three words."""
+        out, out2 = self._outputs(self.wrong_from is not None)
+        return Body(TraceRoot(self._levels[-1][0]), StateRoot(out), StateRoot(out2))
+
+    def proof(self, t: int) -> tuple[Digest, ...]:
+        """leaf(S_t) is in the claim's trace."""
+        return tuple(merkle.proof(self._levels, t - 1))
+
+    @property
+    def reveal(self) -> Reveal:
+        """What the worker opens."""
+        body = self.body
+        nonce = keccak(self.claim + b"nonce")
+        return Reveal(body, nonce, self.proof(STEPS), "", "payload")
+
+    @property
+    def _levels(self) -> list[list[Digest]]:
+        return merkle.levels([merkle.leaf(self.claimed(t)) for t in range(1, STEPS + 1)])
+
+    def _outputs(self, wrong: bool) -> tuple[Digest, Digest]:
+        return keccak(self.claim + (b"wrong out" if wrong else b"out")), merkle.EMPTY[2]
+
+
+@dataclass
+class Stage:
+    """A market, its witnesses, one job; time moves when it is told to."""
+
+    params: JobParams = PARAMS
+    funds: int = FUNDS
+    block: Block = field(default_factory=lambda: Block(100, Seconds(1_000), BlockHashes()))
+    traces: dict[ClaimId, Trace] = field(default_factory=dict)
+    chains: dict[Address, list[Digest]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.market = Market()
+        self.witnesses = Witnesses(self.market)
+        for who in (REQUESTER, CHALLENGER, *WORKERS, *LOOKERS):
+            self.market.books.deposit(who, Wei(self.funds))
+        self.job: JobId = self.market.create(REQUESTER, self.params, 0, self.params.escrow)
+
+    # -- time and money
+
+    def later(self, seconds: int = 1, blocks: int = 1) -> None:
+        """The next act is in a later block."""
+        self.block = Block(self.block.number + blocks, Seconds(self.block.time + seconds), BlockHashes())
+
+    def wealth(self, who: Address) -> int:
+        """Everything that an account has in the vault."""
+        books = self.market.books
+        locked = sum(lock.amount for lock in books.locks.values() if lock.account == who)
+        return books.free[who] + books.credits[who] + locked
+
+    # -- rounds
+
+    def phase(self, r: int = 0) -> Phase:
+        return self.market.phase(self.block, self.job, r)
+
+    def claim(self, slot: int, r: int = 0) -> ClaimId:
+        return ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, slot)
+
+    def to_revealed(self, r: int = 0, wrong: dict[int, int] | None = None) -> None:
+        """Every slot revealed; `wrong`: slot -> the step from which its claim is wrong."""
+        self.market.start_round(self.block, self.job, r)
+        for slot, worker in enumerate(WORKERS):
+            self.market.join(self.block, worker, self.job, r, slot)
+        self.later(blocks=2)
+        self.market.seal(self.block, self.job, r)
+        for slot, worker in enumerate(WORKERS):
+            claim = self.claim(slot, r)
+            self.traces[claim] = Trace(claim, (wrong or {}).get(slot))
+            bound = ids.commitment(claim, worker, self.traces[claim].reveal)
+            self.market.commit(self.block, worker, self.job, r, slot, bound)
+        for slot, worker in enumerate(WORKERS):
+            self.market.reveal(self.block, worker, self.job, r, slot, self.traces[self.claim(slot, r)].reveal)
+
+    def to_lead(self, r: int = 0) -> ClaimId:
+        """Frozen and merged, from Attesting on."""
+        self.later(int(self.params.role.attest_seconds))
+        self.freeze(r)
+        out = keccak(b"next" + bytes([r]))
+        return self.market.merge(self.block, REQUESTER, self.job, r, StateRoot(out), StateRoot(out), 2)
+
+    def freeze(self, r: int = 0) -> None:
+        """With the bodies of whatever is revealed."""
+        ids = [ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, s) for s in range(3)]
+        bodies = [self.traces[c].body for c in ids if self.market.status(c) == ClaimStatus.REVEALED]
+        self.market.freeze(self.block, self.job, r, bodies)
+
+    def to_final(self, r: int = 0) -> None:
+        """Paid, from Lead on."""
+        self.later(int(self.params.windows.challenge_seconds))
+        self.market.finalize(self.block, self.job, r)
+
+    def convict(self, claim: ClaimId, t: int) -> None:
+        """A game's verdict; t = 0: the defender was silent."""
+        self.market.on_open(self.block, claim, self.body(claim))
+        self.market.on_convicted(self.block, claim, t, [CHALLENGER], [])
+
+    def body(self, claim: ClaimId) -> Body:
+        """The claim's three words, a merge's included."""
+        if claim in self.traces:
+            return self.traces[claim].body
+        ro = self.market.rounds[self.job, self.market.claims[claim].round]
+        root = merkle.leaf(merkle.node(ro.next_shared, ro.next_outer))
+        return Body(TraceRoot(root), ro.next_shared, ro.next_outer)
+
+    # -- audits
+
+    def enrol(self, *who: Address) -> None:
+        for one in who:
+            self.chains[one] = chain_of(b"chain of " + one.encode() + bytes([len(self.chains)]))
+            self.witnesses.enrol(self.block, one, self.job, self.chains[one][0])
+
+    def draw(self, r: int = 0) -> AuditId:
+        """Fixes the beacon, waits for its block, draws."""
+        self.witnesses.draw(self.block, self.job, r)
+        self.later(blocks=2)
+        self.witnesses.draw(self.block, self.job, r)
+        return self.audit(r)
+
+    def audit(self, r: int = 0) -> AuditId:
+        return ids.audit_id(self.job, r, self.market.rounds[self.job, r].attempt)
+
+    def duties(self, audit: AuditId) -> dict[int, Duty]:
+        return {i: self.witnesses.duties[audit, i] for i in range(self.witnesses.audits[audit].duties)}
+
+    def trace_of(self, audit: AuditId, i: int) -> Trace:
+        a = self.witnesses.audits[audit]
+        return self.traces[ids.claim_id(a.job, a.round, a.attempt, self.witnesses.duties[audit, i].slot)]
+
+    def preimage(self, audit: AuditId, i: int) -> Digest:
+        duty = self.witnesses.duties[audit, i]
+        return self.chains[duty.account][duty.serial]
+
+    def step(self, audit: AuditId, i: int) -> int:
+        """t*."""
+        return draws.step_of(self.preimage(audit, i), self.witnesses.audits[audit].beacon, i, STEPS)
+
+    def word(self, audit: AuditId, i: int, state: StateRoot, agrees: bool) -> Word:
+        """A verdict about t*."""
+        trace, t = self.trace_of(audit, i), self.step(audit, i)
+        proof = trace.proof(t) if agrees else ()
+        return Word(self.preimage(audit, i), state, salt_of(audit, i), agrees, trace.body, proof)
+
+    def seen(self, audit: AuditId, i: int) -> Word:
+        """An honest witness's verdict."""
+        trace, t = self.trace_of(audit, i), self.step(audit, i)
+        wrong = trace.wrong_from
+        return self.word(audit, i, trace.true(t), agrees=wrong is None or wrong > t)
+
+    def said(self, audit: AuditId, i: int) -> Word:
+        """The verdict of one that the worker told its roots."""
+        trace, t = self.trace_of(audit, i), self.step(audit, i)
+        return self.word(audit, i, trace.claimed(t), agrees=True)
+
+    def commit(self, audit: AuditId, i: int, word: Word) -> None:
+        duty = self.witnesses.duties[audit, i]
+        claim = self.trace_of(audit, i).claim
+        bound = draws.commitment(claim, duty.account, word.state, word.preimage, word.salt)
+        self.witnesses.commit(self.block, duty.account, audit, i, bound)
+
+    def reveal(self, audit: AuditId, i: int, word: Word) -> None:
+        self.witnesses.reveal(self.block, self.witnesses.duties[audit, i].account, audit, i, word)
+
+    def may_reveal(self, audit: AuditId) -> bool:
+        return self.block.time >= self.witnesses.audits[audit].commit_ends
+
+    def settle(self, audit: AuditId, i: int) -> Outcome:
+        return self.witnesses.settle(self.block, audit, i)
+
+    # -- what must hold
+
+    def check(self) -> None:
+        """Money is neither made nor lost; the list and the counts are those of the witnesses and duties."""
+        books, market = self.witnesses.market.books, self.witnesses
+        assert books.owed == books.tokens, "the books hold what the vault holds"
+        assert min([*books.free.values(), *books.credits.values(), books.total_escrow]) >= 0
+        accounts = market.lists.get(self.job, [])
+        places = {one: w.place for (_, one), w in market.witnesses.items() if w.standing == Standing.LISTED}
+        assert places == {one: k for k, one in enumerate(accounts)}, "a place is where the list has the account"
+        still = [d for d in market.duties.values() if d.status != DutyStatus.CLOSED]
+        due = self.market.jobs[self.job].fees_due
+        assert due == len(still) * self.params.role.witness_fee, "every open duty's fee is reserved"
+        for (job, one), w in market.witnesses.items():
+            assert w.open == sum(d.account == one for d in still), "a witness's open duties are counted"
+            assert (w.standing == Standing.SLASHED) == (draws.stake_key(job, one) not in books.locks)
+
+
+def salt_of(audit: AuditId, i: int) -> Digest:
+    return keccak(audit + bytes([i]) + b"salt")
+
+
+@dataclass
+class Season:
+    """A whole job at random: workers that cheat, volunteers that may notice, witnesses of every kind."""
+
+    dice: random.Random
+    stage: Stage = field(init=False)
+    outcomes: list[tuple[Address, Outcome, AuditId, int]] = field(default_factory=list)
+    acts: int = 0
+
+    def __post_init__(self) -> None:
+        d = self.dice
+        self.stage = Stage(
+            amended(
+                PARAMS,
+                rounds=d.choice((1, 2, 3)),
+                max_lead=d.choice((1, 2, 3)),
+                witnesses=d.choice((1, 2, 3, 5)),
+                witness_fee=Wei(d.choice((7, 50))),
+                audit_seconds=Seconds(d.choice((20, 60))),
+                max_fail=3,
+            )
+        )
+
+    def play(self) -> None:
+        """Until the job is done and every duty closed."""
+        stage = self.stage
+        for who in self.dice.sample(LOOKERS, self.dice.randint(1, len(LOOKERS))):
+            stage.enrol(who)
+        for _ in range(600):
+            if stage.market.jobs[stage.job].status == JobStatus.DONE:
+                break
+            self._look()
+            for act in self._sensible():
+                self._try(act)
+            if self.dice.random() < 0.4:
+                self._try(self.dice.choice(list(self._anything())))
+            stage.check()
+            stage.later(self.dice.choice((1, 5, 5, 15, 15)), 300 if self.dice.random() < 0.01 else 1)
+        assert stage.market.jobs[stage.job].status == JobStatus.DONE, "nothing sticks"
+        self._close()
+
+    def _try(self, act: Callable[[], object]) -> bool:
+        self.acts += 1
+        try:
+            act()
+        except LockstepError:
+            return False
+        return True
+
+    # -- who does what
+
+    def _look(self) -> None:
+        """Honest witnesses act as soon as they may."""
+        stage = self.stage
+        for audit in list(stage.witnesses.audits):
+            for i, duty in stage.duties(audit).items():
+                if duty.account not in (HONEST, HONEST_TOO):
+                    continue
+                if duty.status == DutyStatus.DRAWN:
+                    stage.commit(audit, i, stage.seen(audit, i))
+                elif duty.status == DutyStatus.COMMITTED and stage.may_reveal(audit):
+                    stage.reveal(audit, i, stage.seen(audit, i))
+                wrong = stage.trace_of(audit, i).wrong_from
+                claim = stage.trace_of(audit, i).claim
+                sees = wrong is not None and wrong <= stage.step(audit, i) and self.dice.random() < 0.15
+                if sees and stage.market.window_open(stage.block, claim):
+                    stage.convict(claim, self.dice.choice((wrong, wrong, 0)))
+
+    def _sensible(self) -> Iterator[Callable[[], object]]:
+        stage, market, d = self.stage, self.stage.market, self.dice
+        if self._started < stage.params.schedule.rounds and d.random() < 0.5:
+            yield lambda: stage.to_revealed(
+                self._started, {s: d.randint(1, STEPS) for s in range(3) if d.random() < 0.3}
+            )
+        if d.random() < 0.2:
+            yield lambda: market.finish(stage.job)
+        for r in range(self._started):
+            if d.random() < 0.4:
+                yield lambda r=r: stage.witnesses.draw(stage.block, stage.job, r)
+            if d.random() < 0.6:
+                yield lambda r=r: stage.freeze(r)
+            if stage.phase(r) == Phase.MERGING and d.random() < 0.7:
+                out = keccak(b"next" + bytes([r]) + d.randbytes(4))
+                yield lambda r=r, out=out: market.merge(
+                    stage.block, market.merger_of(stage.block, stage.job, r), stage.job, r, out, out, 2
+                )
+            if stage.phase(r) in (Phase.LEAD, Phase.MERGING) and d.random() < 0.3:
+                yield lambda r=r: market.finalize(stage.block, stage.job, r)
+            if stage.phase(r) == Phase.LEAD and d.random() < 0.02:
+                yield lambda r=r: stage.convict(market.rounds[stage.job, r].merge_claim, 1)
+            for slot in range(3):
+                yield from self._verdicts(stage.claim(slot, r))
+        for audit in list(stage.witnesses.audits):
+            for i, duty in stage.duties(audit).items():
+                yield from self._lies(audit, i, duty)
+                if d.random() < 0.3:
+                    yield lambda audit=audit, i=i: self._settle(audit, i)
+
+    @property
+    def _started(self) -> int:
+        return self.stage.market.jobs[self.stage.job].started
+
+    def _verdicts(self, claim: ClaimId) -> Iterator[Callable[[], object]]:
+        """Volunteers convict what is wrong where it is wrong; a silent defender loses whatever it claimed."""
+        trace, d = self.stage.traces.get(claim), self.dice
+        if trace is None or not self.stage.market.window_open(self.stage.block, claim):
+            return
+        if trace.wrong_from is not None and d.random() < 0.08:
+            yield lambda: self.stage.convict(claim, d.choice((trace.wrong_from, trace.wrong_from, 0)))
+        elif d.random() < 0.005:
+            yield lambda: self.stage.convict(claim, 0)
+
+    def _lies(self, audit: AuditId, i: int, duty: Duty) -> Iterator[Callable[[], object]]:
+        stage, d = self.stage, self.dice
+        garbage = stage.word(audit, i, StateRoot(keccak(b"garbage")), agrees=d.random() < 0.5)
+        if duty.account == CARTEL:
+            said = stage.said(audit, i)
+            yield lambda: stage.commit(audit, i, said)
+            yield lambda: stage.reveal(audit, i, said)
+        elif duty.account == LAZY:
+            yield lambda: stage.commit(audit, i, garbage)
+            yield lambda: stage.reveal(audit, i, garbage)
+        elif duty.account == COPYING:
+            others = [k for k, other in stage.duties(audit).items() if other.slot == duty.slot and k != i]
+            if others:
+                copied = stage.witnesses.duties[audit, others[0]].commitment
+                yield lambda: stage.witnesses.commit(stage.block, COPYING, audit, i, copied)
+                yield lambda: stage.reveal(audit, i, stage.seen(audit, others[0]))
+        elif duty.account == SILENT and d.random() < 0.3:
+            yield lambda: stage.commit(audit, i, garbage)
+
+    def _anything(self) -> Iterator[Callable[[], object]]:
+        """Mostly refused."""
+        stage, d = self.stage, self.dice
+        who = d.choice((*LOOKERS, *WORKERS, ANYONE))
+        liar = d.choice((LAZY, COPYING, CARTEL, SILENT))
+        r, i = d.randrange(stage.params.schedule.rounds + 1), d.randrange(4)
+        audits = [*stage.witnesses.audits, AuditId(ROOT)]
+        audit = d.choice(audits)
+        yield lambda: stage.enrol(who) if who not in stage.chains or who in LOOKERS[2:] else None
+        yield lambda: stage.witnesses.retire(stage.block, liar, stage.job)
+        yield lambda: stage.witnesses.retire(stage.block, ANYONE, stage.job)
+        yield lambda: stage.witnesses.commit(stage.block, liar, audit, i, ROOT)
+        yield lambda: stage.witnesses.draw(stage.block, stage.job, r)
+        yield lambda: stage.witnesses.publish(stage.block, d.choice(WORKERS), stage.job, 0, d.randrange(3))
+        yield lambda: self._settle(audit, i)
+
+    def _settle(self, audit: AuditId, i: int) -> None:
+        account = self.stage.witnesses.duties[audit, i].account if (audit, i) in self.stage.witnesses.duties else None
+        outcome = self.stage.settle(audit, i)
+        assert account is not None
+        self.outcomes.append((account, outcome, audit, i))
+
+    def _close(self) -> None:
+        """What is left of the duties closes for the asking."""
+        for audit in list(self.stage.witnesses.audits):
+            for i, duty in self.stage.duties(audit).items():
+                if duty.status != DutyStatus.CLOSED:
+                    self._settle(audit, i)
+        self.stage.check()

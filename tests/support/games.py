@@ -1,0 +1,485 @@
+"""Small Programs with every op kind, materialised; the claims that honest and lying parties make of them.
+
+Everything is evaluated one element at a time by `numerics.reference`: a game about it is about the specification.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from lockstep.numerics import reference, scalar
+from lockstep.numerics.arbiter import ReferenceArbiter
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves, openings
+from lockstep.protocol.dispute.moves import Resolved
+from lockstep.protocol.dispute.openings import Contents, Levels
+from lockstep.protocol.dispute.statement import Statement
+from lockstep.protocol.jobs import NO_STATE, Body
+from lockstep.protocol.merkle import EMPTY, TensorHeader
+from lockstep.protocol.programs.program import CHUNK, F32, I32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot, Step, TensorRoot, TraceRoot, Wei
+
+# -- a step, materialised ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lie:
+    """One wrong word: flip `bits` of an op's element, or of one of its fold's chunks (`chunk` not None).
+
+    The rest of the step follows from it, as from an honest word.
+    """
+
+    op: int
+    element: int = 0
+    bits: int = 1
+    chunk: int | None = None
+
+
+def pack(words: Sequence[int]) -> bytes:
+    """Little-endian contents."""
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+def tensor(dtype: int, shape: tuple[int, ...], words: Sequence[int]) -> Contents:
+    """A tensor of words."""
+    return Contents(TensorHeader(dtype, shape), pack(words))
+
+
+def root_of(held: Contents) -> Digest:
+    """Its tensor root."""
+    return Digest(merkle.tensor_root_of_tree(held.header, held.levels[-1][0]))
+
+
+@dataclass
+class PlainStep:
+    """A transition executed element by element, with at most one lie in an op and a few in the tree G itself."""
+
+    program: Program
+    inputs: tuple[Contents | None, ...]
+    data: Contents
+    statement: Statement
+    """Its prev and graph are ignored."""
+    lie: Lie | None = None
+    tampered: dict[int, Digest] = field(default_factory=dict)
+    """Position in G -> the node put there instead (a wrong alias, garbage padding)."""
+    _known: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """A fold's honest chunks by (op, element)."""
+
+    @cached_property
+    def outputs(self) -> list[Contents]:
+        """Every op's output, in order."""
+        made: list[Contents] = []
+        for index, op in enumerate(self.program.ops):
+            operands = self._operands(made)
+            words = [self._element(operands, index, op, e) for e in range(op.header.elements)]
+            if self.lie and self.lie.op == index and self.lie.chunk is None:
+                words[self.lie.element] ^= self.lie.bits
+            made.append(Contents(op.header, pack(words)))
+        return made
+
+    def _element(self, operands: reference.Operands, index: int, op: Op, element: int) -> int:
+        if op.chunks <= 1:
+            return reference.element(op, element, operands)
+        return _combined(op, self._chunks(operands, index, op, element))
+
+    def _chunks(self, operands: reference.Operands, index: int, op: Op, element: int) -> list[int]:
+        if (index, element) not in self._known:
+            counts = op.header.elements == 1 and all(view.tag == Tag.IOTA for view in op.views)
+            self._known[index, element] = _counted(op) if counts else _chunks_of(op, element, operands)
+        words = list(self._known[index, element])
+        if self.lie and (self.lie.op, self.lie.element) == (index, element) and self.lie.chunk is not None:
+            return _with_visible_flip(op, words, self.lie.chunk, self.lie.bits)
+        return words
+
+    def _operands(self, made: list[Contents]) -> reference.Operands:
+        held: dict[Tag, Callable[[int], Contents | Const]] = {
+            Tag.OP: made.__getitem__, Tag.STATE: self.state, Tag.CONST: self.program.consts.__getitem__,
+        }  # fmt: skip
+        s, length = self.statement, self.statement.row_length
+        dataset = reference.Dataset(s.dataset_rows, lambda row, column: _word(self.data, row * length + column))
+        return reference.Operands(
+            lambda tag, index, at: _word(held[tag](index), at), s.seed, (s.round, s.slot, int(s.t)), dataset
+        )
+
+    @cached_property
+    def prev(self) -> Levels:
+        return merkle.levels([root_of(c) if c else EMPTY[0] for c in self.inputs])
+
+    @cached_property
+    def next(self) -> tuple[Contents | None, ...]:
+        """The output state."""
+        named = {Alias.OP_KIND: lambda i: self.outputs[i], Alias.STATE_KIND: lambda i: self.inputs[i]}
+        return tuple(named[a.kind](a.index) if a.kind else None for a in self.program.outputs)
+
+    @cached_property
+    def graph(self) -> Levels:
+        leaves = [root_of(c) for c in self.outputs]
+        leaves += [EMPTY[0]] * (self.program.state_block - len(leaves))
+        leaves += [root_of(c) if c else EMPTY[0] for c in self.next]
+        for position, node in self.tampered.items():
+            leaves[position] = node
+        return merkle.levels(leaves)
+
+    @property
+    def end(self) -> StateRoot:
+        """S_t, as this G has it."""
+        up = self.program.depth - self.program.s_out
+        return StateRoot(merkle.node_at(self.graph, self.program.s_out, (1 << up) - 1))
+
+    def output(self, op: int) -> Contents:
+        return self.outputs[op]
+
+    def state(self, entry: int) -> Contents:
+        held = self.inputs[entry]
+        assert held is not None, f"entry {entry} of the state is EMPTY"
+        return held
+
+    def dataset(self) -> Contents:
+        return self.data
+
+    def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
+        described = self.program.ops[op]
+        words = self._chunks(self._operands(self.outputs), op, described, element)
+        if described.chunks <= CHUNK:
+            return words
+        return _level(described, words) if group is None else words[CHUNK * group : CHUNK * (group + 1)]
+
+
+def _chunks_of(op: Op, element: int, operands: reference.Operands) -> list[int]:
+    return [reference.chunk(op, element, c, operands) for c in range(op.chunks)]
+
+
+@cache
+def _counted(op: Op) -> list[int]:
+    """Of a fold with one element that reads no tensor: the same in every step."""
+    return _chunks_of(op, 0, reference.Operands(lambda *_: 0, Seed(bytes(32)), (0, 0, 0)))
+
+
+def _combined(op: Op, words: list[int]) -> int:
+    return reference.combine(op.mode, _level(op, words) if op.chunks > CHUNK else words)
+
+
+def _with_visible_flip(op: Op, words: list[int], chunk: int, bits: int) -> list[int]:
+    """The chunks with one of them wrong, the flip moved up until the element shows it.
+
+    The chain's seed decides the data, and so whether rounding (or another chunk's maximum) hides a small flip.
+    """
+    for shift in range(32):
+        lying = [*words]
+        lying[chunk] ^= (bits << shift) & 0xFFFFFFFF
+        if _combined(op, lying) != _combined(op, words):
+            return lying
+    raise AssertionError(f"no flip in chunk {chunk} shows")
+
+
+def _level(op: Op, words: Sequence[int]) -> list[int]:
+    return [reference.combine(op.mode, words[i : i + CHUNK]) for i in range(0, len(words), CHUNK)]
+
+
+def _word(held: Contents | Const, at: int) -> int:
+    return int(struct.unpack_from("<I", held.data, 4 * at)[0])
+
+
+@dataclass
+class PlainClaim:
+    """T transitions from a start, with one lie at a step; what follows the lie is computed from it."""
+
+    programs: tuple[Program, ...]
+    """The Program of each transition."""
+    start: tuple[Contents | None, ...]
+    data: Contents
+    seed: Seed
+    round: int = 0
+    slot: int = 0
+    lie_at: int = 0
+    """The step t that lies; 0 = none."""
+    lie: Lie | None = None
+    tampered: dict[int, Digest] = field(default_factory=dict)
+
+    @cached_property
+    def steps(self) -> tuple[PlainStep, ...]:
+        state, made = self.start, []
+        rows, length = self.data.header.shape
+        for t, program in enumerate(self.programs, 1):
+            statement = Statement(
+                StateRoot(EMPTY[0]), EMPTY[0], program.ops_root, program.consts_root, tensor_root(self.data),
+                self.seed, rows, length, self.round, self.slot, Step(t), program.header,
+            )  # fmt: skip
+            lies = t == self.lie_at
+            step = PlainStep(
+                program, state, self.data, statement, self.lie if lies else None, self.tampered if lies else {}
+            )
+            made.append(step)
+            state = step.next
+        return tuple(made)
+
+    @cached_property
+    def trace(self) -> tuple[StateRoot, ...]:
+        return tuple(step.end for step in self.steps)
+
+    @property
+    def state_zero(self) -> StateRoot:
+        return StateRoot(self.steps[0].prev[-1][0])
+
+    @property
+    def carried(self) -> moves.Proof:
+        return ()
+
+    def step(self, t: int) -> PlainStep:
+        return self.steps[t - 1]
+
+
+def tensor_root(held: Contents) -> TensorRoot:
+    """Its tensor root, hashed anew."""
+    return merkle.tensor_root(held.header.dtype, held.header.shape, held.data)
+
+
+# -- Programs ----------------------------------------------------------------------------------------------------------
+
+
+def f32(x: float) -> int:
+    """The word nearest to x."""
+    return int(struct.unpack("<I", struct.pack("<f", x))[0])
+
+
+def _view(tag: Tag, index: int, *strides: int, offset: int = 0) -> View:
+    return View(tag, index, offset, strides)
+
+
+S = scalar.Op
+N, LENGTH, ROWS = 520, 300, 7
+"""Parameters, row length, dataset rows: none a multiple of a leaf; N is two leaves and eight words."""
+
+
+def _with_cumulative(ops: Sequence[Op]) -> tuple[Op, ...]:
+    total, out = 0, []
+    for op in ops:
+        total += op.header.elements
+        out.append(Op(**{**{f: getattr(op, f) for f in op.__dataclass_fields__}, "cumulative": total}))
+    return tuple(out)
+
+
+def step_program(inner: int = 70_000) -> Program:
+    """Every op kind, every fold mode, every source; state [live w, live m][anchor w, anchor m][carry 2][clock].
+
+    `inner` terms of the integer fold: above 65,536 it has two levels of partials.
+    """
+    ops = _with_cumulative(
+        (
+            Op(Kind.DRAW, I32, (2, LENGTH), ()),
+            Op(Kind.RANDOM, I32, (N,), (), p0=7),
+            # 2: uniform noise, scaled by a constant table.
+            Op(
+                Kind.MAP, F32, (N,), (_view(Tag.OP, 1, 1), _view(Tag.CONST, 1, 1)),
+                instrs=(Instr(S.I2F, 0), Instr(S.IMM, imm=f32(2.0**-31)), Instr(S.FMUL, 2, 3), Instr(S.FMUL, 4, 1)),
+            ),
+            # 3: w of each token; tokens beyond N give +0.
+            Op(Kind.GATHER, F32, (2, LENGTH), (_view(Tag.OP, 0, LENGTH, 1), _view(Tag.STATE, 0, 0, 0)), p0=N, p1=1),
+            Op(
+                Kind.CONCAT, F32, (N + LENGTH,), (_view(Tag.OP, 2, 1), _view(Tag.OP, 3, 1, offset=LENGTH)),
+                sizes=(N, LENGTH),
+            ),
+            # 5: windows of 520 terms that straddle leaves.
+            Op(Kind.FOLD, F32, (3,), (_view(Tag.OP, 4, 100, 1, offset=50), _view(Tag.STATE, 0, 0, 1)), (N,), Fold.DOT),
+            Op(Kind.FOLD, F32, (2,), (_view(Tag.OP, 3, LENGTH, 1),), (LENGTH,), Fold.SUM),
+            Op(Kind.FOLD, F32, (), (_view(Tag.OP, 2, 1, offset=17),), (100,), Fold.MAX),
+            Op(Kind.FOLD, F32, (), (_view(Tag.OP, 2, 1),), (LENGTH,), Fold.MIN),
+            Op(Kind.FOLD, I32, (), (_view(Tag.IOTA, 0, 3, offset=5),), (inner,), Fold.ISUM),
+            # 10: what the folds found, carried.
+            Op(
+                Kind.CONCAT, F32, (7,),
+                (_view(Tag.OP, 5, 1), _view(Tag.OP, 6, 1), _view(Tag.OP, 7, 0), _view(Tag.OP, 8, 0)),
+                sizes=(3, 2, 1, 1),
+            ),
+            # 11: m' = 0.9 m + noise * dot, of four full leaves.
+            Op(
+                Kind.MAP, F32, (N,),
+                (
+                    _view(Tag.STATE, 1, 1), _view(Tag.OP, 2, 1), _view(Tag.STATE, 0, 1), _view(Tag.STATE, 2, 1),
+                    _view(Tag.OP, 5, 0, offset=2),
+                ),
+                instrs=(
+                    Instr(S.IMM, imm=f32(0.9)), Instr(S.FMUL, 0, 5), Instr(S.FFMA, 1, 4, 6), Instr(S.FSUB, 2, 3),
+                    Instr(S.FTANH, 8), Instr(S.FADD, 7, 9),
+                ),
+            ),
+            # 12: w' = w - rate(t) m', the rate from a table by the clock; context and iota are read too.
+            Op(
+                Kind.MAP, F32, (N,),
+                (
+                    _view(Tag.STATE, 0, 1), _view(Tag.OP, 11, 1), _view(Tag.CONST, 0, 0, offset=1),
+                    _view(Tag.CONTEXT, 0, 0, offset=2), _view(Tag.IOTA, 0, 1),
+                ),
+                instrs=(
+                    Instr(S.IADD, 3, 4), Instr(S.I2F, 5), Instr(S.FEXP, 2), Instr(S.FDIV, 7, 6), Instr(S.FNEG, 8),
+                    Instr(S.FFMA, 9, 1, 0),
+                ),
+            ),
+            Op(Kind.MAP, I32, (), (_view(Tag.STATE, 6), _view(Tag.IOTA, 0, offset=1)), instrs=(Instr(S.IADD, 0, 1),)),
+        )
+    )  # fmt: skip
+    vector, clock = TensorHeader(F32, (N,)), TensorHeader(I32, ())
+    inputs = (vector, vector, vector, vector, TensorHeader(F32, (7,)), clock, clock, None)
+    consts = (
+        Const(TensorHeader(F32, (4,)), pack([f32(-6.0), f32(-5.0), f32(-4.0), f32(-3.0)])),
+        Const(vector, pack([f32(0.01 * (1 + i % 5)) for i in range(N)])),
+    )
+    outputs = (
+        Alias(1, 12), Alias(1, 11), Alias(2, 2), Alias(2, 3), Alias(1, 10), Alias(1, 9), Alias(1, 13), Alias(0),
+    )  # fmt: skip
+    return Program(ops, inputs, outputs, consts)
+
+
+def encode_program() -> Program:
+    """payload = (w - anchor, m), the carry goes on: out = node(payload), out2 = node(carry)."""
+    ops = _with_cumulative(
+        (Op(Kind.MAP, F32, (N,), (_view(Tag.STATE, 0, 1), _view(Tag.STATE, 2, 1)), instrs=(Instr(S.FSUB, 0, 1),)),)
+    )
+    return Program(ops, step_program().inputs, (Alias(1, 0), Alias(2, 1), Alias(2, 4), Alias(2, 5)))
+
+
+def start_state() -> tuple[Contents | None, ...]:
+    """S_0 of a slot: base twice, zero carry, clock 0."""
+    w = tensor(F32, (N,), [f32(((i * 37) % 101 - 50) / 64) for i in range(N)])
+    m = tensor(F32, (N,), [f32(((i * 53) % 89 - 44) / 1024) for i in range(N)])
+    return (w, m, w, m, tensor(F32, (7,), [0] * 7), tensor(I32, (), [0]), tensor(I32, (), [0]), None)
+
+
+def dataset() -> Contents:
+    """Rows of tokens, some beyond the table."""
+    return tensor(I32, (ROWS, LENGTH), [(i * 7919) % (N + 40) for i in range(ROWS * LENGTH)])
+
+
+# -- playing -----------------------------------------------------------------------------------------------------------
+
+WORKER = Address("0x" + "11" * 20)
+CHALLENGER = Address("0x" + "22" * 20)
+CLOCK = Seconds(120)
+START = Seconds(1_000)
+
+
+def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> game.Claim:
+    """What the market says of a claim whose trace is `held`'s."""
+    programs = programs or held.programs
+    rows, length = held.data.header.shape
+    body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
+    return game.Claim(
+        ClaimId(bytes([7]) * 32), WORKER, len(held.trace), body,
+        held.state_zero, programs[0].root, programs[-1].root, held.seed, held.round, held.slot, tensor_root(held.data),
+        rows, length, CLOCK, Seconds(10), Wei(1),
+    )  # fmt: skip
+
+
+@dataclass
+class Match:
+    """One game between two policies on the Python twin: moves, events and the game after each."""
+
+    claim: game.Claim
+    arbiter: game.Arbiter = field(default_factory=ReferenceArbiter)
+    now: Seconds = START
+    seconds_per_move: int = 1
+    state: game.Game | None = None
+    log: list[moves.Event] = field(default_factory=list)
+    played: list[moves.Move] = field(default_factory=list)
+
+    def play(self, move: moves.Move, sender: Address) -> None:
+        """Applies a move; raises Refused."""
+        self.now = Seconds(self.now + self.seconds_per_move)
+        self.state, events = game.play(self.state, move, sender, self.now, self.claim, self.arbiter)
+        self.log += events
+        self.played.append(move)
+
+    def run(self, opening: moves.Open, defender: Policy, challenger: Policy) -> Resolved:
+        """Opens, then alternates until the game is closed; a side that returns None runs out of time."""
+        self.play(opening, CHALLENGER)
+        while True:
+            assert self.state is not None
+            if self.state.phase == moves.Phase.CLOSED:
+                return next(e for e in self.log if isinstance(e, Resolved))
+            policy = defender if self.state.defender_moves else challenger
+            move = policy(self.state, self.log)
+            if move is None:
+                self.now = self.state.deadline
+                self.play(moves.Resolve(), CHALLENGER)
+            else:
+                self.play(move, self.state.mover)
+
+    @property
+    def finding(self) -> moves.Finding | None:
+        """What a proof decided."""
+        return next((e.finding for e in self.log if isinstance(e, moves.Convicted)), None)
+
+
+Policy = Callable[[game.Game, Sequence[moves.Event]], moves.Move | None]
+
+
+def defends(held: honest.MaterialisedClaim) -> Policy:
+    """Opens its own commitments, true or not."""
+    return lambda state, log: honest.answer(state, log, held)
+
+
+def challenges(held: honest.MaterialisedClaim) -> Policy:
+    """Points at the first difference from `held`."""
+    return lambda state, log: honest.point(state, log, held)
+
+
+def silent(state: game.Game, log: Sequence[moves.Event]) -> None:
+    """Does not answer."""
+
+
+def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.05) -> Policy:
+    """Points anywhere that the rules allow, with true proofs of what it points at."""
+
+    def choose(state: game.Game, log: Sequence[moves.Event]) -> moves.Move | None:
+        seen = honest.Log(log)
+        if rng.random() < concede:
+            return None
+        if state.phase in (moves.Phase.TRACE_PICK, moves.Phase.GRAPH_PICK, moves.Phase.TENSOR_PICK):
+            i = rng.randrange(len(seen.children))
+            siblings = tuple(merkle.proof(merkle.levels(seen.children), i))
+            return moves.Pick(state.node, i, seen.children[i], siblings)
+        if state.phase == moves.Phase.ELEMENT:
+            posted = seen.last(moves.LeafPosted)
+            assert posted is not None
+            return moves.PickElement(state.node, rng.randrange(len(posted.data) // 4), posted.data)
+        if state.phase == moves.Phase.PARTIAL_PICK:
+            posted_words = seen.last(moves.PartialsPosted)
+            assert posted_words is not None
+            return moves.PickPartial(state.node, rng.randrange(len(posted_words.words) // 4), posted_words.words)
+        if state.phase == moves.Phase.PROOF:
+            return _any_proof(rng, state, seen, held)
+        return honest.point(state, log, held)
+
+    return choose
+
+
+def _any_proof(rng: random.Random, state: game.Game, log: honest.Log, held: PlainClaim) -> moves.ProveOp:
+    """A well-formed execution of what was picked, right or wrong."""
+    step = held.step(log.statement.t)
+    words, chunk = b"", 0
+    if state.terms > CHUNK:
+        posted = log.last(moves.PartialsPosted)
+        assert posted is not None
+        words = posted.words
+        chunk = rng.randrange(len(words) // 4)
+    graph = honest.known(step.graph, step.program.depth, log, moves.Defended)
+    opened = openings.build(step, graph, log.statement, state.op, state.position, CHUNK * state.group + chunk)
+    proof = tuple(merkle.proof(step.program.ops_levels, state.op))
+    descriptor = step.program.descriptors[state.op]
+    return moves.ProveOp(state.node, descriptor, proof, chunk, words, opened, log.statement.encode())
+
+
+def open_at(claim: game.Claim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:
+    """A game on transition t (0: on the trace), whether it is wrong or not; `held` has the claim's trace."""
+    if t == 0:
+        return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
+    tree = honest.trace_levels(held.trace)
+    program = held.step(t).program
+    prev = held.trace[t - 2] if t > 1 else held.state_zero
+    proof = tuple(merkle.proof(tree, t - 2)) if t > 1 else held.carried
+    transition = moves.Transition(prev, proof, program.header, program.ops_root, program.consts_root)
+    return moves.Open(claim.id, claim.body, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)

@@ -1,0 +1,95 @@
+"""Settings: which source wins, and what a wrong value says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.base.settings import DEFAULTS, resolve
+from lockstep.protocol.errors import KeyStoreError, LockstepError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No environment and no file of the machine that the test runs on."""
+    for name in DEFAULTS:
+        monkeypatch.delenv(f"LOCKSTEP_{name.upper()}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_flag_beats_environment_beats_file_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve().threads == 1, "default"
+    Path("lockstep.toml").write_text("threads = 2\n")
+    assert resolve().threads == 2, "file"
+    monkeypatch.setenv("LOCKSTEP_THREADS", "3")
+    assert resolve().threads == 3, "environment"
+    assert resolve(threads=4).threads == 4, "flag"
+    assert resolve(threads=None).threads == 3, "a flag that was not given"
+
+
+@pytest.mark.parametrize(
+    ("device", "path"),
+    [("auto", "auto"), ("cpu", "auto"), ("cuda", "cuda:0"), ("cuda:12", "cuda:12"), ("emulated", "emulated")],
+)
+def test_a_device_is_a_path_of_the_kernels(device: str, path: str) -> None:
+    assert resolve(device=device).path == path
+
+
+@pytest.mark.parametrize("device", ["", "CUDA", "cuda:", "cuda:01", "cuda:-1", "cuda:1000", "cuda:0 ", "gpu", "cpu\n"])
+def test_a_device_that_there_cannot_be_is_a_usage_error(device: str) -> None:
+    with pytest.raises(UsageError, match="device is"):
+        resolve(device=device)
+
+
+@pytest.mark.parametrize("text", ["threads = 'many'", "threads = [1]", "threads = 0", "threads = ", "\x00"])
+def test_a_wrong_file_is_a_usage_error(text: str) -> None:
+    Path("lockstep.toml").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        resolve()
+    assert caught.value.hint
+
+
+def test_a_file_that_is_not_text_is_a_usage_error() -> None:
+    Path("lockstep.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"lockstep\.toml"):
+        resolve()
+
+
+def test_a_home_is_private_and_is_made_only_when_it_is_used(tmp_path: Path) -> None:
+    settings = resolve(home=str(tmp_path / "a" / "b"))
+    assert settings.home_path == tmp_path / "a" / "b"
+    assert not (tmp_path / "a").exists()
+    assert settings.home_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_home_that_is_a_file_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in ("file", "file/inside"):
+        with pytest.raises(UsageError, match="home"):
+            _ = resolve(home=str(tmp_path / home)).home_dir
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(None, "No such file"), (b"\xff\xfe", "not text")],
+)
+def test_a_password_file_that_cannot_be_read_says_why(tmp_path: Path, content: bytes | None, named: str) -> None:
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(KeyStoreError, match=named) as caught:
+        resolve(password_file=str(path)).password()
+    assert caught.value.hint
+    assert caught.value.exit_code == 4
+
+
+def test_no_password_file_names_the_option() -> None:
+    with pytest.raises(LockstepError) as caught:
+        resolve().password()
+    assert "--password-file" in caught.value.hint
+
+
+def test_a_password_ends_before_its_newline(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(" correct horse \n")
+    assert resolve(password_file=str(tmp_path / "password")).password() == " correct horse "

@@ -1,0 +1,210 @@
+"""What benchmarks/attacks.py computes of an attack is what the market's twin takes from whoever plays it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from benchmarks import economics as command
+from benchmarks.attacks import DAY, Attack, Market
+from lockstep.presets import CHAINS, MAINNET, Terms
+from lockstep.protocol.dispute import game
+from lockstep.protocol.errors import ChainError
+from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.market import prices
+from lockstep.protocol.market.job_rules import check_params
+from lockstep.protocol.market.types import BURN
+from lockstep.protocol.types import Seconds, Wei
+from tests.support.histories import random_params
+from tests.support.params import amended, value_of
+from tests.unit.protocol.market.test_rounds import AGGREGATOR, LIAR, PARAMS, REQUESTER, WORKERS, Scene
+
+FULL = amended(PARAMS, min_slots=2, gas_price=Wei(0))
+DEPOSITED = 10_000
+
+
+def priced(params: JobParams) -> Market:
+    """The benchmark's market of a job on the twin."""
+    terms = Terms(**{of.name: value_of(params, of.name) for of in fields(Terms)})
+    return Market(params.role.slots, params.role.min_slots, terms)
+
+
+def pipeline() -> Scene:
+    """As many rounds in flight as may be, each merge backed for exactly those above it."""
+    scene = Scene(FULL)
+    for r in range(FULL.schedule.max_lead):
+        scene.to_frozen(r)
+        scene.merge(r, rounds=FULL.schedule.max_lead - 1 - r)
+    return scene
+
+
+def finish(scene: Scene, rounds: int) -> None:
+    scene.later(FULL.windows.challenge_seconds)
+    for r in range(rounds):
+        scene.market.finalize(scene.block, scene.job, r)
+
+
+def wealth(scene: Scene, accounts: Iterable[str]) -> int:
+    """In the vault; a requester's is also what its escrow has not paid."""
+    job = scene.market.jobs[scene.job]
+    left = job.escrow - job.paid - job.refunded if REQUESTER in accounts else 0
+    return left + sum(scene.free(account) + scene.credits(account) for account in accounts)
+
+
+@pytest.mark.parametrize("team", [(AGGREGATOR,), (AGGREGATOR, REQUESTER)], ids=["alone", "with the requester"])
+def test_a_merger_that_convicts_itself_loses_what_is_computed_and_nobody_else_anything(team: tuple[str, ...]) -> None:
+    honest, scene = pipeline(), pipeline()
+    finish(honest, FULL.schedule.max_lead)
+    merge = scene.merge_claim(0)
+    scene.market.on_open(scene.block, merge, scene.body(merge))
+    scene.market.on_convicted(scene.block, merge, 0, (AGGREGATOR,), ())
+    for r in range(1, FULL.schedule.max_lead):
+        scene.market.release(scene.job, r)
+    again = scene.market.merger_of(scene.block, scene.job, 0)
+    scene.merge(0, again, rounds=0)
+    finish(scene, 1)
+
+    attack = priced(FULL).self_conviction(requester=REQUESTER in team)
+    cost = wealth(honest, team) - wealth(scene, team)
+    assert cost == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=2), "up to what rounding burns"
+    lost = {worker: wealth(honest, [worker]) - wealth(scene, [worker]) for worker in WORKERS}
+    assert lost.pop(again) == -FULL.merge.price, "who merged again is paid for it"
+    assert set(lost.values()) == {attack.now.damage} == {0}, "work is paid as if nothing had happened"
+    assert attack.without is not None
+    fallen = (FULL.schedule.max_lead - 1) * FULL.role.slots
+    assert attack.without.damage == fallen, "without the rule nobody is paid for it"
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_requester_that_voids_its_own_job_loses_what_is_computed(others: bool) -> None:
+    scene = Scene(FULL)
+    scene.to_lead(0)
+    scene.market.start_round(scene.block, scene.job, 1)
+    scene.join(1)
+    scene.seal(1)
+    if not others:
+        scene.commit(1)
+    scene.market.on_invalid(scene.job, REQUESTER)
+    for r in range(FULL.schedule.max_lead):
+        scene.market.release(scene.job, r)
+    scene.market.finish(scene.job)
+    attack = priced(FULL).void_own_job(others=others)
+    assert scene.credits(BURN) == pytest.approx(attack.now.cost * FULL.role.slot_price, abs=1)
+    unpaid = FULL.role.slots * FULL.schedule.max_lead * FULL.role.slot_price - sum(
+        scene.credits(worker) for worker in WORKERS
+    )
+    assert unpaid == attack.now.damage * FULL.role.slot_price, "who had not committed"
+
+
+def test_a_squatter_is_fined_what_is_computed() -> None:
+    scene = Scene(FULL)
+    scene.market.start_round(scene.block, scene.job, 0)
+    scene.join()
+    scene.seal()
+    attack = priced(FULL).squatter()
+    honest = round(attack.now.damage)
+    scene.commit(0, range(honest))
+    scene.later(100)
+    scene.reveal(0, range(honest))
+    scene.attest()
+    scene.later(300)
+    scene.freeze(0)
+    assert scene.phase() == Phase.FAILED
+    assert scene.credits(BURN) == attack.now.cost * FULL.role.slot_price, "a price for each silent seat"
+    assert scene.free(WORKERS[0]) == DEPOSITED, "who worked has its stake, and no pay"
+    assert scene.free(LIAR) == DEPOSITED - FULL.role.slot_price
+
+
+def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
+    terms = MAINNET
+    at = game.Claim.__new__(game.Claim)
+    games = DAY // terms.step_seconds
+    for open_games, extra in ((0, 0), (games, DAY), (100 * games, game.MAX_EXTRA)):
+        for name, value in (("clock", terms.clock_seconds), ("step", terms.step_seconds), ("open_games", open_games)):
+            object.__setattr__(at, name, value)
+        assert game.budget(at, defender=True) == terms.clock_seconds + extra
+
+
+def test_a_job_of_ones_own_asks_for_a_bond_of_next_to_nothing() -> None:
+    params = amended(FULL, slot_price=Wei(1), merge_price=Wei(0), slot_stake=Wei(10), merge_stake=Wei(1), bond=Wei(1))
+    check_params(params, Seconds(1_000), CHAINS["devnet"])
+    assert (
+        prices.bond_of(params.prices.bond, params.prices.gas_price, params.prices.fee_cap, params.prices.fee_cap) == 1
+    ), "gas alone is a cost"
+
+
+def test_a_full_pipeline_locks_what_mergers_need() -> None:
+    market = priced(amended(FULL, rounds=9))
+    # Each merge is covered for the rounds that have started on it, and for no more.
+    covered = sum(range(FULL.schedule.max_lead)) * FULL.round_pay
+    lead = FULL.schedule.max_lead * FULL.merge.stake + covered
+    slots = FULL.schedule.max_lead * FULL.role.slots * FULL.role.slot_stake
+    assert market.locked * FULL.role.slot_price == lead + slots
+    shares = [capital.interest for capital in market.capital()]
+    assert shares[0] < shares[2] < shares[1] == shares[3], "rising backing costs half of what backing at once does"
+
+
+def named() -> dict[str, Attack]:
+    return {attack.name: attack for attack in Market().attacks()}
+
+
+def test_what_the_rules_meet_costs_more_than_it_harms() -> None:
+    attacks = named()
+    for attack in (Market().self_conviction(requester=True), Market().self_conviction(requester=False)):
+        assert attack.without is not None
+        assert attack.without.factor > 20, f"{attack.name}: paid by others"
+        assert attack.now.factor == 0, f"{attack.name}: paid by whoever does it"
+    harmless = ("a requester voids", "a squatter", "a further day")
+    for name, attack in attacks.items():
+        if name.startswith(harmless):
+            assert attack.now.factor < 1, name
+            assert attack.without is None or attack.now.cost > attack.without.cost, name
+
+
+# -- the document
+
+
+@pytest.mark.parametrize(
+    ("block", "lines"),
+    [("capital", command.capital_lines), ("attacks", command.attack_lines), ("chains", command.chain_lines)],
+)
+def test_the_document_shows_what_is_computed(repository: Path, block: str, lines: Callable[[], list[str]]) -> None:
+    text = (repository / "docs/economics.md").read_text()
+    shown = text.split(f"<!-- {block} -->\n")[1].split("\n<!-- end -->")[0]
+    assert shown.splitlines() == lines(), "run `python benchmarks/economics.py --write`"
+
+
+def test_the_table_of_chains_is_that_of_the_presets() -> None:
+    rows = [row.strip("| ").split(" | ") for row in command.chain_lines()[2:]]
+    expected = [
+        [name, command.span(chain.inclusion), command.span(chain.censor), command.span(chain.clock_floor)]
+        for name, chain in CHAINS.items()
+    ]
+    assert [[row[0], *row[2:5]] for row in rows] == expected
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_windows_of_a_chain_are_accepted_there(name: str) -> None:
+    windows, chain = command.WINDOWS[name], CHAINS[name]
+    sized = amended(random_params(random.Random(0)), slots=64, inner_steps=500)
+    preset = {**asdict(MAINNET), "step_seconds": Seconds(min(MAINNET.step_seconds, windows.clock // 4))}
+    if windows.challenge < MAINNET.challenge_seconds:
+        preset |= {"witnesses": 0}
+    params = amended(
+        sized, **preset | {
+            "clock_seconds": windows.clock, "challenge_seconds": windows.challenge, "answer_seconds": windows.answer,
+        },
+    )  # fmt: skip
+    check_params(params, windows.unbonding, chain)
+    with pytest.raises(ChainError, match="clock"):
+        check_params(amended(params, clock_seconds=Seconds(chain.clock_floor - 1)), windows.unbonding, chain)
+    assert windows.answer > chain.censor, "an answer that is held back is in time"
+    assert windows.challenge > chain.censor + windows.clock or chain.censor == 0, "as is a challenge"
+
+
+def test_a_time_in_words() -> None:
+    assert [command.span(n) for n in (0, 59, 43_296, 86_448)] == ["-", "59 s", "12 h 1 min 36 s", "1 d 48 s"]

@@ -1,0 +1,125 @@
+"""What an account demands, and when: what it lacks, once, where that pays or protects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lockstep.chain.contracts import Call
+from lockstep.execution.merging import wrong_leaves
+from lockstep.node.demands import Asks, to_demand
+from lockstep.protocol.errors import BlobMissing, RowMissing
+from lockstep.protocol.jobs import Phase, Round
+from lockstep.protocol.market import receipts
+from lockstep.protocol.market.availability import row_demand_id
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.market.prices import PROVER_PERCENT
+from lockstep.protocol.market.receipts import Report
+from lockstep.protocol.types import Seconds
+from tests.support.world import World
+
+MISSING = RowMissing(BlobMissing("no block", "ask its owner"), 0)
+
+
+def patient(world: World) -> tuple[Asks, Seconds]:
+    """Who has seen a row to be missing for long enough, and now."""
+    asks, missing = Asks(world.contracts, world.address("verifier")), RowMissing(BlobMissing("no block", "ask"), 0)
+    patience = world.params.windows.answer_seconds
+    assert asks.row(world.job, world.params, missing, Seconds(100)) is None, "stores may be slow"
+    assert asks.row(world.job, world.params, missing, Seconds(99 + patience)) is None
+    return asks, Seconds(100 + patience)
+
+
+def test_a_row_is_demanded_after_a_while_if_that_pays_and_nobody_has() -> None:
+    world = World.start(max_lead=2)
+    asks, now = patient(world)
+    found = asks.row(world.job, world.params, MISSING, now)
+    assert found is not None
+    key, call = found
+    assert key == f"demand/row/{world.job.hex()}"
+    world.send(call, "verifier")
+    assert world.contracts.demands.demand(row_demand_id(world.job, 0)) is not None
+    assert asks.row(world.job, world.params, MISSING, now) is None, "once"
+
+
+@pytest.mark.parametrize(("over", "asked"), [(0, True), (1, False), (1_000, False)])
+def test_a_row_is_not_demanded_where_the_bond_is_not_less_than_the_prize(over: int, asked: bool) -> None:
+    # Two slots and a merge, twice: the deposit. A row of one leaf costs the bond alone where gas is free.
+    prize = 2 * (2 * 101 + 57) * PROVER_PERCENT // 100
+    world = World.start(bond=prize - 1 + over)
+    assert (world.params.deposit * PROVER_PERCENT // 100, world.params.prices.gas_price) == (prize, 0)
+    asks, now = patient(world)
+    assert (asks.row(world.job, world.params, MISSING, now) is not None) is asked
+
+
+def test_a_payload_is_demanded_under_one_key_whoever_asked_before() -> None:
+    world = World.start()
+    world.to(Phase.ATTESTING)
+    first, again = (demanded(world, "verifier") for _ in range(2))
+    assert first == again, "after every restart"
+    key, call, wanted = first
+    assert key == f"demand/{world.claim_id(1).hex()}", "the outbox sends a key once"
+    world.send(call, "verifier")
+    other = demanded(world, "witness")
+    assert wanted != other[2], "who asks after another names other leaves"
+    world.send(other[1], "witness")
+    stored = list(world.ledger().demands.values())
+    assert [(d.claim, d.asker) for d in stored] == [
+        (world.claim_id(1), world.address(name)) for name in ("verifier", "witness")
+    ]
+
+
+def test_a_payload_that_came_spoiled_is_demanded_where_it_is_wrong() -> None:
+    world = World.start()
+    wanted, guessed = demanded(world, "verifier", [(3, 999), (1, 0)])[2], demanded(world, "verifier")[2]
+    words = [wanted >> 64 * i & (1 << 64) - 1 for i in range(4)]
+    assert [(w >> 40, w & (1 << 40) - 1) for w in words[:2]] == [(3, 999), (1, 0)]
+    assert wanted >> 128 == guessed >> 128, "the rest are the account's own"
+
+
+def demanded(world: World, name: str, lacking: Sequence[tuple[int, int]] = ()) -> tuple[str, Call, int]:
+    """(key, transaction, what it names) of an account's demand for the payload of slot 1."""
+    asks, claim = Asks(world.contracts, world.address(name)), claim_id(world.job, 0, 0, 1)
+    key, call = asks.payload(world.job, 0, 1, claim, lacking)
+    return key, call, int.from_bytes(call.data[-32:], "big")
+
+
+def test_leaves_that_differ_from_the_replay_are_found() -> None:
+    own = [np.arange(700, dtype=np.float32), np.zeros(3, np.float32)]
+    stored = [own[0].copy(), own[1].copy()]
+    assert list(wrong_leaves(own, stored)) == []
+    stored[0][600] += 1
+    stored[1][2] = 1
+    assert list(wrong_leaves(own, stored)) == [(0, 2), (1, 0)]
+
+
+def after(*given: tuple[int, int]) -> Round:
+    """A round in which (speaker, mask) were given."""
+    named, spoke = (0, 0), 0
+    for who, mask in given:
+        named, spoke = receipts.add(named, mask, who), spoke | 1 << who
+    return replace(Round(), named=named, spoke=spoke, receipts=len(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "slot"),
+    [
+        ((), 1),
+        (((0, 0b111), (2, 0b111)), 1),
+        (((0, 0b101), (2, 0b101)), None),
+        (((0, 0b111), (2, 0b101)), None),
+        (((1, 0b111),), 1),
+    ],
+    ids=["nobody spoke", "all let it in", "all refuse it", "half refuse it", "its owner alone spoke"],
+)
+def test_a_payload_is_demanded_where_the_others_would_merge_it(
+    given: tuple[tuple[int, int], ...], slot: int | None
+) -> None:
+    reports = {0: Report.DECODED, 1: Report.MISSING, 2: Report.DECODED}
+    assert to_demand(reports, after(*given)) == slot
+    assert to_demand({**reports, 1: Report.REFUSED}, after(*given)) == slot
+    assert to_demand({**reports, 1: Report.UNREACHABLE}, after(*given)) is None, "nobody answered: nothing is known"
+    assert to_demand({**reports, 1: Report.DECODED}, after(*given)) is None

@@ -1,0 +1,265 @@
+"""Seats: the two sides of a game play it from what the chain shows, each its own moves and no other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from eth_account.signers.local import LocalAccount
+
+from lockstep.base.shelf import Shelf
+from lockstep.chain import games as chain_games
+from lockstep.chain.contracts import Call
+from lockstep.execution.jobs import ClaimRun, Job, State, slot_run, trace_root
+from lockstep.node.player import AtHand, HeldClaim, NotAtHand, Seat, Side, Table
+from lockstep.protocol.dispute import honest, moves
+from lockstep.protocol.dispute.game import game_id
+from lockstep.protocol.dispute.moves import Verdict
+from lockstep.protocol.errors import ChainError, NotFoundError
+from lockstep.protocol.types import Address, ClaimId, GameId, Seconds, Seed, StateRoot
+from lockstep.storage.directory import DirectoryStore
+from tests.support import games, toyjob
+from tests.support.arena import Arena, Terms
+from tests.support.games import Lie, PlainClaim
+
+STEP, ENCODE = games.step_program(), games.encode_program()
+DEFENDERS_CALLS = ("defend", "reveal", "revealTensor", "postLeaf", "postPartials")
+LIE = Lie(2, element=300, bits=1 << 20)
+
+
+@dataclass
+class Court:
+    """A chain, one lying claim (slot 0) and one honest one (slot 1), both kept as their worker made them."""
+
+    arena: Arena
+    claims: list[ClaimId]
+    seed: Seed
+    opened: int = 0
+
+    def held(self, slot: int, lie: Lie | None = None) -> PlainClaim:
+        return PlainClaim((STEP, ENCODE), games.start_state(), games.dataset(), self.seed, 0, slot, lie_at=1, lie=lie)
+
+    def open(self, slot: int, held: PlainClaim) -> GameId:
+        self.opened += 1
+        claim = chain_games.claim(self.arena.contracts.market, self.claims[slot], self.arena.bodies[self.claims[slot]])
+        move = games.open_at(claim, held, 1, self.opened)
+        game = game_id(claim.id, Address(self.arena.challenger.address), self.opened)
+        self.arena.begin(game, move)
+        return game
+
+    def seat(self, game: GameId, side: Side, held: Any, watched: bool = False) -> Seat:
+        contracts = self.arena.contracts
+        table = Table(contracts.game, 0, contracts.market if watched else None)
+        account = self.arena.worker if side is Side.DEFENDER else self.arena.challenger
+        return Seat(game, side, held, table, self.sender(account))
+
+    def sender(self, account: LocalAccount) -> Any:
+        self.keys: list[str] = getattr(self, "keys", [])
+
+        def send(call: Call, key: str) -> object:
+            self.keys.append(key)
+            return self.arena.send(call, account)
+
+        return send
+
+
+@pytest.fixture(scope="module")
+def court() -> Iterator[Court]:
+    arena = Arena.in_memory()
+    made: dict[int, PlainClaim] = {}
+    lies = (LIE, None, LIE)
+
+    def trace(seed: Seed, slot: int) -> tuple[StateRoot, ...]:
+        made[slot] = PlainClaim(
+            (STEP, ENCODE), games.start_state(), games.dataset(), seed, 0, slot, lie_at=1, lie=lies[slot]
+        )
+        return made[slot].trace
+
+    def ends(slot: int) -> tuple[StateRoot, StateRoot]:
+        last = made[slot].steps[-1].graph[1]
+        return StateRoot(last[-2]), StateRoot(last[-1])
+
+    start, data = games.start_state(), games.dataset()
+    step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
+    rows, length = data.header.shape
+    terms = Terms(
+        STEP, ENCODE, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]),
+        StateRoot(b"\0" * 32), StateRoot(step.prev[1][2]), 1, 1, 1,
+    )  # fmt: skip
+    claims = arena.claims(terms, len(lies), trace, ends)
+    seed = arena.contracts.market.facts_of(claims[0], 1).seed
+    yield Court(arena, claims, seed)
+    arena.stop()
+
+
+def test_two_seats_play_a_lie_to_its_conviction(court: Court) -> None:
+    game = court.open(0, court.held(0, LIE))
+    sides = [
+        court.seat(game, Side.DEFENDER, court.held(0, LIE)),
+        court.seat(game, Side.CHALLENGER, court.held(0)),
+    ]
+    played: list[str] = []
+    for _ in range(40):
+        for seat in sides:
+            move = seat.turn(court.arena.now())
+            if move is not None:
+                assert (move.call in DEFENDERS_CALLS) == (seat.side is Side.DEFENDER), move.call
+                played.append(move.call)
+    assert sides[0].verdict is Verdict.FRAUD
+    assert played[-1] == "proveOp"
+    assert len(court.keys) == len(set(court.keys)) == len(played), "one key a move"
+    assert sides[1].turn(court.arena.now()) is None, "nothing is due at a closed game"
+
+
+def test_challenger_with_nothing_to_prove_makes_no_move_and_loses_by_its_clock(court: Court) -> None:
+    truth = court.held(1)
+    game = court.open(1, truth)
+    defender, challenger = court.seat(game, Side.DEFENDER, truth), court.seat(game, Side.CHALLENGER, truth)
+    first = defender.turn(court.arena.now())
+    assert isinstance(first, moves.Defend)
+    assert challenger.turn(court.arena.now()) is None
+    assert defender.turn(court.arena.now()) is None, "its clock still runs"
+    deadline = defender.table.game(game).deadline
+    court.arena.devnet.advance(Seconds(deadline - court.arena.now() + 1))
+    assert challenger.turn(court.arena.now()) is None, "one's own clock has run out: nothing can be done"
+    assert isinstance(defender.turn(court.arena.now()), moves.Resolve)
+    assert defender.verdict is Verdict.REJECTED
+
+
+def test_move_that_comes_too_late_is_no_error_and_any_other_revert_is(court: Court) -> None:
+    truth = court.held(1)
+    game = court.open(1, truth)
+    defender = court.seat(game, Side.DEFENDER, truth)
+    due = defender.due(court.arena.now())
+    assert due is not None
+
+    def somebody_was_faster(call: Call, key: str) -> object:
+        court.arena.send(call, court.arena.worker)
+        raise ChainError("AnsweredStale", code="chain.AnsweredStale")
+
+    defender.send = somebody_was_faster
+    assert defender.turn(court.arena.now()) is None
+
+    other = court.seat(court.open(1, truth), Side.DEFENDER, truth)
+
+    def refused(call: Call, key: str) -> object:
+        raise ChainError("Unauthorized", code="chain.Unauthorized")
+
+    other.send = refused
+    with pytest.raises(ChainError, match="Unauthorized"):
+        other.turn(court.arena.now())
+
+
+def test_game_whose_claim_was_decided_elsewhere_is_resolved_at_once_and_the_bond_comes_back(court: Court) -> None:
+    vault, me = court.arena.contracts.vault, Address(court.arena.challenger.address)
+    first, second = (court.open(2, court.held(2, LIE)) for _ in range(2))
+    bonded = vault.free(me)
+    sides = [court.seat(first, Side.DEFENDER, court.held(2, LIE)), court.seat(first, Side.CHALLENGER, court.held(2))]
+    while sides[0].verdict is Verdict.NONE:
+        assert [seat.turn(court.arena.now()) for seat in sides] != [None, None]
+    waiting = court.seat(second, Side.CHALLENGER, court.held(2), watched=True)
+    assert isinstance(waiting.turn(court.arena.now()), moves.Resolve)
+    assert waiting.verdict is Verdict.VOID
+    assert vault.free(me) == bonded + 2 * court.arena.contracts.market.params(court.arena.last_job()).prices.bond
+
+
+def test_game_that_is_not_on_chain_is_not_found(court: Court) -> None:
+    seat = court.seat(GameId(bytes(32)), Side.CHALLENGER, court.held(1))
+    with pytest.raises(NotFoundError):
+        seat.due(court.arena.now())
+
+
+# -- what a party holds ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return toyjob.load(DirectoryStore(tmp_path_factory.mktemp("toy")))
+
+
+def test_held_claim_materialises_each_step_as_it_was_computed(job: Job) -> None:
+    run = slot_run(job, job.genesis, toyjob.SEED, 0, 0)
+    held = HeldClaim.of(run)
+    assert held.state_zero == run.root(0, run.start)
+    assert len(held.trace) == run.transitions
+    for t in Random(0).sample(range(1, run.transitions + 1), 3):
+        step = held.step(t)
+        assert step.root == held.trace[t - 1], f"step {t}"  # type: ignore[attr-defined]
+        assert held.whole(t) is held.whole(t), "kept"
+    assert honest.trace_levels(held.trace)[-1][0] == trace_root(held.trace)
+
+
+def test_a_step_that_had_to_go_leaves_its_tree_and_is_made_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for one step alone: what lies in the tree is answered without its tensors."""
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    held.shelf = Shelf(1)
+    first = held.step(1)
+    held.step(2)
+    again, advanced = held.step(1), counted(monkeypatch)
+    assert again is not first
+    assert again.graph == first.graph
+    assert again.prev == first.prev
+    assert not held.has(1), "its tensors went"
+    with pytest.raises(NotAtHand):
+        AtHand(held).step(1).output(0)
+    assert again.output(3).levels == first.output(3).levels
+    assert AtHand(held).step(1).output(3).levels == first.output(3).levels, "in memory again"
+    assert advanced == [], "no replay: S_0 is there"
+
+
+def test_nothing_is_at_hand_before_it_was_made(job: Job) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    assert AtHand(held).trace == held.trace
+    assert AtHand(held).state_zero == held.state_zero
+    with pytest.raises(NotAtHand):
+        AtHand(held).step(2)
+    with pytest.raises(NotAtHand):
+        _ = AtHand(None).trace
+
+
+def test_a_replay_can_be_done_in_slices(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    advanced = counted(monkeypatch)
+    ticks = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    slices = 1
+    while held.approach(5, seconds=1.5) is None:
+        slices += 1
+    assert slices > 2
+    assert advanced == [1, 2, 3, 4], "each transition once, whatever was cut where"
+
+
+def test_games_on_many_steps_replay_the_claim_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a game adds to the defender's clock is one materialised step: no move may cost a replay."""
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    advanced = counted(monkeypatch)
+    for _ in range(3):
+        for t in range(1, held.run.transitions + 1):
+            assert held.step(t).root == held.trace[t - 1], f"step {t}"  # type: ignore[attr-defined]
+    assert advanced == list(range(1, held.run.transitions)), "each transition once"
+
+
+def test_held_claim_goes_on_from_the_nearest_state_that_it_keeps(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = HeldClaim.of(slot_run(job, job.genesis, toyjob.SEED, 0, 0))
+    held.step(3)
+    advanced = counted(monkeypatch)
+    held.step(5)
+    held.step(2)
+    assert advanced == [3, 4], "S_1 was left on the way"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The transitions that are computed from here on."""
+    advanced: list[int] = []
+    plain = ClaimRun.advance
+
+    def advance(run: ClaimRun, t: int, state: State) -> State:
+        advanced.append(t)
+        return plain(run, t, state)
+
+    monkeypatch.setattr(ClaimRun, "advance", advance)
+    return advanced

@@ -1,0 +1,378 @@
+"""The game's rules on toy Programs: the honest side always wins, and the game ends where the lie is."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import game, honest, moves
+from lockstep.protocol.dispute.game import Refused
+from lockstep.protocol.dispute.moves import Verdict, Wrong
+from lockstep.protocol.jobs import NO_STATE, Body
+from lockstep.protocol.types import Address, Digest, Seconds, Seed
+from tests.support import games
+from tests.support.games import CHALLENGER, WORKER, Lie, Match, PlainClaim
+
+SEED = Seed(b"\x11" * 32)
+STEP, ENCODE = games.step_program(), games.encode_program()
+PROGRAMS = (STEP, STEP, STEP, ENCODE)
+GARBAGE = Digest(b"\xee" * 32)
+
+
+def held(lie_at: int = 0, lie: Lie | None = None, tampered: dict[int, Digest] | None = None) -> PlainClaim:
+    return PlainClaim(
+        PROGRAMS, games.start_state(), games.dataset(), SEED, 3, 1, lie_at=lie_at, lie=lie, tampered=tampered or {}
+    )
+
+
+HONEST = held()
+
+LIES = [
+    Lie(0, element=412, bits=64),
+    Lie(1, element=519, bits=1 << 31),
+    Lie(2, element=300, bits=1 << 20),
+    Lie(3, element=305, bits=1 << 20),
+    Lie(4, element=640, bits=1 << 20),
+    Lie(5, element=1, chunk=1),
+    Lie(5, element=2, chunk=2, bits=1 << 20),
+    Lie(6, element=1, chunk=1, bits=1 << 22),
+    Lie(7),
+    Lie(8, chunk=0),
+    Lie(9, chunk=269),
+    Lie(9, chunk=3),
+    Lie(10, element=6),
+    Lie(11, element=258),
+    Lie(12, element=0),
+    Lie(13),
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_liar_is_convicted_at_its_lie(lie: Lie) -> None:
+    liar = held(lie_at=2, lie=lie)
+    claim = games.claim_of(liar)
+    opening = honest.opening(claim, HONEST, liar.trace, 0)
+    assert opening is not None, "the lie reaches S_t"
+    assert opening.t == 2
+    match = Match(claim)
+    end = match.run(opening, games.defends(liar), games.challenges(HONEST))
+    assert (end.verdict, end.winner) == (Verdict.FRAUD, CHALLENGER)
+    found = match.finding
+    assert found is not None
+    assert (found.wrong, found.t, found.program) == (Wrong.OP, 2, STEP.root)
+    assert (found.position, found.element, found.chunk) == (lie.op, lie.element, lie.chunk or 0), "op, element, chunk"
+    assert found.claimed_bits != found.contract_bits, "bits differ"
+    assert len(match.played) <= 16, "transactions"
+
+
+def test_lie_in_the_last_transition_names_the_last_program() -> None:
+    liar = held(lie_at=4, lie=Lie(0, element=7))
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, liar.trace, 0)
+    assert opening is not None
+    assert opening.t == 4
+    match.run(opening, games.defends(liar), games.challenges(HONEST))
+    assert match.finding is not None
+    assert match.finding.program == ENCODE.root
+
+
+@pytest.mark.parametrize("lie_at", [1, 2, 3, 4])
+def test_game_without_t_finds_the_step(lie_at: int) -> None:
+    lie = Lie(0, element=9)
+    liar = held(lie_at=lie_at, lie=lie)
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, None, 0)
+    assert opening is not None
+    assert opening.t == 0
+    end = match.run(opening, games.defends(liar), games.challenges(HONEST))
+    assert end.verdict == Verdict.FRAUD
+    assert match.finding is not None
+    assert (match.finding.t, match.finding.position, match.finding.element) == (lie_at, 0, 9)
+
+
+def test_claim_of_one_transition_without_t_begins_adjacent() -> None:
+    def merge(lie: Lie | None) -> PlainClaim:
+        return PlainClaim((ENCODE,), games.start_state(), games.dataset(), SEED, lie_at=1 if lie else 0, lie=lie)
+
+    liar = merge(Lie(0, element=3))
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, merge(None), None, 0)
+    assert opening is not None
+    end = match.run(opening, games.defends(liar), games.challenges(merge(None)))
+    assert end.verdict == Verdict.FRAUD
+    assert len(match.log) > 4
+
+
+def test_list_that_is_not_the_trace_counts_as_withheld() -> None:
+    liar = held(lie_at=2, lie=Lie(13))
+    opening = honest.opening(games.claim_of(liar), HONEST, HONEST.trace, 0)
+    assert opening is not None
+    assert opening.t == 0
+
+
+def test_honest_claim_gives_no_opening() -> None:
+    claim = games.claim_of(HONEST)
+    assert honest.opening(claim, HONEST, HONEST.trace, 0) is None
+    assert honest.opening(claim, HONEST, None, 0) is None
+
+
+def test_wrong_alias_is_convicted_by_its_own_proof() -> None:
+    liar = held(lie_at=1, tampered={STEP.state_block + 2: games.root_of(HONEST.step(1).state(1))})
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, liar.trace, 0)
+    assert opening is not None
+    match.run(opening, games.defends(liar), games.challenges(HONEST))
+    assert isinstance(match.played[-1], moves.ProveAlias)
+    assert match.finding is not None
+    assert (match.finding.wrong, match.finding.position) == (Wrong.ALIAS, 2)
+
+
+def test_alias_of_an_op_is_convicted_by_its_own_proof() -> None:
+    liar = held(lie_at=1, tampered={STEP.state_block + 1: GARBAGE})
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, liar.trace, 0)
+    assert opening is not None
+    match.run(opening, games.defends(liar), games.challenges(HONEST))
+    assert match.finding is not None
+    assert (match.finding.wrong, match.finding.position) == (Wrong.ALIAS, 1)
+    assert match.finding.contract_bits == games.root_of(HONEST.steps[0].output(11))
+
+
+def test_entry_that_must_be_empty_is_convicted_as_an_alias() -> None:
+    liar = held(lie_at=1, tampered={STEP.state_block + 7: GARBAGE})
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, liar.trace, 0)
+    assert opening is not None
+    match.run(opening, games.defends(liar), games.challenges(HONEST))
+    assert match.finding is not None
+    assert (match.finding.wrong, match.finding.position) == (Wrong.ALIAS, 7)
+
+
+def test_garbage_padding_of_the_graph_is_convicted_by_its_own_proof() -> None:
+    """S_t is right, G is not: nobody who replays opens, but a game on it still ends in a conviction."""
+    liar = held(lie_at=2, tampered={len(STEP.ops) + 3: GARBAGE})
+    assert liar.trace == HONEST.trace, "S_t is right"
+    match = Match(games.claim_of(liar))
+    end = match.run(games.open_at(match.claim, liar, 2), games.defends(liar), games.challenges(HONEST))
+    assert end.verdict == Verdict.FRAUD
+    assert isinstance(match.played[-1], moves.ProvePadding)
+    assert match.finding is not None
+    assert (match.finding.wrong, match.finding.position) == (Wrong.PADDING, len(STEP.ops) + 3)
+
+
+def test_right_state_with_garbage_graph_loses_by_the_clock() -> None:
+    """The op's root is no tensor's root: it cannot be opened."""
+    liar = held(lie_at=2, tampered={4: GARBAGE})
+    match = Match(games.claim_of(liar))
+
+    def defender(state: game.Game, log: object) -> moves.Move | None:
+        if state.phase == moves.Phase.TENSOR:
+            return None
+        return games.defends(liar)(state, match.log)
+
+    end = match.run(games.open_at(match.claim, liar, 2), defender, games.challenges(HONEST))
+    assert (end.verdict, end.winner) == (Verdict.TIMEOUT, CHALLENGER)
+
+
+def test_garbage_padding_of_the_trace_is_convicted() -> None:
+    three = (STEP, STEP, ENCODE)
+    truth = PlainClaim(three, games.start_state(), games.dataset(), SEED)
+    leaves = [merkle.leaf(s) for s in truth.trace]
+    tree = merkle.levels([*leaves, GARBAGE])
+    match = Match(replace(games.claim_of(truth), body=Body(tree[-1][0], NO_STATE, NO_STATE)))  # type: ignore[arg-type]
+    match.play(games.open_at(match.claim, truth, 0), CHALLENGER)
+    match.play(moves.Reveal(tree[-1][0], tuple(tree[0])), WORKER)
+    assert match.state is not None
+    move = honest.point(match.state, match.log, truth)
+    assert isinstance(move, moves.Pick)
+    assert move.i == 3
+    match.play(move, CHALLENGER)
+    match.play(moves.ProvePadding(GARBAGE), CHALLENGER)
+    assert match.finding is not None
+    assert match.finding.wrong == Wrong.PADDING
+
+
+@pytest.mark.parametrize("t", [0, 1, 4])
+def test_silent_defender_loses_by_the_clock(t: int) -> None:
+    match = Match(games.claim_of(HONEST))
+    end = match.run(games.open_at(match.claim, HONEST, t), games.silent, games.challenges(HONEST))
+    assert end.verdict == Verdict.TIMEOUT
+    assert end.winner == CHALLENGER
+
+
+@pytest.mark.parametrize("t", [0, 1, 2, 4])
+def test_honest_defender_beats_a_challenger_with_nothing_to_prove(t: int) -> None:
+    match = Match(games.claim_of(HONEST))
+    end = match.run(games.open_at(match.claim, HONEST, t), games.defends(HONEST), games.challenges(HONEST))
+    assert (end.verdict, end.winner) == (Verdict.REJECTED, WORKER)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_honest_defender_beats_random_challengers(seed: int) -> None:
+    rng = random.Random(seed)
+    match = Match(games.claim_of(HONEST))
+    challenger = games.random_challenger(rng, HONEST)
+
+    def play(state: game.Game, log: object) -> moves.Move | None:
+        move = challenger(state, match.log)
+        if isinstance(move, moves.ProveOp | moves.ProveAlias | moves.ProvePadding):
+            with pytest.raises(Refused, match="EqualBits"):
+                game.play(state, move, CHALLENGER, state.deadline, match.claim, match.arbiter)
+            return None
+        return move
+
+    opening = games.open_at(match.claim, HONEST, rng.randrange(len(PROGRAMS) + 1))
+    end = match.run(opening, games.defends(HONEST), play)
+    assert (end.verdict, end.winner) == (Verdict.REJECTED, WORKER), "an honest claim is never convicted"
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+
+def begun(t: int = 2) -> Match:
+    match = Match(games.claim_of(HONEST))
+    match.play(games.open_at(match.claim, HONEST, t), CHALLENGER)
+    return match
+
+
+def refused(match: Match, move: moves.Move, sender: Address) -> str:
+    with pytest.raises(Refused) as caught:
+        match.play(move, sender)
+    return caught.value.rule
+
+
+def defence(match: Match) -> moves.Defend:
+    assert match.state is not None
+    move = honest.answer(match.state, match.log, HONEST)
+    assert isinstance(move, moves.Defend)
+    return move
+
+
+def test_move_after_clock_reverts() -> None:
+    match = begun()
+    move = defence(match)
+    assert match.state is not None
+    match.now = match.state.deadline
+    assert refused(match, move, WORKER) == "ClockExpired"
+
+
+def test_move_at_the_deadline_counts() -> None:
+    match = begun()
+    move = defence(match)
+    assert match.state is not None
+    match.now = Seconds(match.state.deadline - 1)
+    match.play(move, WORKER)
+    assert match.state.left_defender == 0
+
+
+def test_resolve_before_the_deadline_reverts() -> None:
+    assert refused(begun(), moves.Resolve(), CHALLENGER) == "ClockRunning"
+
+
+def test_game_on_a_claim_decided_elsewhere_is_void() -> None:
+    match = begun()
+    match.claim = replace(match.claim, live=False)
+    match.play(moves.Resolve(), CHALLENGER)
+    assert match.log[-1] == moves.Resolved(match.claim.id, Verdict.VOID, game.NOBODY)
+
+
+def test_move_by_another_account_reverts() -> None:
+    match = begun()
+    assert refused(match, defence(match), CHALLENGER) == "Unauthorized"
+
+
+def test_delegate_answers_for_the_defender() -> None:
+    match = begun()
+    move = defence(match)
+    match.claim = replace(match.claim, delegate=Address("0x" + "33" * 20))
+    match.play(move, Address("0x" + "33" * 20))
+    assert match.state is not None
+    assert match.state.phase == moves.Phase.GRAPH_PICK
+
+
+def test_move_that_answers_another_node_reverts() -> None:
+    match = begun()
+    assert refused(match, replace(defence(match), answered=GARBAGE), WORKER) == "AnsweredStale"
+
+
+def test_move_of_another_phase_reverts() -> None:
+    match = begun()
+    assert match.state is not None
+    assert refused(match, moves.PostLeaf(match.state.node, b""), WORKER) == "PhaseWrong"
+
+
+def test_second_game_with_the_same_nonce_reverts() -> None:
+    match = begun()
+    assert refused(match, games.open_at(match.claim, HONEST, 2), CHALLENGER) == "GameExists"
+
+
+def test_step_beyond_the_claim_reverts() -> None:
+    match = Match(games.claim_of(HONEST))
+    opening = replace(games.open_at(match.claim, HONEST, 4), t=5)
+    assert refused(match, opening, CHALLENGER) == "StepOutOfRange"
+
+
+def test_foreign_program_reverts() -> None:
+    match = Match(games.claim_of(HONEST))
+    opening = games.open_at(match.claim, HONEST, 2)
+    foreign = replace(opening, transition=replace(opening.transition, ops_root=ENCODE.ops_root))
+    assert refused(match, foreign, CHALLENGER) == "ProofInvalid"
+
+
+def test_state_block_that_is_not_in_the_graph_reverts() -> None:
+    match = begun()
+    move = defence(match)
+    assert refused(match, replace(move, graph=GARBAGE), WORKER) == "ProofInvalid"
+    assert refused(match, replace(move, children=move.children[:-1]), WORKER) == "LengthWrong"
+    assert refused(match, replace(move, context=move.context + b"\0"), WORKER) == "StatementWrong"
+
+
+def test_each_game_already_open_lengthens_the_defenders_clock() -> None:
+    claim = games.claim_of(HONEST)
+    assert game.budget(replace(claim, open_games=7), defender=True) == claim.clock + 7 * claim.step
+    assert game.budget(replace(claim, open_games=7), defender=False) == claim.clock
+
+
+def test_partials_that_do_not_combine_revert() -> None:
+    liar = held(lie_at=2, lie=Lie(5, element=0, chunk=1))
+    match = Match(games.claim_of(liar))
+    opening = honest.opening(match.claim, HONEST, liar.trace, 0)
+    assert opening is not None
+    match.play(opening, CHALLENGER)
+    while True:
+        assert match.state is not None
+        if match.state.phase == moves.Phase.PARTIALS:
+            break
+        side = honest.answer(match.state, match.log, liar) or honest.point(match.state, match.log, HONEST)
+        assert side is not None
+        match.play(side, match.state.mover)
+    truth = honest.answer(match.state, match.log, HONEST)
+    assert truth is not None
+    assert refused(match, truth, WORKER) == "PartialsWrong"
+
+
+@pytest.mark.parametrize(
+    ("rem", "parts"), [(1, [1]), (6, [6]), (7, [4, 3]), (10, [5, 5]), (13, [5, 4, 4]), (18, [6, 6, 6])]
+)
+def test_levels_are_equal_parts_of_at_most_six(rem: int, parts: list[int]) -> None:
+    made = []
+    while rem:
+        made.append(game.levels(rem))
+        rem -= made[-1]
+    assert made == parts
+
+
+def test_both_twins_state_the_same_invariants(repository: Path) -> None:
+    def sentences(*paths: str) -> set[str]:
+        return {x for p in paths for x in re.findall(r"INVARIANT: (.*)", (repository / p).read_text())}
+
+    contracts = sentences("contracts/DisputeGame.sol", "contracts/libraries/Clock.sol")
+    inside = sentences("contracts/libraries/Merkle.sol", "contracts/libraries/Openings.sol")
+    twin = sentences("sdk/lockstep/protocol/dispute/game.py")
+    assert contracts - twin == set(), "in Solidity alone"
+    assert twin - contracts - inside == set(), "in Python alone"

@@ -1,0 +1,243 @@
+"""The rules of money: floors, the price of gas, how a slash and a bond are split, from where a lie pays nothing."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import inf
+from pathlib import Path
+from statistics import median_high
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep import economics
+from lockstep.economics import Audit
+from lockstep.protocol.market import prices
+from lockstep.protocol.market.types import BURN, Keeper
+from lockstep.protocol.types import Address, Seconds, Wei
+from tests.support import price_vectors
+from tests.support.ledger import Books
+
+AMOUNTS = st.integers(0, (1 << 88) - 1)
+FEES = st.integers(0, prices.MAX_FEE_CAP)
+CHALLENGER, DEFENDER = Address("0x" + "11" * 20), Address("0x" + "22" * 20)
+
+
+def test_the_committed_vectors_are_what_the_twin_computes(vectors: Path) -> None:
+    assert (vectors / "prices.jsonl").read_text().splitlines() == price_vectors.lines(), (
+        "run `python -m tests.support.price_vectors`"
+    )
+
+
+# -- floors and gas
+
+
+@given(AMOUNTS, st.integers(0, 1 << 60))
+def test_a_stake_covers_ten_prices_and_four_games(price: int, gas_price: int) -> None:
+    floor = prices.stake_floor(Wei(price), Wei(gas_price))
+    assert floor >= 10 * price, "ten times what the work is paid"
+    assert floor >= prices.gas_cost(4 * prices.GAME_GAS, Wei(gas_price), 1, 1), "four games at the cap"
+    assert floor in (10 * price, 4 * prices.GAME_GAS * gas_price), "and no more"
+
+
+@given(AMOUNTS, st.integers(0, 1 << 60), FEES.map(lambda fee: fee + 1), FEES, FEES)
+def test_a_bond_rises_with_the_base_fee_up_to_the_cap(bond: int, gas_price: int, cap: int, low: int, high: int) -> None:
+    low, high = sorted((low, high))
+    cheap, dear, most = (prices.bond_of(Wei(bond), Wei(gas_price), cap, fee) for fee in (low, high, cap))
+    assert bond <= cheap <= dear <= most, "monotonic in the base fee, never above the cap"
+    assert most == bond + 3 * prices.DEFENDER_GAS * gas_price, "at the cap: three times the defender's gas"
+
+
+@given(AMOUNTS, st.integers(0, 1 << 60), FEES.map(lambda fee: fee + 1), st.integers(1, 1025))
+def test_a_rows_bond_pays_for_posting_each_leaf(bond: int, gas_price: int, cap: int, leaves: int) -> None:
+    game = prices.bond_of(Wei(bond), Wei(gas_price), cap, cap)
+    row = prices.row_bond_of(game, Wei(bond), leaves)
+    assert row == prices.dearest_row_bond(Wei(bond), Wei(gas_price), leaves), "the highest"
+    assert row == game + 3 * leaves * prices.LEAF_GAS * gas_price, "at the cap: three times each leaf's gas"
+    assert (row - game) * 60 // 100 >= leaves * prices.LEAF_GAS * gas_price, "60 % of it is more than the gas"
+
+
+@given(AMOUNTS, st.integers(1, 1 << 24))
+def test_a_bond_is_at_least_the_price_of_a_step(price: int, steps: int) -> None:
+    floor = prices.bond_floor(Wei(price), steps)
+    assert steps * (floor - 1) < price <= steps * floor, "rounded up, by less than one unit"
+
+
+@given(st.lists(FEES, max_size=20))
+def test_the_ring_knows_the_last_nine_fees(fees: list[int]) -> None:
+    ring = 0
+    for fee in fees:
+        ring = prices.push(ring, fee)
+    assert ring < 1 << 252, "nine places"
+    last = [-(-fee // prices.FEE_UNIT) * prices.FEE_UNIT for fee in fees[-9:]]
+    assert prices.median(ring, -1) == (median_high(last) if last else -1)
+
+
+# -- verdicts
+
+
+@given(AMOUNTS, st.integers(0, 3), st.lists(AMOUNTS, max_size=8))
+def test_a_slash_conserves_money_and_burns_half(stake: int, winners: int, refunds: list[int]) -> None:
+    split = prices.split_slash(Wei(stake), winners, [Wei(refund) for refund in refunds])
+    assert split.total == stake, "what is slashed is what arrives"
+    assert 2 * split.burned >= stake, "at least half is burned"
+    assert sum(split.winners) * 100 <= 30 * stake, "winners share at most 30 %"
+    assert sum(split.refunds) * 100 <= 10 * stake, "refunds are at most 10 %"
+    assert split.requester >= 0, "the requester pays for nothing"
+    assert all(paid <= metered for paid, metered in zip(split.refunds, refunds, strict=True)), (
+        "no more than was metered"
+    )
+    assert list(split.winners) == sorted(split.winners, reverse=True), "the convicting game's challenger has most"
+
+
+@pytest.mark.parametrize(
+    ("stake", "winners", "refunds", "burned", "to_winners", "to_refunds", "requester"),
+    [
+        (1_000, 1, (), 500, (300,), (), 200),
+        (1_000, 2, (), 500, (200, 100), (), 200),
+        (1_000, 3, (), 500, (150, 75, 75), (), 200),
+        (1_000, 1, (60, 60), 500, (300,), (60, 40), 100),
+        (1_000, 3, (10, 0, 200, 5), 500, (150, 75, 75), (10, 0, 90, 0), 100),
+        (999, 3, (3,), 503, (149, 74, 74), (3,), 196),
+        (7, 3, (), 5, (1, 0, 0), (), 1),
+        (1, 1, (1,), 1, (0,), (0,), 0),
+        (0, 1, (), 0, (0,), (), 0),
+    ],
+)
+def test_the_split_of_a_slash(
+    stake: int, winners: int, refunds: tuple[Wei, ...], burned: int, to_winners: tuple[int, ...],
+    to_refunds: tuple[int, ...], requester: int,
+) -> None:  # fmt: skip
+    split = prices.split_slash(Wei(stake), winners, refunds)
+    assert (split.burned, split.winners, split.refunds, split.requester) == (burned, to_winners, to_refunds, requester)
+
+
+@given(AMOUNTS)
+def test_a_lost_bond_pays_the_defender_and_burns_the_rest(bond: int) -> None:
+    to_defender, burned = prices.split_bond(Wei(bond))
+    assert to_defender + burned == bond
+    assert burned * 100 >= 40 * bond, "whoever challenges himself loses 40 %"
+
+
+@given(AMOUNTS)
+def test_the_vault_takes_a_bond_apart_alike(bond: int) -> None:
+    books = Books.of(Seconds(1))
+    books.deposit(CHALLENGER, Wei(bond))
+    books.lock(CHALLENGER, b"game", Wei(bond), Keeper.GAME)
+    books.take_bond(b"game", DEFENDER)
+    assert (books.credits[DEFENDER], books.credits[BURN]) == prices.split_bond(Wei(bond))
+
+
+# -- deterrence
+
+
+def test_ten_stakes_need_a_sixth_and_volunteers_alone_sixty_five_stakes() -> None:
+    assert economics.break_even_detection(10) == pytest.approx(1 / 6), "about 0.2"
+    assert economics.break_even_multiple(0.03) == pytest.approx(64.67, abs=0.01), (
+        "3 % of the claims, looked at by volunteers"
+    )
+    assert economics.break_even_multiple(0) == inf, "what nobody sees, no stake deters"
+
+
+def test_replaying_at_random_pays_from_one_lie_in_twelve_at_forty_stakes() -> None:
+    assert economics.volunteer_break_even(40) == pytest.approx(1 / 12)
+    prize = prices.split_slash(Wei(40), 1).winners[0]
+    assert economics.volunteer_break_even(40) * prize == pytest.approx(1), "the expected prize is the work of one claim"
+
+
+@given(st.floats(0.001, 0.999), st.floats(0.1, 1))
+def test_break_even_is_where_cheating_earns_what_honesty_does(detection: float, burned: float) -> None:
+    multiple = economics.break_even_multiple(detection, burned)
+    assert economics.break_even_detection(multiple, burned) == pytest.approx(detection), "one is the other's inverse"
+    honest = economics.expected_profit(1, 1, multiple)
+    cheating = economics.expected_profit(1, 1, multiple, saved=1, detection=detection, lost=burned)
+    assert cheating == pytest.approx(honest, abs=1e-9), "neither pays more"
+    assert economics.break_even_multiple(detection / 2, burned) > multiple, "less seen, more staked"
+
+
+AUDITS = st.builds(
+    Audit, st.integers(1, 64), st.integers(0, 200), st.integers(1, 1000), st.floats(0.0001, 0.5), st.floats(0, 0.5),
+    st.floats(0, 0.99),
+)  # fmt: skip
+
+
+@given(AUDITS, st.floats(0, 1))
+def test_no_saving_of_work_pays_at_the_stake_that_an_audit_needs(audit: Audit, at: float) -> None:
+    first = 1 + round(at * (audit.transitions - 1))
+    saved = (audit.transitions - first + 1) / audit.transitions
+    detection = audit.detection(first)
+    stake = audit.stake_multiple()
+    gain = economics.expected_profit(1, 1, stake, saved=saved, detection=detection, lost=economics.BURNED)
+    assert gain <= 1e-9, "skipping from any step on earns no more than honesty, which earns nothing here"
+    assert audit.detection(audit.transitions) <= detection <= audit.detection(1) <= 1, "a later lie is seen less"
+
+
+@given(AUDITS)
+def test_more_witnesses_see_more_and_cost_more(audit: Audit) -> None:
+    more = Audit(audit.slots, audit.witnesses + 1, audit.transitions, audit.volunteers, audit.unavailable, audit.cartel)
+    assert more.detection() > audit.detection() - 1e-12
+    assert more.cost_share() > audit.cost_share()
+    assert more.stake_multiple() <= audit.stake_multiple() + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("slots", "witnesses", "first"), [(3, 0, 1), (3, 1, 2), (3, 2, 4), (3, 3, 1), (2, 3, 3), (3, 4, 2)]
+)
+def test_detection_is_what_counting_every_draw_gives(slots: int, witnesses: int, first: int) -> None:
+    audit = Audit(slots, witnesses, transitions=4, volunteers=0.25, cartel=0.5)
+    seen = 0
+    draws = list(product(range(1, 5), (False, True), repeat=witnesses))
+    for slot, draw in product(range(slots), draws):
+        # The cheat stands at `slot` of the drawn order; duty i is dealt to claim i mod slots.
+        duties = [(draw[2 * i], draw[2 * i + 1]) for i in range(witnesses) if i % slots == slot]
+        seen += any(honest and stop >= first for stop, honest in duties)
+    by_witnesses = seen / (slots * len(draws))
+    assert audit.detection(first) == pytest.approx(by_witnesses + (1 - by_witnesses) * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("slots", "transitions", "witnesses", "cost", "detection", "stake"),
+    [
+        (3, 21, 1, 0.2388, 0.2261, 6.8),
+        (12, 501, 1, 0.0592, 0.0603, 31.2),
+        (16, 101, 1, 0.0568, 0.0465, 41.0),
+        (32, 501, 2, 0.0486, 0.0465, 41.0),
+        (64, 101, 4, 0.0568, 0.0465, 41.0),
+        (64, 501, 5, 0.0565, 0.0568, 33.2),
+    ],
+)
+def test_the_table_of_audits(
+    slots: int, transitions: int, witnesses: int, cost: float, detection: float, stake: float
+) -> None:
+    assert economics.most_witnesses(slots, transitions) == witnesses
+    audit = Audit(slots, witnesses, transitions)
+    assert audit.cost_share() == pytest.approx(cost, abs=5e-5)
+    assert audit.detection() == pytest.approx(detection, abs=5e-5)
+    assert audit.stake_multiple() == pytest.approx(stake, abs=0.05)
+
+
+@pytest.mark.parametrize(("slots", "transitions"), [(1, 2), (3, 21), (16, 101), (64, 101), (64, 501)])
+def test_an_offer_keeps_its_own_bounds(slots: int, transitions: int) -> None:
+    price, gas_price = Wei(10**18), Wei(5 * 10**11)
+    offer = economics.offer(slots, transitions, price, gas_price)
+    audit = Audit(slots, offer.witnesses, transitions)
+    assert offer.slot_stake >= prices.stake_floor(price, gas_price), "the contract's floor"
+    assert offer.slot_stake >= economics.STAKE_MARGIN * audit.stake_multiple() * price, "no saving of work pays"
+    assert offer.witness_stake >= prices.witness_floor(offer.witness_fee), "the contract's floor of a witness"
+    assert 2 * offer.witness_stake < offer.slot_stake, "a worker that takes its witness along loses more than it does"
+    assert offer.witness_fee > audit.replay_share() * price, "a duty pays more than it costs"
+    assert audit.cost_share() <= economics.MAX_COST_SHARE or offer.witnesses == 1, "within the bound, but one at least"
+
+
+def test_the_default_offer() -> None:
+    offer = economics.offer(64, 501, Wei(10**18), Wei(5 * 10**11))
+    assert (offer.witnesses, offer.slot_stake) == (5, 40 * 10**18)
+    assert offer.witness_fee == 557 * 10**15 + economics.DUTY_GAS * 5 * 10**11
+
+
+def test_a_duty_pays_more_than_it_costs() -> None:
+    audit = Audit(64, 5, 501)
+    fee = audit.fee(Wei(10**18), Wei(10**15))
+    assert fee >= audit.replay_share() * 10**18 + 10**15, "the expected replay and the gas"
+    assert fee <= 0.6 * 10**18, "less than the work of a claim"
