@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockstep.protocol.jobs import NEVER, ZERO, JobParams
+from lockstep.protocol.market import prices
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Seconds, Wei
@@ -52,12 +53,12 @@ class ChainTimes:
 
 def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> None:
     """Raises the contract's JobInvalid, but names the parameter and its bounds. Twin of JobRules.check."""
-    role, windows, prices = p.roles[0], p.windows, p.prices
+    role, windows, pricing = p.roles[0], p.windows, p.prices
     least = max(1, chain.inclusion)
-    slot_floor = prices.stake_floor(role.slot_price, prices.gas_price)
-    merge_floor = prices.stake_floor(p.merge.price, prices.gas_price)
+    slot_floor = prices.stake_floor(role.slot_price, pricing.gas_price)
+    merge_floor = prices.stake_floor(p.merge.price, pricing.gas_price)
     bond_floor = prices.bond_floor(role.slot_price, max(1, role.inner_steps))
-    dearest = prices.dearest_row_bond(prices.bond, prices.gas_price, row_leaves(role.row_length))
+    dearest = prices.dearest_row_bond(pricing.bond, pricing.gas_price, row_leaves(role.row_length))
     answer_seconds = max(least, answer_floor(role.row_length, chain.inclusion))
     bounds: list[tuple[str, bool, str]] = [
         # Of what may come, jobs of today have one role whose payloads are merged, and start from the merge just before.
@@ -115,7 +116,7 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             windows.challenge_seconds + 2 * windows.clock_seconds <= unbond_seconds,
             f"challenge_seconds + 2 x clock_seconds <= {unbond_seconds}, the vault's unbonding delay",
         ),
-        ("gas", 0 < prices.fee_cap <= prices.MAX_FEE_CAP, f"1 <= fee_cap <= {prices.MAX_FEE_CAP}"),
+        ("gas", 0 < pricing.fee_cap <= prices.MAX_FEE_CAP, f"1 <= fee_cap <= {prices.MAX_FEE_CAP}"),
         # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers
         # every fine; who can stake on a slot can stake on a merge.
         (
@@ -128,11 +129,11 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             ),
         ),
         # INVARIANT: a false challenge costs at least the step that answers it.
-        ("bond", prices.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
+        ("bond", pricing.bond >= max(1, bond_floor), f"bond >= {max(1, bond_floor)}, the price of one inner step"),
         # INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         (
             "locks",
-            max(role.slot_stake, p.merge.stake, prices.witness_stake, dearest) <= MAX_LOCK,
+            max(role.slot_stake, p.merge.stake, pricing.witness_stake, dearest) <= MAX_LOCK,
             "stakes, and the bond with its gas at the cap, below 2^88",
         ),
         # INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker
@@ -144,8 +145,8 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
             or (
                 role.witnesses <= MAX_WITNESSES
                 and role.witness_fee > 0
-                and prices.witness_stake >= prices.witness_floor(role.witness_fee)
-                and 2 * prices.witness_stake < role.slot_stake
+                and pricing.witness_stake >= prices.witness_floor(role.witness_fee)
+                and 2 * pricing.witness_stake < role.slot_stake
                 and least <= windows.audit_seconds <= MAX_WINDOW
                 and windows.challenge_seconds >= role.reveal_seconds + role.attest_seconds + 3 * windows.audit_seconds
             ),
