@@ -40,7 +40,7 @@ def up(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, threads=threads,
         host=host, port=port, database=database, broker=broker, device=device,
     )  # fmt: skip
-    from coordinator import cheats, queue, supervisor
+    from coordinator import queue, supervisor
     from coordinator.api import create_app
     from coordinator.parts import Parts
     from lockstep.node import logs
@@ -51,7 +51,6 @@ def up(
     settings = replace(settings, shared=shared)
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
         parts = Parts.open(settings)
-        cheats.named(os.environ, parts.party.addresses.chain_id)
         parts.database.migrate()
         api = create_app(parts.context(queue.poker(settings)))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"

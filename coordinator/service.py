@@ -10,10 +10,11 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 
 import structlog
 
-from coordinator import cheats, leases, reading, receipts
+from coordinator import leases, reading, receipts
 from coordinator.aggregator import Aggregator
 from coordinator.decide import (
     Action,
@@ -102,17 +103,16 @@ class Service:
         self._logged: set[tuple[str, str]] = set()
         self._idle: dict[str, tuple[int, int]] = {}
         self._indexed = 0
-        self._cheat = cheats.named(os.environ, parts.party.addresses.chain_id)
 
-    @staticmethod
-    def open(settings: CoordinatorSettings) -> Service:
+    @classmethod
+    def open(cls, settings: CoordinatorSettings) -> Service:
         """Open the parts, wait for what was sent before, drop the leases of whoever worked here before."""
         parts = Parts.open(settings)
         parts.database.check()
         leases.clear(parts.database)
         for key in parts.party.settle():
             log.info("an earlier transaction did nothing", key=key)
-        return Service(parts)
+        return cls(parts)
 
     def index(self) -> list[str]:
         """Take in new blocks; returns the jobs to look at."""
@@ -268,16 +268,12 @@ class Service:
             shared = settings.shared
             loaded = jobs.load(job, params, self._party.store, shared.threads, shared.path, fits=fits)
             loaded.executable(loaded.programs.merge)
-            cheat = None
-            if self._cheat is not None:
-                cheat = self._cheat(loaded.programs, params)
-                said = {"cheat": cheat.name, "expectation": cheat.expectation.to_dict()}
-                event("lie", time=self._party.head().time, **said)
-            archive = settings.home / "claims"
-            self._aggregators[job] = Aggregator(
-                loaded, self._party.store, self._parts.guard, archive, cheat, self._shelf
-            )
+            self._aggregators[job] = self.aggregator(loaded, settings.home / "claims")
         return self._aggregators[job]
+
+    def aggregator(self, job: jobs.Job, archive: Path) -> Aggregator:
+        """What works on a loaded job; its merges' material is kept in `archive`."""
+        return Aggregator(job, self._party.store, self._parts.guard, archive, self._shelf)
 
     def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Sequence[tuple[int, int]]) -> None:
         """Fetch payloads and write down what they are."""

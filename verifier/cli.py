@@ -57,7 +57,6 @@ def up(
     )  # fmt: skip
     from lockstep.node import logs
     from lockstep.node.party import Party
-    from verifier import cheats
     from verifier.memory import Memory
     from verifier.service import Service
 
@@ -71,14 +70,10 @@ def up(
         stop.set()
 
     with Memory(settings.home_dir) as memory, Party.open(settings) as party:
-        seed = cheats.seed_of(os.environ, party.addresses.chain_id)
         signal.signal(signal.SIGTERM, told_to_stop)
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
-        if seed is not None:
-            cheats.FalseChallenger(party, seed).run(stop)
-        else:
-            Service(party, memory, witness=witness, volunteer=volunteer or not witness).run(stop)
+        Service(party, memory, witness=witness, volunteer=volunteer or not witness).run(stop)
 
 
 @app.command("void")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import TypeVar
 
 import structlog
@@ -35,7 +35,6 @@ from worker.claiming import Place, Stopped, Trained, compute, rebuild
 from worker.decide import Act, Roots, RoundView
 from worker.defending import Defence
 from worker.handing import Handover
-from worker.lying import Liar
 from worker.parts import Parts, Taken
 from worker.progress import Material, WorkFolder
 from worker.sending import Sender
@@ -57,7 +56,7 @@ class Base:
 class Claimant:
     """The claims of one worker."""
 
-    def __init__(self, parts: Parts, sender: Sender, wake: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, sender: Sender, defence: Defence, wake: Callable[[], None]) -> None:
         """`wake` is called from the bench whenever something is done there."""
         self._parts = parts
         self._sender = sender
@@ -80,8 +79,7 @@ class Claimant:
         self._handover = Handover(parts.announcer)
         self._reported: set[ClaimId] = set()
         self._asks = Asks(parts.contracts, parts.address)
-        self.liar = Liar(parts.home)
-        self.defence = Defence(parts, wake)
+        self.defence = defence
 
     def on_bench(self, work: Callable[[], _R]) -> Future[_R]:
         """Do something beside the loop, after what is being done."""
@@ -154,22 +152,22 @@ class Claimant:
         ledger, round_ = taken.ledger, taken.ledger.rounds[number]
         records = ledger.records_behind(round_, taken.params.role.slots)
         place = Place(claim, r.state.attempt, _base_cid(taken, records))
-        cheat = self.liar.cheat_of(claim, taken.cheat)
 
         def work() -> Trained:
             base = self._base(taken, records, roots).checkpoint
             carried = self._public_of(taken).carried(ledger, round_, slot)
-            honest = jobs.slot_run(taken.job, base, seed, number, slot, carried)
-            run = cheat.run(honest) if cheat else honest
-            # A liar's words are not those of the reference arithmetic; it knows.
-            check = None if cheat else SystemRandom()
-            folder = WorkFolder(self._parts.home, claim)
-            trained = compute(run, place, folder, self._parts.store, self._stop, check)
-            self.liar.told(claim, run)
-            self.defence.hold(trained.material, run)
-            return trained
+            run = jobs.slot_run(taken.job, base, seed, number, slot, carried)
+            return self._compute(taken, run, place, SystemRandom())
 
         self._work[claim] = self.on_bench(work)
+
+    def _compute(self, taken: Taken, run: ClaimRun, place: Place, check: Random | None) -> Trained:
+        """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
+        defends it. On the bench."""
+        folder = WorkFolder(self._parts.home, place.claim)
+        trained = compute(run, place, folder, self._parts.store, self._stop, check)
+        self.defence.hold(trained.material, run)
+        return trained
 
     def commit(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
         """Bind a computed claim in the guard, then commit it."""
@@ -218,11 +216,7 @@ class Claimant:
 
     def _announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
         """Tell the coordinator what is claimed, signed."""
-        said = (r.state.base, taken.params.role.transitions, now)
-        self._parts.announcer.announce(material, *said)
-        if self.liar.signs_twice(material.claim, taken.cheat):
-            first, *others = material.roots
-            self._parts.announcer.announce(replace(material, roots=(StateRoot(first[::-1]), *others)), *said)
+        self._parts.announcer.announce(material, r.state.base, taken.params.role.transitions, now)
 
     # -- what the others' payloads are
 
@@ -334,7 +328,7 @@ class Claimant:
         such round."""
         kept = self.defence.states.start(material.claim, taken.job)
         if kept is not None:
-            return self.liar.retell(material.claim, taken.cheat, kept)
+            return kept
         rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
         # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
         behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
@@ -344,8 +338,7 @@ class Claimant:
         carried = None
         if not material.is_merge:
             carried = PublicData(taken.job, self._parts.store).carried(taken.ledger, behind, material.slot)
-        honest = rebuild(taken.job, records, self._parts.store, material, carried)
-        return self.liar.retell(material.claim, taken.cheat, honest)
+        return rebuild(taken.job, records, self._parts.store, material, carried)
 
     def forget(self, job: JobId) -> None:
         """Remove the material of a job about whose claims no game is open, and none can be opened any more."""

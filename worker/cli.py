@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -27,14 +26,10 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
 
-if TYPE_CHECKING:
-    from worker.service import CheatFor
-
 app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
 app.add_typer(guard.app)
 
 JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
-CHEAT, CHEAT_SEED = "LOCKSTEP_CHEAT", "LOCKSTEP_CHEAT_SEED"
 
 
 @app.command("up")
@@ -67,7 +62,7 @@ def up(
     logs.configure()
     settings, chosen = on_device(settings)
     with assemble(settings) as parts:
-        worker = Worker(parts, once=once, only=only, cheat_for=_cheat(settings))
+        worker = Worker(parts, once=once, only=only)
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.drain())
         tell(chosen)
@@ -132,23 +127,3 @@ def _job_id(text: str | None) -> JobId | None:
     if len(value) != 32:
         raise UsageError(f"{text!r} is no job", hint="64 hex digits, as `lockstep train list` shows them")
     return JobId(value)
-
-
-def _cheat(settings: Settings) -> CheatFor | None:
-    """The lie that this process's environment asks for; raises UsageError off devnets."""
-    name = os.environ.get(CHEAT, "none")
-    if name == "none":
-        return None
-    from lockstep.chain.addresses import Addresses
-    from worker.cheats import cheat_of, check
-
-    chain_id = Addresses.load(settings.deployment).chain_id
-    check(name, chain_id)
-    seed = os.environ.get(CHEAT_SEED, "0")
-    if not seed.isdecimal():
-        raise UsageError(f"{CHEAT_SEED} is {seed!r}", hint="a number")
-
-    def cheat_for(job: Any) -> Any:
-        return cheat_of(name, job.programs, job.params, int(seed), chain_id)
-
-    return cheat_for

@@ -62,12 +62,13 @@ class Defence:
         """Tells if a game still needs this worker."""
         return bool(self.mine(ledger)) or not self._docket.idle
 
-    def play(self, ledger: Ledger, head: Head, run_of: RunOf, ignores: Callable[[ClaimId], bool]) -> None:
-        """Make every move that is due, as soon as it can be made; returns at once.
+    def answered(self, ledger: Ledger) -> dict[GameId, ClaimId]:
+        """The games in which this worker moves: all of its own."""
+        return {g.id: g.claim for g in self.mine(ledger)}
 
-        `ignores` says about which claims no challenge is answered (a silent liar's).
-        """
-        self._games = {g.id: g.claim for g in self.mine(ledger) if not ignores(g.claim)}
+    def play(self, ledger: Ledger, head: Head, run_of: RunOf) -> None:
+        """Make every move that is due, as soon as it can be made; returns at once."""
+        self._games = self.answered(ledger)
         self._now = head.time
         needs = self._docket.needs()
         self.states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
     from lockstep.storage import ContentStore
     from worker.announcing import Announcer
-    from worker.cheats import Cheat
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,6 @@ class Taken:
     job: Job
     trial: Future[Pace]
     """Its pace on this machine; Unfit if that does not keep up."""
-    cheat: Cheat | None = None
     again_at: Seconds | None = None
     """When it is tried again, if it did not."""
     staked: bool = False

@@ -39,9 +39,9 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams, Phase
 from lockstep.protocol.types import Address, JobId, Seconds, Wei
 from worker import decide
-from worker.cheats import Cheat
 from worker.claimant import Claimant
 from worker.decide import Act, Do, JobView, Self
+from worker.defending import Defence
 from worker.parts import Parts, Taken
 from worker.progress import Material
 from worker.reading import look
@@ -62,21 +62,16 @@ PATIENCE_SECONDS = 60.0
 """How long (of this machine's time) an endpoint may be silent before the worker gives up."""
 
 _R = TypeVar("_R")
-CheatFor = Callable[[Job], Cheat]
 
 
 class Worker:
     """One worker process."""
 
-    def __init__(
-        self, parts: Parts, *, once: bool = False, only: JobId | None = None, cheat_for: CheatFor | None = None
-    ) -> None:
-        """`once`: leave when a job is done and nothing of this key is at stake any more. `only`: join no other job.
-        `cheat_for`: the lie to tell about a job."""
+    def __init__(self, parts: Parts, *, once: bool = False, only: JobId | None = None) -> None:
+        """`once`: leave when a job is done and nothing of this key is at stake any more. `only`: join no other job."""
         self.parts = parts
         self._once = once
         self._only = only
-        self._cheat_for = cheat_for
         self._me = parts.address
         self._market = parts.contracts.market
         self._vault = parts.contracts.vault
@@ -89,7 +84,7 @@ class Worker:
         self._sender = Sender(parts.outbox)
         self._asks = Asks(parts.contracts, self._me)
         self._answers = Answers(parts.contracts, parts.store, self._me)
-        self._claimant = Claimant(parts, self._sender, self._wake.set)
+        self._claimant = self.claimant(self._sender, self._wake.set)
         self._loader = ThreadPoolExecutor(1, "load")
         self._urgent = ThreadPoolExecutor(1, "load-own")
         self._taken: dict[JobId, Taken] = {}
@@ -110,6 +105,10 @@ class Worker:
         self._chain_at = Seconds(0)
         self._kept: set[JobId] = set()
         """Jobs of which something lies in this home."""
+
+    def claimant(self, sender: Sender, wake: Callable[[], None]) -> Claimant:
+        """What computes this worker's claims and defends them."""
+        return Claimant(self.parts, sender, Defence(self.parts, wake), wake)
 
     # -- from outside
 
@@ -193,7 +192,7 @@ class Worker:
             for taken in list(self._taken.values()):
                 if taken.view is not None:
                     self._guarded(taken, partial(self._act, taken, taken.view))
-        self._claimant.defence.play(self._ledger, self._head, self._run_of, self._claimant.liar.silent_about)
+        self._claimant.defence.play(self._ledger, self._head, self._run_of)
 
     def _look(self, taken: Taken) -> None:
         number = self._head.number
@@ -345,9 +344,6 @@ class Worker:
             return
         joins = self._only in (None, ledger.id) and not ledger.done
         taken = Taken(ledger, params, job, self._try(job) if joins else _untried(), joins=joins)
-        if self._cheat_for is not None:
-            taken.cheat = self._cheat_for(job)
-            event("lie", time=self._now, cheat=taken.cheat.name, expectation=taken.cheat.expectation.to_dict())
         self._taken[ledger.id] = taken
         self._kept.add(ledger.id)
 
@@ -427,9 +423,7 @@ class Worker:
             return
         if taken.funds_at is not None and self._now < taken.funds_at:
             return
-        # A liar expects to lose a claim's stake, and goes on.
-        spare = taken.params.role.slot_stake if taken.cheat else 0
-        short = max(0, decide.stake_wanted(taken.params) + spare - self._free)
+        short = max(0, self._stake_wanted(taken.params) - self._free)
         token = self.parts.contracts.token
         amount = Wei(min(short, token.balance_of(self._me)))
         covered, least = self._free + amount, taken.params.role.slot_stake + taken.params.merge.stake
@@ -447,6 +441,9 @@ class Worker:
             until = Seconds(self._now + PERMIT_SECONDS)
             permit = token.sign_permit(self.parts.party.account, self._vault.address, amount, until)
             self._sender.submit(key, self._vault.deposit_with_permit(amount, permit))
+
+    def _stake_wanted(self, params: JobParams) -> Wei:
+        return decide.stake_wanted(params)
 
     # -- acts
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from coordinator.cheats import cheat_of
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.protocol.errors import TryLater
 from lockstep.protocol.jobs import Phase
 from tests.adversarial.cheat import Cheat, Ended, ended, run

@@ -2,12 +2,12 @@
 
 import pytest
 
+from lockstep.demo.cheats.challenges import Aim, InventedStep, place_of
 from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest as play_of
 from lockstep.protocol.types import ClaimId, StateRoot
 from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
-from verifier.cheats import InventedStep, Place, place_of
 
 
 def invented(court: Court) -> Ended:
@@ -22,7 +22,7 @@ def invented(court: Court) -> Ended:
     return weighed(court, game)
 
 
-def inventing(court: Court, claim: ClaimId, place: Place | None = None) -> HeldClaim:
+def inventing(court: Court, claim: ClaimId, place: Aim | None = None) -> HeldClaim:
     """An honest claim as a challenger has it that has flipped a bit of step 1, at `place` or somewhere."""
     honest = court.held[claim]
     step = InventedStep(honest.step(1), place or place_of(court.job.programs, 1))

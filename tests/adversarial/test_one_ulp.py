@@ -2,10 +2,9 @@
 
 import pytest
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
-from worker.cheats import cheat_of
 
 
 def play(court: Court, first: int) -> Ended:

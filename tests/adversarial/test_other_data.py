@@ -4,12 +4,11 @@ from itertools import count
 
 import pytest
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.types import StateRoot
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
-from worker.cheats import cheat_of
 
 
 def drawn(court: Court) -> Ended:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.numerics.executor import to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.protocol.programs.program import Const, Program
@@ -13,7 +13,6 @@ from tests.adversarial.cheat import Cheat, Ended, convict, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import at, by_program, named, with_op
 from tests.support.toyjob import STEPS
-from worker.cheats import cheat_of
 
 TRAINING = range(1, STEPS + 1)
 

@@ -11,6 +11,7 @@ import pytest
 from lockstep.chain import games
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
+from lockstep.demo.cheats.challenges import Aim
 from lockstep.node.player import Side
 from lockstep.presets import CHAINS
 from lockstep.protocol.dispute import honest as play_of
@@ -21,7 +22,6 @@ from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import NAMES, UNBOND_SECONDS, Court, Spent, Turn, Where
 from tests.adversarial.lies import named
 from tests.adversarial.test_false_challenge import inventing, until_refused
-from verifier.cheats import Place
 
 ETHEREUM = CHAINS["ethereum"]
 BLOCK_SECONDS = Seconds(12)
@@ -80,7 +80,7 @@ def kept(court: Court, late: Seconds) -> Ended:
         court.seal()
         claim = court.claim()[0]
         fold = named(court.job.programs.step, "gradient")
-        held = inventing(court, claim, Place(fold, "fold", "gradient", 0, 1))
+        held = inventing(court, claim, Aim(fold, "fold", "gradient", 0, 1))
         # The challenger finds the transition, too: the game is as long as it can be.
         opening = play_of.opening(court.known(claim), held, None, 0)
         assert opening is not None

@@ -2,11 +2,10 @@
 
 import pytest
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.execution.jobs import ClaimRun
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
-from worker.cheats import cheat_of
 
 
 def play(court: Court, seed: int) -> Ended:

@@ -2,14 +2,13 @@
 
 import pytest
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
 from lockstep.numerics.scalar import Op as Code
 from lockstep.protocol.programs.program import Instr, Program
 from tests.adversarial.cheat import Cheat, Ended, convict, convicts, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lie, at, by_program, named, skipping, tapped
 from tests.support.toyjob import STEPS
-from worker.cheats import cheat_of
 
 ENCODE = STEPS + 1
 THOUSANDTH = 0x3A83126F

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from lockstep.chain import games
+from lockstep.demo.cheats.lies import wrong_partials
 from lockstep.node.player import Side
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.dispute import moves
@@ -15,7 +16,6 @@ from tests.adversarial.cheat import Cheat, Ended, ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import Lying, Written, at, changed, lying, named, next_of, recomputed, with_word, words
 from tests.support.toyjob import SIZE
-from worker.cheats import wrong_partials
 
 STEP, CHUNK = 1, 1
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
+from lockstep.demo.processes import Lie, command
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job, payload_of, slot_run, trace_root
 from lockstep.execution.merging import (
@@ -132,11 +132,11 @@ class Market:
             worker.outbox.close()
         self.devnet.stop()
 
-    def coordinator(self, env: Mapping[str, str] | None = None) -> Process:
+    def coordinator(self, lie: Lie | None = None) -> Process:
         """Start `lockstep coordinator up` in its home, and wait until it serves."""
-        return self.serve("coordinator", ["coordinator", "up", "--port", "0"], env)
+        return self.serve("coordinator", ["coordinator", "up", "--port", "0"], lie)
 
-    def serve(self, name: str, arguments: list[str], env: Mapping[str, str] | None = None) -> Process:
+    def serve(self, name: str, arguments: list[str], lie: Lie | None = None) -> Process:
         """Start a program of the market in its home, and wait until it serves."""
         home = self.folder / name
         if not home.exists():
@@ -145,22 +145,22 @@ class Market:
         deployment, password = str(self.folder / "deployment.json"), str(home / "password")
         where = ["--rpc", self.devnet.url, "--storage", self.store.url, "--home", str(home)]
         where += ["--deployment", deployment, "--password-file", password]
-        process = self.start(name, [*arguments, *where], env)
+        process = self.start(name, [*arguments, *where], lie)
         process.wait_for("ready")
         return process
 
-    def start(self, name: str, arguments: list[str], env: Mapping[str, str] | None = None) -> Process:
+    def start(self, name: str, arguments: list[str], lie: Lie | None = None) -> Process:
         """Start a `lockstep` command."""
         number = len(self.processes)
         out, log = self.folder / f"{name}{number}.out", self.folder / f"{name}{number}.log"
         with out.open("w") as stdout, log.open("w") as stderr:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "lockstep.cli.main", *arguments],
+                command(arguments, lie),
                 stdout=stdout,
                 stderr=stderr,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
         process = Process(popen, log, out)
         self.processes.append(process)

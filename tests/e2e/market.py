@@ -22,7 +22,7 @@ from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import KEYSTORE, create_account
 from lockstep.chain.outbox import Outbox
-from lockstep.demo.processes import Group, Process
+from lockstep.demo.processes import Group, Lie, Process
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import RoundRecord, base_checkpoint, store_payload
@@ -168,11 +168,13 @@ class Market:
         deployment = str(self.folder / "deployment.json")
         return ["--rpc", self.devnet.url, "--storage", self.store.url, "--deployment", deployment]
 
-    def verifier(self, name: str = "verifier", env: dict[str, str] | None = None, *options: str) -> Process:
+    def verifier(
+        self, name: str = "verifier", lie: Lie | None = None, *options: str, env: dict[str, str] | None = None
+    ) -> Process:
         """`lockstep verifier up` in a process of its own; returns when it is ready."""
         home = self.home(name)
         key = ["--home", str(home), "--password-file", str(home / "password")]
-        process = self.group.start(name, ["verifier", "up", *options, *self.arguments(), *key], env)
+        process = self.group.start(name, ["verifier", "up", *options, *self.arguments(), *key], env, lie)
         process.wait_for("ready", WAIT_SECONDS)
         return process
 

@@ -144,7 +144,7 @@ def test_killed_at_every_act_and_its_index_deleted_it_goes_on(market: Market) ->
 
 def test_a_lying_aggregator_is_convicted_where_it_said_and_the_job_goes_on(market: Market) -> None:
     job = market.submit(rounds=1, max_lead=1, challenge_seconds=300, merge_seconds=300)
-    coordinator = market.coordinator({"LOCKSTEP_CHEAT": "lying-aggregator", "LOCKSTEP_CHEAT_SEED": "0"})
+    coordinator = market.coordinator(("lying-aggregator", 0))
     url = coordinator.wait_for("ready")["url"] + "/api/v1"
     market.serve("verifier", ["verifier", "up"])
     market.play_round(job, 0, job.genesis)

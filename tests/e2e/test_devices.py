@@ -72,7 +72,7 @@ def test_a_lie_is_convicted_where_worker_and_verifier_compute_on_a_device(
     there = ("--device", device)
     homes = homes_of(market, "w0", "w1", "w2", "verifier")
     verifier = verifier_up(market, homes[3], *there)
-    liar = up(market, homes[0], *there, env={"LOCKSTEP_CHEAT": "one-ulp", "LOCKSTEP_CHEAT_SEED": "1"})
+    liar = up(market, homes[0], *there, lie=("one-ulp", 1))
     honest = [up(market, homes[1], *there), up(market, homes[2], "--device", "cpu")]
     processes = [liar, *honest, verifier]
     named = [process.named("device")[0]["device"] for process in processes]

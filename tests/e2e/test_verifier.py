@@ -8,24 +8,24 @@ from random import Random
 
 import pytest
 
-from coordinator.cheats import lying_aggregator
+from lockstep.demo.cheats import lies
+from lockstep.demo.cheats.lies import lying_aggregator
 from lockstep.execution.jobs import ClaimRun
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.moves import Phase, Verdict
 from lockstep.protocol.types import ClaimId, Seconds
 from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
-from worker import cheats
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 MOST_TRANSACTIONS, MOST_GAS, MOST_GAS_IN_ONE = 16, 2_000_000, 600_000
 
 
-def lie(market: Market, name: str, slot: int) -> tuple[cheats.Cheat, ClaimRun]:
+def lie(market: Market, name: str, slot: int) -> tuple[lies.Cheat, ClaimRun]:
     """A lie and a slot's lying run; the chain's own seed decides which one-ulp lies are rounded away."""
     for seed in range(20):
         chain_id = market.contracts.addresses.chain_id
-        cheat = cheats.cheat_of(name, market.job.programs, market.params, seed, chain_id)
+        cheat = lies.cheat_of(name, market.job.programs, market.params, seed, chain_id)
         run = cheat.run(market.run(slot))
         if [root for _, _, root in run.states()] != [root for _, _, root in market.run(slot).states()]:
             return cheat, run
@@ -119,7 +119,7 @@ def test_a_lying_merge_is_convicted_and_a_false_challenge_loses_its_bond(market:
     market.defend()
     verifier = market.verifier()
     claims = market.claim([market.run(slot) for slot in range(3)])
-    challenger = market.verifier("challenger", {"LOCKSTEP_CHEAT": "false-challenge", "LOCKSTEP_CHEAT_SEED": "1"})
+    challenger = market.verifier("challenger", ("false-challenge", 1))
     expected = wait_for(challenger, "lie")["expectation"]
     attacked = ClaimId(bytes.fromhex(wait_for(challenger, "challenged")["claim"]))
     (game,) = market.games_on(attacked)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import create_account
 from lockstep.chain.outbox import Outbox
+from lockstep.demo.processes import Lie, command
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job, slot_run, trace_root
 from lockstep.execution.merging import base_checkpoint
@@ -94,12 +94,14 @@ class Market:
         addresses.save(folder / "deployment.json")
         return Market(folder, devnet, Contracts.at(devnet.w3, addresses), open_store(f"dir://{folder}/blocks"))
 
-    def start(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> Process:
+    def start(
+        self, name: str, arguments: list[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
+    ) -> Process:
         number = len(self.processes)
         out, log = self.folder / f"{name}{number}.out", self.folder / f"{name}{number}.log"
         with out.open("wb") as stdout, log.open("wb") as stderr:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "lockstep.cli.main", *command], stdout=stdout, stderr=stderr,
+                command(arguments, lie), stdout=stdout, stderr=stderr,
                 stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
             )  # fmt: skip
         self.processes.append(Process(popen, out, log))
@@ -166,8 +168,8 @@ def arguments(market: Market, home: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def up(market: Market, home: Path, *more: str, env: Mapping[str, str] | None = None) -> Process:
-    process = market.start(home.name, arguments(market, home, *more), env)
+def up(market: Market, home: Path, *more: str, lie: Lie | None = None) -> Process:
+    process = market.start(home.name, arguments(market, home, *more), lie=lie)
     process.wait_for("ready")
     return process
 
@@ -282,7 +284,7 @@ class Challenger:
 
 def test_a_liar_defends_itself_down_to_the_leaf_and_loses_where_it_declared(market: Market) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
-    liar = up(market, homes[0], env={"LOCKSTEP_CHEAT": "one-ulp", "LOCKSTEP_CHEAT_SEED": "1"})
+    liar = up(market, homes[0], lie=("one-ulp", 1))
     others = [up(market, home) for home in homes[1:]]
     job = market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
     lie = liar.wait_for("lie")["expectation"]
@@ -324,8 +326,8 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
     home, poor = homes_of(market, "w0", "w1")
     running = up(market, home)
 
-    def failed(command: list[str], env: Mapping[str, str] | None = None) -> int:
-        process = market.start("failing", command, env)
+    def failed(arguments: list[str], lie: Lie | None = None) -> int:
+        process = market.start("failing", arguments, lie=lie)
         code = process.popen.wait(60)
         text = process.log.read_text()
         assert "hint: " in text, text
@@ -345,7 +347,7 @@ def test_each_failure_has_its_exit_code_and_leaves_a_hint(market: Market, tmp_pa
     assert failed(arguments(market, poor, "--rpc", f"http://127.0.0.1:{port}")) == 9, "nobody answers"
     assert failed(arguments(market, poor, "--deployment", str(tmp_path / "none.json"))) == 7, "no deployment"
     assert failed(arguments(market, poor, "--job", "xyz")) == 2, "no job id"
-    assert failed(arguments(market, poor), {"LOCKSTEP_CHEAT": "kindness"}) == 2, "no such cheat"
+    assert failed(arguments(market, poor), ("kindness", 0)) == 2, "no such cheat"
     assert failed(arguments(market, poor, "--storage", "ftp://x")) == 2, "no such storage"
     assert running.stop() == 0
     market.submit()

@@ -16,7 +16,7 @@ from lockstep.chain import games
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.outbox import Outbox
-from lockstep.demo.processes import Group, Process
+from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job
@@ -68,6 +68,7 @@ class Party:
     role: str
     command: list[str]
     env: dict[str, str]
+    lie: Lie | None = None
     runs: list[Process] = field(default_factory=list)
     dead_until: float | None = None
 
@@ -161,10 +162,11 @@ class Field:
         }
         if name == self.schedule.skewed:
             env["LOCKSTEP_SHIM_SKEW"] = str(self.schedule.skew)
+        lie: Lie | None = None
         if self.schedule.liar and name == LIAR:
-            env |= {"LOCKSTEP_CHEAT": "one-ulp", "LOCKSTEP_CHEAT_SEED": str(self.schedule.seed)}
-        party = Party(name, role, command, env)
-        party.runs.append(self.world.join(name, role, command, env))
+            lie = ("one-ulp", self.schedule.seed)
+        party = Party(name, role, command, env, lie)
+        party.runs.append(self.world.join(name, role, command, env, lie))
         self.parties[name] = party
 
     def _submit(self) -> Job:
@@ -258,7 +260,7 @@ class Field:
         if party.role == "storage":
             party.runs.append(self.group.start(party.name, party.command))
         else:
-            party.runs.append(self.world.join(party.name, party.role, party.command, party.env))
+            party.runs.append(self.world.join(party.name, party.role, party.command, party.env, party.lie))
 
     def _watch(self) -> None:
         """An operator's service manager starts what has ended; why it did is looked at in the end."""

@@ -81,4 +81,4 @@ def _command(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
-    return " ".join(words[3:5]) if "lockstep.cli.main" in words else Path(words[0]).name
+    return " ".join(words[3:5]) if {"lockstep.cli.main", "lockstep.demo.cheats"} & set(words) else Path(words[0]).name

@@ -69,8 +69,8 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
         watched = ["--coordinator", url]
         processes = [coordinator, world.join("verifier", "verifier", ["verifier", "up", *watched])]
         for i in range(WORKERS):
-            lies = {"LOCKSTEP_CHEAT": "one-ulp", "LOCKSTEP_CHEAT_SEED": "0"} if i == 0 else None
-            processes.append(world.join(f"worker-{i}", "worker", ["worker", "up", "--once", *watched], lies))
+            lie = ("one-ulp", 0) if i == 0 else None
+            processes.append(world.join(f"worker-{i}", "worker", ["worker", "up", "--once", *watched], lie=lie))
         said: list[str] = []
         course = Course(world, handle, processes, said.append)
         course.follow(submitted, limit=6600)

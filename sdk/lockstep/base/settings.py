@@ -21,9 +21,6 @@ from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, Usag
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 """What computes (`numerics.devices`)."""
 
-DEVNET_CHAIN_ID = 31337
-"""Anvil's; lies refuse to run on any other chain."""
-
 
 @dataclass(frozen=True)
 class Settings:

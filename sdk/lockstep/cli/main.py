@@ -15,7 +15,6 @@ from importlib.metadata import entry_points, requires
 import typer
 
 from lockstep.cli import dataset, key, storage, train
-from lockstep.cli.demo import demo
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
@@ -34,7 +33,6 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    app.command("demo")(demo)
     app.command("replay")(replay)
     app.command("doctor")(doctor)
     app.add_typer(train.app, name="train")
@@ -42,7 +40,11 @@ def build() -> typer.Typer:
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")
     for entry in sorted(entry_points(group="lockstep.programs"), key=lambda e: e.name):
-        app.add_typer(entry.load(), name=entry.name)
+        program = entry.load()
+        if isinstance(program, typer.Typer):
+            app.add_typer(program, name=entry.name)
+        else:
+            app.command(entry.name)(program)
     return app
 
 

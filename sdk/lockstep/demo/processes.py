@@ -23,6 +23,17 @@ _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_STAR
 """What a child inherits of our environment: enough to run Python, nothing that could tell it a secret."""
 
 
+Lie = tuple[str, int]
+"""Name and seed of a cheat."""
+
+
+def command(arguments: Sequence[str], lie: Lie | None = None) -> list[str]:
+    """What runs `lockstep <arguments>`, or its lying double (`lockstep.demo.cheats`)."""
+    if lie is None:
+        return [sys.executable, "-m", "lockstep.cli.main", *arguments]
+    return [sys.executable, "-m", "lockstep.demo.cheats", lie[0], str(lie[1]), *arguments]
+
+
 @dataclass
 class Process:
     """A running program of the market and the events that it printed."""
@@ -103,14 +114,16 @@ class Group:
         for process in reversed(self.processes):
             process.stop()
 
-    def start(self, name: str, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
+    def start(
+        self, name: str, arguments: Sequence[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
+    ) -> Process:
         """Start `lockstep <arguments>` with a clean environment, stdout read as events, stderr into its log."""
         log = self.logs / f"{name}.log"
         clean = {k: os.environ[k] for k in _KEPT if k in os.environ}
         clean |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(env or {})}
         with log.open("ab") as stderr:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "lockstep.cli.main", *arguments],
+                command(arguments, lie),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

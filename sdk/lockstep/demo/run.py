@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Cursor, Event, EventReader
 from lockstep.client import JobHandle, Network, TrainingJob
 from lockstep.demo import report
-from lockstep.demo.processes import Group, Process
+from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
@@ -123,33 +123,33 @@ def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
     return narrate
 
 
-def _liar(options: Options) -> dict[str, str]:
-    return {"LOCKSTEP_CHEAT": options.cheat, "LOCKSTEP_CHEAT_SEED": str(options.seed)}
+def _lie(options: Options, cheats: Sequence[str]) -> Lie | None:
+    return (options.cheat, options.seed) if options.cheat in cheats else None
 
 
 def _start_public(world: World, options: Options) -> list[Process]:
     """The coordinator, and the lying challenger if there is one."""
-    aggregates = options.cheat in COORDINATOR_CHEATS
     arguments = ["coordinator", "up", "--port", "0"]
-    processes = [world.join("coordinator", "coordinator", arguments, _liar(options) if aggregates else None)]
-    if options.cheat in CHALLENGER_CHEATS:
-        processes.append(world.join("challenger", "challenger", ["verifier", "up"], _liar(options)))
+    processes = [world.join("coordinator", "coordinator", arguments, lie=_lie(options, COORDINATOR_CHEATS))]
+    lie = _lie(options, CHALLENGER_CHEATS)
+    if lie is not None:
+        processes.append(world.join("challenger", "challenger", ["verifier", "up"], lie=lie))
     return processes
 
 
 def _start_watched(world: World, options: Options, coordinator: Process) -> list[Process]:
     """Verifier and workers, who tell the coordinator or read there.
 
-    The verifier looks at every claim, and is the one staked witness that is drawn; its argv and environment are the
-    same for every cheat.
+    The verifier looks at every claim, and is the one staked witness that is drawn; it is started alike for every
+    cheat.
     """
     url = coordinator.wait_for("ready", READY_SECONDS)["url"]
     arguments = ["verifier", "up", "--witness", "--volunteer", "--coordinator", url]
     processes = [world.join("verifier", "verifier", arguments)]
     for i in range(options.workers):
-        lies = options.cheat in WORKER_CHEATS and i == options.seed % options.workers
+        lie = _lie(options, WORKER_CHEATS) if i == options.seed % options.workers else None
         arguments = ["worker", "up", "--once", "--coordinator", url]
-        processes.append(world.join(f"worker-{i}", "worker", arguments, _liar(options) if lies else None))
+        processes.append(world.join(f"worker-{i}", "worker", arguments, lie=lie))
     return processes
 
 

@@ -14,7 +14,7 @@ from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
 from lockstep.chain.outbox import Outbox
-from lockstep.demo.processes import Group, Process
+from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.report import Party
 from lockstep.presets import TOKEN
 from lockstep.protocol.hashing import keccak
@@ -56,17 +56,18 @@ class World:
         """A party's own directory."""
         return self.folder / name
 
-    def join(self, name: str, role: str, arguments: list[str], env: Mapping[str, str] | None = None) -> Process:
-        """Start a party's process with its own key and home; a cheat stands in its environment alone."""
-        cheat = (env or {}).get("LOCKSTEP_CHEAT")
-        self.parties.append(Party(role, Address(self.account(name).address), cheat))
+    def join(
+        self, name: str, role: str, arguments: list[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
+    ) -> Process:
+        """Start a party's process, or its lying double, with its own key and home."""
+        self.parties.append(Party(role, Address(self.account(name).address), None if lie is None else lie[0]))
         common = [
             "--rpc", self.rpc.get(name, self.devnet.url), "--storage", self.storage_url,
             "--deployment", str(self.folder / "deployment.json"),
             "--home", str(self.home(name)), "--password-file", str(self.home(name) / "password"),
         ]  # fmt: skip
         # The demo's keys were made for it: there is no other machine to listen for.
-        return self.group.start(name, [*arguments, *common], {"LOCKSTEP_LISTEN_SECONDS": "0", **(env or {})})
+        return self.group.start(name, [*arguments, *common], {"LOCKSTEP_LISTEN_SECONDS": "0", **(env or {})}, lie)
 
 
 def build(

@@ -6,29 +6,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 
-from coordinator import cheats
 from coordinator.aggregator import Aggregator
-from coordinator.cheats import Cheat
 from coordinator.decide import Report
-from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
-from lockstep.execution.merging import Payload, load_checkpoint, merge_round, store_payload
-from lockstep.node.guard.memory import Memory, Place, Promise, Scope
+from lockstep.execution.jobs import Job
+from lockstep.execution.merging import Payload, load_checkpoint, merge_round
+from lockstep.node.guard.memory import Memory, Place, Promise
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import GuardRefused, Mismatch, UsageError
-from lockstep.protocol.jobs import Round
-from lockstep.protocol.market import state_roots
-from lockstep.protocol.types import Address, Cid, ClaimId, Digest, StateRoot, TraceRoot
+from lockstep.protocol.errors import GuardRefused, Mismatch
+from lockstep.protocol.types import Cid, Digest, StateRoot, TraceRoot
 from lockstep.storage import ContentStore, cid_of, open_store
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
+from tests.support.merges import CLAIM, SCOPE, frozen, put, trained
 
-CLAIM = ClaimId(b"m" * 32)
-SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -51,29 +45,6 @@ def guard(tmp_path: Path) -> Iterator[Memory]:
 @pytest.fixture
 def aggregator(job: Job, store: ContentStore, guard: Memory, tmp_path: Path) -> Aggregator:
     return Aggregator(job, store, guard, tmp_path / "claims")
-
-
-def trained(job: Job, slot: int) -> Tensors:
-    *_, (_, final, _) = slot_run(job, job.genesis, toyjob.SEED, 0, slot).states()
-    return payload_of(job, final)
-
-
-def put(job: Job, store: ContentStore, payload: Tensors) -> Payload:
-    return Payload(store_payload(job, store, payload), *job.payload_roots(payload))
-
-
-def frozen(job: Job, refs: list[Payload | None]) -> Round:
-    """The round as the contract freezes it."""
-    params = job.params
-    mask = sum(1 << s for s, ref in enumerate(refs) if ref is not None)
-    lanes = 1 << params.role.slot_depth
-    roots = [bytes(ref.out) if ref else bytes(params.role.zero_payload) for ref in refs]
-    roots += [merkle.EMPTY[params.role.payload_depth]] * (lanes - len(roots))
-    merge_in = state_roots.merge_in(
-        params.genesis.shared, params.genesis.outer, roots, state_roots.mask_tensor(mask, params.role.slots),
-        params.genesis.shared_depth, params.role.payload_depth,
-    )  # fmt: skip
-    return Round(seed=toyjob.SEED, mask=mask, merge_in=StateRoot(merge_in))
 
 
 def test_reports_tell_the_four_cases_apart(
@@ -146,48 +117,6 @@ def test_a_claim_is_defended_after_a_restart(
     assert held.step(1).graph[-1][0] == aggregator.held(CLAIM, 0, stored, (), refs).step(1).graph[-1][0]
     again.forget(CLAIM)
     assert list((tmp_path / "claims").iterdir()) == []
-
-
-# -- the lie ---------------------------------------------------------------------------------------------------------
-
-
-def lie(job: Job, seed: int = 0) -> Cheat:
-    return cheats.lying_aggregator(job.programs, job.params, Random(seed))
-
-
-def test_lies_refuse_every_chain_but_a_devnet(job: Job) -> None:
-    with pytest.raises(UsageError, match="refuse chain 1"):
-        cheats.cheat_of("lying-aggregator", job.programs, job.params, 0, chain_id=1)
-    with pytest.raises(UsageError, match="refuse chain 1"):
-        cheats.named({"LOCKSTEP_CHEAT": "lying-aggregator"}, 1)
-    with pytest.raises(UsageError, match="no cheat"):
-        cheats.named({"LOCKSTEP_CHEAT": "one-ulp"}, 31337)
-    assert cheats.named({}, 1) is None
-    assert cheats.named({"LOCKSTEP_CHEAT": "none"}, 1) is None
-
-
-def test_the_lie_is_where_it_was_declared_and_consistent(
-    job: Job, store: ContentStore, guard: Memory, tmp_path: Path
-) -> None:
-    cheat = lie(job)
-    expected = cheat.expectation
-    assert (expected.program, expected.step, expected.op_kind) == ("merge", 1, "map")
-    liar = Aggregator(job, store, guard, tmp_path / "lies", cheat)
-    refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
-    stored = frozen(job, refs)
-    out, out2, cid = liar.merge(CLAIM, 0, stored, (), refs)
-    honest = merge_round(job, job.genesis, [trained(job, s) for s in range(3)], toyjob.SEED, 0)
-    assert out != honest.out, "the shared state is perturbed"
-    assert load_checkpoint(job, store, cid, out, out2) is not None, "what is stored is what is claimed"
-    theirs, ours = liar.held(CLAIM, 0, stored, (), refs).step(1), honest.run.materialise(1, honest.run.start)
-    assert theirs.program.root == job.programs.merge.root
-    differ = [i for i in range(len(ours.program.ops)) if theirs.graph[0][i] != ours.graph[0][i]]
-    assert differ[0] == expected.op_index, "nothing before the declared op is wrong"
-    assert theirs.prev == ours.prev
-
-
-def test_the_place_of_the_lie_follows_from_the_seed(job: Job) -> None:
-    assert lie(job, 3).expectation == lie(job, 3).expectation
 
 
 def test_no_torch_in_the_coordinators_process() -> None:

@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from coordinator.cheats import lying_aggregator
+from lockstep.demo.cheats import lies
+from lockstep.demo.cheats.lies import lying_aggregator
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, State
 from lockstep.execution.merging import merge_round, store_payload
@@ -37,7 +38,6 @@ from lockstep.storage import ContentStore, open_store
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
-from worker import cheats
 
 WORKER = Address("0x" + "11" * 20)
 NOWHERE = Cid("bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku")
@@ -59,7 +59,7 @@ def slot_run(job: Job, slot: int = 0) -> ClaimRun:
 
 
 def lying(job: Job, name: str, slot: int = 0) -> ClaimRun:
-    return cheats.CHEATS[name](job.programs, job.params, Random(1)).run(slot_run(job, slot))
+    return lies.OF_SLOTS[name](job.programs, job.params, Random(1)).run(slot_run(job, slot))
 
 
 def published(run: ClaimRun, store: ContentStore) -> ClaimRecord:
@@ -90,7 +90,7 @@ def test_honest_claim_matches_and_its_whole_trace_was_computed(job: Job, store: 
 def test_replay_stops_at_the_first_transition_that_differs(job: Job, store: ContentStore, name: str) -> None:
     record, told = published(lying(job, name), store), []
     done = audit(slot_run(job), record, store, lambda t, root: told.append(t))
-    expected = cheats.CHEATS[name](job.programs, job.params, Random(1)).expectation
+    expected = lies.OF_SLOTS[name](job.programs, job.params, Random(1)).expectation
     assert (done.matches, done.t) == (False, expected.step)
     assert told == list(range(1, expected.step + 1)), "nothing is computed after it"
     assert done.published is not None

@@ -18,6 +18,7 @@ from lockstep.storage.payload import Checkpoint, store_checkpoint
 from tests.e2e.market import NOWHERE
 from worker.claimant import RETRY_SECONDS, Claimant
 from worker.decide import Roots
+from worker.defending import Defence
 
 SOMEBODY = Address("0x" + "ab" * 20)
 
@@ -31,7 +32,8 @@ def claimant(tmp_path: Path, toy_store: ContentStore) -> Iterator[Claimant]:
         memory_bytes=None,
         disk_bytes=1 << 30,
     )  # fmt: skip
-    made = Claimant(parts, None, lambda: None)  # type: ignore[arg-type]
+    defence = Defence(parts, lambda: None)  # type: ignore[arg-type]
+    made = Claimant(parts, None, defence, lambda: None)  # type: ignore[arg-type]
     yield made
     made.close()
 

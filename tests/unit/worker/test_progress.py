@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 
+from lockstep.demo.cheats.lies import cheat_of
 from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import DoctorError, Mismatch
 from lockstep.protocol.types import Cid, ClaimId
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from worker.cheats import cheat_of
 from worker.claiming import Place, Stopped, check_step, compute, train
 from worker.progress import MATERIAL, PROGRESS, Material, WorkFolder, materials
 

@@ -1,4 +1,4 @@
-"""Lies, for devnets alone: each changes an honest run at one declared place and is consistent from there on.
+"""Lies about what a Program computes: each changes an honest run at one place and agrees with itself from there on.
 
 A lie is a Program that stands in for the honest one at a transition. It computes one tensor per honest op, so the
 liar's step tree has the honest shape and it can defend itself down to the leaf; everything after the place is computed
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
 from lockstep.execution.jobs import ClaimRun, Schedule, State
 from lockstep.numerics import scalar
 from lockstep.numerics.executor import Array, to_array, to_bytes
@@ -28,8 +27,14 @@ from lockstep.protocol.types import TensorRoot
 Lies = Mapping[tuple[int, int], tuple[int, ...]]
 """Partials that combine to a lie, by (op, element)."""
 
+DEVNET_CHAIN_ID = 31337
+"""Anvil's."""
+
 TEN = 0x41200000
 """10.0 as a binary32 word."""
+
+MAX_INSTRUCTIONS = 32
+"""Of a map; the lie about a merge takes two."""
 
 NUDGES = (1, -1)
 """How a one-ulp lie moves a word: the first way that S_t does not round away."""
@@ -40,7 +45,7 @@ class Expectation:
     """Where a game about the lie must end."""
 
     program: str
-    """"step" or "encode"; "slot" where no game is needed."""
+    """"step", "encode" or "merge"; "slot" where no game is needed."""
     step: int
     """t; 0 where no game is needed."""
     op_index: int | None
@@ -92,7 +97,7 @@ class Cheat:
     """Whether the liar signs a second claim beside the one that it makes."""
 
     def run(self, honest: ClaimRun) -> ClaimRun:
-        """The lying run of a slot's claim."""
+        """The lying run of a claim."""
         return LyingRun(honest.job, honest.slot, honest.round, honest.seed, honest.start, honest.carried, cheat=self)
 
 
@@ -253,7 +258,24 @@ def two_signatures(programs: Schedule, params: JobParams, random: Random) -> Che
     return Cheat("two-signatures", Expectation("slot", 0, None, verdict="equivocation"), signs_twice=True)
 
 
-CHEATS: dict[str, Callable[[Schedule, JobParams, Random], Cheat]] = {
+def lying_aggregator(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+    """One tensor of the next shared state is one ulp off in every element."""
+    merge = programs.merge
+    shared = merge.outputs[: 1 << params.genesis.shared_depth]
+    candidates = sorted({a.index for a in shared if a.kind == Alias.OP_KIND and _can_lie(merge, a.index)})
+    if not candidates:
+        raise UsageError("this job's merge has no map to lie in", hint="try another cheat")
+    at = random.choice(candidates)
+    op = merge.ops[at]
+    result = len(op.views) + len(op.instrs) - 1
+    off = (Instr(Code.IMM, imm=1), Instr(Code.IADD, result, result + 1))
+    forged = _with_op(merge, at, replace(op, instrs=op.instrs + off))
+    return Cheat("lying-aggregator", _expect("merge", merge, 1, at), {1: Forgery(forged)})
+
+
+Lie = Callable[[Schedule, JobParams, Random], Cheat]
+
+OF_SLOTS: dict[str, Lie] = {
     "skipped-step": skipped_step,
     "one-ulp": one_ulp,
     "other-data": other_data,
@@ -262,23 +284,23 @@ CHEATS: dict[str, Callable[[Schedule, JobParams, Random], Cheat]] = {
     "silent": silent,
     "two-signatures": two_signatures,
 }
+OF_MERGES: dict[str, Lie] = {"lying-aggregator": lying_aggregator}
 
 
-def check(name: str, chain_id: int) -> None:
-    """Raises UsageError unless `name` is a lie and the chain a devnet."""
+def require_devnet(chain_id: int) -> None:
+    """Raises UsageError off devnets."""
     # INVARIANT: lies run on devnets alone.
     if chain_id != DEVNET_CHAIN_ID:
-        raise UsageError(
-            f"cheats refuse chain {chain_id}", hint=f"LOCKSTEP_CHEAT is for devnets (chain {DEVNET_CHAIN_ID}); unset it"
-        )
-    if name not in CHEATS:
-        raise UsageError(f"no cheat is called {name!r}", hint=f"one of {', '.join(CHEATS)}")
+        raise UsageError(f"cheats refuse chain {chain_id}", hint=f"they are for devnets (chain {DEVNET_CHAIN_ID})")
 
 
 def cheat_of(name: str, programs: Schedule, params: JobParams, seed: int, chain_id: int) -> Cheat:
-    """The lie `name` about a job, its place drawn from `seed`; raises UsageError off devnets."""
-    check(name, chain_id)
-    return CHEATS[name](programs, params, Random(f"lockstep/{name}/{seed}"))
+    """The lie `name` about a job, its place drawn from `seed`; raises UsageError off devnets, or for no such lie."""
+    require_devnet(chain_id)
+    known = OF_SLOTS | OF_MERGES
+    if name not in known:
+        raise UsageError(f"no cheat is called {name!r}", hint=f"one of {', '.join(known)}")
+    return known[name](programs, params, Random(f"lockstep/{name}/{seed}"))
 
 
 # -- Programs that lie -------------------------------------------------------------------------------------------------
@@ -405,6 +427,11 @@ def _is_one_hot(program: Program, fold: Op) -> bool:
         if source is not None and source.kind == Kind.MAP and any(i.op == Code.IEQ for i in source.instrs):
             return True
     return False
+
+
+def _can_lie(program: Program, index: int) -> bool:
+    op = program.ops[index]
+    return op.kind == Kind.MAP and op.dtype == F32 and len(op.instrs) + 2 <= MAX_INSTRUCTIONS
 
 
 def _difference(encode: Program, params: JobParams) -> int:

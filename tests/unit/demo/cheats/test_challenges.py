@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lockstep.demo.cheats.challenges import InventedStep, challenger_of, place_of
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.node.player import HeldClaim
 from lockstep.numerics.arbiter import ReferenceArbiter
@@ -17,8 +19,6 @@ from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.types import ClaimId, ProgramRoot, TensorRoot, TraceRoot
 from lockstep.storage.directory import DirectoryStore
 from tests.support import games, toyjob
-from verifier import cheats
-from verifier.cheats import InventedStep, place_of
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +75,10 @@ def test_false_challenger_comes_to_a_proof_that_proves_nothing(job: Job, seed: i
     assert match.finding is None
 
 
-def test_lies_of_a_verifier_are_for_devnets_alone_and_by_name() -> None:
-    lie = {"LOCKSTEP_CHEAT": "false-challenge"}
-    assert cheats.seed_of({}, 1) is None
-    assert cheats.seed_of({"LOCKSTEP_CHEAT": "none"}, 1) is None
-    assert cheats.seed_of(lie, 31337) == 0
-    assert cheats.seed_of({**lie, "LOCKSTEP_CHEAT_SEED": "7"}, 31337) == 7
+def test_lies_of_a_verifier_are_for_devnets_alone() -> None:
+    party = SimpleNamespace(addresses=SimpleNamespace(chain_id=1))
     with pytest.raises(UsageError, match="refuse chain 1"):
-        cheats.seed_of(lie, 1)
-    with pytest.raises(UsageError, match="one-ulp"):
-        cheats.seed_of({"LOCKSTEP_CHEAT": "one-ulp"}, 31337)
-    with pytest.raises(UsageError, match="LOCKSTEP_CHEAT_SEED"):
-        cheats.seed_of({**lie, "LOCKSTEP_CHEAT_SEED": "x"}, 31337)
+        challenger_of(0)(party)
 
 
 def test_place_follows_from_the_seed(job: Job) -> None:

@@ -5,13 +5,13 @@ from random import Random
 import numpy as np
 import pytest
 
+from lockstep.demo.cheats.lies import OF_SLOTS, learning_rate
 from lockstep.execution.jobs import ClaimRun, Job, TrainingJob, slot_run
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.programs.program import Fold, Kind
 from lockstep.storage.dataset import Dataset
 from tests.support import toyjob
 from tests.support.params import amended
-from worker.cheats import CHEATS, learning_rate
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +59,13 @@ def run(gpt: tuple[TrainingJob, JobParams]) -> ClaimRun:
     return slot_run(whole, whole.genesis, toyjob.SEED, 0, 1)
 
 
-@pytest.mark.parametrize("name", [name for name in CHEATS if name not in ("silent", "two-signatures")])
+@pytest.mark.parametrize("name", [name for name in OF_SLOTS if name not in ("silent", "two-signatures")])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_lie_about_a_gpt_begins_where_it_was_declared(
     name: str, seed: int, run: ClaimRun, gpt: tuple[TrainingJob, JobParams]
 ) -> None:
     job, params = gpt
-    cheat = CHEATS[name](job.programs, params, Random(seed))
+    cheat = OF_SLOTS[name](job.programs, params, Random(seed))
     expected = cheat.expectation
     for round_ in range(4):
         honest = slot_run(run.job, run.job.genesis, toyjob.SEED, round_, 1)
@@ -83,7 +83,7 @@ def test_a_lie_about_a_gpt_begins_where_it_was_declared(
 def test_a_word_of_a_gradient_is_what_an_ulp_is_taken_from(gpt: tuple[TrainingJob, JobParams]) -> None:
     job, params = gpt
     for seed in range(8):
-        expected = CHEATS["one-ulp"](job.programs, params, Random(seed)).expectation
+        expected = OF_SLOTS["one-ulp"](job.programs, params, Random(seed)).expectation
         assert expected.op_index is not None
         op = job.programs.step.ops[expected.op_index]
         assert (op.kind, op.mode in (Fold.DOT, Fold.SUM)) == (Kind.FOLD, True)
@@ -92,7 +92,7 @@ def test_a_word_of_a_gradient_is_what_an_ulp_is_taken_from(gpt: tuple[TrainingJo
 
 def test_a_wrong_learning_rate_changes_one_column_of_the_table(gpt: tuple[TrainingJob, JobParams]) -> None:
     job, params = gpt
-    cheat = CHEATS["wrong-lr"](job.programs, params, Random(0))
+    cheat = OF_SLOTS["wrong-lr"](job.programs, params, Random(0))
     table = learning_rate(job.programs.step, params)
     honest, lie = (np.frombuffer(p.consts[table].data, "<f4") for p in (job.programs.step, cheat.forgeries[1].program))
     changed = np.flatnonzero(honest != lie)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
+from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, OF_SLOTS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
 from lockstep.execution.jobs import ClaimRun, Job, trace_root
 from lockstep.node.player import HeldClaim
 from lockstep.numerics import scalar
@@ -18,10 +18,9 @@ from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.programs.program import Fold, Instr
 from lockstep.protocol.types import ClaimId, Digest, ProgramRoot, Seconds, TensorRoot, TraceRoot, Wei
 from tests.support import games, toyjob
-from worker.cheats import CHEATS, Cheat, LyingRun, cheat_of, inserted, wrong_partials
 
 SEEDS = range(4)
-SPOKEN = [(name, seed) for name in CHEATS if name not in ("silent", "two-signatures") for seed in SEEDS]
+SPOKEN = [(name, seed) for name in OF_SLOTS if name not in ("silent", "two-signatures") for seed in SEEDS]
 
 
 def lie_of(name: str, seed: int, job: Job) -> Cheat:
@@ -106,13 +105,13 @@ def test_some_lie_about_a_sum_sits_in_a_later_chunk(toy: Job) -> None:
 
 
 def test_the_same_seed_lies_in_the_same_place(toy: Job) -> None:
-    for name in CHEATS:
+    for name in OF_SLOTS:
         assert lie_of(name, 3, toy).expectation == lie_of(name, 3, toy).expectation, name
 
 
 @pytest.mark.parametrize("chain", [1, 11155111, 31338])
 def test_cheats_refuse_every_chain_but_a_devnet(chain: int, toy: Job) -> None:
-    for name in CHEATS:
+    for name in OF_SLOTS:
         with pytest.raises(UsageError):
             cheat_of(name, toy.programs, toy.params, 0, chain)
 

@@ -8,7 +8,7 @@ clock runs out and its bond is lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from random import Random
@@ -17,10 +17,10 @@ from typing import Any
 
 import structlog
 
-from lockstep.base.settings import DEVNET_CHAIN_ID
 from lockstep.chain import games
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
+from lockstep.demo.cheats.lies import require_devnet
 from lockstep.execution.jobs import ClaimRun, Schedule, load
 from lockstep.node.ledger import ClaimRecord, Watcher
 from lockstep.node.party import Party
@@ -31,12 +31,11 @@ from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.dispute.openings import Contents, Levels, MaterialisedStep, Tensor
-from lockstep.protocol.errors import ChainError, LockstepError, Unreachable, UsageError
+from lockstep.protocol.errors import ChainError, LockstepError, Unreachable
 from lockstep.protocol.programs.program import CHUNK, Kind, Program
 from lockstep.protocol.types import GameId, Seconds, StateRoot, Wei
 from verifier import decide
 
-CHEAT, SEED = "LOCKSTEP_CHEAT", "LOCKSTEP_CHEAT_SEED"
 FALSE_CHALLENGE = "false-challenge"
 POLL_SECONDS = 0.2
 PERMIT_SECONDS = 3600
@@ -45,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Place:
+class Aim:
     """Where the liar pretends that the claim is wrong."""
 
     op_index: int
@@ -57,13 +56,13 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Expectation:
+class Rejected:
     """How the game about the lie must end, and where the liar aims."""
 
     program: str
     step: int
     verdict: str
-    aims_at: Place
+    aims_at: Aim
     """Not where the game ends: nothing is proved there."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,25 +70,7 @@ class Expectation:
         return asdict(self)
 
 
-def seed_of(environment: Mapping[str, str], chain_id: int) -> int | None:
-    """The seed of the lie that the environment asks for, None if it asks for none; raises UsageError off devnets."""
-    name = environment.get(CHEAT)
-    if name in (None, "", "none"):
-        return None
-    # INVARIANT: lies run on devnets alone.
-    if chain_id != DEVNET_CHAIN_ID:
-        raise UsageError(
-            f"cheats refuse chain {chain_id}", hint=f"{CHEAT} is for devnets (chain {DEVNET_CHAIN_ID}); unset it"
-        )
-    if name != FALSE_CHALLENGE:
-        raise UsageError(f"no cheat of a verifier is called {name!r}", hint=f"{FALSE_CHALLENGE} is")
-    seed = environment.get(SEED, "0")
-    if not seed.isdecimal():
-        raise UsageError(f"{SEED} is {seed!r}", hint="a whole number")
-    return int(seed)
-
-
-def place_of(programs: Schedule, seed: int) -> Place:
+def place_of(programs: Schedule, seed: int) -> Aim:
     """An op, an element and a chunk of the step Program."""
     random = Random(f"lockstep/{FALSE_CHALLENGE}/{seed}")
     step = programs.step
@@ -98,7 +79,7 @@ def place_of(programs: Schedule, seed: int) -> Place:
     element = random.randrange(op.header.elements)
     chunks = op.chunks if op.kind == Kind.FOLD else 1
     chunk = random.randrange(chunks) if chunks > 1 else None
-    return Place(index, op.kind.name.lower(), step.name_of(index), element, chunk)
+    return Aim(index, op.kind.name.lower(), step.name_of(index), element, chunk)
 
 
 @dataclass(frozen=True)
@@ -106,7 +87,7 @@ class InventedStep:
     """An honest transition with one bit of one op's output flipped, and its tree made to agree."""
 
     honest: MaterialisedStep
-    place: Place
+    place: Aim
 
     @property
     def program(self) -> Program:
@@ -215,7 +196,7 @@ class FalseChallenger:
         invented = InventedStep(step, place)
         held = HeldClaim(run, [invented.root, *published[1:]])
         held.keep(1, invented)
-        expectation = Expectation("step", 1, "rejected", place)
+        expectation = Rejected("step", 1, "rejected", place)
         game = game_id(record.id, party.address, 0)
         event("lie", time=now, cheat=FALSE_CHALLENGE, claim=record.id.hex(), expectation=expectation.to_dict())
         move = honest.opening(
@@ -253,3 +234,13 @@ class FalseChallenger:
             return
         if move is not None:
             event("moved", time=now, game=seat.game.hex(), move=move.call)
+
+
+def challenger_of(seed: int) -> Callable[..., FalseChallenger]:
+    """What stands in the place of the verifier's service."""
+
+    def made(party: Party, *_: object, **__: object) -> FalseChallenger:
+        require_devnet(party.addresses.chain_id)
+        return FalseChallenger(party, seed)
+
+    return made
