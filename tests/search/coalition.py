@@ -68,16 +68,16 @@ class Coalition:
             yield Call("JobMarket", "startRound", anybody, (job, j.started))
         for r in range(max(0, j.started - 3), j.started):
             ro = s.rounds[job, r]
-            ids = [ids.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
+            named = [ids.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
             phase = views.phase(s, b, job, r)
             if phase == Phase.JOINING and self.mood != "squatting" and d.random() < 0.6:
-                free = [slot for slot, id_ in enumerate(ids) if id_ not in s.claims]
+                free = [slot for slot, id_ in enumerate(named) if id_ not in s.claims]
                 if free:
                     yield Call("JobMarket", "join", anybody, (job, r, d.choice(free)))
             elif phase == Phase.SEALING:
                 yield Call("JobMarket", "seal", anybody, (job, r))
             elif phase in (Phase.TRAINING, Phase.REVEALING):
-                for slot, id_ in enumerate(ids):
+                for slot, id_ in enumerate(named):
                     c = s.claims[id_]
                     silent = {"silence": 0.7, "voiding": 0.4}.get(self.mood, 0.0)
                     if c.worker not in self.members or d.random() < silent:

@@ -227,8 +227,8 @@ class Party:
 
     def _bodies(self, s: State, r: int) -> list[Any]:
         job, ro = self.scene.job, s.rounds[self.scene.job, r]
-        ids = [ids.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
-        return [self.known.held[id_].body for id_ in ids if s.claims[id_].status == ClaimStatus.REVEALED]
+        named = [ids.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
+        return [self.known.held[id_].body for id_ in named if s.claims[id_].status == ClaimStatus.REVEALED]
 
     def _merge(self, s: State, r: int, rounds: int) -> Call:
         job = self.scene.job
@@ -258,11 +258,11 @@ class Party:
         if phase == Phase.MERGING:
             merger = views.merger_of(s, b, job, r)
             over = state.turn + (b.time - state.merge_opens) // p.merge.turn_seconds > state.mask.bit_count()
-        ids = [ids.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]
-        held = tuple(replace(s.claims[id_], slot=slot) for slot, id_ in enumerate(ids))
+        named = [ids.claim_id(job, r, state.attempt, slot) for slot in range(p.role.slots)]
+        held = tuple(replace(s.claims[id_], slot=slot) for slot, id_ in enumerate(named))
         merged_by = s.claims[state.merge_claim].worker if phase == Phase.LEAD else ZERO_ADDRESS
         audit = s.audits.get(ids.audit_id(job, r, state.attempt))
-        slots = {id_: slot for slot, id_ in enumerate(ids)}
+        slots = {id_: slot for slot, id_ in enumerate(named)}
         locks = frozenset(slots.get(id_, MERGE_SLOT) for id_, c in idle.items() if c.round == r)
         return working.RoundView(r, state, phase, held, merger, over, audit, frozenset(), merged_by, locks)
 

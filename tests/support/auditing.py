@@ -161,8 +161,8 @@ class Stage:
 
     def freeze(self, r: int = 0) -> None:
         """With the bodies of whatever is revealed."""
-        ids = [ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, s) for s in range(3)]
-        bodies = [self.traces[c].body for c in ids if self.market.status(c) == ClaimStatus.REVEALED]
+        named = [ids.claim_id(self.job, r, self.market.rounds[self.job, r].attempt, s) for s in range(3)]
+        bodies = [self.traces[c].body for c in named if self.market.status(c) == ClaimStatus.REVEALED]
         self.market.freeze(self.block, self.job, r, bodies)
 
     def to_final(self, r: int = 0) -> None:

@@ -195,8 +195,8 @@ class Wanderer:
 
     def _round(self, s: State, b: Block, job: JobId, p: JobParams, r: int, call: Callable[..., Call]) -> Iterator[Call]:
         ro, d = s.rounds[job, r], self.dice
-        ids = [self._claim(s, job, r, slot) for slot in range(p.role.slots)]
-        owned = [(slot, s.claims[id_]) for slot, id_ in enumerate(ids) if id_ in s.claims]
+        named = [self._claim(s, job, r, slot) for slot in range(p.role.slots)]
+        owned = [(slot, s.claims[id_]) for slot, id_ in enumerate(named) if id_ in s.claims]
         match views.phase(s, b, job, r):
             case Phase.JOINING:
                 for slot in range(p.role.slots):
@@ -228,7 +228,7 @@ class Wanderer:
                     some = d.sample(silent, d.randint(1, len(silent)))
                     yield call("attest", r, [self._receipt(s, job, p, r, who) for who in some])
             case Phase.FREEZING:
-                stored = [id_ for id_ in ids if id_ in self.held and s.claims[id_].status == ClaimStatus.REVEALED]
+                stored = [id_ for id_ in named if id_ in self.held and s.claims[id_].status == ClaimStatus.REVEALED]
                 yield call("freeze", r, [self.held[id_].body for id_ in stored][: None if d.random() < 0.95 else -1])
             case Phase.MERGING:
                 merger = views.merger_of(s, b, job, r)

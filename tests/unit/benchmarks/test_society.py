@@ -119,7 +119,7 @@ def test_a_slash_that_makes_money_stops_the_run(monkeypatch: pytest.MonkeyPatch)
         split = honest_split(stake, winners, refunds)
         return replace(split, winners=tuple(Wei(prize + 1) for prize in split.winners), burned=split.burned)
 
-    monkeypatch.setattr(economics, "split_slash", generous)
+    monkeypatch.setattr(prices, "split_slash", generous)
     with pytest.raises(ArithmeticError, match="units for"):
         Play(RULES, replace(SOCIETY, rounds=20)).play()
 

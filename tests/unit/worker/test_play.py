@@ -107,8 +107,8 @@ class Play:
         merging = phase == Phase.MERGING
         merger = self.market.merger_of(self.block, self.job, r) if merging else ZERO_ADDRESS
         over = merging and views.turn(p, ro, self.block.time) > ro.mask.bit_count()
-        ids = [ids.claim_id(self.job, r, ro.attempt, s) for s in range(p.role.slots)]
-        held = tuple(self.market.claims.get(i, Claim()) for i in ids)
+        claims = [ids.claim_id(self.job, r, ro.attempt, s) for s in range(p.role.slots)]
+        held = tuple(self.market.claims.get(i, Claim()) for i in claims)
         merged = self.market.claims.get(ro.merge_claim, Claim())
         return RoundView(r, ro, phase, held, merger, over, merged_by=merged.worker)
 
