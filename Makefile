@@ -130,7 +130,7 @@ test-faults: setup ## markets whose processes are killed, cut off, and short of 
 	$(BIN)/pytest -n $(JOBS) -s -m faults $(PYTEST_ARGS)
 
 .PHONY: search
-search: setup ## HISTORIES=n: coalitions against the honest programs' decisions; the audit's fixes, reverted, are found
+search: setup ## HISTORIES=n: coalitions against the honest programs' decisions; each known hole is found again without its fix
 	@$(BIN)/python -m tests.search --histories $(HISTORIES) --seed $(SEARCH_SEED)
 
 .PHONY: test-memory

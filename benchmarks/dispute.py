@@ -318,7 +318,7 @@ def hardest_job() -> Job:
 
 
 def run_hardest(arena: Arena) -> Iterator[Row]:
-    """The two dearest proofs that the validator admits, at the size that the design budgets."""
+    """The two dearest proofs that the validator admits, at the size that a game must afford."""
     job = hardest_job()
     runs: dict[int, Held] = {}
 

@@ -260,7 +260,7 @@ interface IJobMarket {
 
     /// @notice What the market knows of one transition of a claim.
     /// @param program Root of the Program that it runs.
-    /// @param stateZero Of the first transition, S_0, computed (protocol, section 3); of any other 0.
+    /// @param stateZero Of the first transition, S_0, computed (docs/protocol.md, section 3); of any other 0.
     struct Facts {
         bytes32 program;
         bytes32 stateZero;

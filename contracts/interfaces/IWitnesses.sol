@@ -4,7 +4,7 @@ pragma solidity ^0.8.21;
 import {IJobMarket} from "./IJobMarket.sol";
 
 /// @title IWitnesses
-/// @notice The verifier market: who audits which claim, what it says, what its word costs (docs/protocol.md, section 8).
+/// @notice The verifier market: who audits which claim, what it says, what its word costs (docs/protocol.md, section 7).
 ///
 ///   witness   enrol -> Listed -> Leaving | Slashed -> gone
 ///   audit     Drawing -> Drawn | Skipped

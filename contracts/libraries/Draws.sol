@@ -2,7 +2,7 @@
 pragma solidity ^0.8.21;
 
 /// @title Draws
-/// @notice Who is drawn for what, how far it looks, and what it commits to: pure (docs/protocol.md, section 8).
+/// @notice Who is drawn for what, how far it looks, and what it commits to: pure (docs/protocol.md, section 7).
 /// @dev The Python twin is lockstep/protocol/market/draws.py; tests/vectors/witnesses.json holds both to the same words.
 library Draws {
     /// @notice keccak(abi.encode(JobId, round, attempt)).

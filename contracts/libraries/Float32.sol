@@ -589,7 +589,7 @@ library Float32 {
         }
     }
 
-    /// @dev A number that orders words as document 3 does: -inf < ... < -0 < +0 < ... < +inf.
+    /// @dev A number that orders words as docs/numerics.md does: -inf < ... < -0 < +0 < ... < +inf.
     function _order(uint256 a) private pure returns (uint256 r) {
         assembly ("memory-safe") {
             r := xor(a, or(SIGN, mul(shr(31, a), MAGNITUDE)))

@@ -30,7 +30,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Cheat:
-    """One cheat of document 4's list, in one or more forms."""
+    """One cheat of docs/threat-model.md, in one or more forms."""
 
     name: str
     verdict: str

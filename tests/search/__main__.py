@@ -2,6 +2,7 @@
 
 Plays N histories with every fix in place, then each fix reverted until its hurt is found again. One line of JSON:
 histories, calls, violations, reverted: {fix: histories until found}, seconds.
+Fixes have the marks of docs/threat-model.md.
 """
 
 from __future__ import annotations

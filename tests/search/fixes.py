@@ -1,4 +1,4 @@
-"""The fixes of the audit, each as it was before: what the search must find again.
+"""The fixes of docs/threat-model.md, each reverted: what the search must find again.
 
 A fix stands where docs/threat-model.md's last table says; here its function, limit or program's part is put back.
 """

@@ -38,9 +38,9 @@ class Machine:
     """What an honest party computes with: one game's step at a time."""
 
     forgets: bool = False
-    """Whether it forgets its claims when a job is done (the fix of H2 reverted)."""
+    """Forgets its claims when a job is done: the fix of H2 in docs/threat-model.md, reverted."""
     in_line: bool = False
-    """Whether it takes games in the order of their opening (a fix of H3 reverted); else the earliest deadline first."""
+    """Takes games in the order of their opening (a fix of H3, reverted), not the earliest deadline first."""
     done: dict[GameId, int] = field(default_factory=dict)
     """Seconds of work so far, by game."""
     last: int = 0

@@ -74,7 +74,7 @@ OTHERS: dict[Op, str] = {
     Op.F2I: "f32::to_integer(value({0}))",
     Op.FCANON: "word(f32::canonical(value({0})))",
 }
-"""Words of words; all that reads a float here wants its NaN canonical (document 3, rule 1)."""
+"""Words of words. Whatever reads a float here needs its NaN to be canonical (docs/numerics.md, Words)."""
 
 PREAMBLE = """
 namespace {

@@ -161,7 +161,7 @@ def fcanon(a: int) -> int:
 
 
 def _order(a: int) -> int:
-    """An integer that orders words as document 3 does: -inf < ... < -0 < +0 < ... < +inf."""
+    """An integer that orders words as docs/numerics.md does: -inf < ... < -0 < +0 < ... < +inf."""
     return ~(a & ~SIGN) if a & SIGN else a
 
 

@@ -1,6 +1,6 @@
 """Torch function to aten graph, every node with the module and the line that it comes from.
 
-Two stages (document 3, "Tracing"): `make_fx` over fake tensors, with `torch.autograd.grad` running inside it; then,
+Two stages (docs/numerics.md, Tracing): `make_fx` over fake tensors, with `torch.autograd.grad` running inside it; then,
 if anything is written in place, once more through `functionalize`. What torch would choose a kernel or a generator
 for is replaced by its formula first (`functions.py`).
 """

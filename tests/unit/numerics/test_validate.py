@@ -1,4 +1,4 @@
-"""The validator: each rule of document 4 refuses a Program that breaks it alone, by op, name and rule."""
+"""Each rule of docs/protocol.md, section 8, refuses a Program that breaks it alone, by op, name and rule."""
 
 from __future__ import annotations
 

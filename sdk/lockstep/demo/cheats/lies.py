@@ -418,7 +418,7 @@ def _consts_behind(program: Program, op: int) -> set[int]:
 
 
 def _is_one_hot(program: Program, fold: Op) -> bool:
-    """Whether an operand is 1 where integers are equal, else 0 (document 3: embeddings and their gradients)."""
+    """Whether an operand is 1 where integers are equal, else 0: so an embedding's gradient is written."""
     for view in fold.views:
         source = program.ops[view.index] if view.tag == Tag.OP else None
         while source is not None and source.kind == Kind.MAP and len(source.instrs) <= 1 and len(source.views) == 1:

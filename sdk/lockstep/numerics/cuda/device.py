@@ -27,7 +27,7 @@ Address = int
 Words = npt.NDArray[np.uint32]
 
 ARITHMETIC = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
-"""What document 3 asks of a CUDA compiler, in the words of NVRTC and nvcc."""
+"""What docs/numerics.md (On a CUDA device) asks of a compiler, as NVRTC and nvcc spell it."""
 
 FOLDER = Path(__file__).parent
 HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp")

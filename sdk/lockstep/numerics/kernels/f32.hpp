@@ -171,7 +171,7 @@ LOCKSTEP_INLINE float exp(float x) { return canonical(raw::exp(x)); }
 LOCKSTEP_INLINE float log(float x) { return canonical(raw::log(x)); }
 LOCKSTEP_INLINE float tanh(float x) { return canonical(raw::tanh(x)); }
 
-// An integer that orders floats as document 3 does: -inf < ... < -0 < +0 < ... < +inf.
+// An integer that orders floats as docs/numerics.md does: -inf < ... < -0 < +0 < ... < +inf.
 LOCKSTEP_INLINE Signed order(float a) {
     return integer(word(a) ^ (static_cast<Word>(integer(word(a)) >> 31) & ~SIGN));
 }

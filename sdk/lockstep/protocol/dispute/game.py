@@ -590,7 +590,7 @@ def _bits(word: int) -> Digest:
     return Digest(word.to_bytes(32, "big"))
 
 
-# -- the table of section 6 --------------------------------------------------------------------------------------------
+# -- the table of docs/protocol.md, section 6 --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

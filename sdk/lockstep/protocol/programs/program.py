@@ -22,7 +22,7 @@ PROFILE = 1
 """Arithmetic profile F32-C256."""
 OPSET = 1
 CHUNK = 256
-"""Terms of a fold that are chained before a partial result is taken (document 3, rule 3)."""
+"""Terms of a fold that are chained before a partial result is taken (docs/numerics.md, The order of sums)."""
 
 F32, I32 = 0, 1
 WORD_BYTES = 4

@@ -1,4 +1,4 @@
-"""The rules that make a Program defensible, one function each: document 4, "Programs that could not be defended".
+"""The rules that make a Program defensible, one function each (docs/protocol.md, section 8).
 
 A Program that breaks one could strand an honest defender. Parties apply them to whole Programs before they join
 (`numerics.validate`); `protocol.validator` applies one to what was opened of a committed Program, as
