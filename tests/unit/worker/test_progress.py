@@ -100,7 +100,7 @@ sys.path.insert(0, ".")
 from pathlib import Path
 from lockstep.execution.jobs import slot_run
 from lockstep.storage.directory import DirectoryStore
-from tests import toyjob
+from tests.support import toyjob
 from worker.claiming import train
 from worker.progress import WorkFolder
 
