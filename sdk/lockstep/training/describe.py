@@ -5,7 +5,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [adapters]           base = "model", rank, alpha, targets: LoRA on an exported model, in place of [model]
 [tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
-[strategy]           fields of diloco.Spec;  [strategy.inner] fields of AdamW
+[strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
 """
 
@@ -43,9 +43,8 @@ from lockstep.training.export import load_model
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import MODELS, EncoderConfig, LoRA, LoRAConfig
 from lockstep.training.models.lora import adapt
-from lockstep.training.optimizers import AdamW
 from lockstep.training.parameters import without_weights
-from lockstep.training.strategies import diloco
+from lockstep.training.strategies.registry import OPTIMIZERS, STRATEGIES
 from lockstep.training.tokens import ALL, HELD_OUT, TRAIN, Tokenizer, documents_of, token_dataset
 
 T = TypeVar("T")
@@ -105,8 +104,9 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     texts = _text(described, folder)
     batch = _batch(described, model, texts.vocabulary)
     strategy = dict(_table(described, "strategy"))
-    strategy["inner"] = _value(AdamW, strategy.get("inner", {}), "strategy.inner")
-    spec = _value(diloco.Spec, strategy, "strategy")
+    inner = dict(_table(strategy, "inner"))
+    strategy["inner"] = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner")
+    spec = _value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy")
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = texts.rows(TRAIN, batch.row_length)
     return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), weights=weights, **offered)
@@ -227,6 +227,14 @@ def _texts(folder: Path) -> Texts:
     sizes = [len(d.text + SEPARATOR) for d in dealt]
     held_out = sum(min(n, EXCERPT_BYTES) for n in sizes[:held])
     return split_documents(documents, train_bytes=sum(sizes[held:]), held_out_bytes=held_out)
+
+
+def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> type[T]:
+    """The kind that the table's `name` says, which is taken out; the first one if it says none."""
+    name = table.pop("name", next(iter(kinds)))
+    if not isinstance(name, str) or name not in kinds:
+        raise UsageError(f"{where}.name is {name!r}", f"one of {', '.join(kinds)}")
+    return kinds[name]
 
 
 def _value(kind: type[T], given: Any, where: str) -> T:

@@ -47,7 +47,7 @@ from lockstep.training.parameters import (
     initial_parameters,
     layout_of,
 )
-from lockstep.training.strategies import diloco
+from lockstep.training.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Programs:
 def build_programs(
     model: nn.Module,
     loss: Loss | RandomLoss,
-    spec: diloco.Spec,
+    strategy: Strategy,
     *,
     batch: Batch,
     rounds: int,
@@ -94,15 +94,13 @@ def build_programs(
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
     if rounds < 1 or slots < 2:
         raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one round and two slots")
-    check_size(rounds, spec.inner_steps, slots)
+    check_size(rounds, strategy.inner_steps, slots)
     layout = layout_of(model, shard_elements)
     count = len(layout.sizes)
-    flats, scalar = unallocated(layout), torch.empty((), dtype=torch.int32, device="meta")
-    steps = rounds * spec.inner_steps
-    # Constants of the step: one line for every step of the job.
-    inner = spec.inner
-    tables = [inner.rates(steps), inner.ages(steps)] if spec.carry else [inner.table(steps, spec.inner_steps)]
-    shared_depth, payload_depth = depths_of(spec, layout)
+    flats, scalar = unallocated(layout), _scalar()
+    inner, encoded, merged = strategy.rules(rounds)
+    beside = inner.init(flats, scalar)
+    shared_depth, payload_depth = depths_of(strategy, layout)
     check_width(count, slots, payload_depth)
     quarter, width = 1 << shared_depth, 1 << payload_depth
 
@@ -111,21 +109,14 @@ def build_programs(
 
     def step(*state: Tensor) -> list[Tensor | None]:
         live, anchor, counter = state[:count], state[quarter : quarter + count], state[3 * quarter]
-        carry = state[2 * quarter : 3 * quarter]
-        m, v = carry[:count], carry[count : 2 * count]
         grad = mean_gradient(model, loss, layout, live, batch)
-        if spec.carry:
-            (rates, ages), age = tables, carry[2 * count]
-            p, m_, v_ = inner.update_aged(rates, ages, counter, age, live, m, v, grad)
-            return quarters(p, anchor, [*m_, *v_, age + 1], [counter + 1])
-        (table,) = tables
-        p, m_, v_ = inner.update(table, counter, live, m, v, grad)
-        return quarters(p, anchor, [*m_, *v_], [counter + 1])
+        moments, parameters = inner.update(state[2 * quarter :][: len(beside)], counter, live, grad)
+        return quarters(parameters, anchor, moments, [counter + 1])
 
     def encode(*state: Tensor) -> list[Tensor | None]:
-        carry = state[2 * quarter : 3 * quarter] if spec.carry else ()
+        carry = state[2 * quarter : 3 * quarter] if strategy.carry else ()
         pairs = zip(state[quarter : quarter + count], state[:count], strict=True)
-        payload = [diloco.encode(spec, anchor, live) for anchor, live in pairs]
+        payload = [encoded(anchor, live) for anchor, live in pairs]
         return [*padded(width, *payload), *padded(width, *carry)]
 
     half = width << ceil_log2(slots)
@@ -134,12 +125,12 @@ def build_programs(
         mask, bases, momenta = state[3 * half], [], []
         for k in range(count):
             payloads = state[2 * half + k : 2 * half + slots * width : width]
-            base, momentum = diloco.merge(spec, state[k], state[quarter + k], payloads, mask)
+            base, momentum = merged(state[k], state[quarter + k], payloads, mask)
             bases.append(base)
             momenta.append(momentum)
         return quarters(bases, momenta)
 
-    start = quarters(flats, flats, [*flats, *flats, scalar] if spec.carry else [*flats, *flats], [scalar])
+    start = quarters(flats, flats, beside, [scalar])
     shared = padded(2 * half, *quarters(flats, flats))
     received = [*padded(half, *padded(width, *flats) * slots), *padded(half, torch.empty(slots, device="meta"))]
     return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
@@ -178,13 +169,17 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
 
 
-def depths_of(spec: diloco.Spec, layout: Layout) -> tuple[int, int]:
+def depths_of(strategy: Strategy, layout: Layout) -> tuple[int, int]:
     """(shared, payload) depth of a job's states: log2 of what a quarter, and of what a payload, has room for."""
-    shards = len(layout.sizes)
-    if spec.carry:
-        # INVARIANT: a payload has the depth of the carry beside it.
-        return ceil_log2(2 * shards + 1), ceil_log2(2 * shards + 1)
-    return ceil_log2(2 * shards), ceil_log2(shards)
+    shards = unallocated(layout)
+    beside = strategy.rules(1).inner.init(shards, _scalar())
+    shared_depth = ceil_log2(max(len(shards), len(beside)))
+    # INVARIANT: a payload has the depth of the carry beside it.
+    return shared_depth, shared_depth if strategy.carry else ceil_log2(len(shards))
+
+
+def _scalar() -> Tensor:
+    return torch.empty((), dtype=torch.int32, device="meta")
 
 
 def padded(width: int, *tensors: Tensor | None) -> list[Tensor | None]:
@@ -233,7 +228,7 @@ def loss_at(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], rows: T
 
 def training_job(
     model: nn.Module,
-    spec: diloco.Spec,
+    strategy: Strategy,
     dataset: Dataset,
     *,
     batch: Batch,
@@ -254,27 +249,27 @@ def training_job(
     """
     check_parties(dataset, batch, slots, min_slots)
     built = build_programs(
-        model, loss or loss_of(model), spec, batch=batch, rounds=rounds, slots=slots, shard_elements=shard_elements
+        model, loss or loss_of(model), strategy, batch=batch, rounds=rounds, slots=slots, shard_elements=shard_elements
     )
     genesis = None
     if weights:
         shards = built.layout.cut(initial_parameters(model, seed))
         genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
-    shared_depth, payload_depth = depths_of(spec, built.layout)
+    shared_depth, payload_depth = depths_of(strategy, built.layout)
     return TrainingJob(
         programs=Schedule(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=genesis,
         model=describe(model),
         parameters=described_parameters(model, built),
-        strategy=spec.to_dict(),
-        inner_steps=spec.inner_steps,
+        strategy=strategy.to_dict(),
+        inner_steps=strategy.inner_steps,
         rounds=rounds,
         slots=slots,
         min_slots=min_slots,
         shared_depth=shared_depth,
         payload_depth=payload_depth,
-        carry=spec.carry,
+        carry=strategy.carry,
         aggregator=aggregator,
         terms=terms,
     )

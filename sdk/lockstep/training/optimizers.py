@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -12,9 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import UsageError
-
-Shards = Sequence[Tensor]
-"""Flat f32 tensors that together hold one value for each parameter."""
+from lockstep.training.strategies.base import Inner, Shards
 
 
 @dataclass(frozen=True)
@@ -79,21 +76,35 @@ class AdamW:
             rows.append([warm, 1 / (1 - self.beta1**since), 1 / math.sqrt(1 - self.beta2**since)])
         return torch.tensor(rows, dtype=torch.float32)
 
-    def update(
-        self, table: Tensor, counter: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """(p', m', v'), shard by shard flat f32; `counter` i32 () is the step's number in the whole job."""
-        decay, move, root = F.embedding(counter, table).unbind(0)
-        return self._moved(decay, move, root, p, m, v, grad)
+    def inner(self, steps: int, restart: int | None) -> Inner:
+        """State: m, then v, shard by shard flat f32; where they do not restart also their age i32 (), the steps that
+        they have seen."""
+        return self._carried(steps) if restart is None else self._restarted(steps, restart)
 
-    def update_aged(
-        self, rates: Tensor, ages: Tensor, counter: Tensor, age: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """`update` with moments of `age` i32 (): the steps that they have seen."""
-        (rate,) = F.embedding(counter, rates).unbind(0)
-        warm, first, root = F.embedding(age, ages).unbind(0)
-        rate = rate * warm
-        return self._moved(1 - rate * self.weight_decay, rate * first, root, p, m, v, grad)
+    def _restarted(self, steps: int, restart: int) -> Inner:
+        table = self.table(steps, restart)
+
+        def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
+            decay, move, root = F.embedding(counter, table).unbind(0)
+            p, m, v = self._moved(decay, move, root, p, state[: len(p)], state[len(p) :], grad)
+            return [*m, *v], p
+
+        return Inner(lambda p, counter: [*p, *p], update)
+
+    def _carried(self, steps: int) -> Inner:
+        rates, ages = self.rates(steps), self.ages(steps)
+
+        def update(state: Shards, counter: Tensor, p: Shards, grad: Shards) -> tuple[list[Tensor], list[Tensor]]:
+            count, age = len(p), state[-1]
+            (rate,) = F.embedding(counter, rates).unbind(0)
+            warm, first, root = F.embedding(age, ages).unbind(0)
+            rate = rate * warm
+            moved = self._moved(
+                1 - rate * self.weight_decay, rate * first, root, p, state[:count], state[count : 2 * count], grad
+            )
+            return [*moved[1], *moved[2], age + 1], moved[0]
+
+        return Inner(lambda p, counter: [*p, *p, counter], update)
 
     def _moved(
         self, decay: Tensor, move: Tensor, root: Tensor, p: Shards, m: Shards, v: Shards, grad: Shards

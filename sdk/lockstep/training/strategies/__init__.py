@@ -1,1 +1,1 @@
-"""Training strategies, one file each."""
+"""How the slots of a round become its merge: a module a strategy, named in registry.py."""

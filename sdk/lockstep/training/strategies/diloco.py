@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.payload import BLOCK, F32_FORMAT, FORMATS, INT8_FORMAT, INT8_MAX
 from lockstep.training.optimizers import AdamW
+from lockstep.training.strategies.base import Rules
 
 _SHORT_SCALE = -256
 """Mask of the 16 high bits of a significand: such a scale times a code of 7 bits is exact."""
@@ -43,6 +45,12 @@ class Spec:
             raise UsageError(f"no payload format is called {self.payload!r}", f"one of {', '.join(FORMATS)}")
         if self.inner_steps < 1:
             raise UsageError(f"{self.inner_steps} inner steps", "a round has at least one")
+
+    def rules(self, rounds: int) -> Rules:
+        """Moments that restart in every round, or are carried with their age."""
+        steps = rounds * self.inner_steps
+        inner = self.inner.inner(steps, None if self.carry else self.inner_steps)
+        return Rules(inner, partial(encode, self), partial(merge, self))
 
     def to_dict(self) -> dict[str, Any]:
         """`strategy` of a job's spec."""

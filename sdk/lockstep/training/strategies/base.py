@@ -1,0 +1,65 @@
+"""What a strategy is: a value that gives four functions on tensors; what a state holds follows from them.
+
+As optax's GradientTransformation(init, update): state in, state out. `training.job` traces them into a job's Programs
+and knows no strategy by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+Shards = Sequence[Tensor]
+"""Flat f32 tensors that together hold one value for each parameter."""
+
+
+class Inner(NamedTuple):
+    """An optimizer over the steps of a job."""
+
+    init: Callable[[Shards, Tensor], list[Tensor]]
+    """Its state before the first step, from the parameters and a counter i32 (): shapes alone are read."""
+    update: Callable[[Shards, Tensor, Shards, Shards], tuple[list[Tensor], list[Tensor]]]
+    """(state, counter, parameters, gradient) -> (state, parameters); the counter is the step's number in the job."""
+
+
+class Optimizer(Protocol):
+    """What moves the parameters within a round."""
+
+    def inner(self, steps: int, restart: int | None) -> Inner:
+        """The optimizer of a job of that many steps a slot, whose state restarts at zero every `restart` steps; None:
+        it goes on, and holds what it must know of its age."""
+
+
+class Rules(NamedTuple):
+    """A strategy over the steps of a job."""
+
+    inner: Inner
+    """What a worker does between two merges."""
+    encode: Callable[[Tensor, Tensor], Tensor]
+    """(the round's base, a slot's parameters) -> its payload, shard by shard f32 [P], as the wire format carries it."""
+    merge: Callable[[Tensor, Tensor, Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
+    """(base, outer state, payloads by slot, mask f32 [slots]) -> (base, outer state), shard by shard f32 [P]."""
+
+
+class Strategy(Protocol):
+    """How the slots of a round become its merge; frozen, and hashed into the job."""
+
+    @property
+    def inner_steps(self) -> int:
+        """H: the steps of a round."""
+
+    @property
+    def payload(self) -> str:
+        """The wire format of payloads (`storage.payload.FORMATS`)."""
+
+    @property
+    def carry(self) -> bool:
+        """Tells if a slot's inner state goes on in its owner's next round; it travels with the payload then."""
+
+    def rules(self, rounds: int) -> Rules:
+        """Its functions for a job of that many rounds."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """`strategy` of a job's spec: its name and its fields."""
