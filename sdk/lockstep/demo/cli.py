@@ -44,6 +44,8 @@ def demo(
 
 
 def _summary(data: dict[str, Any]) -> str:
+    from lockstep.demo.run import tokens
+
     lines = [f"job {data['job']}: {data['rounds']} rounds in {data['seconds']} s"]
     lines.append(
         f"held-out loss, nats per token: {data['loss_first']:.3f} at first, {data['loss_last']:.3f} at last, "
@@ -58,12 +60,14 @@ def _summary(data: dict[str, Any]) -> str:
             f"{game['gas_total']:,} gas"
         )
     lines.append(
-        f"escrow {data['escrow_in']} + from slashes {data['to_work']} = paid {data['paid_out']} "
-        f"(witness's fees {data['witness_fees']} of it) + refunded {data['refunded']}"
+        f"escrow {tokens(data['escrow_in'])} + from slashes {tokens(data['to_work'])} = "
+        f"paid {tokens(data['paid_out'])} (witness's fees {tokens(data['witness_fees'])} of it) + "
+        f"refunded {tokens(data['refunded'])}"
     )
     lines.append(
-        f"slashed {data['slashed']} = burned {data['burned']} + challenger {data['to_challenger']} "
-        f"+ requester {data['to_requester']} + work that fell with it {data['to_work']}"
+        f"slashed {tokens(data['slashed'])} = burned {tokens(data['burned'])} + "
+        f"challenger {tokens(data['to_challenger'])} + requester {tokens(data['to_requester'])} + "
+        f"work that fell with it {tokens(data['to_work'])}"
     )
     lines.append(f"model: {data['model_path']}")
     lines.append(f"sample: {data['sample']!r}")

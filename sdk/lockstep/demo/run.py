@@ -20,6 +20,7 @@ from lockstep.client import JobHandle, Network, TrainingJob
 from lockstep.demo import report
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
+from lockstep.presets import TOKEN
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
@@ -111,16 +112,35 @@ def job_price(job: TrainingJob) -> int:
     return job.rounds * pay
 
 
-def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
-    told = {"challenged", "won", "lost", "slashed", "merged", "defending", "lie", "audited", "moved"}
+VERBS = {
+    "audited": "replayed a claim", "challenged": "challenges", "defending": "answers", "lie": "lies",
+    "lost": "lost the game", "merged": "merged", "moved": "moves", "won": "won the game",
+}  # fmt: skip
+"""Events of the parties that are told, as what they do. What the chain says of a slash is told once, by the chain."""
 
+
+def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
     def narrate(name: str, event: dict[str, Any]) -> None:
-        kind = event.get("event")
-        if kind in told and not (kind == "audited" and event.get("verdict") == "match"):
-            detail = ", ".join(f"{k} {v}" for k, v in event.items() if k not in ("event", "time") and v is not None)
-            say(f"  {name}: {kind} {detail}"[:160])
+        kind = str(event.get("event"))
+        if kind in VERBS and not (kind == "audited" and event.get("verdict") == "match"):
+            fields = {**event, **event.get("expectation", {})}
+            hidden = ("event", "time", "expectation", "job", "seconds", "cid")
+            details = [f"{k} {short(v)}" for k, v in fields.items() if k not in hidden and v is not None]
+            say(f"  {name} {VERBS[kind]}: {', '.join(details)}")
 
     return narrate
+
+
+def short(value: object) -> str:
+    """An id by its first eight digits, everything else as it is."""
+    text = str(value)
+    digits = text.removeprefix("0x")
+    return digits[:8] if len(digits) >= 40 and all(c in "0123456789abcdefABCDEF" for c in digits) else text
+
+
+def tokens(amount: int | str) -> str:
+    """An amount in tokens."""
+    return f"{int(amount) / TOKEN:,.6g} tokens"
 
 
 def _lie(options: Options, cheats: Sequence[str]) -> Lie | None:
@@ -236,7 +256,7 @@ class Course:
             "RoundFinal": f"round {round_} is final",
             "RoundFailed": f"round {round_} failed",
             "RoundVoid": f"round {round_} is void",
-            "Slashed": f"slashed: {event.args.get('account')} loses {event.args.get('amount')}",
+            "Slashed": f"slashed: {short(event.args.get('account'))} loses {tokens(event.args.get('amount', 0))}",
         }
         if event.name in texts:
             self.say(texts[event.name])
