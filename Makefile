@@ -8,8 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 # Test processes at a time; files, not tests, are dealt out, so that a file keeps its one chain. Tests wait for processes
 # and clocks nearly half of their time: twice as many as a small machine's cores.
 JOBS ?= 4
-# Of tests that take minutes, and of those that count: they wait for nothing.
-SLOW_JOBS ?= 2
+# Of tests that take minutes.
+SLOW_JOBS ?= 4
 # In the order of tests/conftest.py: without the last option, files of many tests begin first.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # make test COVERAGE=1 counts lines and branches, which takes as long again.
