@@ -201,11 +201,15 @@ def test_a_full_disk_is_said_to_be_one_and_takes_no_nonce(
     outbox, mint = open_outbox(account), contracts.token.mint(account.address, Wei(1))
     (pages,) = outbox._database.execute("PRAGMA page_count").fetchone()
     outbox._database.execute(f"PRAGMA max_page_count = {pages}")
-    sent = []
-    with pytest.raises(sqlite3.Error) as full:
+    sent: list[str] = []
+
+    def fill() -> None:
         for i in range(100):
             outbox.submit(mint, f"mint {i}")
             sent.append(f"mint {i}")
+
+    with pytest.raises(sqlite3.Error) as full:
+        fill()
     assert is_full(full.value), "SQLite has taken the transaction back by itself"
     assert not outbox._database.in_transaction
     outbox._database.execute(f"PRAGMA max_page_count = {pages + 100}")

@@ -200,7 +200,8 @@ def test_a_deposit_that_could_not_be_sent_is_sent_later(worker: Worker, toy: Job
         worker._stake(job)
     assert not job.staked
     worker._stake(job)
-    assert job.staked and next(tries, "sent") == "sent"
+    assert job.staked
+    assert next(tries, "sent") == "sent"
 
 
 def test_no_more_is_joined_than_could_be_defended_at_once(
