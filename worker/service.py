@@ -436,11 +436,11 @@ class Worker:
             if not told:
                 event("refused", time=self._now, job=taken.ledger.id.hex(), code="funds", message=message)
             return
-        taken.staked = True
         if amount:
             until = Seconds(self._now + PERMIT_SECONDS)
             permit = token.sign_permit(self.parts.party.account, self._vault.address, amount, until)
             self._sender.submit(key, self._vault.deposit_with_permit(amount, permit))
+        taken.staked = True
 
     def _stake_wanted(self, params: JobParams) -> Wei:
         return decide.stake_wanted(params)

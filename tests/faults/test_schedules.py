@@ -45,6 +45,8 @@ def test_the_job_settles_and_no_honest_stake_falls(seed: int, tmp_path: Path) ->
     with Field(tmp_path, schedule) as field:
         field.prepare()
         field.run()
+        # What is paid back now is withdrawn: events and balances are read of one block.
+        field.devnet.stop_mining()
         events, world = field.events(), field.world
         contracts, vault = world.contracts, world.contracts.vault
         accounts = {name: Address(world.account(name).address) for name in HONEST_NAMES}
@@ -67,6 +69,9 @@ def test_the_job_settles_and_no_honest_stake_falls(seed: int, tmp_path: Path) ->
         for name, account in accounts.items():
             assert report.stake_of(vault, events, account) == report.deposited(events, account), f"{name}'s stake"
         assert not [e for e in events if e.name == "Slashed" and e.args["account"] != liar]
+        joined = {e.args["worker"] for e in events if e.name == "Joined"}
+        late = {name for name, account in accounts.items() if name.startswith("worker") and account not in joined}
+        assert not late, "what passes keeps nobody out"
         mallory = field.attacker.challenger.address if field.attacker is not None else None
         for game in (e for e in events if e.name == "Opened" and e.args["challenger"] == mallory):
             end = next(e for e in events if e.name == "Resolved" and e.args["game"] == game.args["game"])

@@ -97,6 +97,11 @@ class Local(ABC):
         """Mines empty blocks at once."""
         self._request("anvil_mine", [hex(blocks)])
 
+    def stop_mining(self) -> None:
+        """Leave the chain as it is: transactions wait."""
+        self._request("evm_setIntervalMining", [0])
+        self._request("evm_setAutomine", [False])
+
     def snapshot(self) -> str:
         """A mark to `revert` to."""
         return str(self._request("evm_snapshot", []))

@@ -132,14 +132,10 @@ class Outbox:
                 return
             if check:
                 self.simulate(call)
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
+            with self._database:
+                self._database.execute("BEGIN IMMEDIATE")
                 row = self._sign(key, call, self._next_nonce(), *self._fees())
                 self._insert(row)
-                self._database.execute("COMMIT")
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
             try:
                 self._broadcast(row["raw"])
             except (ChainError, FundsError):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import pytest
 from eth_account.signers.local import LocalAccount
 from web3.types import RPCEndpoint
 
+from lockstep.base.machine import is_full
 from lockstep.chain import outbox as outbox_module
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.devnet import Devnet, Local, key_of
@@ -87,6 +89,7 @@ from eth_account import Account
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.outbox import Outbox
+from lockstep.base.machine import is_full
 from lockstep.chain.rpc import connect
 from lockstep.protocol.types import Address, Wei
 
@@ -189,6 +192,31 @@ def test_a_fee_above_the_bound_is_not_paid(contracts: Contracts, rich: LocalAcco
     with pytest.raises(TryLater, match="base fee"):
         outbox.send(contracts.vault.deposit(Wei(1)), "stake")
     assert outbox.recover() == []
+
+
+def test_a_full_disk_is_said_to_be_one_and_takes_no_nonce(
+    contracts: Contracts, devnet: Local, open_outbox: OpenOutbox
+) -> None:
+    account = devnet.account("full disk")
+    outbox, mint = open_outbox(account), contracts.token.mint(account.address, Wei(1))
+    (pages,) = outbox._database.execute("PRAGMA page_count").fetchone()
+    outbox._database.execute(f"PRAGMA max_page_count = {pages}")
+    sent: list[str] = []
+
+    def fill() -> None:
+        for i in range(100):
+            outbox.submit(mint, f"mint {i}")
+            sent.append(f"mint {i}")
+
+    with pytest.raises(sqlite3.Error) as full:
+        fill()
+    assert is_full(full.value), "SQLite has taken the transaction back by itself"
+    assert not outbox._database.in_transaction
+    outbox._database.execute(f"PRAGMA max_page_count = {pages + 100}")
+    sent.append("after")
+    outbox.submit(mint, "after")
+    assert all(outbox.wait(key).succeeded for key in sent)
+    assert contracts.token.balance_of(account.address) == len(sent)
 
 
 def test_threads_share_one_outbox(devnet: Local, contracts: Contracts, open_outbox: OpenOutbox) -> None:

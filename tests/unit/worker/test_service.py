@@ -183,6 +183,27 @@ def test_who_cannot_stake_a_merge_refuses_the_job_and_looks_again_later(
     assert (job.staked, len(sent)) == (True, 1)
 
 
+def test_a_deposit_that_could_not_be_sent_is_sent_later(worker: Worker, toy: Job) -> None:
+    job, tries = taken(worker, toy), iter([Unreachable("nobody answers", ""), None])
+
+    def submit(key: str, call: object) -> None:
+        error = next(tries)
+        if error is not None:
+            raise error
+
+    token = SimpleNamespace(balance_of=lambda account: Wei(10**30), sign_permit=lambda *a: ())
+    worker.parts.contracts.token = token  # type: ignore[misc]
+    worker._vault = SimpleNamespace(address="", deposit_with_permit=lambda *a: "deposit")  # type: ignore[assignment]
+    worker.parts.party = SimpleNamespace(account=None)  # type: ignore[misc]
+    worker._sender = SimpleNamespace(known=lambda key: False, submit=submit)  # type: ignore[assignment]
+    with pytest.raises(Unreachable):
+        worker._stake(job)
+    assert not job.staked
+    worker._stake(job)
+    assert job.staked
+    assert next(tries, "sent") == "sent"
+
+
 def test_no_more_is_joined_than_could_be_defended_at_once(
     worker: Worker, toy: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

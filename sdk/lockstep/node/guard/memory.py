@@ -148,17 +148,12 @@ class Memory:
         A place bound to different values on both sides is torn: nothing is signed for it again.
         """
         changed = 0
-        with self._lock:
+        with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for place, promise in entries:
-                    changed += self._take(place, promise)
-                # What the other machine did since is in no file: the home listens again.
-                self._db.execute("DELETE FROM trust WHERE scope = ?", (self.scope.key,))
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
+            for place, promise in entries:
+                changed += self._take(place, promise)
+            # What the other machine did since is in no file: the home listens again.
+            self._db.execute("DELETE FROM trust WHERE scope = ?", (self.scope.key,))
         return changed
 
     def trusted(self) -> bool:

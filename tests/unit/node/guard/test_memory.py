@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lockstep.base.machine import is_full
 from lockstep.node.guard import interchange
 from lockstep.node.guard.memory import FILE_NAME, Memory, Promise
 from lockstep.protocol.errors import DoctorError, GuardRefused, Mismatch, UsageError
@@ -122,6 +124,17 @@ def test_an_import_is_taken_in_whole_or_not_at_all(tmp_path: Path) -> None:
         entries: list[tuple[object, Promise]] = [(PLACE, PROMISE), ("no place", PROMISE)]
         with pytest.raises(AttributeError):
             guard.merge(entries)  # type: ignore[arg-type]
+        assert guard.promises() == []
+
+
+def test_an_import_onto_a_full_disk_says_so_and_takes_nothing_in(tmp_path: Path) -> None:
+    with Memory(tmp_path, SCOPE) as guard:
+        (pages,) = guard._db.execute("PRAGMA page_count").fetchone()
+        guard._db.execute(f"PRAGMA max_page_count = {pages}")
+        entries = [(place(i), promise(i)) for i in range(200)]
+        with pytest.raises(sqlite3.Error) as full:
+            guard.merge(entries)
+        assert is_full(full.value)
         assert guard.promises() == []
 
 
