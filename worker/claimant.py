@@ -25,6 +25,7 @@ from lockstep.node.demands import Asks, to_demand
 from lockstep.node.guard.memory import Place as Signed
 from lockstep.node.guard.memory import Promise
 from lockstep.node.replay import PublicData
+from lockstep.node.sender import Sender
 from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
 from lockstep.protocol.jobs import NO_SEED, Body, Receipt, Reveal
 from lockstep.protocol.market import ids
@@ -37,7 +38,6 @@ from worker.defending import Defence
 from worker.handing import Handover
 from worker.parts import Parts, Taken
 from worker.progress import Material, WorkFolder
-from worker.sending import Sender
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class Base:
 class Claimant:
     """The claims of one worker."""
 
-    def __init__(self, parts: Parts, sender: Sender, defence: Defence, wake: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, sender: Sender[Act], defence: Defence, wake: Callable[[], None]) -> None:
         """`wake` is called from the bench whenever something is done there."""
         self._parts = parts
         self._sender = sender

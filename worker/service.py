@@ -25,6 +25,7 @@ from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.node.demands import Answers, Asks
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.node.party import Head
+from lockstep.node.sender import Sender
 from lockstep.protocol.errors import (
     BlobMissing,
     DoctorError,
@@ -45,7 +46,6 @@ from worker.defending import Defence
 from worker.parts import Parts, Taken
 from worker.progress import Material
 from worker.reading import look
-from worker.sending import Sender
 from worker.telling import tell
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Worker:
         self._wake = threading.Event()
         self._draining = threading.Event()
         self._leaving = threading.Event()
-        self._sender = Sender(parts.outbox)
+        self._sender: Sender[Act] = Sender(parts.outbox)
         self._asks = Asks(parts.contracts, self._me)
         self._answers = Answers(parts.contracts, parts.store, self._me)
         self._claimant = self.claimant(self._sender, self._wake.set)
@@ -106,7 +106,7 @@ class Worker:
         self._kept: set[JobId] = set()
         """Jobs of which something lies in this home."""
 
-    def claimant(self, sender: Sender, wake: Callable[[], None]) -> Claimant:
+    def claimant(self, sender: Sender[Act], wake: Callable[[], None]) -> Claimant:
         """What computes this worker's claims and defends them."""
         return Claimant(self.parts, sender, Defence(self.parts, wake), wake)
 

@@ -15,7 +15,7 @@ from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.execution.capacity import ChainPace
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
-from lockstep.protocol.types import Address, Seconds
+from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage import open_store
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from web3 import Web3
 
     from lockstep.base.settings import Settings
+    from lockstep.chain.contracts import Call
     from lockstep.storage import ContentStore
 
 OUTBOX = "outbox.sqlite"
+PERMIT_SECONDS = 3600
+"""For how long a deposit may be mined after it was signed."""
 MINED_SECONDS = 30.0
 PACE_BLOCKS = 12
 """Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
@@ -81,6 +84,12 @@ class Party:
         gaps = [later - earlier for earlier, later in pairwise(times)]
         promised = self.contracts.market.chain_times().inclusion
         return ChainPace(float(median(gaps)) if gaps else float(promised), float(promised))
+
+    def deposit(self, amount: Wei, now: Seconds) -> Call:
+        """The transaction that moves so much of the account's tokens into its stake, allowance included."""
+        vault = self.contracts.vault
+        permit = self.contracts.token.sign_permit(self.account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
+        return vault.deposit_with_permit(amount, permit)
 
     def settle(self) -> list[str]:
         """Wait for what an earlier process sent: decisions read the chain alone. Returns the keys that did nothing."""

@@ -11,15 +11,15 @@ from lockstep.cli.output import event
 from lockstep.demo.cheats.lies import Cheat, LyingRun, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.ledger import Ledger
+from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, StateRoot, Wei
 from worker.claimant import Claimant
 from worker.claiming import Place, Trained
-from worker.decide import RoundView
+from worker.decide import Act, RoundView
 from worker.defending import Defence
 from worker.parts import Parts, Taken
 from worker.progress import Material
-from worker.sending import Sender
 from worker.service import Worker
 
 NAME = "lie"
@@ -43,8 +43,9 @@ class LyingClaimant(Claimant):
     """Computes one claim from a lying run."""
 
     def __init__(
-        self, parts: Parts, sender: Sender, defence: Defence, wake: Callable[[], None], told: Told, name: str, seed: int
-    ) -> None:
+        self, parts: Parts, sender: Sender[Act], defence: Defence, wake: Callable[[], None], told: Told, name: str,
+        seed: int,
+    ) -> None:  # fmt: skip
         super().__init__(parts, sender, defence, wake)
         self._told = told
         self._name = name
@@ -109,7 +110,7 @@ def worker_of(name: str, seed: int) -> type[Worker]:
     class LyingWorker(Worker):
         """Expects to lose a claim's stake, and goes on."""
 
-        def claimant(self, sender: Sender, wake: Callable[[], None]) -> Claimant:
+        def claimant(self, sender: Sender[Act], wake: Callable[[], None]) -> Claimant:
             require_devnet(self.parts.party.addresses.chain_id)
             told = Told(self.parts.home)
             silent = name == "silent"

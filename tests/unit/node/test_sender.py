@@ -11,12 +11,12 @@ from eth_account import Account
 
 from lockstep.chain.contracts import Call
 from lockstep.chain.outbox import Outbox
+from lockstep.node.sender import Sender
 from lockstep.protocol.errors import FundsError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Wei
 from tests.support.world import World
 from worker.decide import Act, Do
-from worker.sending import Sender
 
 ACT = Act(Do.JOIN, 0, 1)
 
@@ -27,7 +27,7 @@ class Desk:
 
     world: World
     outbox: Outbox
-    sender: Sender
+    sender: Sender[Act]
 
     def join(self, slot: int = 1, r: int = 0) -> Call:
         return self.world.contracts.market.join(self.world.job, r, slot)

@@ -1,0 +1,36 @@
+"""When something that failed is tried again: after a while, twice as long each time, up to a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Backoff(Generic[Key]):
+    """What rests, by key. The clock is the caller's: the chain's seconds, or this machine's."""
+
+    def __init__(self, first: float, most: float | None = None) -> None:
+        """A rest lasts `first` seconds, and up to `most` if a key fails again and again; always `first` without it."""
+        self._first = first
+        self._most = first if most is None else most
+        self._rests: dict[Key, tuple[float, float]] = {}
+
+    def rests(self, key: Key, now: float) -> bool:
+        """Whether it is too early to try again."""
+        return key in self._rests and now < self._rests[key][0]
+
+    def failed(self, key: Key, now: float, *, at_most: float | None = None) -> None:
+        """It failed now: it rests, twice as long as before."""
+        last = self._rests[key][1] if key in self._rests else self._first / 2
+        rest = min(2 * last, self._most)
+        self._rests[key] = now + (rest if at_most is None else min(rest, at_most)), rest
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether it failed, and did not succeed since."""
+        return key in self._rests
+
+    def succeeded(self, key: Key) -> None:
+        """It went well: it does not rest."""
+        self._rests.pop(key, None)

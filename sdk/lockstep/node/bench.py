@@ -1,0 +1,68 @@
+"""Work beside a loop: begun under a key, asked for at a later look.
+
+    loop:    begin(key, work) ......... take(key) -> the result, once; raises what the work raised
+    bench:                 work()  -> wake()
+
+Every program of the market talks to the chain in one loop; what computes, reads files or waits for strangers is done on
+a bench, so that no clock runs out meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+
+
+class Stopped(Exception):
+    """The work was told to stop."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Bench(Generic[Key, Result]):
+    """Some threads and what they work on, by key."""
+
+    def __init__(self, name: str, wake: Callable[[], None] = _nothing, *, threads: int = 1) -> None:
+        """`wake` is called from the bench whenever a piece of work ends."""
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._wake = wake
+        self._work: dict[Key, Future[Result]] = {}
+        self._stop = threading.Event()
+
+    def begin(self, key: Key, work: Callable[[], Result]) -> None:
+        """Start a piece of work, unless one has this key."""
+        if key not in self._work:
+            self._work[key] = self._pool.submit(work)
+            self._work[key].add_done_callback(lambda _: self._wake())
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether a piece of work has this key: under way, or over and not taken."""
+        return key in self._work
+
+    def __len__(self) -> int:
+        return len(self._work)
+
+    def over(self, key: Key) -> bool:
+        """Whether the work with this key can be taken."""
+        return key in self._work and self._work[key].done()
+
+    def take(self, key: Key) -> Result | None:
+        """The result, once; None while there is none. Raises what the work raised."""
+        return self._work.pop(key).result() if self.over(key) else None
+
+    def go_on(self) -> None:
+        """Called by the work between its steps; raises Stopped once the bench is closed."""
+        if self._stop.is_set():
+            raise Stopped
+
+    def close(self, *, wait: bool = True) -> None:
+        """Stop the work after its step, forget what has not begun."""
+        self._stop.set()
+        self._pool.shutdown(wait=wait, cancel_futures=True)

@@ -1,0 +1,47 @@
+"""Parts of a loop that end no other part: what goes wrong about one job is logged once, and the loop goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import structlog
+
+from lockstep.base.machine import room_on_disk
+from lockstep.protocol.errors import LockstepError, TryLater, Unreachable
+
+log = structlog.get_logger(__name__)
+
+
+class Isolation:
+    """Runs parts of a loop."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[object, str]] = set()
+
+    def run(self, part: Callable[[], None], about: Hashable, **fields: object) -> Exception | None:
+        """Do a part; what it raised, if anything, which is logged once for each `about` and reason, with `fields`.
+
+        Raises Unreachable: without chain or disk no part can go on.
+        """
+        try:
+            with room_on_disk():
+                part()
+        except Unreachable:
+            raise
+        except Exception as error:
+            self.log(error, about, **fields)
+            return error
+        return None
+
+    def log(self, error: Exception, about: Hashable, **fields: object) -> None:
+        """Log an error, unless one of its kind was logged about the same."""
+        reason = error.code if isinstance(error, LockstepError) else type(error).__name__
+        if (about, reason) in self._logged:
+            return
+        self._logged.add((about, reason))
+        if isinstance(error, TryLater):
+            log.warning("tried again later", code=error.code, message=error.message, **fields)
+        elif isinstance(error, LockstepError):
+            log.error("this goes on without it", code=error.code, message=error.message, hint=error.hint, **fields)
+        else:
+            log.error("a defect: this goes on without it", exc_info=error, **fields)

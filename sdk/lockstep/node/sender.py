@@ -1,0 +1,122 @@
+"""Sending calls: once each, and only what the chain's pending state allows, for others act too.
+
+submit(key, call):  never waits; what came of it a later `settle` finds
+attempt(key, call): waits; whether it was done by us
+again(key, call):   what is due again is sent again, mined or not; `mined` waits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from lockstep.protocol.errors import ChainError, FundsError, TryLater
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Call
+    from lockstep.chain.outbox import Outbox
+
+MINED_SECONDS = 30.0
+"""How long `mined` waits; what is not mined then is waited for again at the next look."""
+
+Act = TypeVar("Act", bound=Hashable)
+"""What a call is for, in the terms of who decided it."""
+
+log = structlog.get_logger(__name__)
+
+
+class Sender(Generic[Act]):
+    """The transactions of one account that a loop waits for."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._sent: dict[str, Act | None] = {}
+
+    # -- without waiting
+
+    def submit(self, key: str, call: Call, act: Act | None = None) -> bool:
+        """Send a call unless it was sent or done before; whether it is under way now. `act` says what it is for.
+
+        What the pending state refuses is not sent, and may be tried again at the next look.
+        """
+        if key in self._sent:
+            return True
+        receipt = self._outbox.receipt(key)
+        if receipt is not None and receipt.succeeded:
+            return False
+        if receipt is not None:
+            self._outbox.forget(key)
+        try:
+            self._outbox.submit(call, key)
+        except ChainError as error:
+            log.debug("not now", key=key, rule=error.code)
+            return False
+        except FundsError as error:
+            # A contract that finds too little stake is a rule like others; gas that cannot be paid is the end.
+            if not error.code.startswith("funds."):
+                raise
+            log.info("not now", key=key, rule=error.code)
+            return False
+        self._sent[key] = act
+        return True
+
+    def known(self, key: str) -> bool:
+        """Whether a call was sent or done under this key."""
+        return key in self._sent or self._outbox.receipt(key) is not None
+
+    def settle(self) -> None:
+        """Look what became of what was submitted; what reverted may be sent again."""
+        for key in list(self._sent):
+            receipt = self._outbox.receipt(key)
+            if receipt is None:
+                continue
+            del self._sent[key]
+            if not receipt.succeeded:
+                log.info("reverted", key=key, block=receipt.block)
+                self._outbox.forget(key)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._sent
+
+    def acts(self) -> frozenset[Act]:
+        """What the calls under way are for."""
+        return frozenset(act for act in self._sent.values() if act is not None)
+
+    # -- waiting for blocks
+
+    def attempt(self, key: str, call: Call) -> bool:
+        """Send what others may do as well, and wait; False if somebody was first, or the chain cannot take it now."""
+        try:
+            self._outbox.send(call, key)
+        except (ChainError, FundsError, TryLater) as error:
+            log.info("not done", key=key, why=error.message)
+            return False
+        return True
+
+    def again(self, key: str, call: Call) -> None:
+        """Submit what is due by what the chain says now. Raises the rule that it would break."""
+        # Mined, and yet due again: it reverted, or its block is gone.
+        if self._outbox.receipt(key) is not None:
+            self._outbox.forget(key)
+        self._outbox.submit(call, key)
+
+    def mined(self, key: str) -> bool:
+        """Wait for what `again` submitted; whether it was done."""
+        try:
+            self._outbox.wait(key, MINED_SECONDS)
+        except (ChainError, FundsError, TryLater) as error:
+            log.info("not done", key=key, why=error.message)
+            return False
+        return True
+
+    def allowed(self, call: Call) -> bool:
+        """Whether the chain would do it now."""
+        try:
+            self._outbox.simulate(call)
+        except (ChainError, FundsError):
+            return False
+        return True
