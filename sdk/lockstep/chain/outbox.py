@@ -4,6 +4,7 @@ submit(call, key):  key known? -> that transaction;  else nonce -> sign -> write
 wait(key):          receipt? -> done;  not yet? -> broadcast again, with a higher fee when it is stuck
 after kill -9:      `recover` broadcasts what was written and not mined; nothing is signed twice under one key
 after a reorganisation: what is mined no more, by the account's nonce, is broadcast again in its place
+whenever nothing of the account is mined for long: all of it is broadcast again, the first with a higher fee
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call, revert_data
@@ -56,7 +59,9 @@ _CHEAP = ("underpriced", "less than block base fee")
 
 TIP_WEI = 1_000_000_000
 STUCK_SECONDS = 30.0
-"""How long a transaction waits (of this machine's time: pacing only) before its fee is raised."""
+"""How long (of this machine's time: pacing only) nothing of the account is mined until all that waits is sent again."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class Outbox:
         # A local chain that was started anew has the same id and other blocks: old rows are not of it.
         self._genesis = w3.eth.get_block(0)["hash"].hex()
         self._lock = threading.RLock()
+        self._push_at = time.monotonic() + STUCK_SECONDS
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         self._database.row_factory = sqlite3.Row
         self._database.execute("PRAGMA journal_mode=WAL")
@@ -132,6 +138,8 @@ class Outbox:
                 return
             if check:
                 self.simulate(call)
+            if not self._waiting():
+                self._push_at = time.monotonic() + STUCK_SECONDS
             with self._database:
                 self._database.execute("BEGIN IMMEDIATE")
                 row = self._sign(key, call, self._next_nonce(), *self._fees())
@@ -146,16 +154,10 @@ class Outbox:
     def wait(self, key: str, timeout: float = 120.0) -> Receipt:
         """The receipt of a submitted key. Raises the broken rule if it reverted, `TryLater` after `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        raise_fee_at = time.monotonic() + STUCK_SECONDS
         pause = 0.05
         while True:
             with self._lock:
-                receipt = self._settle(key)
-                if receipt is None and time.monotonic() >= raise_fee_at:
-                    self._restore()
-                    self._close_gaps(key)
-                    self._send_again(key)
-                    raise_fee_at = time.monotonic() + STUCK_SECONDS
+                receipt = self._look(key)
             if receipt is not None:
                 if not receipt.succeeded:
                     raise self._reason(key)
@@ -168,17 +170,13 @@ class Outbox:
     def receipt(self, key: str) -> Receipt | None:
         """The receipt if the key was submitted and is mined; does not wait."""
         with self._lock:
-            return self._settle(key) if self._row(key) is not None else None
+            return self._look(key) if self._row(key) is not None else None
 
     def recover(self) -> list[str]:
         """Broadcasts everything written and not mined, lowest nonce first; returns the keys. Called on opening."""
         with self._lock:
             self._restore()
-            rows = self._database.execute(
-                "SELECT key, raw FROM transactions WHERE account=? AND genesis=? AND state='sent' ORDER BY nonce",
-                (self.address, self._genesis),
-            ).fetchall()
-            unmined = [row for row in rows if self._settle(row["key"]) is None]
+            unmined = [row for row in self._waiting() if self._settle(row["key"]) is None]
             for row in unmined:
                 self._broadcast(row["raw"])
             return [row["key"] for row in unmined]
@@ -242,29 +240,58 @@ class Outbox:
         """
         first = self._mined()
         gone = self._database.execute(
-            "SELECT key, raw FROM transactions WHERE account=? AND genesis=? AND nonce>=? AND state!='sent' "
-            "ORDER BY nonce",
+            "UPDATE transactions SET state='sent', receipt=NULL WHERE account=? AND genesis=? AND nonce>=? "
+            "AND state!='sent'",
             (self.address, self._genesis, first),
-        ).fetchall()
-        for row in gone:
-            self._database.execute(
-                "UPDATE transactions SET state='sent', receipt=NULL WHERE key=? AND account=? AND genesis=?",
-                (row["key"], self.address, self._genesis),
-            )
-            self._broadcast(row["raw"])
+        ).rowcount
+        if gone:
+            for row in self._waiting():
+                self._broadcast(row["raw"])
 
-    def _close_gaps(self, key: str) -> None:
-        """Before a transaction that waits: nonces that a reorganisation freed and whose keys were forgotten.
+    def _waiting(self) -> list[sqlite3.Row]:
+        """What was sent and is not known to be mined, lowest nonce first."""
+        return self._database.execute(
+            "SELECT * FROM transactions WHERE account=? AND genesis=? AND state='sent' ORDER BY nonce",
+            (self.address, self._genesis),
+        ).fetchall()
+
+    def _look(self, key: str) -> Receipt | None:
+        receipt = self._settle(key)
+        if receipt is None and time.monotonic() >= self._push_at:
+            self._push()
+            receipt = self._settle(key)
+        return receipt
+
+    def _push(self) -> None:
+        """Nothing was mined for long: send all that waits again, the first with more fee.
+
+        INVARIANT: whatever the node has lost, and whoever asks for what: no nonce holds up those after it for good.
+        """
+        self._push_at = time.monotonic() + STUCK_SECONDS
+        self._restore()
+        unmined = [row for row in self._waiting() if self._settle(row["key"]) is None]
+        mined = self._mined()
+        try:
+            self._close_gaps(mined, unmined)
+            for i, row in enumerate(unmined):
+                if i == 0 or row["nonce"] < mined:
+                    self._send_again(row["key"])
+                else:
+                    self._broadcast(row["raw"])
+        except (ChainError, FundsError, TryLater) as error:
+            # Whoever asked may wait for another one: it is pushed again.
+            log.warning("what waits cannot be sent again", code=error.code, message=error.message)
+
+    def _close_gaps(self, mined: int, unmined: Sequence[sqlite3.Row]) -> None:
+        """Before transactions that wait: nonces that a reorganisation freed and whose keys were forgotten.
 
         Nothing after them is mined until something takes them: a transfer of nothing to ourselves.
         """
-        row = self._row(key)
-        assert row is not None
         written = self._database.execute(
             "SELECT nonce FROM transactions WHERE account=? AND genesis=?", (self.address, self._genesis)
         )
-        free = set(range(self._mined(), row["nonce"])) - {nonce for (nonce,) in written}
-        for nonce in sorted(free):
+        last = max((row["nonce"] for row in unmined), default=mined)
+        for nonce in sorted(set(range(mined, last)) - {nonce for (nonce,) in written}):
             filler = self._sign(f"gap/{nonce}", Call(Address(self.address), b"", 21_000, "gap"), nonce, *self._fees())
             self._insert(filler)
             self._broadcast(filler["raw"])
@@ -349,6 +376,7 @@ class Outbox:
                 gas_price=found["effectiveGasPrice"],
                 succeeded=found["status"] == 1,
             )
+            self._push_at = time.monotonic() + STUCK_SECONDS
             self._database.execute(
                 "UPDATE transactions SET state=?, receipt=? WHERE key=? AND account=? AND genesis=?",
                 (

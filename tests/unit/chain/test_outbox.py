@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -278,6 +279,29 @@ def test_what_a_reorganisation_took_off_the_chain_is_sent_again(tmp_path: Path) 
         assert outbox.send(_gift(1000), "fourth", timeout=20).succeeded
         assert outbox.wait("third", 20).succeeded
         assert devnet.w3.eth.get_balance(STRANGER) == 1111, "and so has whoever asks for something later"
+        outbox.close()
+
+
+def test_what_a_reorganisation_took_and_nobody_waits_for_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Devnet(tmp_path, block_seconds=0) as devnet:
+        outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
+        for key, value in (("first", 1), ("second", 10)):
+            outbox.submit(_gift(value), key)
+        while devnet.w3.eth.get_balance(STRANGER) < 11:
+            time.sleep(0.02)
+        # Nobody has looked: to the outbox they are sent, to the node they have never been.
+        devnet._request("anvil_reorg", [2, []])
+        outbox.submit(_gift(100), "third")
+        assert devnet.w3.eth.get_balance(STRANGER) == 0, "it stands behind what the node has lost"
+        monkeypatch.setattr(outbox, "_push_at", 0.0)
+        deadline = time.monotonic() + 20
+        while outbox.receipt("third") is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert devnet.w3.eth.get_balance(STRANGER) == 111
+        assert outbox.recover() == []
         outbox.close()
 
 
