@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lockstep.protocol.types import Address, Seconds
-from worker.decide import Act, JobView
+from lockstep.node.bench import Bench
+from lockstep.protocol.market import ids
+from lockstep.protocol.types import Address, ClaimId, Seconds
+from worker.decide import Act, JobView, RoundView
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.outbox import Outbox
-    from lockstep.execution.capacity import Pace
     from lockstep.execution.jobs import Job
     from lockstep.node.guard.doppelganger import Watch
     from lockstep.node.guard.memory import Memory
@@ -72,6 +73,10 @@ class Parts:
         return self.party.address
 
 
+WorkBench = Bench[Hashable, Any]
+"""Where a worker computes: one thread; ("base", job), ("claim", claim) and ("judge", claim) are its keys."""
+
+
 @dataclass
 class Taken:
     """A job that the worker takes part in."""
@@ -79,15 +84,16 @@ class Taken:
     ledger: JobLedger
     params: JobParams
     job: Job
-    trial: Future[Pace]
-    """Its pace on this machine; Unfit if that does not keep up."""
-    again_at: Seconds | None = None
-    """When it is tried again, if it did not."""
-    staked: bool = False
-    funds_at: Seconds | None = None
-    """When the account is looked at again, if it could not cover the job."""
-    since: dict[Act, Seconds] = field(default_factory=dict)
-    """When each act was first seen to be possible."""
-    view: JobView | None = None
     joins: bool = True
     """False: it is here for the claims that this key has in it, and nothing more."""
+    staked: bool = False
+    """Whether what its rounds lock was deposited."""
+    view: JobView | None = None
+    """The latest look."""
+    since: dict[Act, Seconds] = field(default_factory=dict)
+    """When each act was first seen to be possible."""
+
+
+def claim_of(taken: Taken, r: RoundView, slot: int) -> ClaimId:
+    """The id of a slot's claim in the round's attempt."""
+    return ids.claim_id(taken.ledger.id, r.number, r.state.attempt, slot)

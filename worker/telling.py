@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from lockstep.cli.output import event
@@ -9,6 +10,7 @@ from lockstep.protocol.types import MERGE_SLOT, Address
 
 if TYPE_CHECKING:
     from lockstep.chain.events import Event
+    from lockstep.node.ledger import Ledger
 
 TOLD = {
     ("StakeVault", "Deposited"): "staked",
@@ -23,6 +25,22 @@ TOLD = {
     ("DisputeGame", "Opened"): "disputed",
     ("DisputeGame", "Resolved"): "resolved",
 }
+
+
+class Teller:
+    """Tells what is about one account."""
+
+    def __init__(self, me: Address) -> None:
+        self._me = me
+        self._games: set[bytes] = set()
+        """Those about our claims."""
+
+    def tell(self, events: Iterable[Event], ledger: Ledger) -> None:
+        """Print the events that are about us."""
+        for e in events:
+            tell(e, self._me, _holder(e, ledger), e.args.get("game") in self._games)
+            if e.name == "Opened" and e.args["defender"] == self._me:
+                self._games.add(e.args["game"])
 
 
 def tell(e: Event, me: Address, holder: Address | None, game_is_mine: bool) -> None:
@@ -47,3 +65,10 @@ def _shown(value: object) -> object:
     if isinstance(value, bytes):
         return value.hex()
     return value
+
+
+def _holder(e: Event, ledger: Ledger) -> Address | None:
+    """Who holds the slot that an event names."""
+    job = ledger.jobs.get(e.args.get("job", b""))
+    r = job.rounds.get(e.args["round"]) if job and "slot" in e.args else None
+    return r.holders[e.slot][0] if r and e.slot in r.holders else None

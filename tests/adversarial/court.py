@@ -7,7 +7,7 @@
     court.settle()                      # merge, windows, pay
     court.balance()                     # who ends with what
 
-Workers compute claims with `worker.claiming` and choose acts with `worker.decide`'s own order of phases; the verifier
+Workers compute claims with `worker.computing` and choose acts with `worker.decide`'s own order of phases; the verifier
 chooses claims with `verifier.decide` and replays them with `lockstep.node.replay`; both sides play from
 `lockstep.node.player`.
 """
@@ -15,7 +15,6 @@ chooses claims with `verifier.decide` and replays them with `lockstep.node.repla
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,7 +50,7 @@ from tests.support import games as games_of_tests
 from tests.support import toyjob
 from tests.support.sending import transact
 from verifier import decide
-from worker.claiming import Place, compute
+from worker.computing import Place, compute
 from worker.progress import Material, WorkFolder
 
 WALLET = Wei(1_000 * 10**18)
@@ -299,7 +298,7 @@ class Court:
         place = Place(claim_id(self.job_id, run.round, attempt, run.slot), attempt, self.job.spec.genesis)
         folder = WorkFolder(self.folder / "work" / str(self.runs), place.claim)
         check = None if lies else Random(self.runs)
-        return compute(run, place, folder, self.store, threading.Event(), check).material
+        return compute(run, place, folder, self.store, lambda: None, check).material
 
     def claim(
         self,

@@ -36,7 +36,7 @@ from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Address, GameId, Seconds, Seed, Wei
 from lockstep.storage import ContentStore, open_store
 from tests.support import toyjob
-from worker.claimant import RETRY_SECONDS
+from worker.bases import RETRY_SECONDS
 
 PASSWORD = "correct horse"
 WALLET = Wei(1_000 * 10**18)

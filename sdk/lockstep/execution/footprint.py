@@ -6,7 +6,7 @@
 
 A run holds its inputs, what it leaves, and an arena in which every other output lies from the op that writes it to its
 last reader (numerics/kernels/planner.cpp plans it; the same code is asked here). Which states are alive beside it is
-what the roles' loops keep: `jobs.ClaimRun.states`, `worker.claiming.train`, `audits.PublicData`.
+what the roles' loops keep: `jobs.ClaimRun.states`, `worker.computing.train`, `replay.PublicData`.
 """
 
 from __future__ import annotations

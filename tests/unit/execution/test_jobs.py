@@ -1,6 +1,5 @@
 """A job as its parties run it: states, roots, and a loading that refuses what the chain does not name."""
 
-import threading
 import weakref
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint
 from tests.support import toyjob
 from tests.support.params import amended
-from worker.claiming import train
+from worker.computing import train
 from worker.progress import WorkFolder
 
 CLAIM = ClaimId(b"\xaa" * 32)
@@ -161,7 +160,7 @@ def test_two_states_are_alive_at_a_time(job: Job, tmp_path: Path) -> None:
     due = [root for _, _, root in honest.states()]
     replayed, trained = Counted(honest), Counted(honest)
     assert [root for _, _, root in replayed.states()] == due
-    assert train(trained, WorkFolder(tmp_path, CLAIM), threading.Event(), None)[1] == due
+    assert train(trained, WorkFolder(tmp_path, CLAIM), lambda: None, None)[1] == due
     expected = [min(t, 2) for t in range(1, honest.transitions + 1)]
     assert replayed.__dict__["alive"] == expected
     assert trained.__dict__["alive"] == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from lockstep.protocol.errors import Mismatch, PayloadInvalid
 from lockstep.protocol.types import ClaimId, StateRoot
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
-from worker.claiming import train
+from worker.computing import train
 from worker.progress import WorkFolder
 
 Load = Callable[[Device], Job]
@@ -146,7 +145,7 @@ def test_work_in_progress_is_resumed_on_the_other_side(load: Load, processor: Jo
         state = run.advance(t, state)
         done.append(run.root(t, state))
     folder.save_step(run, state, done)
-    _, found, resumed = train(due, folder, threading.Event(), None)
+    _, found, resumed = train(due, folder, lambda: None, None)
     assert resumed == 3
     assert found == roots(due)
 
@@ -164,10 +163,10 @@ def test_states_on_a_device_are_written_as_often_as_leaves_it_its_time(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
     monkeypatch.setattr(WorkFolder, "save_step", slow)
-    train(slot(processor), WorkFolder(tmp_path / "processor", CLAIM), threading.Event(), None)
+    train(slot(processor), WorkFolder(tmp_path / "processor", CLAIM), lambda: None, None)
     assert written == [1, 2, 3, 4, 5, 6], "every step on the processor"
     written.clear()
-    train(slot(load(Emulator())), WorkFolder(tmp_path / "device", CLAIM), threading.Event(), None)
+    train(slot(load(Emulator())), WorkFolder(tmp_path / "device", CLAIM), lambda: None, None)
     assert written == [1, 6], "the rest took less than four times as long as writing the first, and the last is written"
 
 

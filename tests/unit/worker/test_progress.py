@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -13,12 +14,13 @@ import pytest
 
 from lockstep.demo.cheats.lies import cheat_of
 from lockstep.execution.jobs import ClaimRun, Job, State, trace_root
+from lockstep.node.bench import Stopped
 from lockstep.numerics.trace import StepTrace
 from lockstep.protocol.errors import DoctorError, Mismatch
 from lockstep.protocol.types import Cid, ClaimId
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from worker.claiming import Place, Stopped, check_step, compute, train
+from worker.computing import Place, check_step, compute, train
 from worker.progress import MATERIAL, PROGRESS, Material, WorkFolder, materials
 
 CLAIM = ClaimId(b"\xaa" * 32)
@@ -27,6 +29,16 @@ PLACE = Place(CLAIM, 0, Cid("bafybase"))
 
 def folder(home: Path) -> WorkFolder:
     return WorkFolder(home, CLAIM)
+
+
+def going_on(stop: threading.Event) -> Callable[[], None]:
+    """What is asked before each step."""
+
+    def go_on() -> None:
+        if stop.is_set():
+            raise Stopped
+
+    return go_on
 
 
 def stop_after(run: ClaimRun, work: WorkFolder, steps: int) -> None:
@@ -42,7 +54,7 @@ def stop_after(run: ClaimRun, work: WorkFolder, steps: int) -> None:
 def test_a_claim_resumed_anywhere_has_the_same_trace(steps: int, honest_run: ClaimRun, tmp_path: Path) -> None:
     whole = [root for _, _, root in honest_run.states()]
     stop_after(honest_run, folder(tmp_path), steps)
-    _, roots, resumed = train(honest_run, folder(tmp_path), threading.Event(), None)
+    _, roots, resumed = train(honest_run, folder(tmp_path), lambda: None, None)
     assert resumed == steps, "what was done is not done again"
     assert roots == whole
 
@@ -74,7 +86,7 @@ def test_stopping_keeps_every_step_that_was_computed(honest_run: ClaimRun, tmp_p
 
     run = Stopping(honest_run.job, honest_run.slot, honest_run.round, honest_run.seed, honest_run.start)
     with pytest.raises(Stopped):
-        train(run, folder(tmp_path), stop, None)
+        train(run, folder(tmp_path), going_on(stop), None)
     assert computed == [1, 2, 3]
     assert len(folder(tmp_path).resume(honest_run)[1]) == 3
 
@@ -82,7 +94,7 @@ def test_stopping_keeps_every_step_that_was_computed(honest_run: ClaimRun, tmp_p
 def test_what_cannot_be_written_stops_the_training(honest_run: ClaimRun, tmp_path: Path) -> None:
     (tmp_path / "work").write_text("no folder")
     with pytest.raises(OSError, match="work"):
-        train(honest_run, folder(tmp_path), threading.Event(), None)
+        train(honest_run, folder(tmp_path), lambda: None, None)
 
 
 def test_stopping_raises_between_steps_and_keeps_them(honest_run: ClaimRun, tmp_path: Path) -> None:
@@ -90,7 +102,7 @@ def test_stopping_raises_between_steps_and_keeps_them(honest_run: ClaimRun, tmp_
     stop_after(honest_run, folder(tmp_path), 2)
     stop.set()
     with pytest.raises(Stopped):
-        train(honest_run, folder(tmp_path), stop, None)
+        train(honest_run, folder(tmp_path), going_on(stop), None)
     assert len(folder(tmp_path).resume(honest_run)[1]) == 2
 
 
@@ -101,7 +113,7 @@ from pathlib import Path
 from lockstep.execution.jobs import slot_run
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
-from worker.claiming import train
+from worker.computing import train
 from worker.progress import WorkFolder
 
 class Slow(WorkFolder):
@@ -112,7 +124,7 @@ class Slow(WorkFolder):
 
 job = toyjob.load(DirectoryStore(Path(sys.argv[1]) / "store"))
 run = slot_run(job, job.genesis, toyjob.SEED, 0, 1)
-train(run, Slow(Path(sys.argv[1]), bytes.fromhex("aa" * 32)), threading.Event(), None)
+train(run, Slow(Path(sys.argv[1]), bytes.fromhex("aa" * 32)), lambda: None, None)
 """
 
 
@@ -129,7 +141,7 @@ def test_a_worker_killed_in_any_moment_goes_on_with_the_same_bits(
         time.sleep(0.01)
         os.kill(child.pid, signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
-    _, roots, resumed = train(honest_run, folder(tmp_path), threading.Event(), None)
+    _, roots, resumed = train(honest_run, folder(tmp_path), lambda: None, None)
     assert resumed >= 3, "what was written was not lost"
     assert trace_root(roots) == trace_root([root for _, _, root in honest_run.states()])
 
@@ -137,14 +149,14 @@ def test_a_worker_killed_in_any_moment_goes_on_with_the_same_bits(
 def test_material_is_on_disk_when_the_claim_is_ready_and_says_it_all(
     honest_run: ClaimRun, toy_store: ContentStore, toy: Job, tmp_path: Path
 ) -> None:
-    done = compute(honest_run, PLACE, folder(tmp_path), toy_store, threading.Event(), Random(0))
+    done = compute(honest_run, PLACE, folder(tmp_path), toy_store, lambda: None, Random(0))
     assert folder(tmp_path).material() == done.material
     assert materials(tmp_path) == [done.material]
     assert not (folder(tmp_path).path / PROGRESS).exists(), "tensors are not kept: the material computes them again"
     material = done.material
     assert toy_store.get(material.trace_cid, max_bytes=1000) == b"".join(material.roots)
     assert material.trace_root == trace_root([root for _, _, root in honest_run.states()])
-    again = compute(honest_run, PLACE, folder(tmp_path), toy_store, threading.Event(), Random(0))
+    again = compute(honest_run, PLACE, folder(tmp_path), toy_store, lambda: None, Random(0))
     assert again.material == material, "a claim is computed once"
     folder(tmp_path).remove()
     assert materials(tmp_path) == []
@@ -153,7 +165,7 @@ def test_material_is_on_disk_when_the_claim_is_ready_and_says_it_all(
 def test_material_that_does_not_add_up_is_refused(
     honest_run: ClaimRun, toy_store: ContentStore, tmp_path: Path
 ) -> None:
-    material = compute(honest_run, PLACE, folder(tmp_path), toy_store, threading.Event(), None).material
+    material = compute(honest_run, PLACE, folder(tmp_path), toy_store, lambda: None, None).material
     path = folder(tmp_path).path / MATERIAL
     path.write_text(material.to_json().replace(material.out.hex(), "00" * 32))
     with pytest.raises(Mismatch):
@@ -194,5 +206,5 @@ def test_progress_belongs_to_one_seed(honest_run: ClaimRun, tmp_path: Path, toy:
 
 def test_a_store_can_be_anywhere(honest_run: ClaimRun, tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "elsewhere")
-    done = compute(honest_run, PLACE, folder(tmp_path), store, threading.Event(), None)
+    done = compute(honest_run, PLACE, folder(tmp_path), store, lambda: None, None)
     assert store.has(done.material.payload_cid)

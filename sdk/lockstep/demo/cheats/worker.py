@@ -14,13 +14,19 @@ from lockstep.node.ledger import Ledger
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds, StateRoot, Wei
-from worker.claimant import Claimant
-from worker.claiming import Place, Trained
-from worker.decide import Act, RoundView
+from worker.acting import Skills
+from worker.admission import Admission
+from worker.attesting import Attesting
+from worker.bases import Bases
+from worker.commitments import Commitments
+from worker.computing import Place, Trained
+from worker.decide import Act, RoundView, stake_wanted
 from worker.defending import Defence
-from worker.parts import Parts, Taken
+from worker.merging import Merging
+from worker.parts import Parts, Taken, WorkBench
 from worker.progress import Material
 from worker.service import Worker
+from worker.training import Training
 
 NAME = "lie"
 """Of the file in the worker's home that says which claim the lie is about."""
@@ -39,57 +45,74 @@ class Told:
         self._path.write_text(claim.hex())
 
 
-class LyingClaimant(Claimant):
-    """Computes one claim from a lying run."""
+class Lies:
+    """The lie about each job, made when it is first asked for."""
 
-    def __init__(
-        self, parts: Parts, sender: Sender[Act], defence: Defence, wake: Callable[[], None], told: Told, name: str,
-        seed: int,
-    ) -> None:  # fmt: skip
-        super().__init__(parts, sender, defence, wake)
-        self._told = told
+    def __init__(self, parts: Parts, told: Told, name: str, seed: int) -> None:
+        self.told = told
+        self._chain_id = parts.party.addresses.chain_id
         self._name = name
         self._seed = seed
         self._cheats: dict[JobId, Cheat] = {}
 
+    def __contains__(self, job: JobId) -> bool:
+        return job in self._cheats
+
+    def about(self, taken: Taken) -> Cheat:
+        """The lie about a job; raises UsageError off devnets."""
+        job = taken.ledger.id
+        if job not in self._cheats:
+            self._cheats[job] = cheat_of(self._name, taken.job.programs, taken.params, self._seed, self._chain_id)
+        return self._cheats[job]
+
+
+class LyingTraining(Training):
+    """Computes one claim from a lying run."""
+
+    def __init__(self, parts: Parts, bench: WorkBench, bases: Bases, defence: Defence, lies: Lies) -> None:
+        super().__init__(parts, bench, bases, defence)
+        self._lies = lies
+
     def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
         """Say which lie the job is told before its first claim is computed."""
-        if taken.ledger.id not in self._cheats:
-            cheat = self._cheat(taken)
+        if taken.ledger.id not in self._lies:
+            cheat = self._lies.about(taken)
             event("lie", time=now, cheat=cheat.name, expectation=cheat.expectation.to_dict())
         super().train(taken, r, slot, now)
 
     def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
         """A claim's run as it was claimed."""
         honest = super().run_of(material, taken)
-        lies = honest is not None and material.claim == self._told.claim
-        return self._cheat(taken).run(honest) if honest is not None and lies else honest
+        lies = honest is not None and material.claim == self._lies.told.claim
+        return self._lies.about(taken).run(honest) if honest is not None and lies else honest
 
-    def _compute(self, taken: Taken, run: ClaimRun, place: Place, check: Random | None) -> Trained:
-        if self._told.claim not in (None, place.claim):
-            return super()._compute(taken, run, place, check)
-        lying = self._cheat(taken).run(run)
+    def compute(self, taken: Taken, run: ClaimRun, place: Place, check: Random | None) -> Trained:
+        """One claim from a lying run: the first that the lie changes."""
+        if self._lies.told.claim not in (None, place.claim):
+            return super().compute(taken, run, place, check)
+        lying = self._lies.about(taken).run(run)
         # Its words are not those of the reference arithmetic; it knows.
-        trained = super()._compute(taken, lying, place, None)
+        trained = super().compute(taken, lying, place, None)
         assert isinstance(lying, LyingRun)
         if lying.lied:
-            self._told.about(place.claim)
+            self._lies.told.about(place.claim)
         return trained
 
-    def _announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
-        super()._announce(taken, r, material, now)
-        if self._cheat(taken).signs_twice and self._told.claim in (None, material.claim):
-            self._told.about(material.claim)
-            first, *others = material.roots
-            super()._announce(taken, r, replace(material, roots=(StateRoot(first[::-1]), *others)), now)
 
-    def _cheat(self, taken: Taken) -> Cheat:
-        """The lie about a job; raises UsageError off devnets."""
-        job = taken.ledger.id
-        if job not in self._cheats:
-            chain_id = self._parts.party.addresses.chain_id
-            self._cheats[job] = cheat_of(self._name, taken.job.programs, taken.params, self._seed, chain_id)
-        return self._cheats[job]
+class LyingCommitments(Commitments):
+    """Signs two claims for one slot, where that is the lie."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act], training: Training, lies: Lies) -> None:
+        super().__init__(parts, sender, training)
+        self._lies = lies
+
+    def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
+        """Tell the coordinator what is claimed, and then something else."""
+        super().announce(taken, r, material, now)
+        if self._lies.about(taken).signs_twice and self._lies.told.claim in (None, material.claim):
+            self._lies.told.about(material.claim)
+            first, *others = material.roots
+            super().announce(taken, r, replace(material, roots=(StateRoot(first[::-1]), *others)), now)
 
 
 class SilentDefence(Defence):
@@ -110,14 +133,22 @@ def worker_of(name: str, seed: int) -> type[Worker]:
     class LyingWorker(Worker):
         """Expects to lose a claim's stake, and goes on."""
 
-        def claimant(self, sender: Sender[Act], wake: Callable[[], None]) -> Claimant:
-            require_devnet(self.parts.party.addresses.chain_id)
-            told = Told(self.parts.home)
-            silent = name == "silent"
-            defence = SilentDefence(self.parts, wake, told) if silent else Defence(self.parts, wake)
-            return LyingClaimant(self.parts, sender, defence, wake, told, name, seed)
-
-        def _stake_wanted(self, params: JobParams) -> Wei:
-            return Wei(super()._stake_wanted(params) + params.role.slot_stake)
+        def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
+            parts = self.parts
+            require_devnet(parts.party.addresses.chain_id)
+            told = Told(parts.home)
+            lies, bench = Lies(parts, told, name, seed), WorkBench("train", wake)
+            defence = SilentDefence(parts, wake, told) if name == "silent" else Defence(parts, wake)
+            bases = Bases(parts.store, bench)
+            training = LyingTraining(parts, bench, bases, defence, lies)
+            return Skills(
+                bench, Admission(parts, sender, _wanted), bases, training,
+                LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, bench),
+                Merging(parts, sender, training, bases, defence), defence,
+            )  # fmt: skip
 
     return LyingWorker
+
+
+def _wanted(params: JobParams) -> Wei:
+    return Wei(stake_wanted(params) + params.role.slot_stake)

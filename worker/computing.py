@@ -5,9 +5,8 @@ Runs beside the loop that talks to the chain; knows no chain. Killed, it goes on
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -39,10 +38,6 @@ CHECKED_BYTES = 1 << 30
 """Tensors that a check has in memory at a time, or those of one op."""
 
 
-class Stopped(Exception):
-    """The worker was asked to stop; what was computed is on disk."""
-
-
 @dataclass(frozen=True)
 class Trained:
     """A claim ready to be committed."""
@@ -64,9 +59,10 @@ class Place:
 
 
 def train(
-    run: ClaimRun, folder: WorkFolder, stop: threading.Event, check: Random | None
+    run: ClaimRun, folder: WorkFolder, go_on: Callable[[], None], check: Random | None
 ) -> tuple[State, list[StateRoot], int]:
-    """(tensors of S_T, S_1..S_T, steps found on disk). Raises Stopped between two steps once `stop` is set.
+    """(tensors of S_T, S_1..S_T, steps found on disk). `go_on` is called before each step, and
+    raises what stops the work.
 
     A state is hashed and written to disk while the next step is computed. One on a device is copied for that: such
     states are written as often as leaves the device most of its time.
@@ -90,8 +86,7 @@ def train(
 
     with Beside[None]() as beside:
         for t in range(resumed + 1, run.transitions + 1):
-            if stop.is_set():
-                raise Stopped
+            go_on()
             # Two states are alive: what comes after this one lies where the one before it was.
             after: State | None = run.advance(t, state)
             assert after is not None
@@ -129,14 +124,14 @@ def compute(
     place: Place,
     folder: WorkFolder,
     store: ContentStore,
-    stop: threading.Event,
+    go_on: Callable[[], None],
     check: Random | None,
 ) -> Trained:
     """The whole claim, from whatever is on disk. Its material is on disk when this returns."""
     started = time.monotonic()
     material, resumed = folder.material(), 0
     if material is None:
-        final, roots, resumed = train(run, folder, stop, check)
+        final, roots, resumed = train(run, folder, go_on, check)
         material = settle(run, place, final, roots, store)
         folder.save_material(material)
     folder.drop_progress()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,26 +16,23 @@ from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, S
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, store_checkpoint
 from tests.e2e.market import NOWHERE
-from worker.claimant import RETRY_SECONDS, Claimant
+from worker.bases import RETRY_SECONDS, Bases
 from worker.decide import Roots
-from worker.defending import Defence
+from worker.parts import WorkBench
 
 SOMEBODY = Address("0x" + "ab" * 20)
 
 
 @pytest.fixture
-def claimant(tmp_path: Path, toy_store: ContentStore) -> Iterator[Claimant]:
-    """A worker's, without a chain: to fetch it needs none."""
-    contracts = SimpleNamespace(market=None, game=None, demands=None, addresses=SimpleNamespace(block=0))
-    parts = SimpleNamespace(
-        contracts=contracts, store=toy_store, home=tmp_path, announcer=None, outbox=None, address=SOMEBODY,
-        memory_bytes=None,
-        disk_bytes=1 << 30,
-    )  # fmt: skip
-    defence = Defence(parts, lambda: None)  # type: ignore[arg-type]
-    made = Claimant(parts, None, defence, lambda: None)  # type: ignore[arg-type]
+def bench() -> Iterator[WorkBench]:
+    made = WorkBench("train")
     yield made
     made.close()
+
+
+@pytest.fixture
+def bases(bench: WorkBench, toy_store: ContentStore) -> Bases:
+    return Bases(toy_store, bench)
 
 
 @pytest.fixture
@@ -63,61 +60,65 @@ def merged(taken: SimpleNamespace, store: ContentStore, by: float, cid: Cid | No
     return StateRoot(out), StateRoot(out2)
 
 
-def settle(claimant: Claimant) -> None:
+def settle(bench: WorkBench) -> None:
     """Until the bench is free."""
-    claimant.on_bench(lambda: None).result(10)
+    bench.begin("settle", lambda: True)
+    while not bench.take("settle"):
+        time.sleep(0.002)
 
 
-def test_the_genesis_is_held_after_a_fetch(claimant: Claimant, taken: SimpleNamespace) -> None:
-    assert claimant.base_held(taken) is None
-    claimant.fetch(taken, 0, genesis(taken.job), Seconds(100))
-    settle(claimant)
-    assert claimant.base_held(taken) == genesis(taken.job)
+def test_the_genesis_is_held_after_a_fetch(bases: Bases, bench: WorkBench, taken: SimpleNamespace) -> None:
+    assert bases.held(taken.job.id) is None
+    bases.fetch(taken, 0, genesis(taken.job), Seconds(100))
+    settle(bench)
+    assert bases.held(taken.job.id) == genesis(taken.job)
 
 
 def test_a_base_that_is_not_there_is_looked_for_again(
-    claimant: Claimant, taken: SimpleNamespace, toy_store: ContentStore
+    bases: Bases, bench: WorkBench, taken: SimpleNamespace, toy_store: ContentStore
 ) -> None:
     roots = merged(taken, toy_store, 1.0, NOWHERE)
-    claimant.fetch(taken, 1, roots, Seconds(100))
-    settle(claimant)
-    claimant.fetch(taken, 1, roots, Seconds(100))
-    assert claimant.base_held(taken) is None
+    bases.fetch(taken, 1, roots, Seconds(100))
+    settle(bench)
+    bases.fetch(taken, 1, roots, Seconds(100))
+    assert bases.held(taken.job.id) is None
     merged(taken, toy_store, 1.0)
     for now in (101, 100 + RETRY_SECONDS):
-        settle(claimant)
-        assert claimant.base_held(taken) is None, "it rests for a while"
-        claimant.fetch(taken, 1, roots, Seconds(now))
-    settle(claimant)
-    assert claimant.base_held(taken) == roots
+        settle(bench)
+        assert bases.held(taken.job.id) is None, "it rests for a while"
+        bases.fetch(taken, 1, roots, Seconds(now))
+    settle(bench)
+    assert bases.held(taken.job.id) == roots
 
 
 def test_what_the_events_do_not_name_yet_is_waited_for(
-    claimant: Claimant, taken: SimpleNamespace, toy_store: ContentStore
+    bases: Bases, bench: WorkBench, taken: SimpleNamespace, toy_store: ContentStore
 ) -> None:
     roots = merged(taken, toy_store, 2.0)
     (record,) = taken.ledger.rounds[0].merges
     taken.ledger.rounds[0].merges = []
-    claimant.fetch(taken, 1, roots, Seconds(100))
-    settle(claimant)
-    assert claimant.base_held(taken) is None
+    bases.fetch(taken, 1, roots, Seconds(100))
+    settle(bench)
+    assert bases.held(taken.job.id) is None
     taken.ledger.rounds[0].merges = [record]
-    claimant.fetch(taken, 1, roots, Seconds(100))
-    settle(claimant)
-    assert claimant.base_held(taken) == roots, "the next block names it, and nothing had to rest"
+    bases.fetch(taken, 1, roots, Seconds(100))
+    settle(bench)
+    assert bases.held(taken.job.id) == roots, "the next block names it, and nothing had to rest"
 
 
-def test_a_rewind_changes_what_is_fetched(claimant: Claimant, taken: SimpleNamespace, toy_store: ContentStore) -> None:
+def test_a_rewind_changes_what_is_fetched(
+    bases: Bases, bench: WorkBench, taken: SimpleNamespace, toy_store: ContentStore
+) -> None:
     lie = merged(taken, toy_store, 3.0)
-    claimant.fetch(taken, 1, lie, Seconds(100))
+    bases.fetch(taken, 1, lie, Seconds(100))
     (convicted,) = taken.ledger.rounds[0].merges
     truth = merged(taken, toy_store, 4.0)
     taken.ledger.rounds[0].merges.insert(0, replace(convicted, convicted=True))
-    settle(claimant)
-    assert claimant.base_held(taken) == lie
-    claimant.fetch(taken, 1, truth, Seconds(101))
-    settle(claimant)
-    assert claimant.base_held(taken) == truth
-    claimant.fetch(taken, 1, lie, Seconds(102))
-    settle(claimant)
-    assert claimant.base_held(taken) == lie, "what was held before can be fetched again"
+    settle(bench)
+    assert bases.held(taken.job.id) == lie
+    bases.fetch(taken, 1, truth, Seconds(101))
+    settle(bench)
+    assert bases.held(taken.job.id) == truth
+    bases.fetch(taken, 1, lie, Seconds(102))
+    settle(bench)
+    assert bases.held(taken.job.id) == lie, "what was held before can be fetched again"

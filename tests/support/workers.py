@@ -1,0 +1,38 @@
+"""A worker without a chain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from lockstep.execution.jobs import Job
+from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.protocol.types import Address, ClaimId, JobId
+from lockstep.storage import ContentStore
+from worker.parts import Parts, Taken
+
+ME, OTHER = (Address("0x" + c * 40) for c in "ab")
+CLAIM = ClaimId(b"c" * 32)
+
+
+def bare_parts(home: Path, store: ContentStore) -> Parts:
+    """Parts whose contracts answer nothing."""
+    contracts: Any = SimpleNamespace(market=None, game=None, demands=None, vault=None, token=None, witnesses=None)
+    contracts.addresses = SimpleNamespace(block=0)
+    found: Any = SimpleNamespace(
+        contracts=contracts, store=store, home=home, announcer=SimpleNamespace(close=lambda: None), outbox=None,
+        memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger()), party=None,
+    )  # fmt: skip
+    return found  # type: ignore[no-any-return]
+
+
+def taken_of(job: Job) -> Taken:
+    """A job as it is taken."""
+    return Taken(JobLedger(job.id, OTHER, 0), job.params, job)
+
+
+def put_at_stake(ledger: Ledger, job: JobId, claim: ClaimId = CLAIM) -> None:
+    """Lock a stake of ours behind a claim of a job."""
+    ledger.places[claim] = job, 0
+    ledger.locks[claim] = ME

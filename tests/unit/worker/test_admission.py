@@ -1,0 +1,136 @@
+"""A job is joined if this machine keeps up with it beside all that it may have to defend, and the account backs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lockstep.execution import capacity
+from lockstep.execution.capacity import AGAIN_SECONDS, ChainPace, Pace
+from lockstep.execution.jobs import Job
+from lockstep.protocol.errors import FundsError, Unfit, Unreachable
+from lockstep.protocol.types import Seconds, Wei
+from lockstep.storage import ContentStore
+from tests.support.workers import bare_parts, taken_of
+from worker.admission import Admission
+from worker.parts import Parts, Taken
+
+NOW = Seconds(1000)
+
+
+class Purse:
+    """An account's tokens and what it sent; what fails is said beforehand."""
+
+    def __init__(self, balance: int) -> None:
+        self.balance = balance
+        self.fails: list[Exception] = []
+        self.sent: list[str] = []
+
+    def known(self, key: str) -> bool:
+        return False
+
+    def submit(self, key: str, call: object) -> None:
+        if self.fails:
+            raise self.fails.pop()
+        self.sent.append(key)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, toy_store: ContentStore) -> Parts:
+    made = bare_parts(tmp_path, toy_store)
+    made.party = SimpleNamespace(chain_pace=ChainPace, deposit=lambda amount, now: "deposit")  # type: ignore[misc, assignment]
+    return made
+
+
+@pytest.fixture
+def purse(parts: Parts, toy: Job) -> Purse:
+    made = Purse(toy.params.role.slot_stake + toy.params.merge.stake)
+    parts.contracts.token = SimpleNamespace(balance_of=lambda account: Wei(made.balance))  # type: ignore[misc, assignment]
+    return made
+
+
+@pytest.fixture
+def admission(parts: Parts, purse: Purse) -> Iterator[Admission]:
+    made = Admission(parts, purse)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def fits(admission: Admission, taken: Taken, live: list[Taken], now: int) -> bool:
+    """As looked at until the pace is measured."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = admission.fits(taken, live, Seconds(now))
+        if taken.ledger.id not in admission._bench:
+            return found
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_who_cannot_stake_a_merge_refuses_the_job_and_looks_again_later(
+    admission: Admission, purse: Purse, toy: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = taken_of(toy)
+    purse.balance -= 1
+    for _ in range(2):
+        admission.stake(job, Wei(0), False, NOW)
+    assert (job.staked, purse.sent) == (False, [])
+    purse.balance += 1
+    admission.stake(job, Wei(0), False, NOW)
+    assert not job.staked, "it rests"
+    admission.stake(job, Wei(0), False, Seconds(NOW + AGAIN_SECONDS))
+    assert (job.staked, len(purse.sent)) == (True, 1)
+    assert capsys.readouterr().out.count('"funds"') == 1, "said once"
+
+
+def test_who_has_nothing_and_nothing_at_stake_is_told_so(admission: Admission, purse: Purse, toy: Job) -> None:
+    purse.balance = 0
+    with pytest.raises(FundsError, match="has 0"):
+        admission.stake(taken_of(toy), Wei(0), False, NOW)
+    admission.stake(taken_of(toy), Wei(0), True, NOW)
+    assert purse.sent == [], "who must defend a claim goes on"
+
+
+def test_a_deposit_that_could_not_be_sent_is_sent_later(admission: Admission, purse: Purse, toy: Job) -> None:
+    job = taken_of(toy)
+    purse.fails = [Unreachable("nobody answers", "")]
+    with pytest.raises(Unreachable):
+        admission.stake(job, Wei(0), False, NOW)
+    assert not job.staked
+    admission.stake(job, Wei(0), False, NOW)
+    assert (job.staked, len(purse.sent)) == (True, 1)
+
+
+def test_a_machine_that_is_too_slow_is_told_once_and_measured_again(
+    admission: Admission, toy: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paces: list[Pace | Unfit] = [Unfit("slow", ""), Unfit("slow", ""), Pace(0.001, 0.001)]
+
+    def keep_up(*_: object) -> Pace:
+        found = paces.pop(0)
+        if isinstance(found, Unfit):
+            raise found
+        return found
+
+    monkeypatch.setattr(capacity, "keep_up", keep_up)
+    job = taken_of(toy)
+    assert not fits(admission, job, [], 1000)
+    assert not fits(admission, job, [], 1000 + AGAIN_SECONDS - 1)
+    assert len(paces) == 2, "it rests"
+    assert not fits(admission, job, [], 1000 + AGAIN_SECONDS)
+    assert fits(admission, job, [], 1000 + 2 * AGAIN_SECONDS)
+    told = capsys.readouterr().out
+    assert (told.count('"refused"'), told.count('"paced"')) == (1, 1)
+
+
+def test_no_more_is_joined_than_could_be_defended_at_once(admission: Admission, toy: Job) -> None:
+    slow = taken_of(toy)
+    admission._paces[toy.id] = Pace(toy.params.windows.clock_seconds / toy.params.role.transitions / 2, 1.0)
+    assert fits(admission, slow, [], NOW)
+    assert not fits(admission, slow, [slow, slow], NOW)
+    admission._paces[toy.id] = Pace(0.001, 0.001)
+    assert fits(admission, slow, [slow, slow], NOW)

@@ -1,0 +1,140 @@
+"""Jobs are loaded beside the loop, checked, taken or refused; what hangs on them is defended whatever they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstep.base.machine import Memory, readable
+from lockstep.execution import footprint
+from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.execution.jobs import Job
+from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.protocol.errors import BlobMissing, DoctorError, Mismatch, ProgramInvalid
+from lockstep.protocol.types import Seconds, Wei
+from lockstep.storage import ContentStore
+from tests.support.workers import OTHER, bare_parts, put_at_stake
+from worker.parts import Parts
+from worker.taking import RETRY_SECONDS, Jobs
+
+NOTHING = Wei(0)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, toy_store: ContentStore) -> Parts:
+    return bare_parts(tmp_path, toy_store)
+
+
+@pytest.fixture
+def jobs(parts: Parts) -> Iterator[Jobs]:
+    made = Jobs(parts, SimpleNamespace(), lambda: None, None)  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ledger(parts: Parts, toy: Job) -> Ledger:
+    parts.watcher.ledger.jobs[toy.id] = JobLedger(toy.id, OTHER, 0)
+    return parts.watcher.ledger
+
+
+def take(jobs: Jobs, ledger: Ledger, now: int = 1000, joins: bool = True) -> None:
+    """Begin to load what is new, wait for it, take it."""
+    jobs.take(ledger, NOTHING, joins, Seconds(now))
+    deadline = time.monotonic() + 10
+    while not all(bench.over(job) for bench in (jobs._loader, jobs._urgent) for job in ledger.jobs if job in bench):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    jobs.take(ledger, NOTHING, joins, Seconds(now))
+
+
+def raising(error: Exception) -> Any:
+    def read(job: object, at_stake: bool) -> Job:
+        raise error
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "error", [RecursionError(), TypeError("dataset: []"), ProgramInvalid("no", ""), Mismatch("", "")]
+)
+def test_a_job_that_cannot_be_loaded_is_refused(
+    jobs: Jobs, ledger: Ledger, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs, "_read", raising(error))
+    for now in (1000, 100_000):
+        take(jobs, ledger, now)
+    assert jobs.taken == {}
+    assert capsys.readouterr().out.count('"refused"') == 1, "once and for good"
+
+
+def test_a_machine_that_cannot_work_is_told_so_unless_something_hangs_on_the_job(
+    jobs: Jobs, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_read", raising(DoctorError("no", "")))
+    with pytest.raises(DoctorError):
+        take(jobs, ledger)
+    put_at_stake(ledger, toy.id)
+    take(jobs, ledger)
+    assert jobs.taken == {}
+
+
+def test_what_is_missing_is_looked_for_again(
+    jobs: Jobs, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_read", raising(BlobMissing("not there", "")))
+    take(jobs, ledger, 1000)
+    monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
+    take(jobs, ledger, 1000 + RETRY_SECONDS - 1)
+    assert jobs.taken == {}, "it rests"
+    take(jobs, ledger, 1000 + RETRY_SECONDS)
+    assert jobs.loaded(toy.id) is toy
+
+
+def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_on(
+    jobs: Jobs, parts: Parts, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    need = footprint.worker(toy.programs, toy.params.role.slots).total
+    parts.contracts.market = SimpleNamespace(params=lambda job: toy.params)  # type: ignore[misc, assignment]
+    parts.party = SimpleNamespace(settings=SimpleNamespace(threads=1, path="auto"))  # type: ignore[misc, assignment]
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(need - 1, need - 1))
+    for now in (1000, 1000 + AGAIN_SECONDS, 1000 + 2 * AGAIN_SECONDS):
+        take(jobs, ledger, now)
+        assert jobs.taken == {}
+    told = capsys.readouterr().out
+    assert told.count('"refused"') == 1, "said once"
+    assert f"needs {readable(need)} of memory, this machine has" in told
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(need, need))
+    assert jobs._read(toy.id, False).params == toy.params, "when there is room, it is taken"
+    monkeypatch.setattr(footprint, "memory", lambda: Memory(1, 1))
+    assert jobs._read(toy.id, True).params == toy.params, "what hangs on it is defended, room or not"
+
+
+def test_a_done_job_is_loaded_again_if_something_of_ours_hangs_on_it(
+    jobs: Jobs, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_read", lambda job, at_stake: toy)
+    ledger.jobs[toy.id].done = True
+    take(jobs, ledger)
+    assert jobs.taken == {}
+    put_at_stake(ledger, toy.id)
+    take(jobs, ledger, joins=False)
+    assert not jobs.taken[toy.id].joins, "for its claims alone"
+
+
+def test_what_lies_here_of_a_job_that_is_over_is_named_once(jobs: Jobs, ledger: Ledger, toy: Job) -> None:
+    ledger.jobs[toy.id].done = True
+    jobs.kept = {toy.id}
+    assert jobs.take(ledger, NOTHING, True, Seconds(1000)) == [toy.id]
+    assert jobs.take(ledger, NOTHING, True, Seconds(1001)) == []
+
+
+def test_nothing_new_is_loaded_while_it_drains(jobs: Jobs, ledger: Ledger, toy: Job) -> None:
+    take(jobs, ledger, joins=False)
+    assert toy.id not in jobs._loader

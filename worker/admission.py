@@ -1,0 +1,117 @@
+"""Whether this machine keeps up with one more claim of a job, and whether the account can back it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lockstep.cli.output import event
+from lockstep.execution import capacity
+from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Bench
+from lockstep.node.isolation import Isolation
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import FundsError, Unfit
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.types import JobId, Seconds, Wei
+from worker import decide
+from worker.decide import Act
+from worker.parts import Taken
+
+if TYPE_CHECKING:
+    from worker.parts import Parts
+
+StakeWanted = Callable[[JobParams], Wei]
+"""What is deposited for a job."""
+
+
+class Admission:
+    """What a job must pass before it is joined: pace, room for one more claim, stake."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act], stake_wanted: StakeWanted = decide.stake_wanted) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._stake_wanted = stake_wanted
+        self._bench: Bench[JobId, Pace] = Bench("pace")
+        self._paces: dict[JobId, Pace] = {}
+        self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
+        self._unfunded: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
+        self._chain = ChainPace()
+        self._chain_at = Seconds(0)
+        self._isolation = Isolation()
+
+    def fits(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
+        """Tells if this machine keeps up with a job, and could defend one more claim of it beside the `live` ones."""
+        return self._pace(taken, now) is not None and self._has_room(taken, live, now)
+
+    def stake(self, taken: Taken, free: Wei, at_stake: bool, now: Seconds) -> None:
+        """Deposit once a job what its rounds in flight can lock. A job whose claim and merge the account cannot cover
+        is refused, and tried again later; FundsError if there is nothing at all, and nothing `at_stake`."""
+        job = taken.ledger.id
+        key = f"stake/{job.hex()}"
+        if self._sender.known(key):
+            taken.staked = True
+            return
+        if self._unfunded.rests(job, now):
+            return
+        short = max(0, self._stake_wanted(taken.params) - free)
+        amount = Wei(min(short, self._parts.contracts.token.balance_of(self._parts.address)))
+        covered, least = free + amount, taken.params.role.slot_stake + taken.params.merge.stake
+        # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
+        if covered < least:
+            message = f"a claim of this job and a merge lock {least}; {self._parts.address} has {covered}"
+            if not covered and not at_stake:
+                raise FundsError(message, hint="send the account more of the job's token")
+            if job not in self._unfunded:
+                event("refused", time=now, job=job.hex(), code="funds", message=message)
+            self._unfunded.failed(job, now)
+            return
+        if amount:
+            self._sender.submit(key, self._parts.party.deposit(amount, now))
+        taken.staked = True
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._bench.close(wait=False)
+
+    def _pace(self, taken: Taken, now: Seconds) -> Pace | None:
+        """A job's pace on this machine; one that does not keep up is measured again a while after."""
+        job = taken.ledger.id
+        if job in self._paces:
+            return self._paces[job]
+        if not self._unfit.rests(job, now):
+            self._bench.begin(job, partial(self._measure, taken))
+        try:
+            pace = self._bench.take(job)
+        except Unfit as error:
+            if job not in self._unfit:
+                event("refused", time=now, job=job.hex(), code=error.code, message=error.message)
+            self._unfit.failed(job, now)
+            return None
+        if pace is not None:
+            self._paces[job] = pace
+            event(
+                "paced", time=now, job=job.hex(), trains=pace.trains, defends=pace.defends,
+                step_seconds=round(pace.step, 6), shown_seconds=round(pace.shown, 6),
+            )  # fmt: skip
+        return pace
+
+    def _measure(self, taken: Taken) -> Pace:
+        return capacity.keep_up(taken.job, capacity.require_claimant, self._parts.party.chain_pace())
+
+    def _has_room(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
+        """Tells if one more claim of a job could be defended beside every live claim of every job, all at once."""
+        if self._chain_at <= now:
+            self._chain, self._chain_at = self._parts.party.chain_pace(), Seconds(now + capacity.AGAIN_SECONDS)
+        claims = [self._planned(other) for other in live]
+        try:
+            capacity.require_all([*claims, self._planned(taken)], self._chain)
+        except Unfit as error:
+            self._isolation.log(error, (taken.ledger.id, "room", len(claims)))
+            return False
+        return True
+
+    def _planned(self, taken: Taken) -> LiveClaim:
+        return capacity.live_claim(taken.params, self._paces.get(taken.ledger.id))

@@ -1,0 +1,104 @@
+"""Saying what the others' payloads are: fetched and decoded on the bench, signed, handed over or sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.cli.output import event
+from lockstep.execution import merging
+from lockstep.node.backoff import Backoff
+from lockstep.node.demands import Asks, to_demand
+from lockstep.node.sender import Sender
+from lockstep.protocol.jobs import Receipt
+from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, last_chance, mask_of
+from lockstep.protocol.types import ClaimId, Seconds
+from worker.decide import Act, RoundView
+from worker.handing import Handover
+from worker.parts import Taken, WorkBench, claim_of
+
+if TYPE_CHECKING:
+    from worker.parts import Parts
+
+RETRY_SECONDS = 1
+
+log = structlog.get_logger(__name__)
+
+
+class Attesting:
+    """The receipts of one worker."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act], bench: WorkBench) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._bench = bench
+        self._market = parts.contracts.market
+        self._reports: dict[ClaimId, dict[int, Report]] = {}
+        """By our own claim: what the payloads of its round are."""
+        self._receipts: dict[ClaimId, Receipt] = {}
+        """By our own claim: what we say, which does not change once it is signed."""
+        self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
+        self._handover = Handover(parts.announcer)
+        self._asks = Asks(parts.contracts, parts.address)
+
+    def attest(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Fetch and decode what was revealed, then say which slots' payloads are there: through the coordinator if it
+        sends that in time."""
+        assert taken.view is not None, "acts follow from a view"
+        claim = claim_of(taken, r, act.slot)
+        receipt = self._receipts.get(claim) or self._receipt(taken, r, act.slot, claim, now)
+        if receipt is None or self._handover.rests(taken.view, r, receipt):
+            return
+        self._sender.submit(key, self._market.attest(taken.ledger.id, r.number, [receipt]), act)
+
+    def _receipt(self, taken: Taken, r: RoundView, slot: int, claim: ClaimId, now: Seconds) -> Receipt | None:
+        """What a slot's owner says of the round, signed; None while it is not known.
+
+        What is missing may yet come: it is looked for again until a quarter of the window is left.
+        """
+        key = ("judge", claim)
+        if key not in self._bench:
+            if not self._backoff.rests(claim, now):
+                payloads = taken.ledger.rounds[r.number].payloads
+                self._bench.begin(key, partial(self._judge, taken, payloads, self._reports.get(claim, {})))
+            return None
+        reports = self._bench.take(key)
+        if reports is None:
+            return None
+        self._reports[claim] = reports
+        last = last_chance(r.state.attest_ends, taken.params.role.attest_seconds, now)
+        if not last and (len(reports) < r.state.revealed or any(x not in FINAL_REPORTS for x in reports.values())):
+            self._backoff.failed(claim, now)
+            return None
+        if self._demanded(taken, r, reports, now):
+            # Receipts may end the phase: ours follows the demand, in this account's own order.
+            self._handover.keep(claim)
+        (self._receipts[claim],) = self._parts.contracts.sign_receipts(
+            self._parts.party.account, taken.ledger.id, r.number, r.state.attempt, mask_of(reports), [slot]
+        )
+        return self._receipts[claim]
+
+    def _demanded(self, taken: Taken, r: RoundView, reports: Mapping[int, Report], now: Seconds) -> bool:
+        """Whether we demand a payload, which is one that the others would merge and we cannot have."""
+        others = {s: report for s, report in reports.items() if s not in r.slots_of(self._parts.address)}
+        slot, vault = to_demand(others, r.state), self._parts.contracts.vault
+        if slot is None or vault.free(self._parts.address) < self._market.bond_of(taken.ledger.id):
+            return False
+        claim = claim_of(taken, r, slot)
+        key, demand = self._asks.payload(taken.ledger.id, r.number, slot, claim)
+        known = self._sender.known(key)
+        if not known and self._sender.submit(key, demand):
+            event("demanded", time=now, claim=claim.hex(), round=r.number, slot=slot)
+        return known or self._sender.known(key)
+
+    def _judge(
+        self, taken: Taken, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
+    ) -> dict[int, Report]:
+        found = dict(known)
+        for slot, report, why in merging.judge_payloads(taken.job, self._parts.store, payloads, known):
+            found[slot] = report
+            log.info("payload judged", slot=slot, report=report.value, why=why)
+        return found

@@ -1,0 +1,86 @@
+"""What a round starts from: the checkpoint that the chain names, fetched or computed again from payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.execution import jobs, merging
+from lockstep.execution.merging import RoundRecord
+from lockstep.node.backoff import Backoff
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.types import Cid, JobId, Seconds
+from lockstep.storage.payload import Checkpoint
+from worker.decide import Roots
+from worker.parts import Taken, WorkBench
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+RETRY_SECONDS = 2
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A checkpoint that hashes to what the chain names."""
+
+    roots: Roots
+    checkpoint: Checkpoint
+
+
+class Bases:
+    """One checkpoint a job: what its next round starts from, or the last one did."""
+
+    def __init__(self, store: ContentStore, bench: WorkBench) -> None:
+        self._store = store
+        self._bench = bench
+        self._held: dict[JobId, Base] = {}
+        self._backoff: Backoff[JobId] = Backoff(RETRY_SECONDS)
+
+    def held(self, job: JobId) -> Roots | None:
+        """The checkpoint that is here."""
+        found = self._held.get(job)
+        return None if found is None else found.roots
+
+    def fetch(self, taken: Taken, number: int, roots: Roots, now: Seconds) -> None:
+        """Have what a round starts from fetched, or computed again from payloads, unless that is under way."""
+        job, key = taken.ledger.id, ("base", taken.ledger.id)
+        if key in self._bench and not self._bench.over(key):
+            return
+        try:
+            self._bench.take(key)
+        except Exception as error:
+            self._backoff.failed(job, now)
+            if not isinstance(error, LockstepError):
+                raise
+            log.warning("a base is not there", round=number, code=error.code, message=error.message)
+        genesis = roots == (taken.params.genesis.shared, taken.params.genesis.outer)
+        # The view may be a block ahead of the events.
+        known = genesis or taken.ledger.merge_of(*roots, number) is not None
+        if known and not self._backoff.rests(job, now):
+            records = taken.ledger.records_to(*roots, number, taken.params.role.slots)
+            self._bench.begin(key, partial(self.load, taken, records, roots))
+
+    def load(self, taken: Taken, records: Sequence[RoundRecord], roots: Roots) -> Base:
+        """What is held, or what these records lead to. On the bench."""
+        held = self._held.get(taken.ledger.id)
+        if held is None or held.roots != roots:
+            found = merging.base_checkpoint(taken.job, self._store, records)
+            held = Base(roots, jobs.check_checkpoint(taken.job, found, *roots))
+            self._held[taken.ledger.id] = held
+        return held
+
+    def forget(self, job: JobId) -> None:
+        """Let a job's checkpoint go."""
+        self._held.pop(job, None)
+
+
+def base_cid(taken: Taken, records: Sequence[RoundRecord]) -> Cid:
+    """Of the checkpoint that a round starts from: the latest that the rounds before it name, or the genesis."""
+    return next((c.checkpoint for c in reversed(records) if c.checkpoint), taken.job.spec.genesis)

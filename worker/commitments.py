@@ -1,0 +1,100 @@
+"""Saying what was computed: bound in the guard, committed, revealed, published, told to the coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.cli.output import event
+from lockstep.node.guard.memory import Place, Promise
+from lockstep.node.sender import Sender
+from lockstep.protocol.jobs import Body, Reveal
+from lockstep.protocol.market import ids
+from lockstep.protocol.types import ClaimId, Digest, Seconds, Seed, StateRoot
+from worker.decide import Act, RoundView
+from worker.parts import Taken, claim_of
+from worker.progress import Material, WorkFolder
+from worker.training import Training
+
+if TYPE_CHECKING:
+    from worker.parts import Parts
+
+log = structlog.get_logger(__name__)
+
+
+class Commitments:
+    """What this worker says about its claims."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act], training: Training) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._training = training
+        self._market = parts.contracts.market
+        self._reported: set[ClaimId] = set()
+
+    def commit(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Bind a computed claim in the guard, then commit it."""
+        claim = claim_of(taken, r, act.slot)
+        trained = self._training.trained(claim)
+        if trained is None or self._sender.known(key):
+            return
+        material = trained.material
+        # INVARIANT: the guard's row is on disk before the transaction that it guards.
+        bound = self._parts.guard.bind(place_of(claim, r), promise_of(material, SystemRandom().randbytes(32)))
+        if claim not in self._reported:
+            self._reported.add(claim)
+            event(
+                "trained", time=now, round=r.number, slot=act.slot, seconds=round(trained.seconds, 3),
+                resumed_from=trained.resumed_from,
+            )  # fmt: skip
+        commitment = ids.commitment(claim, self._parts.address, _reveal(material, bound))
+        self._sender.submit(key, self._market.commit(taken.ledger.id, r.number, act.slot, commitment), act)
+
+    def reveal(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Open the commitment, and tell the coordinator."""
+        claim = claim_of(taken, r, act.slot)
+        material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.promised(place_of(claim, r))
+        if material is None or bound is None:
+            log.error("a committed claim has no material here", claim=claim.hex())
+            return
+        # What is revealed is signed for the coordinator too: the guard is asked again.
+        bound = self._parts.guard.bind(place_of(claim, r), promise_of(material, bound.nonce))
+        opened = _reveal(material, bound)
+        if taken.params.role.witnesses:
+            # Who could read the roots now could say that it had looked.
+            opened = replace(opened, trace_cid="")
+        sent = self._sender.submit(key, self._market.reveal(taken.ledger.id, r.number, act.slot, opened), act)
+        if sent and not taken.params.role.witnesses:
+            self.announce(taken, r, material, now)
+
+    def publish(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Name the list of the claim's state roots, now that the witnesses have committed."""
+        material = WorkFolder(self._parts.home, claim_of(taken, r, act.slot)).material()
+        if material is None:
+            log.error("a revealed claim has no material here", round=r.number, slot=act.slot)
+            return
+        call = self._parts.contracts.witnesses.publish(taken.ledger.id, r.number, act.slot, material.trace_cid)
+        if self._sender.submit(key, call, act):
+            self.announce(taken, r, material, now)
+
+    def announce(self, taken: Taken, r: RoundView, material: Material, now: Seconds) -> None:
+        """Tell the coordinator what is claimed, signed."""
+        self._parts.announcer.announce(material, r.state.base, taken.params.role.transitions, now)
+
+
+def place_of(claim: ClaimId, r: RoundView) -> Place:
+    """What the guard binds a claim of a round by."""
+    return Place(claim, Seed(r.state.seed), StateRoot(r.state.base))
+
+
+def promise_of(material: Material, nonce: bytes) -> Promise:
+    """What a claim's owner is bound to."""
+    return Promise(material.trace_root, material.out, material.out2, nonce, material.trace_cid, material.payload_cid)
+
+
+def _reveal(material: Material, bound: Promise) -> Reveal:
+    body = Body(bound.trace_root, StateRoot(bound.out), StateRoot(bound.out2))
+    return Reveal(body, Digest(bound.nonce), material.proof_t, bound.trace_cid, bound.payload_cid)

@@ -1,0 +1,47 @@
+"""A job that is over: its pay is taken, and once nothing of ours is at stake in it, what lies here is removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstep.cli.output import event
+from lockstep.node.ledger import Ledger
+from lockstep.node.sender import Sender
+from lockstep.protocol.types import JobId, Seconds
+from worker.decide import Act
+from worker.parts import Taken
+
+if TYPE_CHECKING:
+    from worker.parts import Parts
+
+
+class Leaving:
+    """The jobs whose pay was taken."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act]) -> None:
+        self._me = parts.address
+        self._vault = parts.contracts.vault
+        self._sender = sender
+        self.done: set[JobId] = set()
+
+    def leave(self, taken: Taken, ledger: Ledger, kept: bool, now: Seconds) -> bool:
+        """Take the pay of a job that is done; whether nothing of ours is at stake in it any more.
+
+        `kept`: something of it lies in this home.
+        """
+        job = taken.ledger.id
+        at_stake = job in ledger.at_stake(self._me)
+        if job in self.done and (at_stake or not kept):
+            return False
+        # What games leave behind is earned after the job's end.
+        key = f"withdraw/{job.hex()}" + ("/rest" if job in self.done else "")
+        if not self._sender.known(key) and self._vault.credits(self._me):
+            self._sender.submit(key, self._vault.withdraw())
+            return False
+        if not self._sender.idle:
+            return False
+        if job not in self.done:
+            earned = sum(p.amount for p in ledger.pays if p.account == self._me and p.job == job)
+            event("done", time=now, job=job.hex(), earned=str(earned))
+            self.done.add(job)
+        return not at_stake

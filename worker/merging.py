@@ -1,0 +1,78 @@
+"""Merging a round, where it is our turn: computed on the bench, bound in the guard, claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lockstep.execution import merging
+from lockstep.node.guard.memory import Place
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.market import ids
+from lockstep.protocol.types import MERGE_SLOT, Cid, ClaimId, Seconds, Seed, StateRoot
+from lockstep.storage.payload import store_checkpoint
+from worker.bases import Bases, base_cid
+from worker.commitments import promise_of
+from worker.computing import Trained
+from worker.decide import Act, RoundView
+from worker.parts import Taken
+from worker.progress import Material, WorkFolder
+from worker.training import Training
+
+if TYPE_CHECKING:
+    from worker.defending import Defence
+    from worker.parts import Parts
+
+
+class Merging:
+    """The merges that this worker claims."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act], training: Training, bases: Bases, defence: Defence) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._training = training
+        self._bases = bases
+        self._defence = defence
+
+    def merge(self, taken: Taken, r: RoundView, act: Act, key: str, now: Seconds) -> None:
+        """Have the round's merge computed, then claim it."""
+        assert taken.view is not None, "acts follow from a view"
+        attempt = taken.view.job.attempt
+        claim = ids.claim_id(taken.ledger.id, r.number, attempt, MERGE_SLOT)
+        if not self._training.busy(claim, now):
+            self._training.begin(claim, self._work(taken, r, claim, attempt))
+        trained = self._training.trained(claim)
+        if trained is None:
+            return
+        material = trained.material
+        place = Place(claim, Seed(r.state.seed), StateRoot(r.state.merge_in))
+        self._parts.guard.bind(place, promise_of(material, bytes(32)))
+        out, out2 = StateRoot(material.out), StateRoot(material.out2)
+        call = self._parts.contracts.market.merge(
+            taken.ledger.id, r.number, out, out2, material.payload_cid, act.rounds
+        )
+        self._sender.submit(f"{key}/{attempt}", call, act)
+
+    def _work(self, taken: Taken, r: RoundView, claim: ClaimId, attempt: int) -> Callable[[], Trained]:
+        records = taken.ledger.records_behind(taken.ledger.rounds[r.number], taken.params.role.slots)
+        record = taken.ledger.rounds[r.number].record(taken.params.role.slots)
+        base = base_cid(taken, records)
+
+        def work() -> Trained:
+            start = self._bases.load(taken, records, (r.state.base, r.state.outer)).checkpoint
+            payloads = merging.fetch_payloads(taken.job, self._parts.store, record.payloads)
+            merged = merging.merge_round(taken.job, start, payloads, record.seed, r.number)
+            # INVARIANT: what is merged is what the contract froze.
+            if merged.run.root(0, merged.run.start) != r.state.merge_in:
+                raise DoctorError("the merge's input is not the contract's", hint="do not merge with this build")
+            material = Material(
+                claim, taken.ledger.id, r.number, attempt, MERGE_SLOT, record.seed, base, record.payloads,
+                (merged.root,), merged.out, merged.out2, Cid(""),
+                store_checkpoint(self._parts.store, merged.checkpoint),
+            )  # fmt: skip
+            WorkFolder(self._parts.home, claim).save_material(material)
+            self._defence.hold(material, merged.run)
+            return Trained(material, 0.0, 0)
+
+        return work

@@ -1,0 +1,165 @@
+"""The jobs that this worker knows: loaded beside the loop, checked, taken or refused, forgotten when they are over.
+
+Jobs in which a stake of ours is locked load on a bench of their own: a stranger's job holds up none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.base.machine import room_on_disk
+from lockstep.cli.output import event
+from lockstep.execution import capacity, footprint, invalidity
+from lockstep.execution.invalidity import Undefendable
+from lockstep.execution.jobs import Job
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Bench
+from lockstep.node.demands import Asks
+from lockstep.node.isolation import Isolation
+from lockstep.node.ledger import JobLedger, Ledger
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import BlobMissing, DoctorError, LockstepError, RowMissing, Unfit, Unreachable
+from lockstep.protocol.types import JobId, Seconds, Wei
+from worker.decide import Act
+from worker.parts import Taken
+
+if TYPE_CHECKING:
+    from worker.parts import Parts
+
+RETRY_SECONDS = 2
+
+log = structlog.get_logger(__name__)
+
+
+class Jobs:
+    """Every job that is taken, being loaded, or refused."""
+
+    def __init__(self, parts: Parts, sender: Sender[Act], wake: Callable[[], None], only: JobId | None) -> None:
+        self._parts = parts
+        self._sender = sender
+        self._only = only
+        self._loader: Bench[JobId, Job] = Bench("load", wake)
+        self._urgent: Bench[JobId, Job] = Bench("load-own", wake)
+        self._missing: Backoff[JobId] = Backoff(RETRY_SECONDS)
+        self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
+        """Jobs that this machine cannot hold: they are looked at again, in case memory comes free."""
+        self._refused: set[JobId] = set()
+        self._undefendable: dict[JobId, Undefendable] = {}
+        """Jobs that break a rule, until that is proven."""
+        self._asks = Asks(parts.contracts, parts.address)
+        self._isolation = Isolation()
+        self.taken: dict[JobId, Taken] = {}
+        self.kept: set[JobId] = set()
+        """Jobs of which something lies in this home."""
+
+    def take(self, ledger: Ledger, free: Wei, joins: bool, now: Seconds) -> list[JobId]:
+        """Load what is new, take what is loaded; returns the jobs that are over, whose material here nothing needs.
+
+        `joins`: whether anything new is joined; a job in which a stake of ours can be lost is taken all the same.
+        """
+        at_stake = ledger.at_stake(self._parts.address)
+        over = []
+        for job, known in ledger.jobs.items():
+            if job in self.taken:
+                self.taken[job].ledger = known
+            elif job in self._refused:
+                continue
+            # INVARIANT: whatever its state, a job is loaded in which a stake of ours can still be lost.
+            elif job in at_stake or (not known.done and joins and self._only in (None, job)):
+                self._load(known, job in at_stake, ledger, free, now)
+            elif known.done and job in self.kept:
+                self.kept.discard(job)
+                over.append(job)
+        return over
+
+    def prove(self, now: Seconds) -> None:
+        """Commit to what proves that a job breaks a rule and, once that is mined, prove it."""
+        for job, error in list(self._undefendable.items()):
+            key, call = invalidity.proof(self._parts.contracts.validator, self._parts.address, job, error.evidence)
+            sent = self._sender.submit(key, call)
+            if key.startswith("commit"):
+                continue
+            del self._undefendable[job]
+            if sent:
+                event("voided", time=now, job=job.hex(), rule=error.rule.name.lower())
+
+    def loaded(self, job: JobId) -> Job | None:
+        """A job that is taken."""
+        taken = self.taken.get(job)
+        return None if taken is None else taken.job
+
+    def close(self) -> None:
+        """Stop loading."""
+        self._loader.close(wait=False)
+        self._urgent.close(wait=False)
+
+    # -- inside
+
+    def _load(self, known: JobLedger, at_stake: bool, ledger: Ledger, free: Wei, now: Seconds) -> None:
+        job = known.id
+        if job not in self._urgent and job not in self._loader:
+            if not self._missing.rests(job, now) and not self._unfit.rests(job, now):
+                bench = self._urgent if at_stake else self._loader
+                bench.begin(job, partial(self._read, job, at_stake))
+            return
+        bench = self._urgent if job in self._urgent else self._loader
+        if not bench.over(job):
+            return
+        try:
+            with room_on_disk():
+                loaded = bench.take(job)
+        except Exception as error:
+            self._not_loaded(job, error, ledger, free, now)
+            return
+        assert loaded is not None, "it is over"
+        joins = self._only in (None, job) and not known.done
+        self.taken[job] = Taken(known, loaded.params, loaded, joins=joins)
+        self.kept.add(job)
+
+    def _read(self, job: JobId, at_stake: bool) -> Job:
+        """On a bench."""
+        params, settings = self._parts.contracts.market.params(job), self._parts.party.settings
+        # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
+        fits = None if at_stake else footprint.fitting(footprint.worker)
+        loaded = invalidity.load(job, params, self._parts.store, settings.threads, settings.path, fits=fits)
+        for program in (loaded.programs.step, loaded.programs.encode):
+            loaded.executable(program)
+        return loaded
+
+    def _not_loaded(self, job: JobId, error: Exception, ledger: Ledger, free: Wei, now: Seconds) -> None:
+        if isinstance(error, BlobMissing | Unreachable):
+            log.info("job not loaded yet", job=job.hex(), message=error.message)
+            if isinstance(error, RowMissing):
+                self._ask_row(job, error, free, now)
+            self._missing.failed(job, now)
+        elif isinstance(error, Unfit):
+            if job not in self._unfit:
+                event("refused", time=now, job=job.hex(), code=error.code, message=error.message)
+            self._unfit.failed(job, now)
+        # INVARIANT: a worker joins only jobs whose every part it has checked.
+        elif isinstance(error, DoctorError) and not ledger.at_stake(self._parts.address):
+            raise error
+        else:
+            self._refuse(job, error, now)
+
+    def _refuse(self, job: JobId, error: Exception, now: Seconds) -> None:
+        self._refused.add(job)
+        if isinstance(error, LockstepError):
+            code, message = error.code, error.message
+        else:
+            code, message = "defect", f"{type(error).__name__} while it was loaded"
+            self._isolation.log(error, (job, "load"))
+        event("refused", time=now, job=job.hex(), code=code, message=message)
+        if isinstance(error, Undefendable):
+            self._undefendable[job] = error
+
+    def _ask_row(self, job: JobId, missing: RowMissing, free: Wei, now: Seconds) -> None:
+        """Demand a row that cannot be had, with stake that is free: claims that this home made may hang on it."""
+        found = self._asks.row(job, self._parts.contracts.market.params(job), missing, now)
+        bond = self._parts.contracts.demands.row_bond_of(job, missing.row)
+        if found is not None and free >= bond and self._sender.submit(*found):
+            event("demanded", time=now, job=job.hex(), row=missing.row)

@@ -1,0 +1,145 @@
+"""Computing claims: a slot's, and a merge's where it is our turn; one at a time on the bench, beside the loop.
+
+What the bench raises for good (a machine that computes other bits, a guard that refuses) ends the worker; what may pass
+(a blob that is not there yet) is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING
+
+import structlog
+
+from lockstep.base.machine import is_full
+from lockstep.execution import jobs
+from lockstep.execution.jobs import ClaimRun
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Stopped
+from lockstep.node.replay import PublicData
+from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
+from lockstep.protocol.jobs import NO_SEED
+from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
+from worker.bases import Bases, base_cid
+from worker.computing import Place, Trained, compute, rebuild
+from worker.decide import RoundView
+from worker.parts import Taken, WorkBench, claim_of
+from worker.progress import Material, WorkFolder
+
+if TYPE_CHECKING:
+    from worker.defending import Defence
+    from worker.parts import Parts
+
+RETRY_SECONDS = 2
+LASTING = (DoctorError, GuardRefused)
+"""What no second try mends."""
+
+log = structlog.get_logger(__name__)
+
+
+class Training:
+    """The claims that this process computes."""
+
+    def __init__(self, parts: Parts, bench: WorkBench, bases: Bases, defence: Defence) -> None:
+        self._parts = parts
+        self._bench = bench
+        self._bases = bases
+        self._defence = defence
+        self._trained: dict[ClaimId, Trained] = {}
+        self._failed: dict[ClaimId, Exception] = {}
+        self._backoff: Backoff[ClaimId] = Backoff(RETRY_SECONDS)
+        self._public: dict[JobId, PublicData] = {}
+        """The bench's: nothing else reads it."""
+
+    def ready(self, taken: Taken) -> frozenset[tuple[int, int]]:
+        """(round, slot) of the claims that are computed."""
+        rounds = taken.view.rounds if taken.view else ()
+        own = ((r, slot) for r in rounds for slot in r.slots_of(self._parts.address))
+        return frozenset((r.number, slot) for r, slot in own if self.trained(claim_of(taken, r, slot)) is not None)
+
+    def train(self, taken: Taken, r: RoundView, slot: int, now: Seconds) -> None:
+        """Have a slot's claim computed, unless that is under way."""
+        claim = claim_of(taken, r, slot)
+        if self.busy(claim, now):
+            return
+        seed, roots = Seed(r.state.seed), (r.state.base, r.state.outer)
+        # INVARIANT: nobody trains before the seed is drawn.
+        if seed == NO_SEED:
+            return
+        number, ledger, round_ = r.number, taken.ledger, taken.ledger.rounds[r.number]
+        records = ledger.records_behind(round_, taken.params.role.slots)
+        place = Place(claim, r.state.attempt, base_cid(taken, records))
+
+        def work() -> Trained:
+            base = self._bases.load(taken, records, roots).checkpoint
+            public = self._public.setdefault(ledger.id, PublicData(taken.job, self._parts.store))
+            run = jobs.slot_run(taken.job, base, seed, number, slot, public.carried(ledger, round_, slot))
+            return self.compute(taken, run, place, SystemRandom())
+
+        self.begin(claim, work)
+
+    def compute(self, taken: Taken, run: ClaimRun, place: Place, check: Random | None) -> Trained:
+        """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
+        defends it. On the bench."""
+        folder = WorkFolder(self._parts.home, place.claim)
+        trained = compute(run, place, folder, self._parts.store, self._bench.go_on, check)
+        self._defence.hold(trained.material, run)
+        return trained
+
+    def busy(self, claim: ClaimId, now: Seconds) -> bool:
+        """Whether a claim is being computed, or was, or waits to be tried again; raises what ends the worker."""
+        if self.trained(claim) is not None or ("claim", claim) in self._bench:
+            return True
+        error = self._failed.pop(claim, None)
+        if error is None:
+            return self._backoff.rests(claim, now)
+        self._backoff.failed(claim, now)
+        if is_full(error):
+            log.warning("claim not computed: the disk is full", claim=claim.hex())
+        elif isinstance(error, LockstepError) and not isinstance(error, LASTING):
+            log.warning("claim not computed", claim=claim.hex(), code=error.code, message=error.message)
+        elif not isinstance(error, Stopped):
+            raise error
+        return True
+
+    def begin(self, claim: ClaimId, work: Callable[[], Trained]) -> None:
+        """Have a claim computed by `work`."""
+        self._bench.begin(("claim", claim), work)
+
+    def trained(self, claim: ClaimId) -> Trained | None:
+        """The claim as computed; None while it is not, or if it could not be."""
+        try:
+            done = self._bench.take(("claim", claim))
+        except Exception as error:
+            # What is to be done about it is decided where it would be begun again.
+            self._failed[claim] = error
+            return None
+        if done is not None:
+            self._trained[claim] = done
+        return self._trained.get(claim)
+
+    def run_of(self, material: Material, taken: Taken) -> ClaimRun | None:
+        """The computation behind a claim of this home, from its S_0 on disk or made anew; None if the chain knows no
+        such round."""
+        kept = self._defence.states.start(material.claim, taken.job)
+        if kept is not None:
+            return kept
+        rounds = [r for r in taken.ledger.all_rounds() if r.number == material.round]
+        # A merge's attempt is the job's at that time, its round's an earlier one: the latest such round is meant.
+        behind = max((r for r in rounds if r.attempt <= material.attempt), key=lambda r: r.attempt, default=None)
+        if behind is None:
+            return None
+        records = taken.ledger.records_behind(behind, taken.params.role.slots)
+        carried = None
+        if not material.is_merge:
+            carried = PublicData(taken.job, self._parts.store).carried(taken.ledger, behind, material.slot)
+        return rebuild(taken.job, records, self._parts.store, material, carried)
+
+    def forget(self, job: JobId) -> None:
+        """Remove the material of a job about whose claims no game is open, and none can be opened any more."""
+        self._bases.forget(job)
+        self._public.pop(job, None)
+        for material in self._defence.materials():
+            if material.job == job:
+                self._defence.forget(material.claim)
