@@ -54,8 +54,7 @@ class Worker:
         self._head = Head(-1, Seconds(0))
         self._free = Wei(0)
         self._wake = threading.Event()
-        self._draining = threading.Event()
-        self._leaving_now = threading.Event()
+        self._asked_to_leave = 0
         self._sender: Sender[Act] = Sender(parts.outbox)
         self._skills = self.skills(self._sender, self._wake.set)
         self._acting = Acting(parts, self._sender, self._skills)
@@ -74,9 +73,7 @@ class Worker:
 
     def drain(self) -> None:
         """Join nothing more, finish and defend what was joined, then leave; a second call leaves at once."""
-        if self._draining.is_set():
-            self._leaving_now.set()
-        self._draining.set()
+        self._asked_to_leave += 1
         self._wake.set()
 
     def run(self) -> None:
@@ -147,7 +144,7 @@ class Worker:
         if watch.heard(self._ledger, self._now):
             self._register()
         self._free = self.parts.contracts.vault.free(self.parts.address)
-        for over in self._jobs.take(self._ledger, self._free, not self._draining.is_set(), self._now):
+        for over in self._jobs.take(self._ledger, self._free, not self._asked_to_leave, self._now):
             self._skills.training.forget(over)
         for taken in self._jobs.taken.values():
             self._guarded(taken, partial(self._look, taken))
@@ -189,7 +186,7 @@ class Worker:
 
     def _self(self, taken: Taken) -> Self:
         """What a decision needs to know of this worker; a job that it would join is staked on first."""
-        me, job, draining = self.parts.address, taken.ledger.id, self._draining.is_set()
+        me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
         fit = taken.joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
         if fit and not taken.staked and not draining:
@@ -234,11 +231,11 @@ class Worker:
     # -- end
 
     def _finished(self) -> bool:
-        if self._leaving_now.is_set():
+        if self._asked_to_leave > 1:
             return True
         if self._once and self._leaving.done:
-            self._draining.set()
-        if not self._draining.is_set() or not self._sender.idle:
+            self._asked_to_leave = max(self._asked_to_leave, 1)
+        if not self._asked_to_leave or not self._sender.idle:
             return False
         me = self.parts.address
         if any(decide.owes(t.view, me) for t in self._jobs.taken.values() if t.view is not None):

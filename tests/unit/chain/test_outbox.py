@@ -98,12 +98,12 @@ w3 = connect({devnet.url!r})
 addresses = Addresses.load(Path({str(tmp_path / "addresses.json")!r}))
 account = Account.from_key({key_of(devnet.seed, name)!r})
 outbox = Outbox(Path({str(tmp_path / "killed.db")!r}), w3, account)
-broadcast = outbox._broadcast
+broadcast = outbox._wire.broadcast
 def die(raw):
     if {when == "after broadcasting"}:
         broadcast(raw)
     os.kill(os.getpid(), signal.SIGKILL)
-outbox._broadcast = die
+outbox._wire.broadcast = die
 outbox.submit(Contracts.at(w3, addresses).token.mint(account.address, Wei(1)), "mint")
 """
     contracts.addresses.save(tmp_path / "addresses.json")
@@ -124,7 +124,7 @@ def test_what_was_never_broadcast_does_not_block_what_follows(
 ) -> None:
     account = devnet.account("gap")
     outbox = open_outbox(account)
-    monkeypatch.setattr(outbox, "_broadcast", lambda raw: None)
+    monkeypatch.setattr(outbox._wire, "broadcast", lambda raw: None)
     outbox.submit(contracts.token.mint(account.address, Wei(1)), "first")
     outbox.close()
     again = open_outbox(account)
@@ -138,7 +138,7 @@ def test_a_nonce_that_another_transaction_took_is_signed_anew(
     account = devnet.account("taken")
     outbox = open_outbox(account)
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "_broadcast", lambda raw: None)
+        patch.setattr(outbox._wire, "broadcast", lambda raw: None)
         outbox.submit(contracts.token.mint(account.address, Wei(5)), "mint")
     open_outbox(account, "same-key-elsewhere.db").send(contracts.token.mint(account.address, Wei(70)), "other")
     monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.2)
@@ -153,7 +153,7 @@ def test_a_stuck_transaction_is_sent_with_a_higher_fee(
     with Devnet(tmp_path / "slow", seed=8, block_seconds=1) as chain:
         account = chain.account("stuck")
         outbox = Outbox(tmp_path / "stuck.db", chain.w3, account)
-        monkeypatch.setattr(outbox, "_fees", lambda: (1, chain.w3.eth.get_block("latest")["baseFeePerGas"] // 2))
+        monkeypatch.setattr(outbox._wire, "fees", lambda: (1, chain.w3.eth.get_block("latest")["baseFeePerGas"] // 2))
         outbox.submit(outbox_module.Call(STRANGER, b"", 21_000, "coin", 7), "coin", check=False)
         monkeypatch.undo()
         monkeypatch.setattr(outbox_module, "STUCK_SECONDS", 0.5)
@@ -200,8 +200,8 @@ def test_a_full_disk_is_said_to_be_one_and_takes_no_nonce(
 ) -> None:
     account = devnet.account("full disk")
     outbox, mint = open_outbox(account), contracts.token.mint(account.address, Wei(1))
-    (pages,) = outbox._database.execute("PRAGMA page_count").fetchone()
-    outbox._database.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = outbox._journal._database.execute("PRAGMA page_count").fetchone()
+    outbox._journal._database.execute(f"PRAGMA max_page_count = {pages}")
     sent: list[str] = []
 
     def fill() -> None:
@@ -212,8 +212,8 @@ def test_a_full_disk_is_said_to_be_one_and_takes_no_nonce(
     with pytest.raises(sqlite3.Error) as full:
         fill()
     assert is_full(full.value), "SQLite has taken the transaction back by itself"
-    assert not outbox._database.in_transaction
-    outbox._database.execute(f"PRAGMA max_page_count = {pages + 100}")
+    assert not outbox._journal._database.in_transaction
+    outbox._journal._database.execute(f"PRAGMA max_page_count = {pages + 100}")
     sent.append("after")
     outbox.submit(mint, "after")
     assert all(outbox.wait(key).succeeded for key in sent)

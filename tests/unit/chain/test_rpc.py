@@ -45,4 +45,4 @@ def test_a_chain_that_goes_down_is_unreachable_everywhere_and_loses_nothing(tmp_
         contracts.vault.free(account.address)
     with pytest.raises(Unreachable):
         outbox.send(contracts.token.mint(account.address, Wei(1)), "mint")
-    assert outbox._row("mint") is None, "nothing half-written"
+    assert outbox._journal.row("mint") is None, "nothing half-written"

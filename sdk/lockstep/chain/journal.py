@@ -1,0 +1,127 @@
+"""What an account has signed, in one SQLite file: written before it is sent, with what became of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS transactions (
+    genesis    TEXT NOT NULL,
+    account    TEXT NOT NULL,
+    key        TEXT NOT NULL,
+    nonce      INTEGER NOT NULL,
+    label      TEXT NOT NULL,
+    recipient  TEXT NOT NULL,
+    data       BLOB NOT NULL,
+    value      TEXT NOT NULL,
+    gas        INTEGER NOT NULL,
+    tip        INTEGER NOT NULL,
+    max_fee    INTEGER NOT NULL,
+    raw        BLOB NOT NULL,
+    hashes     TEXT NOT NULL,
+    state      TEXT NOT NULL CHECK (state IN ('sent', 'mined', 'reverted')),
+    receipt    TEXT,
+    PRIMARY KEY (genesis, account, key)
+)
+"""
+_OURS = "account=:account AND genesis=:genesis"
+_SIGNED_SCHEMA = "CREATE TABLE IF NOT EXISTS signed (hash TEXT PRIMARY KEY) WITHOUT ROWID"
+"""Every transaction ever signed here; a key that is forgotten leaves it."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a mined transaction cost and did."""
+
+    key: str
+    label: str
+    transaction: str
+    """0x-prefixed hash."""
+    block: int
+    gas_used: int
+    gas_price: int
+    """Wei of the chain's own coin per gas."""
+    succeeded: bool
+
+
+class Journal:
+    """The transactions of one account on one chain. Its caller's lock makes it safe for threads."""
+
+    def __init__(self, path: Path, account: str, genesis: str) -> None:
+        """`genesis`: the hash of the chain's first block; a local chain that was started anew has the same id."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._where = {"account": account, "genesis": genesis}
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        self._database.row_factory = sqlite3.Row
+        self._database.execute("PRAGMA journal_mode=WAL")
+        # FULL: a row that was committed survives the machine, not only the process.
+        self._database.execute("PRAGMA synchronous=FULL")
+        self._database.execute(_SCHEMA)
+        self._database.execute(_SIGNED_SCHEMA)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """All or nothing of what is written inside, and nobody else writes meanwhile."""
+        # A full disk takes the transaction back by itself: the connection rolls back what is open, and no more.
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            yield
+
+    def row(self, key: str) -> sqlite3.Row | None:
+        """The transaction under a key."""
+        row: sqlite3.Row | None = self._run(
+            f"SELECT * FROM transactions WHERE key=:key AND {_OURS}", key=key
+        ).fetchone()
+        return row
+
+    def insert(self, row: dict[str, Any]) -> None:
+        """Write a signed transaction down, in the place of one under the same key."""
+        row = {**row, **self._where}
+        hashes = [(hash_,) for hash_ in json.loads(row["hashes"])]
+        self._database.executemany("INSERT OR IGNORE INTO signed VALUES (?)", hashes)
+        columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
+        self._database.execute(f"INSERT OR REPLACE INTO transactions ({columns}) VALUES ({marks})", row)
+
+    def delete(self, key: str) -> None:
+        """Remove a key; that its transaction was signed stays known."""
+        self._run(f"DELETE FROM transactions WHERE key=:key AND {_OURS}", key=key)
+
+    def settle(self, receipt: Receipt) -> None:
+        """Write down what became of a transaction."""
+        state, text = "mined" if receipt.succeeded else "reverted", json.dumps(asdict(receipt))
+        self._run(
+            f"UPDATE transactions SET state=:state, receipt=:text WHERE key=:key AND {_OURS}",
+            state=state, text=text, key=receipt.key,
+        )  # fmt: skip
+
+    def unsettle(self, first: int) -> int:
+        """What was settled from this nonce on is not: a reorganisation took it off the chain. Returns how many."""
+        return self._run(
+            f"UPDATE transactions SET state='sent', receipt=NULL WHERE nonce>=:first AND state!='sent' AND {_OURS}",
+            first=first,
+        ).rowcount
+
+    def waiting(self) -> list[sqlite3.Row]:
+        """What was sent and is not known to be mined, lowest nonce first."""
+        return self._run(f"SELECT * FROM transactions WHERE state='sent' AND {_OURS} ORDER BY nonce").fetchall()
+
+    def nonces(self) -> set[int]:
+        """Every nonce that is written down."""
+        return {nonce for (nonce,) in self._run(f"SELECT nonce FROM transactions WHERE {_OURS}")}
+
+    def signed(self, hash_: str) -> bool:
+        """Whether a transaction of this 0x-prefixed hash was ever signed here."""
+        return self._database.execute("SELECT 1 FROM signed WHERE hash=?", (hash_,)).fetchone() is not None
+
+    def _run(self, statement: str, **values: object) -> sqlite3.Cursor:
+        return self._database.execute(statement, {**values, **self._where})

@@ -1,0 +1,136 @@
+"""One account on the wire: what it would do, what it pays, what it signs, what the node says to it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+from lockstep.chain import reverts
+from lockstep.chain.contracts import Call, revert_data
+from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+    from web3 import Web3
+    from web3.types import TxReceipt
+
+# What nodes answer (Anvil, geth, reth) to a transaction that they have, and to one whose fee no longer suffices.
+_KNOWN = ("already known", "already imported", "nonce too low")
+_CHEAP = ("underpriced", "less than block base fee")
+
+TIP_WEI = 1_000_000_000
+
+
+class Wire:
+    """An account's side of a node's RPC; keeps nothing."""
+
+    def __init__(self, w3: Web3, account: LocalAccount, max_fee_wei: int) -> None:
+        """`max_fee_wei` bounds what is paid per gas."""
+        self._w3 = w3
+        self._account = account
+        self._chain_id = w3.eth.chain_id
+        self.cap = max_fee_wei
+
+    @property
+    def address(self) -> str:
+        """Who signs."""
+        return self._account.address
+
+    def simulate(self, call: Call) -> None:
+        """Runs the call on the pending state. Raises the rule that it would break."""
+        from web3.exceptions import ContractLogicError, Web3RPCError
+
+        request = {"from": self.address, "to": call.to, "data": call.data, "value": call.value, "gas": call.gas}
+        try:
+            self._w3.eth.call(request, "pending")  # type: ignore[arg-type]
+        except ContractLogicError as failure:
+            raise reverts.decode(revert_data(failure)) from failure
+        except Web3RPCError as failure:
+            raise _rejected(failure) from failure
+
+    def mined(self) -> int:
+        """Transactions of the account that are on the chain: the next one's nonce."""
+        return self._w3.eth.get_transaction_count(self._account.address, "latest")
+
+    def fees(self) -> tuple[int, int]:
+        """(tip, max fee) per gas: twice the base fee leaves room for six full blocks."""
+        base = self._w3.eth.get_block("latest").get("baseFeePerGas", 0)
+        # INVARIANT: a move goes out at every base fee up to the bound; the tip gives way.
+        if base > self.cap:
+            raise TryLater(f"the base fee is {base} wei per gas, the bound {self.cap}", "wait, or raise the bound")
+        return min(TIP_WEI, self.cap), min(2 * base + TIP_WEI, self.cap)
+
+    def sign(self, key: str, call: Call, nonce: int, tip: int, max_fee: int) -> dict[str, Any]:
+        transaction: dict[str, Any] = {
+            "type": 2,
+            "chainId": self._chain_id,
+            "nonce": nonce,
+            "to": call.to,
+            "data": call.data,
+            "value": call.value,
+            "gas": call.gas,
+            "maxPriorityFeePerGas": min(tip, max_fee),
+            "maxFeePerGas": max_fee,
+        }
+        signed = self._account.sign_transaction(transaction)
+        return {
+            "key": key,
+            "nonce": nonce,
+            "label": call.label,
+            "recipient": call.to,
+            "data": call.data,
+            "value": str(call.value),
+            "gas": call.gas,
+            "tip": tip,
+            "max_fee": max_fee,
+            "raw": bytes(signed.raw_transaction),
+            "hashes": json.dumps(["0x" + signed.hash.hex()]),
+            "state": "sent",
+        }
+
+    def broadcast(self, raw: bytes) -> None:
+        """Hands the transaction to the node; one that it knows, has mined or finds too cheap, `wait` sees to."""
+        from web3.exceptions import Web3RPCError
+
+        try:
+            self._w3.eth.send_raw_transaction(raw)
+        except Web3RPCError as failure:
+            text = str(failure).lower()
+            if any(reason in text for reason in _KNOWN) or any(reason in text for reason in _CHEAP):
+                return
+            raise _rejected(failure) from failure
+
+    def found(self, hash_: str) -> TxReceipt | None:
+        """The node's receipt of a transaction; None while it is not mined."""
+        from web3.exceptions import TransactionNotFound
+
+        try:
+            return self._w3.eth.get_transaction_receipt(hash_)  # type: ignore[arg-type]
+        except TransactionNotFound:
+            return None
+
+    def reason(self, row: sqlite3.Row) -> LockstepError:
+        """Why a mined transaction reverted: the same call on the state before its block."""
+        from web3.exceptions import ContractLogicError, Web3RPCError
+
+        block = json.loads(row["receipt"])["block"]
+        request = {"from": self.address, "to": row["recipient"], "data": row["data"], "gas": row["gas"]}
+        for at in (block - 1, block):
+            try:
+                self._w3.eth.call(request, at)  # type: ignore[arg-type]
+            except ContractLogicError as failure:
+                return reverts.decode(revert_data(failure))
+            except Web3RPCError as failure:
+                return _rejected(failure)
+        return ChainError(
+            f"{row['label']} reverted in block {block}", "another transaction of the same block came first: look again"
+        )
+
+
+def _rejected(failure: Exception) -> LockstepError:
+    """The node refused the transaction itself."""
+    text = str(failure)
+    if "insufficient funds" in text.lower() or "insufficient balance" in text.lower():
+        return FundsError("the account cannot pay for gas", "send it some of the chain's own coin")
+    return ChainError(f"the node refused the transaction: {text}", "check the gas limit and the chain")
