@@ -20,7 +20,7 @@ TOKEN = 10**18
 
 @dataclass(frozen=True)
 class Terms:
-    """Windows, clocks and prices of a job; field names are JobParams'."""
+    """Windows, clocks and prices of a job; the fields are JobParams', which a user sets one by one."""
 
     join_seconds: Seconds
     train_seconds: Seconds

@@ -267,7 +267,7 @@ class Vault(Contract):
 
 
 class Market(Contract):
-    """JobMarket: jobs, rounds, claims."""
+    """JobMarket: jobs, rounds, claims; a method for each function of the contract."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
         super().__init__(w3, address, "JobMarket")

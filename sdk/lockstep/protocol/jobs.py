@@ -156,7 +156,7 @@ class Pricing:
 
 @dataclass(frozen=True)
 class Role:
-    """What the slots of one kind do and earn."""
+    """What the slots of one kind do and earn; field by field the Solidity struct."""
 
     step_program: Digest
     encode_program: Digest
@@ -294,7 +294,8 @@ class Job:
 
 @dataclass
 class Round:
-    """One round as stored: JOINING stands for every phase before the freeze; `rounds.phase` tells them apart."""
+    """One round as stored, field by field the Solidity struct: JOINING stands for every phase before the freeze;
+    `rounds.phase` tells them apart."""
 
     phase: Phase = Phase.NONE
     attempt: int = 0

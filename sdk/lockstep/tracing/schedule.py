@@ -37,7 +37,7 @@ class Draft:
 
 
 class Schedule:
-    """The ops of a graph, built by `run`."""
+    """The ops of a graph, built by `run`, a method for each kind of node: they call one another."""
 
     def __init__(self) -> None:
         self.drafts: list[Draft] = []

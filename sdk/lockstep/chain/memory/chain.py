@@ -142,7 +142,8 @@ class _Mark:
 
 @dataclass
 class Chain:
-    """The chain. Its methods may be called from any thread."""
+    """The chain. Its methods may be called from any thread: pool, blocks and clock are one state under one lock, and
+    what tests do to a chain is done to all three."""
 
     machine: Machine
     manners: Manners = field(default_factory=Manners)

@@ -122,7 +122,7 @@ class Need(NamedTuple):
 
 
 class Loaded:
-    """A Program ready to be launched, by one thread at a time."""
+    """A Program ready to be launched, by one thread at a time; its attributes are what lies on the device."""
 
     def __init__(self, program: Program, device: Device) -> None:
         """Raises DeviceFailed if the device has no room for a step, UsageError for a Program that it cannot run."""

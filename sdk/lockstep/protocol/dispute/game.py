@@ -83,7 +83,7 @@ class Arbiter(Protocol):
 
 @dataclass(frozen=True)
 class Claim:
-    """What the market says of a claim when a game opens on it, and of its job."""
+    """What the market says of a claim when a game opens on it, and of its job; field by field the Solidity struct."""
 
     id: ClaimId
     defender: Address
