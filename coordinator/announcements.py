@@ -11,9 +11,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.auth import SignedRequest
 from coordinator.context import Context
-from coordinator.models import Announcement, Cursor, Job
-from coordinator.models import Claim as ClaimRow
-from coordinator.models import SignedClaim as Row
+from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, JobRow, SignedClaimRow
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ClaimIn, Signed
 from lockstep.node.signed import SignedClaim
@@ -38,10 +36,10 @@ def accept(context: Context, request: SignedRequest, announced: ClaimIn) -> str:
     key = claim_id_hex(claim.job, claim.round, claim.attempt, claim.slot)
     with context.database.session() as session:
         _require_known(session, announced, key)
-        cursor = session.get_one(Cursor, 1)
+        cursor = session.get_one(CursorRow, 1)
         _keep(session, announced, key, signed.digest(context.chain_id, context.market), cursor.time)
         session.merge(
-            Announcement(
+            AnnouncementRow(
                 claim=key,
                 worker=announced.worker,
                 node="0x" + request.node.hex(),
@@ -54,7 +52,7 @@ def accept(context: Context, request: SignedRequest, announced: ClaimIn) -> str:
 
 def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: int) -> None:
     """Keep a signed claim beside those that were shown before."""
-    known = session.scalars(select(Row.digest).where(Row.claim == key)).all()
+    known = session.scalars(select(SignedClaimRow.digest).where(SignedClaimRow.claim == key)).all()
     if "0x" + digest.hex() in known:
         return
     if len(known) >= KEPT_SIGNED:
@@ -62,11 +60,11 @@ def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: i
             f"{KEPT_SIGNED} different claims are signed for this slot", hint="one is made", code="claims_full"
         )
     body = Signed.model_validate(announced.model_dump(include=set(Signed.model_fields))).model_dump()
-    session.add(Row(claim=key, digest="0x" + digest.hex(), body=body, time=now))
+    session.add(SignedClaimRow(claim=key, digest="0x" + digest.hex(), body=body, time=now))
 
 
 def _require_known(session: Session, announced: ClaimIn, key: str) -> None:
-    if session.get(Job, announced.claim.job) is None:
+    if session.get(JobRow, announced.claim.job) is None:
         raise NotFoundError(f"no job {announced.claim.job}", hint="the index follows the chain by a block or two")
     claim = session.get(ClaimRow, key)
     # INVARIANT: one announces one's own slot.

@@ -22,7 +22,7 @@ from starlette.types import Send
 from coordinator import announcements, metrics, problems, receipts
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import Context
-from coordinator.models import Announcement, Claim, Cursor, Game, Job, Node, Round, SignedClaim
+from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow, SignedClaimRow
 from coordinator.projections import LARGEST_INTEGER
 from coordinator.schema import (
     BlobOut,
@@ -108,27 +108,27 @@ Ctx = Annotated[Context, Depends(_context)]
 def jobs(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[JobOut]:
     """Jobs, newest first."""
     with context.database.reading() as session:
-        rows, following = _page(session, select(Job), (Job.block, Job.id), limit, cursor)
+        rows, following = _page(session, select(JobRow), (JobRow.block, JobRow.id), limit, cursor)
         return Page[JobOut](items=[JobOut.model_validate(row) for row in rows], next=following)
 
 
 @public.get("/jobs/{job}")
 def job(context: Ctx, job: Bytes32) -> JobOut:
     """One job with its parameters."""
-    with _found(context, Job, job) as (_, row):
+    with _found(context, JobRow, job) as (_, row):
         return JobOut.model_validate(row)
 
 
 @public.get("/jobs/{job}/rounds")
 def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None = None) -> Page[RoundOut]:
     """A job's rounds, newest first, with their claims of every attempt."""
-    with _found(context, Job, job) as (session, _):
-        query = select(Round).where(Round.job == job)
-        found, following = _page(session, query, (Round.number, Round.job), limit, cursor)
+    with _found(context, JobRow, job) as (session, _):
+        query = select(RoundRow).where(RoundRow.job == job)
+        found, following = _page(session, query, (RoundRow.number, RoundRow.job), limit, cursor)
         items = {row.number: RoundOut.model_validate({**_fields(row), "claims": []}) for row in found}
         # One range of the index on (job, round, slot).
-        within = Claim.round.between(min(items, default=0), max(items, default=-1))
-        claims = select(Claim).where(Claim.job == job, within).order_by(Claim.attempt, Claim.slot)
+        within = ClaimRow.round.between(min(items, default=0), max(items, default=-1))
+        claims = select(ClaimRow).where(ClaimRow.job == job, within).order_by(ClaimRow.attempt, ClaimRow.slot)
         for row in session.scalars(claims):
             if row.round in items:
                 items[row.round].claims.append(ClaimOut.model_validate(row))
@@ -138,8 +138,8 @@ def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None
 @public.get("/claims/{claim}")
 def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
     """One claim. Before its reveal is indexed, its CIDs are those that its worker announced."""
-    with _found(context, Claim, claim) as (session, row):
-        announced = session.get(Announcement, claim)
+    with _found(context, ClaimRow, claim) as (session, row):
+        announced = session.get(AnnouncementRow, claim)
         out = ClaimOut.model_validate(row)
         if announced is not None and out.payload_cid is None:
             out.trace_cid, out.payload_cid = announced.body["trace_cid"], announced.body["payload_cid"]
@@ -152,11 +152,11 @@ def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> Signed
 
     Numbers begin anew when the index is: a reader whose `after` is greater than `last` asks from 0.
     """
-    live = exists().where(Claim.id == SignedClaim.claim, Claim.state.in_(JUDGED_STATES))
-    query = select(SignedClaim).where(SignedClaim.id > after, live).order_by(SignedClaim.id)
+    live = exists().where(ClaimRow.id == SignedClaimRow.claim, ClaimRow.state.in_(JUDGED_STATES))
+    query = select(SignedClaimRow).where(SignedClaimRow.id > after, live).order_by(SignedClaimRow.id)
     with context.database.reading() as session:
         rows = session.scalars(query.limit(limit)).all()
-        newest = session.scalar(select(func.max(SignedClaim.id))) or 0
+        newest = session.scalar(select(func.max(SignedClaimRow.id))) or 0
         last = rows[-1].id if len(rows) == limit else newest
         return SignedPage(items=[Signed.model_validate(row.body) for row in rows], last=last)
 
@@ -164,9 +164,9 @@ def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> Signed
 @public.get("/games")
 def games(context: Ctx, limit: Limit = 50, cursor: str | None = None, open_only: bool = False) -> Page[GameOut]:
     """Disputes, newest first."""
-    query = select(Game).where(Game.verdict.is_(None)) if open_only else select(Game)
+    query = select(GameRow).where(GameRow.verdict.is_(None)) if open_only else select(GameRow)
     with context.database.reading() as session:
-        rows, following = _page(session, query, (Game.block, Game.id), limit, cursor)
+        rows, following = _page(session, query, (GameRow.block, GameRow.id), limit, cursor)
         return Page[GameOut](items=[GameOut.model_validate(row) for row in rows], next=following)
 
 
@@ -174,7 +174,7 @@ def games(context: Ctx, limit: Limit = 50, cursor: str | None = None, open_only:
 def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[NodeOut]:
     """Registered nodes, newest first."""
     with context.database.reading() as session:
-        rows, following = _page(session, select(Node), (Node.block, Node.account), limit, cursor)
+        rows, following = _page(session, select(NodeRow), (NodeRow.block, NodeRow.account), limit, cursor)
         return Page[NodeOut](items=[NodeOut.model_validate(row) for row in rows], next=following)
 
 
@@ -182,7 +182,7 @@ def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[No
 def status(context: Ctx) -> StatusOut:
     """How far the index is."""
     with context.database.reading() as session:
-        cursor = session.get(Cursor, 1)
+        cursor = session.get(CursorRow, 1)
         return StatusOut(
             version=version("lockstep-compute"),
             chain_id=cursor.chain_id if cursor else None,
@@ -191,9 +191,9 @@ def status(context: Ctx) -> StatusOut:
             block=cursor.block if cursor else None,
             head=cursor.head if cursor else None,
             time=cursor.time if cursor else None,
-            jobs=session.scalar(select(func.count()).select_from(Job)) or 0,
-            claims=session.scalar(select(func.count()).select_from(Claim)) or 0,
-            games_open=session.scalar(select(func.count()).select_from(Game).where(Game.verdict.is_(None))) or 0,
+            jobs=session.scalar(select(func.count()).select_from(JobRow)) or 0,
+            claims=session.scalar(select(func.count()).select_from(ClaimRow)) or 0,
+            games_open=session.scalar(select(func.count()).select_from(GameRow).where(GameRow.verdict.is_(None))) or 0,
         )
 
 
@@ -278,7 +278,7 @@ def readyz(context: Ctx) -> dict[str, Any]:
     """The index follows the chain; 503 while it does not."""
     context.database.check()
     with context.database.reading() as session:
-        cursor = session.get(Cursor, 1)
+        cursor = session.get(CursorRow, 1)
     if cursor is None:
         raise TryLater("nothing is indexed yet", hint="is the RPC reachable? see the log")
     silence = int(time.time()) - cursor.checked
@@ -342,5 +342,5 @@ def _decode(cursor: str) -> tuple[int, str]:
         return number, key
 
 
-def _fields(row: Round) -> dict[str, Any]:
-    return {column.key: getattr(row, column.key) for column in Round.__table__.columns}
+def _fields(row: RoundRow) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in RoundRow.__table__.columns}

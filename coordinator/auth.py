@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from coordinator.context import Context
-from coordinator.models import Cursor, Node
+from coordinator.models import CursorRow, NodeRow
 from lockstep.node.identity import verify_request
 from lockstep.node.requests import RequestSignature
 from lockstep.protocol.errors import AuthError, TryLater, UsageError
@@ -63,8 +63,8 @@ def signed(max_bytes: Callable[[Context], int]) -> Callable[[Request], AsyncIter
 def _known(context: Context, signature: RequestSignature) -> tuple[Address, bytes, Seconds]:
     """The account as the index spells it, its key, and chain time."""
     with context.database.reading() as session:
-        cursor = session.get(Cursor, 1)
-        node = session.get(Node, to_checksum_address(signature.account))
+        cursor = session.get(CursorRow, 1)
+        node = session.get(NodeRow, to_checksum_address(signature.account))
     if cursor is None:
         raise TryLater("the index has not reached the chain yet", hint="ask again in a few seconds")
     # INVARIANT: an account speaks through the key that it registered last, and through no other.

@@ -16,7 +16,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
-from coordinator.models import Cursor, Event, Job
+from coordinator.models import CursorRow, EventRow, JobRow
 from coordinator.projections import MARKET, apply, rebuild
 from lockstep.chain import artifacts
 from lockstep.chain import events as chain_events
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 class Indexed:
     """What one step brought."""
 
-    events: tuple[Event, ...]
+    events: tuple[EventRow, ...]
     block: int
     """Everything up to this block is in the index."""
     time: int
@@ -62,7 +62,7 @@ class Indexer:
     def step(self) -> Indexed:
         """Take in what is new, at most one chunk of blocks."""
         with self._database.reading() as session:
-            cursor = session.get(Cursor, 1)
+            cursor = session.get(CursorRow, 1)
         self._require_own(cursor)
         start = chain_events.Cursor.loads(cursor.reader) if cursor else self._reader.start()
         batch = self._reader.poll(start)
@@ -82,7 +82,7 @@ class Indexer:
                 session.flush()
                 unprojected += not apply(session, row)
             session.merge(
-                Cursor(
+                CursorRow(
                     id=1, chain_id=self._addresses.chain_id, market=self._addresses.market, block=number,
                     hash="0x" + last["hash"].hex(), time=int(last["timestamp"]), head=int(head["number"]),
                     reader=batch.cursor.dumps(), checked=int(time.time()), unprojected=unprojected,
@@ -103,12 +103,12 @@ class Indexer:
     def reindex(self) -> int:
         """Drop everything that came from the chain and read it again; returns the number of events."""
         with self._database.session() as session:
-            session.execute(delete(Event))
-            session.execute(delete(Cursor))
+            session.execute(delete(EventRow))
+            session.execute(delete(CursorRow))
             rebuild(session)
         return self.catch_up()
 
-    def _require_own(self, cursor: Cursor | None) -> None:
+    def _require_own(self, cursor: CursorRow | None) -> None:
         own = (self._addresses.chain_id, self._addresses.market.lower())
         if cursor is not None and (cursor.chain_id, cursor.market.lower()) != own:
             raise DoctorError(
@@ -116,12 +116,12 @@ class Indexer:
                 hint="give this deployment another --database or --home, or run `lockstep coordinator reindex`",
             )
 
-    def _row(self, event: chain_events.Event) -> Event:
+    def _row(self, event: chain_events.Event) -> EventRow:
         args = jsonable(event.contract, event.name, event.args)
         # The event names the job alone; its parameters never change, so that any time is right to read them.
         if (event.contract, event.name) == (MARKET, "JobCreated"):
             args["params"] = params_json(self._market.params(JobId(event.args["job"])))
-        return Event(
+        return EventRow(
             block=event.block, log_index=event.index, block_hash="0x" + event.block_hash.hex(),
             tx="0x" + event.transaction.hex(), time=event.time, contract=event.contract, name=event.name,
             job=args.get("job"), args=args,
@@ -157,8 +157,8 @@ def _plain(value: Any, name: str = "") -> Any:
 
 def jobs_to_look_at(session: Session, aggregator: str) -> list[str]:
     """Jobs that this aggregator still has to do with, oldest first."""
-    mine = func.lower(Job.aggregator) == aggregator.lower()
-    return list(session.scalars(select(Job.id).where(mine).order_by(Job.block)))
+    mine = func.lower(JobRow.aggregator) == aggregator.lower()
+    return list(session.scalars(select(JobRow.id).where(mine).order_by(JobRow.block)))
 
 
 def _struct(components: list[dict[str, Any]], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,8 +180,8 @@ def _json(component: dict[str, Any], value: Any) -> Any:
     return value
 
 
-def _unmoved(session: Session, before: Cursor | None) -> bool:
-    now = session.get(Cursor, 1)
+def _unmoved(session: Session, before: CursorRow | None) -> bool:
+    now = session.get(CursorRow, 1)
     return (now.reader if now else None) == (before.reader if before else None)
 
 
@@ -189,8 +189,8 @@ def _roll_back(session: Session, batch: Batch) -> int | None:
     """Fold anew without what the chain has dropped; returns how many events were skipped, None: nothing to do."""
     if batch.rolled_back_to is None:
         return None
-    gone = session.scalar(select(func.count()).select_from(Event).where(Event.block > batch.rolled_back_to))
-    session.execute(delete(Event).where(Event.block > batch.rolled_back_to))
+    gone = session.scalar(select(func.count()).select_from(EventRow).where(EventRow.block > batch.rolled_back_to))
+    session.execute(delete(EventRow).where(EventRow.block > batch.rolled_back_to))
     skipped = rebuild(session)
     log.warning("the chain was reorganised", to_block=batch.rolled_back_to, events_gone=gone)
     return skipped

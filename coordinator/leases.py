@@ -10,7 +10,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
-from coordinator.models import Lease
+from coordinator.models import LeaseRow
 
 LEASE_SECONDS = 600
 """Of this machine's time: longer than any task; a process that dies loses its leases at the next start."""
@@ -18,10 +18,10 @@ LEASE_SECONDS = 600
 
 def take(session: Session, name: str, holder: str, now: int) -> bool:
     """Take the row unless another holds it; the session's transaction is the write lock."""
-    row = session.get(Lease, name)
+    row = session.get(LeaseRow, name)
     if row is not None and row.holder != holder and row.until > now:
         return False
-    session.merge(Lease(name=name, holder=holder, until=now + LEASE_SECONDS))
+    session.merge(LeaseRow(name=name, holder=holder, until=now + LEASE_SECONDS))
     return True
 
 
@@ -35,10 +35,10 @@ def held(database: Database, name: str, holder: str) -> Iterator[bool]:
     finally:
         if taken:
             with database.session() as session:
-                session.execute(delete(Lease).where(Lease.name == name, Lease.holder == holder))
+                session.execute(delete(LeaseRow).where(LeaseRow.name == name, LeaseRow.holder == holder))
 
 
 def clear(database: Database) -> None:
     """Drop every lease: called by the one process that works in this home, when it starts."""
     with database.session() as session:
-        session.execute(delete(Lease))
+        session.execute(delete(LeaseRow))

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from coordinator.db import Database
-from coordinator.models import Claim, Cursor, Game, Job, Round
+from coordinator.models import ClaimRow, CursorRow, GameRow, JobRow, RoundRow
 
 _requests = CollectorRegistry()
 REQUESTS = Counter(
@@ -42,7 +42,7 @@ class _Index(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._database.reading() as session:
-            cursor = session.get(Cursor, 1)
+            cursor = session.get(CursorRow, 1)
             for name, what, value in (
                 ("indexed_block", "Last block whose events are in the index.", cursor.block if cursor else 0),
                 ("head_block", "The chain's head when it was last asked.", cursor.head if cursor else 0),
@@ -55,10 +55,10 @@ class _Index(Collector):
             ):
                 yield GaugeMetricFamily(f"lockstep_coordinator_{name}", what, value=value)
             for name, column in (
-                ("jobs", Job.state),
-                ("rounds", Round.state),
-                ("claims", Claim.state),
-                ("games", func.coalesce(Game.verdict, "open")),
+                ("jobs", JobRow.state),
+                ("rounds", RoundRow.state),
+                ("claims", ClaimRow.state),
+                ("games", func.coalesce(GameRow.verdict, "open")),
             ):
                 family = GaugeMetricFamily(
                     f"lockstep_coordinator_{name}", f"{name.capitalize()} by state.", labels=["state"]

@@ -25,14 +25,14 @@ Amount = String(80)
 Mask = String(80)
 
 
-class Base(DeclarativeBase):
+class Table(DeclarativeBase):
     """The index's metadata."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {dict[str, Any]: JSON, int: BigInteger}  # noqa: RUF012 - SQLAlchemy's own spelling
 
 
-class Cursor(Base):
+class CursorRow(Table):
     """How far the chain is indexed; one row, written in the transaction that wrote the events up to it."""
 
     __tablename__ = "cursor"
@@ -56,7 +56,7 @@ class Cursor(Base):
     """Events that fit no row and were skipped."""
 
 
-class Event(Base):
+class EventRow(Table):
     """One log of one of the contracts."""
 
     __tablename__ = "events"
@@ -75,7 +75,7 @@ class Event(Base):
 # -- Projections: folds over `events` -------------------------------------------------------------------
 
 
-class Node(Base):
+class NodeRow(Table):
     """An account and the ed25519 key that it registered last."""
 
     __tablename__ = "nodes"
@@ -85,7 +85,7 @@ class Node(Base):
     __table_args__ = (Index(None, "block", "account"),)
 
 
-class Job(Base):
+class JobRow(Table):
     """A job, its parameters and its money."""
 
     __tablename__ = "jobs"
@@ -106,7 +106,7 @@ class Job(Base):
     __table_args__ = (Index(None, "block", "id"),)
 
 
-class Round(Base):
+class RoundRow(Table):
     """One synchronisation period of a job, as far as events tell (time alone moves it further: `market.views`)."""
 
     __tablename__ = "rounds"
@@ -127,7 +127,7 @@ class Round(Base):
     updated: Mapped[int]
 
 
-class Claim(Base):
+class ClaimRow(Table):
     """A slot of a round from joining to payment, or a merge (slot 0xffffffff)."""
 
     __tablename__ = "claims"
@@ -153,7 +153,7 @@ class Claim(Base):
     __table_args__ = (Index(None, "job", "round", "slot"),)
 
 
-class Game(Base):
+class GameRow(Table):
     """A dispute about a claim."""
 
     __tablename__ = "games"
@@ -181,7 +181,7 @@ class Game(Base):
 # -- Not from the chain, and not needed to go on --------------------------------------------------------
 
 
-class Announcement(Base):
+class AnnouncementRow(Table):
     """A claim that its worker announced and signed: a hint where to fetch early."""
 
     __tablename__ = "announcements"
@@ -192,7 +192,7 @@ class Announcement(Base):
     time: Mapped[int]
 
 
-class SignedClaim(Base):
+class SignedClaimRow(Table):
     """A claim as its worker signed it, every one that was shown: two different ones for one slot convict.
 
     In the order of arrival; never changed, never replaced.
@@ -208,7 +208,7 @@ class SignedClaim(Base):
     __table_args__ = (UniqueConstraint("claim", "digest"),)
 
 
-class Receipt(Base):
+class ReceiptRow(Table):
     """A receipt that a slot's owner has handed over, to be sent with the others': gone when the round is frozen."""
 
     __tablename__ = "receipts"
@@ -224,7 +224,7 @@ class Receipt(Base):
     time: Mapped[int]
 
 
-class Payload(Base):
+class PayloadRow(Table):
     """What the aggregator found when it fetched a revealed payload."""
 
     __tablename__ = "payloads"
@@ -234,7 +234,7 @@ class Payload(Base):
     reason: Mapped[str] = mapped_column(Text, default="")
 
 
-class Lease(Base):
+class LeaseRow(Table):
     """Who works on what now: a task takes the row before it acts."""
 
     __tablename__ = "leases"

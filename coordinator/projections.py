@@ -15,12 +15,12 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from coordinator.models import Claim, Event, Game, Job, Node, Round
+from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, NodeRow, RoundRow
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import MERGE_SLOT, JobId
 
 MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
-PROJECTED = (Node, Job, Round, Claim, Game)
+PROJECTED = (NodeRow, JobRow, RoundRow, ClaimRow, GameRow)
 VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
 WRONGS = ("op", "alias", "padding")
 """What a proof found wrong in a game; two signatures (3) need no game."""
@@ -36,11 +36,11 @@ SPEAKERS = 256
 
 log = structlog.get_logger(__name__)
 
-Projection = Callable[[Session, Event], None]
+Projection = Callable[[Session, EventRow], None]
 _projections: dict[tuple[str, str], Projection] = {}
 
 
-def apply(session: Session, event: Event) -> bool:
+def apply(session: Session, event: EventRow) -> bool:
     """Bring the projections from before `event` to after it; False: it does not fit them and was skipped."""
     projection = _projections.get((event.contract, event.name))
     if projection is None:
@@ -66,7 +66,7 @@ def rebuild(session: Session) -> int:
     for table in PROJECTED:
         session.execute(delete(table))
     session.expire_all()
-    events = session.scalars(select(Event).order_by(Event.block, Event.log_index)).all()
+    events = session.scalars(select(EventRow).order_by(EventRow.block, EventRow.log_index)).all()
     return sum(not apply(session, event) for event in events)
 
 
@@ -83,13 +83,13 @@ def _on(contract: str, *names: str) -> Callable[[Projection], Projection]:
 
 
 @_on(VAULT, "NodeRegistered")
-def _node(session: Session, event: Event) -> None:
-    session.merge(Node(account=event.args["account"], key=event.args["key"], block=event.block))
+def _node(session: Session, event: EventRow) -> None:
+    session.merge(NodeRow(account=event.args["account"], key=event.args["key"], block=event.block))
 
 
 @_on(VAULT, "Slashed")
-def _slashed(session: Session, event: Event) -> None:
-    claim = session.get(Claim, event.args["key"])
+def _slashed(session: Session, event: EventRow) -> None:
+    claim = session.get(ClaimRow, event.args["key"])
     if claim is not None:
         claim.slashed = _add(claim.slashed, event.args["amount"])
 
@@ -98,10 +98,10 @@ def _slashed(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "JobCreated")
-def _job(session: Session, event: Event) -> None:
+def _job(session: Session, event: EventRow) -> None:
     params = event.args["params"]
     session.merge(
-        Job(
+        JobRow(
             id=event.args["job"], requester=event.args["requester"], spec_digest=event.args["spec_digest"],
             params=params, aggregator=params["merge"]["aggregator"], state="active", attempt=0, block=event.block,
             time=event.time, paid="0", refunded="0",
@@ -110,27 +110,27 @@ def _job(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "JobCancelled")
-def _job_cancelled(session: Session, event: Event) -> None:
-    job = session.get_one(Job, event.args["job"])
+def _job_cancelled(session: Session, event: EventRow) -> None:
+    job = session.get_one(JobRow, event.args["job"])
     job.state, job.refunded = "cancelled", _add(job.refunded, event.args["refunded"])
 
 
 @_on(MARKET, "JobVoid")
-def _job_void(session: Session, event: Event) -> None:
-    session.get_one(Job, event.args["job"]).state = "void"
+def _job_void(session: Session, event: EventRow) -> None:
+    session.get_one(JobRow, event.args["job"]).state = "void"
 
 
 @_on(MARKET, "JobDone")
-def _job_done(session: Session, event: Event) -> None:
-    job = session.get_one(Job, event.args["job"])
+def _job_done(session: Session, event: EventRow) -> None:
+    job = session.get_one(JobRow, event.args["job"])
     job.state, job.paid, job.refunded = "done", event.args["paid"], event.args["refunded"]
 
 
 @_on(MARKET, "RoundStarted")
-def _round(session: Session, event: Event) -> None:
+def _round(session: Session, event: EventRow) -> None:
     args = event.args
     session.merge(
-        Round(
+        RoundRow(
             job=args["job"], number=args["round"], attempt=args["attempt"], state="joining", base=args["base"],
             outer=args["outer"], seed=None, attested=None, mask=None, merge_in=None, started=event.time,
             updated=event.time,
@@ -139,11 +139,11 @@ def _round(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "Joined")
-def _joined(session: Session, event: Event) -> None:
+def _joined(session: Session, event: EventRow) -> None:
     args = event.args
     attempt = _round_of(session, event).attempt
     session.merge(
-        Claim(
+        ClaimRow(
             id=claim_id_hex(args["job"], args["round"], attempt, args["slot"]), job=args["job"], round=args["round"],
             attempt=attempt, slot=args["slot"], worker=args["worker"], state="joined", paid="0", slashed="0",
             block=event.block, time=event.time, commitment=None, trace_root=None, out=None, out2=None, trace_cid=None,
@@ -153,33 +153,33 @@ def _joined(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "Left")
-def _left(session: Session, event: Event) -> None:
+def _left(session: Session, event: EventRow) -> None:
     session.delete(_slot_claim(session, event))
 
 
 @_on(MARKET, "Sealed")
-def _sealed(session: Session, event: Event) -> None:
+def _sealed(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state, row.seed = "training", event.args["seed"]
 
 
 @_on(MARKET, "Committed")
-def _committed(session: Session, event: Event) -> None:
+def _committed(session: Session, event: EventRow) -> None:
     claim = _slot_claim(session, event)
     claim.state, claim.commitment = "committed", event.args["commitment"]
 
 
 @_on(MARKET, "Revealed")
-def _revealed(session: Session, event: Event) -> None:
+def _revealed(session: Session, event: EventRow) -> None:
     args = event.args
-    claim = session.get_one(Claim, args["claim"])
+    claim = session.get_one(ClaimRow, args["claim"])
     claim.state, claim.trace_root, claim.out, claim.out2 = "revealed", args["trace_root"], args["out"], args["out2"]
     claim.trace_cid, claim.payload_cid = args["trace_cid"], args["payload_cid"]
     _round_of(session, event)
 
 
 @_on(MARKET, "Attested")
-def _attested(session: Session, event: Event) -> None:
+def _attested(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     if event.args["who"] >= SPEAKERS:
         raise ValueError(f"speaker {event.args['who']} has no bit in a word")
@@ -187,7 +187,7 @@ def _attested(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "Frozen")
-def _frozen(session: Session, event: Event) -> None:
+def _frozen(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state, row.merge_in, row.mask = "merging", event.args["merge_in"], event.args["mask"]
     accepted = int(event.args["mask"])
@@ -199,13 +199,13 @@ def _frozen(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "Merged")
-def _merged(session: Session, event: Event) -> None:
+def _merged(session: Session, event: EventRow) -> None:
     args = event.args
     row = _round_of(session, event)
     row.state = "lead"
-    job = session.get_one(Job, args["job"])
+    job = session.get_one(JobRow, args["job"])
     session.merge(
-        Claim(
+        ClaimRow(
             id=args["claim"], job=args["job"], round=args["round"], attempt=job.attempt, slot=MERGE_SLOT,
             worker=args["worker"], state="merged", out=args["out"], out2=args["out2"],
             payload_cid=args["checkpoint_cid"], paid="0", slashed="0", block=event.block, time=event.time,
@@ -215,7 +215,7 @@ def _merged(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "RoundFinal")
-def _round_final(session: Session, event: Event) -> None:
+def _round_final(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "final"
     for claim in _claims_of(session, row):
@@ -224,7 +224,7 @@ def _round_final(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "RoundFailed")
-def _round_failed(session: Session, event: Event) -> None:
+def _round_failed(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "failed"
     for claim in _claims_of(session, row):
@@ -235,7 +235,7 @@ def _round_failed(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "RoundVoid")
-def _round_void(session: Session, event: Event) -> None:
+def _round_void(session: Session, event: EventRow) -> None:
     row = _round_of(session, event)
     row.state = "void"
     for claim in _claims_of(session, row):
@@ -244,29 +244,29 @@ def _round_void(session: Session, event: Event) -> None:
 
 
 @_on(MARKET, "Paid")
-def _paid(session: Session, event: Event) -> None:
+def _paid(session: Session, event: EventRow) -> None:
     args = event.args
     claims = session.scalars(
-        select(Claim)
-        .where(Claim.job == args["job"], Claim.round == args["round"], Claim.slot == args["slot"])
-        .where(Claim.worker == args["account"], Claim.state.not_in(("convicted", "void")))
-        .order_by(Claim.attempt.desc())
+        select(ClaimRow)
+        .where(ClaimRow.job == args["job"], ClaimRow.round == args["round"], ClaimRow.slot == args["slot"])
+        .where(ClaimRow.worker == args["account"], ClaimRow.state.not_in(("convicted", "void")))
+        .order_by(ClaimRow.attempt.desc())
     )
     claim = claims.first()
     if claim is not None:
         claim.paid = _add(claim.paid, args["amount"])
-    job = session.get_one(Job, args["job"])
+    job = session.get_one(JobRow, args["job"])
     job.paid = _add(job.paid, args["amount"])
 
 
 @_on(MARKET, "Convicted")
-def _convicted(session: Session, event: Event) -> None:
+def _convicted(session: Session, event: EventRow) -> None:
     args = event.args
-    claim = session.get(Claim, args["claim"])
+    claim = session.get(ClaimRow, args["claim"])
     if claim is not None:
         claim.state = "convicted"
     if args["slot"] == MERGE_SLOT:
-        session.get_one(Job, args["job"]).attempt += 1
+        session.get_one(JobRow, args["job"]).attempt += 1
         _round_of(session, event).state = "merging"
 
 
@@ -274,10 +274,10 @@ def _convicted(session: Session, event: Event) -> None:
 
 
 @_on(GAME, "Opened")
-def _opened(session: Session, event: Event) -> None:
+def _opened(session: Session, event: EventRow) -> None:
     args = event.args
     session.merge(
-        Game(
+        GameRow(
             id=args["game"], claim=args["claim"], challenger=args["challenger"], step=args["t"], verdict=None, moves=1,
             block=event.block, time=event.time, closed=None, wrong=None, position=None, element=None, chunk=None,
             claimed_bits=None, contract_bits=None,
@@ -286,8 +286,8 @@ def _opened(session: Session, event: Event) -> None:
 
 
 @_on(GAME, *GAME_MOVES)
-def _move(session: Session, event: Event) -> None:
-    game = session.get_one(Game, event.args["game"])
+def _move(session: Session, event: EventRow) -> None:
+    game = session.get_one(GameRow, event.args["game"])
     if event.name == "Argued":
         # Opening a game with t argues it in the same transaction: one move, two events.
         game.moves += int(event.block != game.block or game.step == 0)
@@ -297,11 +297,11 @@ def _move(session: Session, event: Event) -> None:
 
 
 @_on(GAME, "Convicted")
-def _proved(session: Session, event: Event) -> None:
+def _proved(session: Session, event: EventRow) -> None:
     found = event.args["finding"]
     if found["wrong"] >= len(WRONGS):
         return
-    game = session.get_one(Game, event.args["game"])
+    game = session.get_one(GameRow, event.args["game"])
     game.moves += 1
     game.step, game.wrong, game.position = found["t"], WRONGS[found["wrong"]], _integer(found["position"])
     game.element, game.chunk = _integer(found["element"]), _integer(found["chunk"])
@@ -309,29 +309,29 @@ def _proved(session: Session, event: Event) -> None:
 
 
 @_on(GAME, "Resolved")
-def _resolved(session: Session, event: Event) -> None:
-    game = session.get_one(Game, event.args["game"])
+def _resolved(session: Session, event: EventRow) -> None:
+    game = session.get_one(GameRow, event.args["game"])
     game.verdict, game.closed = VERDICTS[event.args["verdict"]], event.time
 
 
 # -- rows -----------------------------------------------------------------------------------------------
 
 
-def _round_of(session: Session, event: Event) -> Round:
-    row = session.get_one(Round, (event.args["job"], event.args["round"]))
+def _round_of(session: Session, event: EventRow) -> RoundRow:
+    row = session.get_one(RoundRow, (event.args["job"], event.args["round"]))
     row.updated = event.time
     return row
 
 
-def _slot_claim(session: Session, event: Event) -> Claim:
+def _slot_claim(session: Session, event: EventRow) -> ClaimRow:
     args = event.args
     attempt = _round_of(session, event).attempt
-    return session.get_one(Claim, claim_id_hex(args["job"], args["round"], attempt, args["slot"]))
+    return session.get_one(ClaimRow, claim_id_hex(args["job"], args["round"], attempt, args["slot"]))
 
 
-def _claims_of(session: Session, row: Round) -> list[Claim]:
+def _claims_of(session: Session, row: RoundRow) -> list[ClaimRow]:
     """The round's slot claims of its current attempt, and its standing merge."""
-    claims = session.scalars(select(Claim).where(Claim.job == row.job, Claim.round == row.number))
+    claims = session.scalars(select(ClaimRow).where(ClaimRow.job == row.job, ClaimRow.round == row.number))
     return [c for c in claims if c.attempt == row.attempt or (c.slot == MERGE_SLOT and c.state == "merged")]
 
 

@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 
 from coordinator import receipts
 from coordinator.decide import JobView, RoundView, World
-from coordinator.models import Claim, Event, Game, Job, Payload
-from coordinator.models import Round as RoundRow
+from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, PayloadRow, RoundRow
 from lockstep.chain.contracts import Contracts
 from lockstep.execution.merging import Payload as PayloadRef
 from lockstep.execution.merging import RoundRecord
@@ -82,19 +81,21 @@ def payload_refs(
     """Where the accepted payloads of a round are, in slot order."""
     claims = {
         c.slot: c
-        for c in session.scalars(select(Claim).where(Claim.job == job, Claim.round == number, Claim.attempt == attempt))
+        for c in session.scalars(
+            select(ClaimRow).where(ClaimRow.job == job, ClaimRow.round == number, ClaimRow.attempt == attempt)
+        )
         if c.slot != MERGE_SLOT
     }
     return [payload_of(claims[slot]) if mask >> slot & 1 else None for slot in range(slots)]
 
 
-def revealed(session: Session, job: str, number: int, attempt: int) -> list[Claim]:
+def revealed(session: Session, job: str, number: int, attempt: int) -> list[ClaimRow]:
     """The revealed slot claims of a round, in slot order, convicted ones among them."""
     claims = session.scalars(
-        select(Claim)
-        .where(Claim.job == job, Claim.round == number, Claim.attempt == attempt, Claim.slot != MERGE_SLOT)
-        .where(Claim.payload_cid.is_not(None))
-        .order_by(Claim.slot)
+        select(ClaimRow)
+        .where(ClaimRow.job == job, ClaimRow.round == number, ClaimRow.attempt == attempt, ClaimRow.slot != MERGE_SLOT)
+        .where(ClaimRow.payload_cid.is_not(None))
+        .order_by(ClaimRow.slot)
     )
     return list(claims)
 
@@ -116,36 +117,38 @@ def merge_inputs(
     return records(session, job, number), accepted
 
 
-def merges_of(session: Session, job: str | None, args: Mapping[str, Any]) -> list[Claim]:
+def merges_of(session: Session, job: str | None, args: Mapping[str, Any]) -> list[ClaimRow]:
     """Every merge claim of the round that an event names."""
-    found = select(Claim).where(Claim.job == job, Claim.round == args["round"], Claim.slot == MERGE_SLOT)
+    found = select(ClaimRow).where(ClaimRow.job == job, ClaimRow.round == args["round"], ClaimRow.slot == MERGE_SLOT)
     return list(session.scalars(found))
 
 
-def my_open_games(session: Session, job: str, me: Address) -> list[tuple[Game, Claim]]:
+def my_open_games(session: Session, job: str, me: Address) -> list[tuple[GameRow, ClaimRow]]:
     """Games open on merges that this account made."""
     found = session.execute(
-        select(Game, Claim)
-        .join(Claim, Claim.id == Game.claim)
-        .where(Game.verdict.is_(None), Claim.job == job, Claim.slot == MERGE_SLOT, Claim.worker == me)
-        .order_by(Game.block, Game.id)
+        select(GameRow, ClaimRow)
+        .join(ClaimRow, ClaimRow.id == GameRow.claim)
+        .where(GameRow.verdict.is_(None), ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT, ClaimRow.worker == me)
+        .order_by(GameRow.block, GameRow.id)
     )
     return [(game, claim) for game, claim in found]
 
 
-def merges_by(session: Session, job: str, me: str) -> list[Claim]:
+def merges_by(session: Session, job: str, me: str) -> list[ClaimRow]:
     """Every merge of a job that an account made."""
-    found = select(Claim).where(Claim.job == job, Claim.slot == MERGE_SLOT, Claim.worker == me)
+    found = select(ClaimRow).where(ClaimRow.job == job, ClaimRow.slot == MERGE_SLOT, ClaimRow.worker == me)
     return list(session.scalars(found))
 
 
 def row_demands(session: Session, job: str, now: Seconds) -> list[DemandRecord]:
     """Demands for rows of the job that were not closed and can still be answered."""
-    asked = select(Event).where(Event.job == job, Event.contract == AVAILABILITY, Event.name == "RowDemanded")
+    asked = select(EventRow).where(
+        EventRow.job == job, EventRow.contract == AVAILABILITY, EventRow.name == "RowDemanded"
+    )
     rows = [e.args for e in session.scalars(asked) if now <= int(e.args["deadline"])]
     if not rows:
         return []
-    settled = select(Event).where(Event.contract == AVAILABILITY, Event.name == "Settled")
+    settled = select(EventRow).where(EventRow.contract == AVAILABILITY, EventRow.name == "Settled")
     closed = {e.args["demand"] for e in session.scalars(settled)}
     return [
         DemandRecord(
@@ -191,21 +194,21 @@ def _round(
     )
 
 
-def _reports(session: Session, claims: list[Claim]) -> tuple[tuple[int, Report], ...]:
-    known: Mapping[str, Payload] = {
-        p.claim: p for p in session.scalars(select(Payload).where(Payload.claim.in_([c.id for c in claims])))
+def _reports(session: Session, claims: list[ClaimRow]) -> tuple[tuple[int, Report], ...]:
+    known: Mapping[str, PayloadRow] = {
+        p.claim: p for p in session.scalars(select(PayloadRow).where(PayloadRow.claim.in_([c.id for c in claims])))
     }
     return tuple((c.slot, Report(known[c.id].report) if c.id in known else Report.UNKNOWN) for c in claims)
 
 
 def _record(session: Session, row: RoundRow) -> RoundRecord:
-    params = session.get_one(Job, row.job).params
+    params = session.get_one(JobRow, row.job).params
     merge = session.scalars(
-        select(Claim).where(
-            Claim.job == row.job,
-            Claim.round == row.number,
-            Claim.slot == MERGE_SLOT,
-            Claim.state.in_(("merged", "final")),
+        select(ClaimRow).where(
+            ClaimRow.job == row.job,
+            ClaimRow.round == row.number,
+            ClaimRow.slot == MERGE_SLOT,
+            ClaimRow.state.in_(("merged", "final")),
         )
     ).first()
     mask = int(row.mask or 0) if merge is not None else 0
@@ -219,7 +222,7 @@ def _record(session: Session, row: RoundRow) -> RoundRecord:
     )
 
 
-def payload_of(claim: Claim) -> PayloadRef:
+def payload_of(claim: ClaimRow) -> PayloadRef:
     """A slot's payload as its claim names it."""
     out, out2 = (Digest(unhex(root or "")) for root in (claim.out, claim.out2))
     return PayloadRef(Cid(claim.payload_cid or ""), out, out2)

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.auth import SignedRequest
 from coordinator.context import Context
-from coordinator.models import Claim, Cursor, Job, Round
-from coordinator.models import Receipt as Row
+from coordinator.models import ClaimRow, CursorRow, JobRow, ReceiptRow, RoundRow
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ReceiptIn
 from lockstep.protocol.errors import Mismatch, NotFoundError
@@ -35,7 +34,7 @@ def accept(context: Context, request: SignedRequest, given: ReceiptIn) -> None:
     _require_signed(context, account, given)
     with context.database.session() as session:
         # INVARIANT: what was taken is not exchanged: one receipt a speaker.
-        row = session.get(Row, (given.job, given.round, given.attempt, given.who))
+        row = session.get(ReceiptRow, (given.job, given.round, given.attempt, given.who))
         if row is not None and row.mask != given.mask:
             raise Mismatch(
                 f"speaker {given.who} has given another receipt, for mask {row.mask}",
@@ -43,13 +42,13 @@ def accept(context: Context, request: SignedRequest, given: ReceiptIn) -> None:
                 code="receipt_given",
             )
         if row is None:
-            now = session.get_one(Cursor, 1).time
-            session.add(Row(**given.model_dump(), account=account, time=now))
+            now = session.get_one(CursorRow, 1).time
+            session.add(ReceiptRow(**given.model_dump(), account=account, time=now))
 
 
 def held(session: Session, job: str, number: int, attempt: int, speakers: Collection[int]) -> list[Receipt]:
     """The receipts of these speakers that are here, in order."""
-    rows = session.scalars(_of_round(job, number, attempt).where(Row.who.in_(speakers)).order_by(Row.who))
+    rows = session.scalars(_of_round(job, number, attempt).where(ReceiptRow.who.in_(speakers)).order_by(ReceiptRow.who))
     return [Receipt(row.who, int(row.mask), bytes.fromhex(row.signature[2:])) for row in rows]
 
 
@@ -60,36 +59,38 @@ def speakers(session: Session, job: str, number: int, attempt: int) -> frozenset
 
 def count(session: Session, job: str) -> int:
     """How many receipts for a job are here."""
-    return session.scalar(select(func.count()).where(Row.job == job)) or 0
+    return session.scalar(select(func.count()).where(ReceiptRow.job == job)) or 0
 
 
 def forget(session: Session) -> None:
     """Drop the receipts for rounds that are frozen, begun anew or over."""
     waiting = (
         exists()
-        .where(Round.job == Row.job, Round.number == Row.round, Round.attempt == Row.attempt)
-        .where(Round.state.in_(OPEN_ROUNDS))
-        .where(Job.id == Row.job, Job.state.in_(("active", "cancelled")))
+        .where(
+            RoundRow.job == ReceiptRow.job, RoundRow.number == ReceiptRow.round, RoundRow.attempt == ReceiptRow.attempt
+        )
+        .where(RoundRow.state.in_(OPEN_ROUNDS))
+        .where(JobRow.id == ReceiptRow.job, JobRow.state.in_(("active", "cancelled")))
     )
-    session.execute(delete(Row).where(~waiting))
+    session.execute(delete(ReceiptRow).where(~waiting))
 
 
-def _of_round(job: str, number: int, attempt: int) -> Select[Row]:
-    return select(Row).where(Row.job == job, Row.round == number, Row.attempt == attempt)
+def _of_round(job: str, number: int, attempt: int) -> Select[ReceiptRow]:
+    return select(ReceiptRow).where(ReceiptRow.job == job, ReceiptRow.round == number, ReceiptRow.attempt == attempt)
 
 
 def _speaker(context: Context, session: Session, request: SignedRequest, given: ReceiptIn) -> Address:
     """The account that speaks as `who`, which must be the request's."""
-    job = session.get(Job, given.job)
+    job = session.get(JobRow, given.job)
     if job is None:
         raise NotFoundError(f"no job {given.job}", hint="the index follows the chain by a block or two")
     if job.aggregator.lower() != context.aggregator.lower():
         raise Mismatch(f"the job's aggregator is {job.aggregator}", hint="give receipts to that one's coordinator")
-    row = session.get(Round, (given.job, given.round))
+    row = session.get(RoundRow, (given.job, given.round))
     if row is None or row.attempt != given.attempt:
         hint = "/api/v1/jobs/{id}/rounds has the present ones"
         raise NotFoundError(f"no round {given.round} of attempt {given.attempt}", hint=hint)
-    claim = session.get(Claim, claim_id_hex(given.job, given.round, given.attempt, given.who))
+    claim = session.get(ClaimRow, claim_id_hex(given.job, given.round, given.attempt, given.who))
     # INVARIANT: a receipt is handed over by the owner of its slot, through the node that this account registered.
     if claim is None or claim.worker.lower() != request.account.lower():
         raise Mismatch(f"slot {given.who} is not {request.account}'s", hint="name the slot that you hold")

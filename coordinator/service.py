@@ -37,7 +37,7 @@ from coordinator.decide import (
     wanted_payloads,
 )
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
-from coordinator.models import Claim, Event, Job, Payload
+from coordinator.models import ClaimRow, EventRow, JobRow, PayloadRow
 from coordinator.parts import Parts
 from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
@@ -182,7 +182,7 @@ class Service:
         if done.events:
             event("indexed", time=done.time, block=done.block, events=len(done.events))
         with self._parts.database.reading() as session:
-            own = {job for job in {e.job for e in done.events if e.job} if self._is_mine(session.get(Job, job))}
+            own = {job for job in {e.job for e in done.events if e.job} if self._is_mine(session.get(JobRow, job))}
             final = [
                 c for e in done.events if e.name == "RoundFinal" for c in reading.merges_of(session, e.job, e.args)
             ]
@@ -238,7 +238,7 @@ class Service:
             self._params[job] = self._contracts.market.params(job)
         return self._params[job]
 
-    def _is_mine(self, row: Job | None) -> bool:
+    def _is_mine(self, row: JobRow | None) -> bool:
         return row is not None and row.aggregator.lower() == self._parts.me.lower()
 
     def _prepared(self, job: JobId, params: JobParams, now: Seconds) -> bool:
@@ -290,7 +290,7 @@ class Service:
         for place in wanted:
             claim = claims[place]
             report, reason = aggregator.judge(reading.payload_of(claim))
-            found.append(Payload(claim=claim.id, report=report.value, reason=reason))
+            found.append(PayloadRow(claim=claim.id, report=report.value, reason=reason))
             log.info("payload judged", claim=claim.id, report=report.value, why=reason)
         with self._parts.database.session() as session:
             for row in found:
@@ -400,7 +400,7 @@ class Service:
             return False
         aggregator = self._aggregator(job, params)
         aggregator.need([ClaimId(reading.unhex(claim.id)) for _, claim in games])
-        standing: list[tuple[StoredGame, GameId, Claim]] = []
+        standing: list[tuple[StoredGame, GameId, ClaimRow]] = []
         for game, claim in games:
             self._alone(game.id, partial(self._stand, standing, GameId(reading.unhex(game.id)), claim))
         sent: dict[GameId, Due] = {}
@@ -421,11 +421,11 @@ class Service:
                 event("defending", time=world.now, game=reading.hex32(own), move=type(due.move).__name__)
         return moved
 
-    def _stand(self, standing: list[tuple[StoredGame, GameId, Claim]], game: GameId, claim: Claim) -> None:
+    def _stand(self, standing: list[tuple[StoredGame, GameId, ClaimRow]], game: GameId, claim: ClaimRow) -> None:
         standing.append((self._table.game(game), game, claim))
 
     def _hard_move(
-        self, job: JobId, params: JobParams, game: GameId, claim: Claim, stored: StoredGame, world: World,
+        self, job: JobId, params: JobParams, game: GameId, claim: ClaimRow, stored: StoredGame, world: World,
         sent: dict[GameId, Due],
     ) -> None:  # fmt: skip
         self._move(self._seat(job, params, game, claim), stored, world, sent)
@@ -436,7 +436,7 @@ class Service:
             self._submit(due.call, due.key)
             sent[seat.game] = due
 
-    def _seat(self, job: JobId, params: JobParams, game: GameId, claim: Claim) -> Seat:
+    def _seat(self, job: JobId, params: JobParams, game: GameId, claim: ClaimRow) -> Seat:
         """The seat at a game about a merge that has to be computed again."""
         stored = self._contracts.market.round(job, claim.round)
         with self._parts.database.reading() as session:
@@ -494,11 +494,11 @@ class Service:
 
     # -- tell
 
-    def _tell(self, told: Event) -> None:
+    def _tell(self, told: EventRow) -> None:
         fields = {k: v for k, v in told.args.items() if k != "job"}
         event(TOLD[told.name], time=told.time, job=told.job, **fields)
 
-    def _forget(self, claim: Claim) -> None:
+    def _forget(self, claim: ClaimRow) -> None:
         aggregator = self._aggregators.get(JobId(reading.unhex(claim.job)))
         if aggregator is not None:
             aggregator.forget(ClaimId(reading.unhex(claim.id)))

@@ -13,7 +13,7 @@ from coordinator import indexer as module
 from coordinator import projections
 from coordinator.db import Database
 from coordinator.indexer import Indexer
-from coordinator.models import Base, Claim, Event, Job, Node, Round
+from coordinator.models import ClaimRow, EventRow, JobRow, NodeRow, RoundRow, Table
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.events import CHUNK_BLOCKS
 from lockstep.execution.jobs import Job as LoadedJob
@@ -58,14 +58,14 @@ def rows(database: Database) -> dict[str, list[dict[str, object]]]:
     """Everything that comes from the chain."""
     found = {}
     with database.reading() as session:
-        for table in Base.metadata.sorted_tables:
+        for table in Table.metadata.sorted_tables:
             if table.name in FROM_CHAIN:
                 found[table.name] = sorted((dict(r._mapping) for r in session.execute(select(table))), key=repr)
     return found
 
 
 def count(session: Session) -> int:
-    return len(session.scalars(select(Event)).all())
+    return len(session.scalars(select(EventRow)).all())
 
 
 def test_events_become_rows_once(database: Database, market: Market, job: LoadedJob) -> None:
@@ -75,15 +75,15 @@ def test_events_become_rows_once(database: Database, market: Market, job: Loaded
     assert indexer(database, market).catch_up() == 0, "another indexer finds nothing new"
     assert rows(database) == before
     with database.reading() as session:
-        stored = session.get_one(Job, "0x" + job.id.hex())
+        stored = session.get_one(JobRow, "0x" + job.id.hex())
         assert stored.params["roles"][0]["slot_price"] == str(job.params.role.slot_price)
         assert stored.aggregator == job.params.merge.aggregator
-        assert session.get_one(Round, (stored.id, 0)).state == "joining"
-        claims = session.scalars(select(Claim).order_by(Claim.slot)).all()
+        assert session.get_one(RoundRow, (stored.id, 0)).state == "joining"
+        claims = session.scalars(select(ClaimRow).order_by(ClaimRow.slot)).all()
         assert [(c.slot, c.worker, c.state) for c in claims] == [
             (w.slot, w.account.address, "joined") for w in market.workers
         ]
-        nodes = {n.account: n.key for n in session.scalars(select(Node))}
+        nodes = {n.account: n.key for n in session.scalars(select(NodeRow))}
         assert nodes == {w.account.address: "0x" + w.node.public.hex() for w in market.workers}
 
 
@@ -92,7 +92,7 @@ def test_a_step_that_fails_midway_leaves_nothing(
 ) -> None:
     seen = 0
 
-    def crash(session: Session, event: Event) -> None:
+    def crash(session: Session, event: EventRow) -> None:
         nonlocal seen
         seen += 1
         if seen == 5:
@@ -136,12 +136,12 @@ def test_a_reorganised_chain_leaves_what_a_fresh_index_would_have(
     worker.send(market.contracts.vault.register_node(bytes([5]) * 32), "node/dropped")
     follower.catch_up()
     with database.reading() as session:
-        assert session.get_one(Node, worker.account.address).key == "0x" + "05" * 32
+        assert session.get_one(NodeRow, worker.account.address).key == "0x" + "05" * 32
     market.devnet.revert(mark)
     market.devnet.mine(4)
     follower.catch_up()
     with database.reading() as session:
-        assert session.get_one(Node, worker.account.address).key == "0x" + worker.node.public.hex()
+        assert session.get_one(NodeRow, worker.account.address).key == "0x" + worker.node.public.hex()
     fresh = Database(f"sqlite:///{tmp_path / 'fresh.sqlite'}")
     fresh.migrate()
     indexer(fresh, market).catch_up()

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from coordinator.api import create_app
 from coordinator.context import Context
 from coordinator.db import Database
-from coordinator.models import Claim, Cursor, Game, Job, Node, Round
+from coordinator.models import ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow
 from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
 from lockstep.chain.signatures import recovered
@@ -50,9 +50,9 @@ class Api:
         return self.client.request(method, path, content=body, headers=headers | kw.pop("headers", {}))
 
 
-def job_row(number: int = 0) -> Job:
+def job_row(number: int = 0) -> JobRow:
     """A job in block 10 + number."""
-    return Job(
+    return JobRow(
         id=JOB if number == 0 else f"0x{number:064x}", requester="0x" + "22" * 20, spec_digest="0x" + "33" * 32,
         params={"roles": [{"slot_price": "1" + "0" * 30, "slots": 3}], "merge": {"aggregator": "0x" + "44" * 20}},
         aggregator="0x" + "44" * 20,
@@ -60,9 +60,9 @@ def job_row(number: int = 0) -> Job:
     )  # fmt: skip
 
 
-def claim_row(slot: int = 1) -> Claim:
+def claim_row(slot: int = 1) -> ClaimRow:
     """A claim of WORKER, joined."""
-    return Claim(
+    return ClaimRow(
         id=claim_id_hex(JOB, 0, 0, slot), job=JOB, round=0, attempt=0, slot=slot, worker=WORKER.address, state="joined",
         paid="0", slashed="0", block=12, time=NOW - 80,
     )  # fmt: skip
@@ -85,15 +85,15 @@ def api(tmp_path: Path) -> Iterator[Api]:
     with database.session() as session:
         session.add_all(
             [
-                Cursor(
+                CursorRow(
                     id=1, chain_id=CHAIN_ID, market=MARKET, block=20, hash="0x" + "00" * 32, time=NOW, head=21,
                     reader="", checked=int(time.time()),
                 ),
-                Node(account=WORKER.address, key="0x" + NODE.public.hex(), block=5),
+                NodeRow(account=WORKER.address, key="0x" + NODE.public.hex(), block=5),
                 job_row(),
-                Round(job=JOB, number=0, attempt=0, state="joining", started=NOW - 90, updated=NOW - 80),
+                RoundRow(job=JOB, number=0, attempt=0, state="joining", started=NOW - 90, updated=NOW - 80),
                 claim_row(),
-                Game(
+                GameRow(
                     id="0x" + "66" * 32, claim=claim_row().id, challenger="0x" + "77" * 20, step=3, moves=2, block=15,
                     time=NOW - 10,
                 ),

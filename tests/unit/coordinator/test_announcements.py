@@ -10,7 +10,7 @@ from eth_account import Account
 from eth_account.messages import encode_typed_data
 
 from coordinator.announcements import KEPT_SIGNED
-from coordinator.models import Claim
+from coordinator.models import ClaimRow
 from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.market.ids import CLAIM_TYPE, domain
@@ -122,7 +122,7 @@ def test_more_claims_for_one_slot_than_anybody_needs_are_refused(api: Api) -> No
 def test_what_nobody_can_judge_any_more_is_not_served(api: Api, state: str, served: int) -> None:
     assert api.signed("POST", "/api/v1/claims", announcement()).status_code == 202
     with api.context.database.session() as session:
-        session.get_one(Claim, claim_row().id).state = state
+        session.get_one(ClaimRow, claim_row().id).state = state
     assert len(signed(api)[0]) == served
 
 

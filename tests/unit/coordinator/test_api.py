@@ -15,7 +15,7 @@ from sqlalchemy import delete
 from sqlalchemy.event import listen
 
 from coordinator import quotas
-from coordinator.models import Claim, Cursor, Event, Node, Round
+from coordinator.models import ClaimRow, CursorRow, EventRow, NodeRow, RoundRow
 from coordinator.projections import apply, claim_id_hex
 from lockstep.node.identity import NodeKey
 from lockstep.node.requests import LIFETIME, MAX_LIFETIME
@@ -53,10 +53,10 @@ def test_another_key_than_the_account_registered_is_401(api: Api) -> None:
 @pytest.mark.parametrize("order", [(WORKER.address, ATTACKER), (ATTACKER, WORKER.address)])
 def test_who_registers_anothers_key_gains_nothing(api: Api, order: tuple[str, str]) -> None:
     with api.context.database.session() as session:
-        session.execute(delete(Node))
+        session.execute(delete(NodeRow))
         for block, account in enumerate(order):
             args = {"account": account, "key": "0x" + NODE.public.hex()}
-            registered = Event(
+            registered = EventRow(
                 block=30 + block, log_index=0, block_hash="0x", tx="0x", time=NOW, contract="StakeVault",
                 name="NodeRegistered", args=args,
             )  # fmt: skip
@@ -71,7 +71,7 @@ def test_who_registers_anothers_key_gains_nothing(api: Api, order: tuple[str, st
 @pytest.mark.parametrize("key", [bytes(32), b"\xff" * 32, b"\1" + bytes(31)])
 def test_a_registered_key_that_is_no_key_is_401(api: Api, key: bytes) -> None:
     with api.context.database.session() as session:
-        session.get_one(Node, WORKER.address).key = "0x" + key.hex()
+        session.get_one(NodeRow, WORKER.address).key = "0x" + key.hex()
     assert api.signed("POST", "/api/v1/blobs", BLOB).status_code == 401
 
 
@@ -171,7 +171,7 @@ def test_a_body_beyond_its_limit_is_413_and_an_undeclared_one_411(api: Api) -> N
 
 def test_an_index_without_a_chain_takes_no_writes(api: Api) -> None:
     with api.context.database.session() as session:
-        session.delete(session.get_one(Cursor, 1))
+        session.delete(session.get_one(CursorRow, 1))
     answer = api.signed("POST", "/api/v1/blobs", BLOB)
     assert answer.status_code == 503
     assert answer.headers["retry-after"]
@@ -217,11 +217,11 @@ def test_rounds_carry_their_claims(api: Api) -> None:
     assert [c["id"] for c in only["claims"]] == [claim_row().id]
 
 
-def many_rounds(rounds: int, slots: int) -> Iterator[Round | Claim]:
+def many_rounds(rounds: int, slots: int) -> Iterator[RoundRow | ClaimRow]:
     for r in range(1, rounds + 1):
-        yield Round(job=JOB, number=r, attempt=0, state="final", started=1, updated=1)
+        yield RoundRow(job=JOB, number=r, attempt=0, state="final", started=1, updated=1)
         for slot in range(slots):
-            yield Claim(
+            yield ClaimRow(
                 id=claim_id_hex(JOB, r, 0, slot), job=JOB, round=r, attempt=0, slot=slot, worker=WORKER.address,
                 state="final", paid="0", slashed="0", block=1, time=1,
             )  # fmt: skip
@@ -323,7 +323,7 @@ def test_ready_means_that_the_chain_was_heard(api: Api) -> None:
     assert api.client.get("/healthz").json() == {"status": "ok"}
     assert api.client.get("/readyz").json() == {"status": "ok", "block": 20, "behind": 1}
     with api.context.database.session() as session:
-        session.get_one(Cursor, 1).checked = int(time.time()) - 300
+        session.get_one(CursorRow, 1).checked = int(time.time()) - 300
     assert api.client.get("/readyz").status_code == 503
     assert api.client.get("/healthz").status_code == 200
 

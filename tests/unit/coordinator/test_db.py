@@ -11,13 +11,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from coordinator.db import Database
-from coordinator.models import Base, Lease
+from coordinator.models import LeaseRow, Table
 from lockstep.protocol.errors import DoctorError
 
 
-def lease(number: int) -> Lease:
+def lease(number: int) -> LeaseRow:
     """Any row."""
-    return Lease(name=str(number), holder="", until=0)
+    return LeaseRow(name=str(number), holder="", until=0)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def test_migrations_give_the_models_tables(database: Database) -> None:
     with database.engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
@@ -60,7 +60,7 @@ def test_an_error_rolls_a_session_back(database: Database) -> None:
     with pytest.raises(RuntimeError):
         fail_midway()
     with database.reading() as session:
-        assert session.get(Lease, "1") is None
+        assert session.get(LeaseRow, "1") is None
 
 
 def test_writers_wait_for_each_other_and_readers_for_nobody(database: Database) -> None:
@@ -76,8 +76,8 @@ def test_writers_wait_for_each_other_and_readers_for_nobody(database: Database) 
         for thread in threads:
             thread.start()
         with database.reading() as reader:
-            assert reader.get(Lease, "9999") is None, "a reader sees what is committed, at once"
+            assert reader.get(LeaseRow, "9999") is None, "a reader sees what is committed, at once"
     for thread in threads:
         thread.join()
     with database.reading() as reader:
-        assert reader.query(Lease).count() == 61
+        assert reader.query(LeaseRow).count() == 61

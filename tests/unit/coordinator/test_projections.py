@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.models import Claim, Cursor, Event, Game
+from coordinator.models import ClaimRow, CursorRow, EventRow, GameRow
 from coordinator.projections import LARGEST_INTEGER, _projections, apply, rebuild
 from lockstep.chain import artifacts
 
@@ -18,8 +18,8 @@ def root(n: int) -> str:
     return f"0x{n:064x}"
 
 
-def event(contract: str, name: str, args: dict[str, Any], number: int = 0) -> Event:
-    return Event(
+def event(contract: str, name: str, args: dict[str, Any], number: int = 0) -> EventRow:
+    return EventRow(
         block=21, log_index=number, block_hash=root(1), tx=root(2), time=NOW, contract=contract, name=name,
         job=args.get("job"), args=args,
     )  # fmt: skip
@@ -31,7 +31,7 @@ def test_a_conviction_without_a_game_passes_the_index(api: Api) -> None:
     args = {"game": root(0), "claim": claim_row().id, "finding": finding}
     with api.context.database.session() as session:
         apply(session, event("DisputeGame", "Convicted", args))
-        assert session.get(Game, root(0)) is None
+        assert session.get(GameRow, root(0)) is None
 
 
 def test_a_witness_that_speaks_is_a_bit_beyond_the_integers_of_sql(api: Api) -> None:
@@ -68,7 +68,7 @@ def test_the_largest_value_of_every_argument_passes_the_index(api: Api, contract
         apply(session, event(contract, name, args))
         apply(session, event(contract, name, args | {k: v for k, v in own.items() if k in args}, 1))
     with api.context.database.reading() as session:
-        assert session.get(Claim, claim_row().id) is not None or name == "Left"
+        assert session.get(ClaimRow, claim_row().id) is not None or name == "Left"
 
 
 def test_numbers_beyond_sql_are_shown_as_its_largest(api: Api) -> None:
@@ -79,7 +79,7 @@ def test_numbers_beyond_sql_are_shown_as_its_largest(api: Api) -> None:
         args = {"game": "0x" + "66" * 32, "claim": claim_row().id, "finding": finding}
         assert apply(session, event("DisputeGame", "Convicted", args))
     with api.context.database.reading() as session:
-        assert session.get_one(Game, "0x" + "66" * 32).element == LARGEST_INTEGER
+        assert session.get_one(GameRow, "0x" + "66" * 32).element == LARGEST_INTEGER
 
 
 def test_an_event_that_fits_no_row_is_skipped_with_all_that_it_did(api: Api) -> None:
@@ -94,7 +94,7 @@ def test_an_event_that_fits_no_row_is_skipped_with_all_that_it_did(api: Api) -> 
         assert [apply(session, e) for e in (stray, half, good)] == [False, False, True]
     assert [line["event_name"] for line in said] == ["Revealed", "Revealed"]
     with api.context.database.reading() as session:
-        claim = session.get_one(Claim, claim_row().id)
+        claim = session.get_one(ClaimRow, claim_row().id)
         assert (claim.state, claim.commitment, claim.out) == ("committed", root(4), None), "no half of an event stays"
 
 
@@ -107,7 +107,7 @@ def test_a_rebuild_says_how_many_events_fit_no_row(api: Api) -> None:
 
 def test_what_the_index_skipped_is_a_metric(api: Api) -> None:
     with api.context.database.session() as session:
-        cursor = session.get_one(Cursor, 1)
+        cursor = session.get_one(CursorRow, 1)
         cursor.unreadable, cursor.unprojected = 3, 2
     text = api.client.get("/metrics").text
     assert "lockstep_coordinator_unreadable_logs 3.0" in text

@@ -10,8 +10,7 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 
 from coordinator import receipts
-from coordinator.models import Claim, Cursor, Job, Node, Round
-from coordinator.models import Receipt as Row
+from coordinator.models import ClaimRow, CursorRow, JobRow, NodeRow, ReceiptRow, RoundRow
 from lockstep.node.identity import NodeKey
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.ids import receipt_hash
@@ -44,8 +43,8 @@ def held(api: Api) -> list[Receipt]:
 @pytest.fixture(autouse=True)
 def _revealed(api: Api) -> None:
     with api.context.database.session() as session:
-        session.get_one(Claim, claim_row().id).state = "revealed"
-        session.get_one(Round, (JOB, 0)).state = "training"
+        session.get_one(ClaimRow, claim_row().id).state = "revealed"
+        session.get_one(RoundRow, (JOB, 0)).state = "training"
 
 
 def test_a_receipt_is_kept_as_it_was_signed_and_pokes_the_worker(api: Api) -> None:
@@ -56,7 +55,7 @@ def test_a_receipt_is_kept_as_it_was_signed_and_pokes_the_worker(api: Api) -> No
     assert held(api) == [Receipt(1, 0b011, bytes.fromhex(json.loads(body)["signature"][2:]))]
     assert api.poked == [JOB]
     with api.context.database.reading() as session:
-        row = session.get_one(Row, (JOB, 0, 0, 1))
+        row = session.get_one(ReceiptRow, (JOB, 0, 0, 1))
         assert (row.account, row.time) == (WORKER.address, NOW)
         assert receipts.speakers(session, JOB, 0, 0) == {1}
         assert receipts.speakers(session, JOB, 0, 1) == set(), "of that attempt alone"
@@ -83,7 +82,7 @@ def test_a_delegate_signs_for_the_owner(api: Api) -> None:
 @pytest.mark.parametrize("state", ["joined", "committed"])
 def test_a_reveal_that_the_index_has_not_seen_yet_is_no_reason_to_refuse(api: Api, state: str) -> None:
     with api.context.database.session() as session:
-        session.get_one(Claim, claim_row().id).state = state
+        session.get_one(ClaimRow, claim_row().id).state = state
     assert api.signed("POST", PATH, receipt()).status_code == 202
 
 
@@ -116,7 +115,7 @@ def test_what_the_contract_would_refuse_is_refused(api: Api, body: bytes, status
 
 def test_anothers_receipt_is_refused_though_it_is_right(api: Api) -> None:
     with api.context.database.session() as session:
-        session.add(Node(account=STRANGER.address, key="0x" + STRANGERS_NODE.public.hex(), block=6))
+        session.add(NodeRow(account=STRANGER.address, key="0x" + STRANGERS_NODE.public.hex(), block=6))
     answer = api.signed("POST", PATH, receipt(), node=STRANGERS_NODE, account=STRANGER.address)
     assert answer.status_code == 422, answer.text
     assert STRANGER.address in answer.json()["detail"]
@@ -135,7 +134,7 @@ def test_a_high_s_is_no_signature_as_the_contract_sees_it(api: Api) -> None:
 
 def test_a_coordinator_that_does_not_aggregate_the_job_takes_nothing(api: Api) -> None:
     with api.context.database.session() as session:
-        session.get_one(Job, JOB).aggregator = "0x" + "55" * 20
+        session.get_one(JobRow, JOB).aggregator = "0x" + "55" * 20
     answer = api.signed("POST", PATH, receipt())
     assert answer.status_code == 422
     assert "0x" + "55" * 20 in answer.json()["detail"]
@@ -144,7 +143,7 @@ def test_a_coordinator_that_does_not_aggregate_the_job_takes_nothing(api: Api) -
 @pytest.mark.parametrize("state", ["accepted", "excluded", "convicted", "absent", "void", "final"])
 def test_no_receipt_is_taken_for_a_claim_that_cannot_speak(api: Api, state: str) -> None:
     with api.context.database.session() as session:
-        session.get_one(Claim, claim_row().id).state = state
+        session.get_one(ClaimRow, claim_row().id).state = state
     assert api.signed("POST", PATH, receipt()).status_code == 422
 
 
@@ -184,9 +183,9 @@ def test_receipts_are_forgotten_with_their_round(
 ) -> None:
     assert api.signed("POST", PATH, receipt()).status_code == 202
     with api.context.database.session() as session:
-        row = session.get_one(Round, (JOB, 0))
+        row = session.get_one(RoundRow, (JOB, 0))
         row.state, row.attempt = round_state, attempt
-        session.get_one(Job, JOB).state = job_state
+        session.get_one(JobRow, JOB).state = job_state
         session.flush()
         receipts.forget(session)
     assert len(held(api)) == kept
@@ -194,5 +193,5 @@ def test_receipts_are_forgotten_with_their_round(
 
 def test_receipts_need_an_index_that_follows_the_chain(api: Api) -> None:
     with api.context.database.session() as session:
-        session.delete(session.get_one(Cursor, 1))
+        session.delete(session.get_one(CursorRow, 1))
     assert api.signed("POST", PATH, receipt()).status_code == 503
