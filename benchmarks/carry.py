@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.payload import INT8_FORMAT, wire_length
@@ -67,8 +67,8 @@ class Side:
         clock = np.array(r * self.spec.inner_steps, np.int32)
         state = [e for part in ([base], [base], carry, [clock]) for e in _padded(self._quarter, part)]
         for t in range(1, self.spec.inner_steps + 1):
-            state = list(self._step.run(state, Context(words, r, slot, t), rows))
-        return list(self._encode.run(state, Context(words, r, slot, self.spec.inner_steps + 1), rows))
+            state = list(self._step.run(state, StepContext(words, r, slot, t), rows))
+        return list(self._encode.run(state, StepContext(words, r, slot, self.spec.inner_steps + 1), rows))
 
     def _merged(
         self, base: Array, momentum: Array, payloads: list[Array | None], words: bytes, r: int
@@ -78,7 +78,7 @@ class Side:
         received = [e for payload in payloads for e in _padded(self._width, [payload])]
         mask = _padded(room, [np.ones(self.slots, np.float32)])
         state = [*_padded(2 * room, shared), *_padded(room, received), *mask]
-        out = list(self._merge.run(state, Context(words, r, MERGE_SLOT, 1)))
+        out = list(self._merge.run(state, StepContext(words, r, MERGE_SLOT, 1)))
         after, moved = out[0], out[self._quarter]
         assert after is not None, "a merge puts out parameters"
         assert moved is not None, "and their momentum"

@@ -32,8 +32,8 @@ from lockstep.chain import games as chain_games
 from lockstep.chain.devnet import HARDFORK
 from lockstep.execution.jobs import (
     ClaimRun,
+    ClaimSchedule,
     Job,
-    Schedule,
     checkpoint_of,
     merge_run,
     payload_of,
@@ -42,11 +42,11 @@ from lockstep.execution.jobs import (
 )
 from lockstep.numerics import reference
 from lockstep.numerics.scalar import Op as Code
-from lockstep.numerics.trace import Contents, StepTrace, tensor_root
+from lockstep.numerics.trace import HashedContents, StepTrace, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import Game
-from lockstep.protocol.dispute.openings import Levels, Tensor
+from lockstep.protocol.dispute.openings import CommittedTensor, Levels
 from lockstep.protocol.jobs import Receipt
 from lockstep.protocol.market.prices import DEFENDER_GAS, GAME_GAS
 from lockstep.protocol.merkle import TensorHeader
@@ -112,10 +112,10 @@ class FlippedStep:
         return merkle.levels(leaves)
 
     @cached_property
-    def _flipped(self) -> Contents:
+    def _flipped(self) -> HashedContents:
         array = self.honest.output(self.op).array.copy()
         array.reshape(-1).view(np.uint32)[self.element] = self.word
-        return Contents(array)
+        return HashedContents(array)
 
     @cached_property
     def word(self) -> int:
@@ -125,13 +125,13 @@ class FlippedStep:
             return int(self.honest.output(self.op).words[self.element]) ^ self.bits
         return reference.combine(described.mode, self.partials(self.op, self.element, None))
 
-    def output(self, op: int) -> Tensor:
+    def output(self, op: int) -> CommittedTensor:
         return self._flipped if op == self.op else self.honest.output(op)
 
-    def state(self, entry: int) -> Tensor:
+    def state(self, entry: int) -> CommittedTensor:
         return self.honest.state(entry)
 
-    def dataset(self) -> Tensor:
+    def dataset(self) -> CommittedTensor:
         return self.honest.dataset()
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
@@ -284,7 +284,7 @@ def job_of(shape: Shape) -> Job:
     flat = initial_parameters(model, 0)
     dataset = np.random.default_rng(0).integers(0, config.vocabulary, (ROWS, shape.context + 1), dtype=np.int32)
     genesis = Checkpoint((flat,), (np.zeros_like(flat),))
-    schedule = Schedule(built.step, built.encode, built.merge)
+    schedule = ClaimSchedule(built.step, built.encode, built.merge)
     # A game reads nothing of the spec, and roots follow from the parts: the parameters are made last.
     unplaced: Any = None
     job = Job(JobId(bytes(32)), _shapes(), unplaced, schedule, dataset, genesis)
@@ -309,7 +309,7 @@ def hardest_job() -> Job:
     inputs = (vector, vector, vector, vector, vector, vector, TensorHeader(I32, ()), None)
     outputs = (Alias(1, len(ops) - 2), *(Alias(2, k) for k in range(1, 7)), Alias(0))
     encode = Program((copies[0],), inputs, (Alias(1, 0), Alias(0)))
-    schedule = Schedule(Program(ops, inputs, outputs), encode, encode)
+    schedule = ClaimSchedule(Program(ops, inputs, outputs), encode, encode)
     values = np.random.default_rng(0).standard_normal((2, n)).astype(np.float32)
     genesis = Checkpoint((values[0], values[1]), (values[0], values[1]))
     dataset = np.zeros((ROWS, 4), dtype=np.int32)
@@ -457,7 +457,7 @@ def _both_ways(arena: Arena, made: lazy.Traced, rows: np.ndarray, ops: Sequence[
 def _without_proof(challenger: games.Policy, due: moves.Verdict) -> games.Policy:
     """A challenger who is wrong comes as far as the proof, which the contract refuses: its clock runs out."""
 
-    def choose(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+    def choose(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
         move = challenger(state, log)
         return None if due != moves.Verdict.FRAUD and isinstance(move, moves.ProveOp) else move
 

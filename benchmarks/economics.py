@@ -30,7 +30,7 @@ from benchmarks.attacks import INTEREST, Harm, Market
 from benchmarks.charts import Chart, Line
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
-from lockstep.economics import Audit
+from lockstep.economics import AuditPlan
 from lockstep.presets import CHAINS, DEVNET, MAINNET
 from lockstep.protocol.types import Seconds
 
@@ -69,7 +69,7 @@ WINDOWS = {
     "arbitrum": Windows(Seconds(2 * 86_400), Seconds(4 * 86_400), Seconds(25 * 3_600)),
 }
 
-AUDIT = Audit(SLOTS, MAINNET.witnesses, INNER_STEPS + 1)
+AUDIT = AuditPlan(SLOTS, MAINNET.witnesses, INNER_STEPS + 1)
 RULES = Rules(
     replace(AUDIT, cartel=0.0), MAINNET.slot_price // UNIT, MAINNET.slot_stake // UNIT, MAINNET.bond // UNIT,
     MAINNET.witness_fee // UNIT, MAINNET.gas_price // UNIT, MAINNET.fee_cap,
@@ -163,7 +163,7 @@ def grid(seed: int) -> Iterator[tuple[float, float, float]]:
     work costs its price, the cheat is its own challenger and requester, and gas is free."""
     for multiple in GRID_STAKES:
         for witnesses in GRID_WITNESSES:
-            audit = Audit(SLOTS, witnesses, INNER_STEPS + 1, cartel=0.0)
+            audit = AuditPlan(SLOTS, witnesses, INNER_STEPS + 1, cartel=0.0)
             rules = Rules(audit, UNIT, multiple * UNIT, UNIT, UNIT, 0, 1, cost=1.0)
             play = Play(rules, Society(jobs=30, rounds=60, shares={Kind.SYBIL: 0.25}, seed=seed)).play()
             lies, mine = int(play.tally.lies[Kind.SYBIL]), play.kind == Kind.SYBIL
@@ -185,7 +185,7 @@ def rational(seed: int) -> Iterator[Line]:
 
 def costs_chart() -> Chart:
     """What more witnesses cost and what they spare."""
-    audits = [(q, Audit(SLOTS, q, INNER_STEPS + 1)) for q in range(1, 17)]
+    audits = [(q, AuditPlan(SLOTS, q, INNER_STEPS + 1)) for q in range(1, 17)]
     checking = [(q, 100 * a.cost_share()) for q, a in audits]
     capital = [(q, 100 * capital_share(economics.STAKE_MARGIN * a.stake_multiple())) for q, a in audits]
     both = [(q, x + y) for (q, x), (_, y) in zip(checking, capital, strict=True)]
@@ -277,7 +277,7 @@ def fact_lines(play: Play) -> list[str]:
 def audit_lines() -> list[str]:
     """The most witnesses within the bound, by slots and steps."""
     audits = [
-        Audit(slots, economics.most_witnesses(slots, steps + 1), steps + 1)
+        AuditPlan(slots, economics.most_witnesses(slots, steps + 1), steps + 1)
         for slots in (3, 8, 12, 16, 24, 32, 48, 64)
         for steps in (20, 100, 500)
     ]

@@ -27,7 +27,7 @@ from measure import in_turn, ratio, wait_asleep
 
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder, Tensor
-from lockstep.numerics.executor import Context
+from lockstep.numerics.executor import StepContext
 from lockstep.protocol.programs.program import F32, Program
 
 
@@ -128,7 +128,7 @@ def time_product(shape: Shape, layout: str, threads: int, path: str, runs: int) 
     if shape.batch == 1:
         left, right = left[0], right[0]
     executable = executor.compile(product(shape, layout), threads=threads, path=path)
-    context = Context(bytes(32), 0, 0, 1)
+    context = StepContext(bytes(32), 0, 0, 1)
 
     def ours() -> Any:
         return executable.run(state, context)[0]

@@ -40,7 +40,7 @@ from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import F32, Program
@@ -127,7 +127,7 @@ def compare_roots(device: Device, program: Program, config: GPTConfig, batch: Ba
     resident = ours.upload(state)
     root = ""
     for t in range(1, steps + 1):
-        context = Context(SEED, 0, 0, t)
+        context = StepContext(SEED, 0, 0, t)
         state = list(processor.run(state, context, dataset))
         resident = ours.step(resident, context, dataset)
         root = layout_root(program.output_layout, state).hex()
@@ -176,7 +176,7 @@ def time_steps(device: Device, program: Program, config: GPTConfig, batch: Batch
 
     def step() -> None:
         nonlocal resident
-        resident = executable.step(resident, Context(SEED, 0, 0, 1), dataset)
+        resident = executable.step(resident, StepContext(SEED, 0, 0, 1), dataset)
         device.wait()
 
     def step_and_root() -> None:
@@ -208,7 +208,7 @@ def time_product(device: Device, m: int, k: int, n: int, runs: int) -> Time:
     left, *rights = (torch.from_numpy(array).cuda() for array in state if array is not None)
 
     def ours() -> None:
-        executable.step(resident, Context(SEED, 0, 0, 1))
+        executable.step(resident, StepContext(SEED, 0, 0, 1))
         device.wait()
 
     def theirs() -> None:

@@ -18,10 +18,10 @@ import numpy as np
 from lockstep.numerics import _native, reference
 from lockstep.numerics.executor import to_array
 from lockstep.numerics.scalar import Op as Code
-from lockstep.numerics.trace import Contents, tensor_root
+from lockstep.numerics.trace import HashedContents, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.dispute.openings import Levels, Tensor
+from lockstep.protocol.dispute.openings import CommittedTensor, Levels
 from lockstep.protocol.merkle import LEAF_ELEMENTS, TensorHeader
 from lockstep.protocol.programs.program import (
     CHUNK,
@@ -150,13 +150,13 @@ class LazyStep:
     bits: int = 0
     """What a liar's word differs in; 0: honest."""
 
-    def state(self, entry: int) -> Tensor:
+    def state(self, entry: int) -> CommittedTensor:
         """A tensor of S_0."""
         return start_of(self.program)[entry]  # type: ignore[return-value]
 
-    def dataset(self) -> Tensor:
+    def dataset(self) -> CommittedTensor:
         """The job's dataset, which is held whole."""
-        return Contents(self.rows)
+        return HashedContents(self.rows)
 
     def output(self, op: int) -> LazyTensor:
         """The output of an op."""
@@ -227,7 +227,7 @@ class LazyStep:
     @property
     def _operands(self) -> reference.Operands:
         flat = self.rows.view(np.uint32)
-        dataset = reference.Dataset(self.rows.shape[0], lambda row, column: int(flat[row, column]))
+        dataset = reference.Rows(self.rows.shape[0], lambda row, column: int(flat[row, column]))
         return reference.Operands(self._word, bytes(self.seed), (0, 0, 1), dataset)
 
     def _word(self, tag: Tag, index: int, at: int) -> int:

@@ -27,10 +27,10 @@ if str(ROOT) not in sys.path:
 
 from lockstep.numerics import executor  # noqa: E402
 from lockstep.numerics.builder import Expression, ProgramBuilder  # noqa: E402
-from lockstep.numerics.executor import Array, Context  # noqa: E402
+from lockstep.numerics.executor import Array, StepContext  # noqa: E402
 from lockstep.protocol.programs.program import F32, Program  # noqa: E402
 
-CONTEXT = Context(bytes(32), 0, 0, 1)
+CONTEXT = StepContext(bytes(32), 0, 0, 1)
 PARAMETERS = 12_293_120
 ROWS, WIDTH = 2048, 384
 RATE, BETA1, BETA2, EPS, DECAY = 1e-3, 0.9, 0.999, 1e-8, 0.01

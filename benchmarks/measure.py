@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.protocol.types import StateRoot
@@ -74,7 +74,7 @@ class Training:
 
     def step(self) -> None:
         """S_{t-1} to S_t."""
-        self.state = list(self.executable.run(self.state, Context(SEED, 0, 0, 1), self.dataset))
+        self.state = list(self.executable.run(self.state, StepContext(SEED, 0, 0, 1), self.dataset))
 
     def root(self) -> StateRoot:
         """S_t, by the step's threads."""

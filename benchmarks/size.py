@@ -34,7 +34,7 @@ from torch import nn
 
 from benchmarks.measure import Training, ratio, resident, wait_asleep
 from lockstep.execution import footprint
-from lockstep.execution.jobs import Schedule
+from lockstep.execution.jobs import ClaimSchedule
 from lockstep.numerics.executor import Array
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.programs.program import Program
@@ -165,7 +165,7 @@ def trace_model(name: str, path: Path) -> Traced:
     programs = build_programs(built, next_token_loss, SPEC, batch=model.batch, rounds=10, slots=SLOTS)
     terms = Terms(*depths_of(SPEC, programs.layout), SLOTS, model.batch.row_length)
     check_schedule(programs.step, programs.encode, programs.merge, terms)
-    need = footprint.worker(Schedule(programs.step, programs.encode, programs.merge), SLOTS)
+    need = footprint.worker(ClaimSchedule(programs.step, programs.encode, programs.merge), SLOTS)
     payload = sum(h.elements + 4 * (h.elements // BLOCK) for h in programs.encode.output_layout if h is not None)
     for program in (programs.step, programs.encode, programs.merge):
         assert len(program.root) == 32, "a root is a digest"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lockstep import economics
-from lockstep.economics import Audit
+from lockstep.economics import AuditPlan
 from lockstep.protocol.market import prices
 from lockstep.protocol.types import Wei
 
@@ -70,7 +70,7 @@ DEFENDER_GAS = 530_000
 class Rules:
     """A job's terms, the same for all jobs; amounts in units."""
 
-    audit: Audit
+    audit: AuditPlan
     price: int
     stake: int
     bond: int

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.auth import SignedRequest
-from coordinator.context import Context
+from coordinator.context import ApiContext
 from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, JobRow, SignedClaimRow
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ClaimIn, Signed
@@ -22,7 +22,7 @@ KEPT_SIGNED = 16
 """Different signed claims that are kept for one slot; two convict, so nobody needs more."""
 
 
-def accept(context: Context, request: SignedRequest, announced: ClaimIn) -> str:
+def accept(context: ApiContext, request: SignedRequest, announced: ClaimIn) -> str:
     """Check and keep an announcement; returns its ClaimId. Raises Mismatch or NotFoundError."""
     signed = SignedClaim.parse(announced.model_dump())
     signer = signed.signer(context.chain_id, context.market).lower()

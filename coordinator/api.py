@@ -21,7 +21,7 @@ from starlette.types import Send
 
 from coordinator import announcements, metrics, problems, receipts
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
-from coordinator.context import Context
+from coordinator.context import ApiContext
 from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow, SignedClaimRow
 from coordinator.projections import LARGEST_INTEGER
 from coordinator.schema import (
@@ -68,7 +68,7 @@ public = APIRouter(prefix="/api/v1")
 service = APIRouter()
 
 
-def create_app(context: Context) -> FastAPI:
+def create_app(context: ApiContext) -> FastAPI:
     """The application over `context`."""
     app = FastAPI(
         title="Lockstep coordinator",
@@ -93,12 +93,12 @@ def create_app(context: Context) -> FastAPI:
     return app
 
 
-def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
+def _context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
     return context
 
 
-Ctx = Annotated[Context, Depends(_context)]
+Ctx = Annotated[ApiContext, Depends(_context)]
 
 
 # -- reading --------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def prometheus(context: Ctx) -> Response:
 
 
 @contextmanager
-def _found(context: Context, kind: type[RowT], key: str) -> Iterator[tuple[Session, RowT]]:
+def _found(context: ApiContext, kind: type[RowT], key: str) -> Iterator[tuple[Session, RowT]]:
     with context.database.reading() as session:
         row = session.get(kind, key)
         if row is None:

@@ -16,7 +16,7 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from coordinator.context import Context
+from coordinator.context import ApiContext
 from coordinator.models import CursorRow, NodeRow
 from lockstep.node.identity import verify_request
 from lockstep.node.requests import RequestSignature
@@ -39,11 +39,11 @@ class SignedRequest:
     body: bytes
 
 
-def signed(max_bytes: Callable[[Context], int]) -> Callable[[Request], AsyncIterator[SignedRequest]]:
+def signed(max_bytes: Callable[[ApiContext], int]) -> Callable[[Request], AsyncIterator[SignedRequest]]:
     """A dependency that lets only signed, timely, unseen requests with a bounded body pass."""
 
     async def dependency(request: Request) -> AsyncIterator[SignedRequest]:
-        context: Context = request.app.state.context
+        context: ApiContext = request.app.state.context
         signature = RequestSignature.parse(request.headers)
         account, key, now = await run_in_threadpool(_known, context, signature)
         signature.check_time(now)
@@ -60,7 +60,7 @@ def signed(max_bytes: Callable[[Context], int]) -> Callable[[Request], AsyncIter
     return dependency
 
 
-def _known(context: Context, signature: RequestSignature) -> tuple[Address, bytes, Seconds]:
+def _known(context: ApiContext, signature: RequestSignature) -> tuple[Address, bytes, Seconds]:
     """The account as the index spells it, its key, and chain time."""
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)

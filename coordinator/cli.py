@@ -17,7 +17,7 @@ from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import DoctorError, FundsError, LockstepError
 
 if TYPE_CHECKING:
-    from coordinator.parts import Parts
+    from coordinator.parts import CoordinatorParts
 
 app = typer.Typer(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
 app.add_typer(guard.app)
@@ -42,7 +42,7 @@ def up(
     )  # fmt: skip
     from coordinator import queue, supervisor
     from coordinator.api import create_app
-    from coordinator.parts import Parts
+    from coordinator.parts import CoordinatorParts
     from lockstep.node import logs
     from lockstep.node.guard import lock
 
@@ -50,7 +50,7 @@ def up(
     shared, chosen = on_device(settings.shared)
     settings = replace(settings, shared=shared)
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
-        parts = Parts.open(settings)
+        parts = CoordinatorParts.open(settings)
         parts.database.migrate()
         api = create_app(parts.context(queue.poker(settings)))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
@@ -121,13 +121,13 @@ def doctor(
 
 def examine(settings: CoordinatorSettings) -> list[dict[str, Any]]:
     """Every check: {check, ok, message, hint}. What needs the chain is left out once the chain is not there."""
-    from coordinator.parts import Parts
+    from coordinator.parts import CoordinatorParts
 
     results = [_check("kernels", _kernels)]
-    parts: list[Parts] = []
+    parts: list[CoordinatorParts] = []
 
     def opened() -> str:
-        parts.append(Parts.open(settings))
+        parts.append(CoordinatorParts.open(settings))
         return f"{parts[0].me} on chain {parts[0].party.addresses.chain_id}"
 
     results.append(_check("key, chain, contracts, storage", opened))
@@ -153,7 +153,7 @@ def _kernels() -> str:
     return executor.__name__
 
 
-def _funds(parts: Parts) -> str:
+def _funds(parts: CoordinatorParts) -> str:
     coin = parts.party.w3.eth.get_balance(parts.party.account.address)
     if coin == 0:
         raise FundsError(f"{parts.me} has nothing to pay gas with", hint="send it some of the chain's coin")

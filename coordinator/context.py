@@ -14,7 +14,7 @@ from lockstep.storage import ContentStore
 
 
 @dataclass(frozen=True)
-class Context:
+class ApiContext:
     """One coordinator's parts, as its API needs them."""
 
     database: Database

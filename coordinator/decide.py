@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lockstep.protocol.jobs import Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.jobs import JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -21,7 +21,7 @@ for it twice."""
 
 
 @dataclass(frozen=True)
-class RoundView:
+class AggregatorRound:
     """A round as chain and storage tell it at the head."""
 
     number: int
@@ -41,23 +41,23 @@ class RoundView:
 
 
 @dataclass(frozen=True)
-class JobView:
+class AggregatorJob:
     """A job as chain and storage tell it at the head."""
 
     params: JobParams
-    job: Job
+    job: JobState
     barred: bool
     """The aggregator was convicted of a merge of this job."""
-    views: tuple[RoundView, ...]
+    views: tuple[AggregatorRound, ...]
     """Rounds settled - 1 .. started - 1 and voided ones beyond, in order."""
 
-    def round(self, number: int) -> RoundView | None:
+    def round(self, number: int) -> AggregatorRound | None:
         """The view of a round, if it is among `views`."""
         return next((v for v in self.views if v.number == number), None)
 
 
 @dataclass(frozen=True)
-class World:
+class Decider:
     """The rest: who decides, when, with what money."""
 
     me: Address
@@ -152,7 +152,7 @@ class Withdraw:
 Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Back | Finalize | Release | Finish | Withdraw
 
 
-def decide(seen: JobView, world: World) -> tuple[Action, ...]:
+def decide(seen: AggregatorJob, world: Decider) -> tuple[Action, ...]:
     """Everything that is due now, most urgent first."""
     if seen.params.merge.aggregator != world.me:
         return ()
@@ -172,7 +172,7 @@ def decide(seen: JobView, world: World) -> tuple[Action, ...]:
     return tuple(actions)
 
 
-def wanted_payloads(seen: JobView, world: World) -> tuple[tuple[int, int], ...]:
+def wanted_payloads(seen: AggregatorJob, world: Decider) -> tuple[tuple[int, int], ...]:
     """(round, slot) of revealed claims whose payload is still to be fetched and judged."""
     if seen.params.merge.aggregator != world.me or seen.barred:
         return ()
@@ -185,7 +185,7 @@ def wanted_payloads(seen: JobView, world: World) -> tuple[tuple[int, int], ...]:
     )
 
 
-def receipts_due(view: RoundView, params: JobParams, now: Seconds) -> frozenset[int]:
+def receipts_due(view: AggregatorRound, params: JobParams, now: Seconds) -> frozenset[int]:
     """Slots whose receipts leave now: all of them with the last one, or those that are here after a while.
 
     The while is over before any owner sends its own, which would cost what sending them together saves.
@@ -196,7 +196,7 @@ def receipts_due(view: RoundView, params: JobParams, now: Seconds) -> frozenset[
     return silent & view.receipts if complete or late else frozenset()
 
 
-def stake_due(seen: JobView, world: World) -> Wei:
+def stake_due(seen: AggregatorJob, world: Decider) -> Wei:
     """Stake to deposit so that every unsettled round that may be ahead can be merged; bounded by the balance."""
     if seen.barred or seen.job.status != JobStatus.ACTIVE:
         return Wei(0)
@@ -208,7 +208,7 @@ def stake_due(seen: JobView, world: World) -> Wei:
     return Wei(max(0, min(needed - world.free, world.balance)))
 
 
-def start_due(seen: JobView, world: World) -> bool:
+def start_due(seen: AggregatorJob, world: Decider) -> bool:
     """Whether the next round can start, and somebody is there to join it.
 
     After a failed round, and before the first, a worker that is there starts it: a round without workers only fails.
@@ -225,14 +225,14 @@ def start_due(seen: JobView, world: World) -> bool:
     )
 
 
-def unbacked(seen: JobView) -> list[int]:
+def unbacked(seen: AggregatorJob) -> list[int]:
     """Rounds whose merges keep the next round from starting."""
     settled = seen.job.settled
     leads = [(v.number, v.stored.backed) for v in seen.views if v.phase == Phase.LEAD and v.number >= settled]
     return backing.blocked_by(leads, seen.job.started)
 
 
-def _backing(seen: JobView, world: World) -> Iterator[Back]:
+def _backing(seen: AggregatorJob, world: Decider) -> Iterator[Back]:
     """Back merges of this coordinator where they keep the next round from starting, if its stake reaches."""
     if not startable(seen):
         return
@@ -249,7 +249,7 @@ def _backing(seen: JobView, world: World) -> Iterator[Back]:
             yield Back(number, rounds, backed)
 
 
-def startable(seen: JobView) -> bool:
+def startable(seen: AggregatorJob) -> bool:
     """Whether the job has rounds to come."""
     job, params = seen.job, seen.params
     return (
@@ -259,18 +259,18 @@ def startable(seen: JobView) -> bool:
     )
 
 
-def voided(seen: JobView) -> bool:
+def voided(seen: AggregatorJob) -> bool:
     """Whether the job was proven invalid."""
     return seen.job.status == JobStatus.VOID
 
 
-def finish_due(seen: JobView) -> bool:
+def finish_due(seen: AggregatorJob) -> bool:
     """Whether no round is in flight and none can start."""
     live = seen.job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
     return live and not startable(seen) and seen.job.settled == seen.job.started
 
 
-def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Action]:
+def _round_actions(seen: AggregatorJob, view: AggregatorRound, world: Decider) -> Iterator[Action]:
     params, stored = seen.params, view.stored
     match view.phase:
         case Phase.SEALING:
@@ -300,6 +300,6 @@ def _round_actions(seen: JobView, view: RoundView, world: World) -> Iterator[Act
                 yield Release(view.number)
 
 
-def _releasable(view: RoundView) -> bool:
+def _releasable(view: AggregatorRound) -> bool:
     """Tells if a void round holds stake of this coordinator, and no game keeps it there."""
     return view.mine and view.stored.open_games == 0

@@ -22,7 +22,7 @@ from lockstep.chain import artifacts
 from lockstep.chain import events as chain_events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Market
-from lockstep.chain.events import Batch, EventReader
+from lockstep.chain.events import EventBatch, EventReader
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId
@@ -185,7 +185,7 @@ def _unmoved(session: Session, before: CursorRow | None) -> bool:
     return (now.reader if now else None) == (before.reader if before else None)
 
 
-def _roll_back(session: Session, batch: Batch) -> int | None:
+def _roll_back(session: Session, batch: EventBatch) -> int | None:
     """Fold anew without what the chain has dropped; returns how many events were skipped, None: nothing to do."""
     if batch.rolled_back_to is None:
         return None

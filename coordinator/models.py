@@ -25,14 +25,14 @@ Amount = String(80)
 Mask = String(80)
 
 
-class Table(DeclarativeBase):
+class IndexTable(DeclarativeBase):
     """The index's metadata."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {dict[str, Any]: JSON, int: BigInteger}  # noqa: RUF012 - SQLAlchemy's own spelling
 
 
-class CursorRow(Table):
+class CursorRow(IndexTable):
     """How far the chain is indexed; one row, written in the transaction that wrote the events up to it."""
 
     __tablename__ = "cursor"
@@ -56,7 +56,7 @@ class CursorRow(Table):
     """Events that fit no row and were skipped."""
 
 
-class EventRow(Table):
+class EventRow(IndexTable):
     """One log of one of the contracts."""
 
     __tablename__ = "events"
@@ -75,7 +75,7 @@ class EventRow(Table):
 # -- Projections: folds over `events` -------------------------------------------------------------------
 
 
-class NodeRow(Table):
+class NodeRow(IndexTable):
     """An account and the ed25519 key that it registered last."""
 
     __tablename__ = "nodes"
@@ -85,7 +85,7 @@ class NodeRow(Table):
     __table_args__ = (Index(None, "block", "account"),)
 
 
-class JobRow(Table):
+class JobRow(IndexTable):
     """A job, its parameters and its money."""
 
     __tablename__ = "jobs"
@@ -106,7 +106,7 @@ class JobRow(Table):
     __table_args__ = (Index(None, "block", "id"),)
 
 
-class RoundRow(Table):
+class RoundRow(IndexTable):
     """One synchronisation period of a job, as far as events tell (time alone moves it further: `market.views`)."""
 
     __tablename__ = "rounds"
@@ -127,7 +127,7 @@ class RoundRow(Table):
     updated: Mapped[int]
 
 
-class ClaimRow(Table):
+class ClaimRow(IndexTable):
     """A slot of a round from joining to payment, or a merge (slot 0xffffffff)."""
 
     __tablename__ = "claims"
@@ -153,7 +153,7 @@ class ClaimRow(Table):
     __table_args__ = (Index(None, "job", "round", "slot"),)
 
 
-class GameRow(Table):
+class GameRow(IndexTable):
     """A dispute about a claim."""
 
     __tablename__ = "games"
@@ -181,7 +181,7 @@ class GameRow(Table):
 # -- Not from the chain, and not needed to go on --------------------------------------------------------
 
 
-class AnnouncementRow(Table):
+class AnnouncementRow(IndexTable):
     """A claim that its worker announced and signed: a hint where to fetch early."""
 
     __tablename__ = "announcements"
@@ -192,7 +192,7 @@ class AnnouncementRow(Table):
     time: Mapped[int]
 
 
-class SignedClaimRow(Table):
+class SignedClaimRow(IndexTable):
     """A claim as its worker signed it, every one that was shown: two different ones for one slot convict.
 
     In the order of arrival; never changed, never replaced.
@@ -208,7 +208,7 @@ class SignedClaimRow(Table):
     __table_args__ = (UniqueConstraint("claim", "digest"),)
 
 
-class ReceiptRow(Table):
+class ReceiptRow(IndexTable):
     """A receipt that a slot's owner has handed over, to be sent with the others': gone when the round is frozen."""
 
     __tablename__ = "receipts"
@@ -224,7 +224,7 @@ class ReceiptRow(Table):
     time: Mapped[int]
 
 
-class PayloadRow(Table):
+class PayloadRow(IndexTable):
     """What the aggregator found when it fetched a revealed payload."""
 
     __tablename__ = "payloads"
@@ -234,7 +234,7 @@ class PayloadRow(Table):
     reason: Mapped[str] = mapped_column(Text, default="")
 
 
-class LeaseRow(Table):
+class LeaseRow(IndexTable):
     """Who works on what now: a task takes the row before it acts."""
 
     __tablename__ = "leases"

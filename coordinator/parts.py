@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.context import Context
+from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
 from coordinator.settings import CoordinatorSettings
@@ -15,7 +15,7 @@ from lockstep.protocol.types import Address
 
 
 @dataclass(frozen=True)
-class Parts:
+class CoordinatorParts:
     """A coordinator's parts."""
 
     settings: CoordinatorSettings
@@ -26,20 +26,22 @@ class Parts:
     guard: Memory
 
     @staticmethod
-    def open(settings: CoordinatorSettings) -> Parts:
+    def open(settings: CoordinatorSettings) -> CoordinatorParts:
         """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
         party = Party.open(settings.shared)
         guard = Memory(settings.home, Scope.of(party.w3, party.addresses, party.address))
-        return Parts(settings, party, Database(settings.database_url), Nonces(settings.home / FILE_NAME), guard)
+        return CoordinatorParts(
+            settings, party, Database(settings.database_url), Nonces(settings.home / FILE_NAME), guard
+        )
 
     @property
     def me(self) -> Address:
         """The staking account."""
         return self.party.address
 
-    def context(self, poke: Callable[[str], None]) -> Context:
+    def context(self, poke: Callable[[str], None]) -> ApiContext:
         """What the API needs of this."""
-        return Context(
+        return ApiContext(
             database=self.database,
             nonces=self.nonces,
             store=self.party.store,

@@ -25,7 +25,7 @@ from coordinator.settings import CoordinatorSettings, resolve_coordinator
 from lockstep.protocol.errors import LockstepError, UsageError
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
+    from coordinator.service import Coordinator
 
 log = structlog.get_logger(__name__)
 
@@ -125,11 +125,11 @@ def _no_trace() -> Iterator[None]:
 
 
 @cache
-def _service() -> Service:
+def _service() -> Coordinator:
     """This process's service: the chain, the store and the index open once."""
-    from coordinator.service import Service
+    from coordinator.service import Coordinator
 
-    service = Service.open(resolve_coordinator())
+    service = Coordinator.open(resolve_coordinator())
     worker_shutdown.connect(lambda **_: service.close(), weak=False)
     return service
 

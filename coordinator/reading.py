@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator import receipts
-from coordinator.decide import JobView, RoundView, World
+from coordinator.decide import AggregatorJob, AggregatorRound, Decider
 from coordinator.models import ClaimRow, EventRow, GameRow, JobRow, PayloadRow, RoundRow
 from lockstep.chain.contracts import Contracts
 from lockstep.execution.merging import Payload as PayloadRef
@@ -35,10 +35,10 @@ def unhex(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))
 
 
-def read_world(party: Party) -> World:
+def read_world(party: Party) -> Decider:
     """Time and money at the head."""
     head, me, contracts = party.head(), party.address, party.contracts
-    return World(
+    return Decider(
         me=me,
         now=head.time,
         block=head.number,
@@ -48,7 +48,7 @@ def read_world(party: Party) -> World:
     )
 
 
-def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: World) -> JobView:
+def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: Decider) -> AggregatorJob:
     """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
     job = contracts.market.job(job_id, world.block)
     barred = contracts.market.barred(job_id, params.merge.aggregator)
@@ -61,7 +61,7 @@ def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobP
         if view.phase != Phase.VOID:
             break
         views.append(view)
-    return JobView(params, job, barred, tuple(views))
+    return AggregatorJob(params, job, barred, tuple(views))
 
 
 def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
@@ -165,9 +165,9 @@ def _round(
     job_id: JobId,
     params: JobParams,
     number: int,
-    world: World,
+    world: Decider,
     barred: bool,
-) -> RoundView:
+) -> AggregatorRound:
     market = contracts.market
     # INVARIANT: a look is at one block: what is read at two may be of two phases.
     stored = market.round(job_id, number, world.block)
@@ -182,7 +182,7 @@ def _round(
         lock = contracts.vault.lock_of(stored.merge_claim)
         mine = lock is not None and lock.account == world.me
     merging = phase == Phase.MERGING
-    return RoundView(
+    return AggregatorRound(
         number=number,
         phase=phase,
         stored=stored,

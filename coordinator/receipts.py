@@ -12,7 +12,7 @@ from sqlalchemy import Select, delete, exists, func, select
 from sqlalchemy.orm import Session
 
 from coordinator.auth import SignedRequest
-from coordinator.context import Context
+from coordinator.context import ApiContext
 from coordinator.models import ClaimRow, CursorRow, JobRow, ReceiptRow, RoundRow
 from coordinator.projections import claim_id_hex
 from coordinator.schema import ReceiptIn
@@ -27,7 +27,7 @@ OPEN_CLAIMS = ("joined", "committed", "revealed")
 """States of a claim whose owner may speak, or may as soon as the index has seen its reveal."""
 
 
-def accept(context: Context, request: SignedRequest, given: ReceiptIn) -> None:
+def accept(context: ApiContext, request: SignedRequest, given: ReceiptIn) -> None:
     """Check and keep a receipt; the same again changes nothing. Raises Mismatch or NotFoundError."""
     with context.database.reading() as session:
         account = _speaker(context, session, request, given)
@@ -79,7 +79,7 @@ def _of_round(job: str, number: int, attempt: int) -> Select[ReceiptRow]:
     return select(ReceiptRow).where(ReceiptRow.job == job, ReceiptRow.round == number, ReceiptRow.attempt == attempt)
 
 
-def _speaker(context: Context, session: Session, request: SignedRequest, given: ReceiptIn) -> Address:
+def _speaker(context: ApiContext, session: Session, request: SignedRequest, given: ReceiptIn) -> Address:
     """The account that speaks as `who`, which must be the request's."""
     job = session.get(JobRow, given.job)
     if job is None:
@@ -103,7 +103,7 @@ def _speaker(context: Context, session: Session, request: SignedRequest, given: 
     return Address(claim.worker)
 
 
-def _require_signed(context: Context, account: Address, given: ReceiptIn) -> None:
+def _require_signed(context: ApiContext, account: Address, given: ReceiptIn) -> None:
     job = JobId(bytes.fromhex(given.job[2:]))
     digest = receipt_hash(context.chain_id, context.market, job, given.round, given.attempt, given.who, int(given.mask))
     # INVARIANT: what the contract would refuse is refused here, where it spoils nobody's batch.

@@ -18,27 +18,27 @@ from coordinator import leases, reading, receipts
 from coordinator.aggregator import Aggregator
 from coordinator.decide import (
     Action,
+    AggregatorJob,
+    AggregatorRound,
     Attest,
     Back,
+    Decider,
     Deposit,
     Finalize,
     Finish,
     Freeze,
-    JobView,
     Merge,
     Release,
-    RoundView,
     Seal,
     StartRound,
     Withdraw,
-    World,
     decide,
     receipts_due,
     wanted_payloads,
 )
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
 from coordinator.models import ClaimRow, EventRow, JobRow, PayloadRow
-from coordinator.parts import Parts
+from coordinator.parts import CoordinatorParts
 from coordinator.projections import MARKET
 from coordinator.settings import CoordinatorSettings
 from lockstep.base.shelf import Shelf
@@ -79,10 +79,10 @@ TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone
 log = structlog.get_logger(__name__)
 
 
-class Service:
+class Coordinator:
     """One coordinator's worker."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
         self._party = parts.party
         self._contracts = parts.party.contracts
@@ -105,9 +105,9 @@ class Service:
         self._indexed = 0
 
     @classmethod
-    def open(cls, settings: CoordinatorSettings) -> Service:
+    def open(cls, settings: CoordinatorSettings) -> Coordinator:
         """Open the parts, wait for what was sent before, drop the leases of whoever worked here before."""
-        parts = Parts.open(settings)
+        parts = CoordinatorParts.open(settings)
         parts.database.check()
         leases.clear(parts.database)
         for key in parts.party.settle():
@@ -215,7 +215,7 @@ class Service:
         self._judge(job, params, seen, wanted_payloads(seen, world))
         return acted or defended or answered
 
-    def _close_job(self, job: JobId, seen: JobView) -> None:
+    def _close_job(self, job: JobId, seen: AggregatorJob) -> None:
         """Look no more at a job that is done, once no game about our merges is open and no stake of ours is locked."""
         name = reading.hex32(job)
         with self._parts.database.reading() as session:
@@ -229,7 +229,7 @@ class Service:
         self._aggregators.pop(job, None)
         self._closed.add(name)
 
-    def _read(self, job: JobId, params: JobParams, world: World) -> JobView:
+    def _read(self, job: JobId, params: JobParams, world: Decider) -> AggregatorJob:
         with self._parts.database.reading() as session:
             return reading.read_job(self._contracts, session, job, params, world)
 
@@ -275,7 +275,7 @@ class Service:
         """What works on a loaded job; its merges' material is kept in `archive`."""
         return Aggregator(job, self._party.store, self._parts.guard, archive, self._shelf)
 
-    def _judge(self, job: JobId, params: JobParams, seen: JobView, wanted: Sequence[tuple[int, int]]) -> None:
+    def _judge(self, job: JobId, params: JobParams, seen: AggregatorJob, wanted: Sequence[tuple[int, int]]) -> None:
         """Fetch payloads and write down what they are."""
         if not wanted:
             return
@@ -298,7 +298,7 @@ class Service:
 
     # -- act
 
-    def _act(self, job: JobId, seen: JobView, actions: Iterable[Action], world: World) -> bool:
+    def _act(self, job: JobId, seen: AggregatorJob, actions: Iterable[Action], world: Decider) -> bool:
         """Send what was decided, all of it before waiting for any; whether anything took effect."""
         sent = []
         for action in actions:
@@ -311,7 +311,7 @@ class Service:
                 log.info("not done", action=type(action).__name__, why=error.message, hint=error.hint)
         return sum(self._mined(key) for key in sent) > 0
 
-    def _call(self, job: JobId, seen: JobView, action: Action, world: World) -> tuple[str, Call]:
+    def _call(self, job: JobId, seen: AggregatorJob, action: Action, world: Decider) -> tuple[str, Call]:
         """(key, transaction) of an action; runs the merge Program for a merge."""
         market, vault, token = self._contracts.market, self._contracts.vault, self._contracts.token
         name = f"{type(action).__name__.lower()}/{job.hex()}/{seen.job.attempt}"
@@ -349,7 +349,7 @@ class Service:
             case Withdraw():
                 return f"{name}/{world.block}", vault.withdraw()
 
-    def _attest(self, job: JobId, view: RoundView, slots: Collection[int]) -> Call:
+    def _attest(self, job: JobId, view: AggregatorRound, slots: Collection[int]) -> Call:
         """All these slots' receipts in one transaction; one that the contract refuses by now keeps no other."""
         with self._parts.database.reading() as session:
             given = receipts.held(session, reading.hex32(job), view.number, view.stored.attempt, slots)
@@ -361,7 +361,7 @@ class Service:
             raise TryLater("the chain takes none of these receipts now", hint="others may have sent them already")
         return self._contracts.market.attest(job, view.number, alone)
 
-    def _merge(self, job: JobId, seen: JobView, r: int, rounds: int) -> tuple[str, Call]:
+    def _merge(self, job: JobId, seen: AggregatorJob, r: int, rounds: int) -> tuple[str, Call]:
         view = seen.round(r)
         assert view is not None, "a merge is decided on a round in view"
         claim = claim_id(job, r, seen.job.attempt, MERGE_SLOT)
@@ -371,7 +371,7 @@ class Service:
         out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
         return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid, rounds)
 
-    def _answer_rows(self, job: JobId, params: JobParams, world: World) -> bool:
+    def _answer_rows(self, job: JobId, params: JobParams, world: Decider) -> bool:
         """Post the rows that somebody demands: the data are here, and an answer earns 60 % of the asker's bond."""
         with self._parts.database.reading() as session:
             asked = reading.row_demands(session, reading.hex32(job), world.now)
@@ -391,7 +391,7 @@ class Service:
             event("precommitted" if key.startswith("commit") else "answered", time=world.now, demand=demand.id.hex())
         return posted > 0
 
-    def _defend(self, job: JobId, params: JobParams, world: World) -> bool:
+    def _defend(self, job: JobId, params: JobParams, world: Decider) -> bool:
         """Make the moves that are due in games about merges of ours, what is in memory first, then the earliest
         deadline; all are sent before any is waited for. Tells if any was made."""
         with self._parts.database.reading() as session:
@@ -425,12 +425,12 @@ class Service:
         standing.append((self._table.game(game), game, claim))
 
     def _hard_move(
-        self, job: JobId, params: JobParams, game: GameId, claim: ClaimRow, stored: StoredGame, world: World,
+        self, job: JobId, params: JobParams, game: GameId, claim: ClaimRow, stored: StoredGame, world: Decider,
         sent: dict[GameId, Due],
     ) -> None:  # fmt: skip
         self._move(self._seat(job, params, game, claim), stored, world, sent)
 
-    def _move(self, seat: Seat, stored: StoredGame, world: World, sent: dict[GameId, Due]) -> None:
+    def _move(self, seat: Seat, stored: StoredGame, world: Decider, sent: dict[GameId, Due]) -> None:
         due = seat.due(world.now, stored)
         if due is not None:
             self._submit(due.call, due.key)

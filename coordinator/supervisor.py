@@ -89,7 +89,7 @@ class Child:
                 self._process = self._spawn()
 
 
-class _Server(uvicorn.Server):
+class _ReadyServer(uvicorn.Server):
     """uvicorn that says when it serves."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ def run(
     on_ready: Callable[[], None],
 ) -> None:
     """Serve `app` on `sock` beside `children` (started in order, stopped in reverse) until SIGTERM or SIGINT."""
-    server = _Server(connections.config(app, drain_seconds=API_DRAIN_SECONDS), on_ready)
+    server = _ReadyServer(connections.config(app, drain_seconds=API_DRAIN_SECONDS), on_ready)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         server.should_exit = True

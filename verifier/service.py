@@ -31,7 +31,7 @@ from lockstep.node.docket import Docket
 from lockstep.node.ledger import ClaimRecord, GameRecord, Watcher
 from lockstep.node.party import Head, Party
 from lockstep.node.player import Due, HeldClaim, Side, Table
-from lockstep.node.replay import UNAVAILABLE, Audit, PublicData, audit, first_difference, published_trace
+from lockstep.node.replay import UNAVAILABLE, PublicData, Replay, audit, first_difference, published_trace
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.errors import (
@@ -85,7 +85,7 @@ class Subject:
 class Replayed:
     """What the bench found."""
 
-    audit: Audit
+    audit: Replay
     payload: str | None
     """What is wrong with the stored payload, if anything: reported, and no ground for a game."""
     lacking: tuple[tuple[int, int], ...] = ()
@@ -571,4 +571,4 @@ class HeldAudit:
     """A claim that was found wrong."""
 
     record: ClaimRecord
-    audit: Audit
+    audit: Replay

@@ -23,8 +23,8 @@ from lockstep.execution import capacity, footprint, merging
 from lockstep.execution.jobs import load
 from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger, Ledger, RoundLedger
 from lockstep.node.party import Head, Party
-from lockstep.node.replay import Audit as Replay
 from lockstep.node.replay import PublicData, published_trace
+from lockstep.node.replay import Replay as Replay
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import (
     ChainError,

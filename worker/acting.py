@@ -16,12 +16,12 @@ from worker.bases import Bases
 from worker.commitments import Commitments
 from worker.decide import Act, Do, JobView
 from worker.defending import Defence
-from worker.merging import Merging
+from worker.merging import Merger
 from worker.parts import Taken, WorkBench
 from worker.training import Training
 
 if TYPE_CHECKING:
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Skills:
     training: Training
     commitments: Commitments
     attesting: Attesting
-    merging: Merging
+    merging: Merger
     defence: Defence
 
     @staticmethod
-    def of(parts: Parts, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
+    def of(parts: WorkerParts, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
         """An honest worker's. `wake` is called from a bench whenever something is done there."""
         bench = WorkBench("train", wake)
         bases, defence = Bases(parts.store, bench), Defence(parts, wake)
         training = Training(parts, bench, bases, defence)
         return Skills(
             bench, Admission(parts, sender), bases, training, Commitments(parts, sender, training),
-            Attesting(parts, sender, bench), Merging(parts, sender, training, bases, defence), defence,
+            Attesting(parts, sender, bench), Merger(parts, sender, training, bases, defence), defence,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Skills:
 class Acting:
     """Does the acts of one worker."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], skills: Skills) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act], skills: Skills) -> None:
         self._market = parts.contracts.market
         self._witnesses = parts.contracts.witnesses
         self._sender = sender

@@ -21,7 +21,7 @@ from worker.decide import Act
 from worker.parts import Taken
 
 if TYPE_CHECKING:
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 StakeWanted = Callable[[JobParams], Wei]
 """What is deposited for a job."""
@@ -30,7 +30,9 @@ StakeWanted = Callable[[JobParams], Wei]
 class Admission:
     """What a job must pass before it is joined: pace, room for one more claim, stake."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], stake_wanted: StakeWanted = decide.stake_wanted) -> None:
+    def __init__(
+        self, parts: WorkerParts, sender: Sender[Act], stake_wanted: StakeWanted = decide.stake_wanted
+    ) -> None:
         self._parts = parts
         self._sender = sender
         self._stake_wanted = stake_wanted

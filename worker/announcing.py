@@ -26,7 +26,7 @@ TIMEOUT_SECONDS = 5.0
 CLAIMS, RECEIPTS = "/api/v1/claims", "/api/v1/receipts"
 
 
-class Answer(Enum):
+class ReceiptAnswer(Enum):
     """What a coordinator said to a receipt."""
 
     TAKEN = "taken"
@@ -55,11 +55,11 @@ class Announcer:
         self._told.add((material.claim, material.trace_root))
         self._post(CLAIMS, self.body(material, base, transitions), now)
 
-    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[Answer]:
+    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[ReceiptAnswer]:
         """Hand a receipt over, to be sent with others'; returns at once. The same again is no harm."""
         if not self._url:
-            nobody: Future[Answer] = Future()
-            nobody.set_result(Answer.REFUSED)
+            nobody: Future[ReceiptAnswer] = Future()
+            nobody.set_result(ReceiptAnswer.REFUSED)
             return nobody
         fields = {
             "job": "0x" + job.hex(), "round": r, "attempt": attempt, "who": receipt.who, "mask": str(receipt.mask),
@@ -89,13 +89,13 @@ class Announcer:
         """Let what is under way end, within its timeout."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _post(self, path: str, fields: dict[str, object], now: Seconds) -> Future[Answer]:
+    def _post(self, path: str, fields: dict[str, object], now: Seconds) -> Future[ReceiptAnswer]:
         body = json.dumps(fields).encode()
         target = urlsplit(self._url).path.rstrip("/") + path
         headers = self._node.sign_request(self._account.address, "POST", target, body, now=now)
         return self._thread.submit(self._send, path, body, headers)
 
-    def _send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+    def _send(self, path: str, body: bytes, headers: dict[str, str]) -> ReceiptAnswer:
         import httpx2
 
         try:
@@ -107,8 +107,8 @@ class Announcer:
             )
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             log.info("coordinator not told", path=path, error=str(error))
-            return Answer.REFUSED
+            return ReceiptAnswer.REFUSED
         if answer.is_success:
-            return Answer.TAKEN
+            return ReceiptAnswer.TAKEN
         log.info("coordinator refused", path=path, status=answer.status_code, body=answer.text[:300])
-        return Answer.LATER if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else Answer.REFUSED
+        return ReceiptAnswer.LATER if answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE else ReceiptAnswer.REFUSED

@@ -21,7 +21,7 @@ from worker.handing import Handover
 from worker.parts import Taken, WorkBench, claim_of
 
 if TYPE_CHECKING:
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 RETRY_SECONDS = 1
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 class Attesting:
     """The receipts of one worker."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], bench: WorkBench) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act], bench: WorkBench) -> None:
         self._parts = parts
         self._sender = sender
         self._bench = bench

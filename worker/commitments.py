@@ -20,7 +20,7 @@ from worker.progress import Material, WorkFolder
 from worker.training import Training
 
 if TYPE_CHECKING:
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 class Commitments:
     """What this worker says about its claims."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], training: Training) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training) -> None:
         self._parts = parts
         self._sender = sender
         self._training = training

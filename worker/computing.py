@@ -50,7 +50,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Place:
+class ClaimNames:
     """Which claim, by the names that its material carries."""
 
     claim: ClaimId
@@ -107,7 +107,7 @@ def _read_again(run: ClaimRun, folder: WorkFolder, t: int, before: State) -> Sta
     return state if len(roots) == t else run.advance(t, before)
 
 
-def settle(run: ClaimRun, place: Place, final: State, roots: Sequence[StateRoot], store: ContentStore) -> Material:
+def settle(run: ClaimRun, place: ClaimNames, final: State, roots: Sequence[StateRoot], store: ContentStore) -> Material:
     """Store payload and trace; the claim's inputs and outputs by name."""
     layout, width = run.program(run.transitions).output_layout, 1 << run.job.params.role.payload_depth
     out, out2 = (Digest(layout_root(layout[part], final[part])) for part in (slice(width), slice(width, None)))
@@ -121,7 +121,7 @@ def settle(run: ClaimRun, place: Place, final: State, roots: Sequence[StateRoot]
 
 def compute(
     run: ClaimRun,
-    place: Place,
+    place: ClaimNames,
     folder: WorkFolder,
     store: ContentStore,
     go_on: Callable[[], None],

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, Job, JobParams, JobStatus, Phase, Round
+from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
@@ -102,7 +102,7 @@ class JobView:
 
     id: JobId
     params: JobParams
-    job: Job
+    job: JobState
     rounds: tuple[RoundView, ...]
     """Every round from the first unsettled one to the last started one, in order, the one before them if any, and
     every other one in which this worker has stake."""

@@ -19,7 +19,7 @@ from worker.progress import Material, WorkFolder, materials
 
 if TYPE_CHECKING:
     from lockstep.node.party import Head
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ STATES = "states"
 class Defence:
     """The games in which this worker is the defender."""
 
-    def __init__(self, parts: Parts, wake: Callable[[], None]) -> None:
+    def __init__(self, parts: WorkerParts, wake: Callable[[], None]) -> None:
         """`wake` is called whenever a move was prepared."""
         self._parts = parts
         self._shelf = Shelf(parts.memory_bytes)

@@ -12,7 +12,7 @@ from lockstep.protocol.jobs import ZERO_ADDRESS, Receipt
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.receipts import own_way
 from lockstep.protocol.types import ClaimId, JobId, Seconds
-from worker.announcing import Answer
+from worker.announcing import ReceiptAnswer
 from worker.decide import JobView, RoundView
 
 RETRY_SECONDS = 1
@@ -21,7 +21,7 @@ RETRY_SECONDS = 1
 class Taker(Protocol):
     """Who may be given a receipt: `announcing.Announcer`."""
 
-    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[Answer]:
+    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[ReceiptAnswer]:
         """Returns at once."""
 
 
@@ -30,7 +30,7 @@ class Handover:
 
     def __init__(self, taker: Taker) -> None:
         self._taker = taker
-        self._given: dict[ClaimId, Future[Answer]] = {}
+        self._given: dict[ClaimId, Future[ReceiptAnswer]] = {}
         self._again_at: dict[ClaimId, Seconds] = {}
         self._kept: set[ClaimId] = set()
 
@@ -50,7 +50,7 @@ class Handover:
         if claim not in self._given and self._again_at.get(claim, now) <= now:
             self._given[claim] = self._taker.give(view.id, r.number, r.state.attempt, receipt, now)
         given = self._given.get(claim)
-        if given is not None and given.done() and given.result() is Answer.LATER:
+        if given is not None and given.done() and given.result() is ReceiptAnswer.LATER:
             del self._given[claim]
             self._again_at[claim] = Seconds(now + RETRY_SECONDS)
-        return given is None or not given.done() or given.result() is not Answer.REFUSED
+        return given is None or not given.done() or given.result() is not ReceiptAnswer.REFUSED

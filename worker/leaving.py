@@ -12,13 +12,13 @@ from worker.decide import Act
 from worker.parts import Taken
 
 if TYPE_CHECKING:
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 
 class Leaving:
     """The jobs whose pay was taken."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act]) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act]) -> None:
         self._me = parts.address
         self._vault = parts.contracts.vault
         self._sender = sender

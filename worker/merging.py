@@ -22,13 +22,15 @@ from worker.training import Training
 
 if TYPE_CHECKING:
     from worker.defending import Defence
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 
-class Merging:
+class Merger:
     """The merges that this worker claims."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], training: Training, bases: Bases, defence: Defence) -> None:
+    def __init__(
+        self, parts: WorkerParts, sender: Sender[Act], training: Training, bases: Bases, defence: Defence
+    ) -> None:
         self._parts = parts
         self._sender = sender
         self._training = training

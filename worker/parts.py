@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parts:
+class WorkerParts:
     """Keys, chain, storage, memory."""
 
     party: Party

@@ -29,7 +29,7 @@ from worker import decide
 from worker.acting import Acting, Skills
 from worker.decide import Act, JobView, Self
 from worker.leaving import Leaving
-from worker.parts import Parts, Taken
+from worker.parts import Taken, WorkerParts
 from worker.progress import Material
 from worker.reading import look
 from worker.taking import Jobs
@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 60.0
 class Worker:
     """One worker process."""
 
-    def __init__(self, parts: Parts, *, once: bool = False, only: JobId | None = None) -> None:
+    def __init__(self, parts: WorkerParts, *, once: bool = False, only: JobId | None = None) -> None:
         """`once`: leave when a job is done and nothing of this key is at stake any more. `only`: join no other job."""
         self.parts = parts
         self._once = once

@@ -16,11 +16,11 @@ from lockstep.node.ledger import Watcher
 from lockstep.node.party import Party
 from lockstep.protocol.types import Seconds
 from worker.announcing import Announcer
-from worker.parts import Parts
+from worker.parts import WorkerParts
 
 
 @contextmanager
-def assemble(settings: Settings) -> Iterator[Parts]:
+def assemble(settings: Settings) -> Iterator[WorkerParts]:
     """Everything that a worker holds open; raises KeyStoreError, GuardRefused, Unreachable, ChainError, DoctorError."""
     home = settings.home_dir
     with ExitStack() as stack:
@@ -36,4 +36,4 @@ def assemble(settings: Settings) -> Iterator[Parts]:
         announcer = Announcer(
             settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
         )
-        yield Parts(party, node, guard, watch, Watcher(EventReader(party.w3, party.addresses)), announcer)
+        yield WorkerParts(party, node, guard, watch, Watcher(EventReader(party.w3, party.addresses)), announcer)

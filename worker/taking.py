@@ -28,7 +28,7 @@ from worker.decide import Act
 from worker.parts import Taken
 
 if TYPE_CHECKING:
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 RETRY_SECONDS = 2
 
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 class Jobs:
     """Every job that is taken, being loaded, or refused."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], wake: Callable[[], None], only: JobId | None) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act], wake: Callable[[], None], only: JobId | None) -> None:
         self._parts = parts
         self._sender = sender
         self._only = only

@@ -22,14 +22,14 @@ from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
 from lockstep.protocol.jobs import NO_SEED
 from lockstep.protocol.types import ClaimId, JobId, Seconds, Seed
 from worker.bases import Bases, base_cid
-from worker.computing import Place, Trained, compute, rebuild
+from worker.computing import ClaimNames, Trained, compute, rebuild
 from worker.decide import RoundView
 from worker.parts import Taken, WorkBench, claim_of
 from worker.progress import Material, WorkFolder
 
 if TYPE_CHECKING:
     from worker.defending import Defence
-    from worker.parts import Parts
+    from worker.parts import WorkerParts
 
 RETRY_SECONDS = 2
 LASTING = (DoctorError, GuardRefused)
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 class Training:
     """The claims that this process computes."""
 
-    def __init__(self, parts: Parts, bench: WorkBench, bases: Bases, defence: Defence) -> None:
+    def __init__(self, parts: WorkerParts, bench: WorkBench, bases: Bases, defence: Defence) -> None:
         self._parts = parts
         self._bench = bench
         self._bases = bases
@@ -69,7 +69,7 @@ class Training:
             return
         number, ledger, round_ = r.number, taken.ledger, taken.ledger.rounds[r.number]
         records = ledger.records_behind(round_, taken.params.role.slots)
-        place = Place(claim, r.state.attempt, base_cid(taken, records))
+        place = ClaimNames(claim, r.state.attempt, base_cid(taken, records))
 
         def work() -> Trained:
             base = self._bases.load(taken, records, roots).checkpoint
@@ -79,7 +79,7 @@ class Training:
 
         self.begin(claim, work)
 
-    def compute(self, taken: Taken, run: ClaimRun, place: Place, check: Random | None) -> Trained:
+    def compute(self, taken: Taken, run: ClaimRun, place: ClaimNames, check: Random | None) -> Trained:
         """Compute a slot's claim of a job, checked at random places against the reference arithmetic, and keep what
         defends it. On the bench."""
         folder = WorkFolder(self._parts.home, place.claim)

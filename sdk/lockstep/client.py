@@ -24,7 +24,7 @@ from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.rpc import connect as connect_rpc
-from lockstep.execution.jobs import Job, Schedule, TrainingJob, load, subtree_root
+from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, load, subtree_root
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.node.ledger import Watcher
@@ -52,7 +52,7 @@ from lockstep.protocol.programs.defects import job_of
 from lockstep.protocol.programs.program import OPSET, PROFILE, Program
 from lockstep.protocol.types import Address, Cid, Digest, JobId, Seconds, StateRoot, Wei
 from lockstep.storage import ContentStore, cid_of, cid_of_block, load_manifest, open_store, store_dataset
-from lockstep.storage.containers import MAX_PROGRAM_BYTES, Spec, encode_program
+from lockstep.storage.containers import MAX_PROGRAM_BYTES, JobSpec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint, store_checkpoint
 from lockstep.storage.store import write_atomically
@@ -73,7 +73,7 @@ class Quote:
     """A job priced and bound: nothing is stored or sent yet."""
 
     job: TrainingJob
-    spec: Spec | None
+    spec: JobSpec | None
     """None without the first weights: a price, and nothing that could be opened."""
     params: JobParams
     chain: ChainTimes = field(default_factory=ChainTimes)
@@ -332,15 +332,15 @@ def connect(
     return Network(w3, contracts, store, account, folder)
 
 
-def _named(programs: Schedule) -> list[tuple[str, Program]]:
+def _named(programs: ClaimSchedule) -> list[tuple[str, Program]]:
     return [("step", programs.step), ("encode", programs.encode), ("merge", programs.merge)]
 
 
-def _spec(job: TrainingJob, genesis: Checkpoint) -> Spec:
+def _spec(job: TrainingJob, genesis: Checkpoint) -> JobSpec:
     """The spec as it will be stored: CIDs follow from contents, so a throw-away store names them."""
     with TemporaryDirectory(prefix="lockstep-quote-") as folder:
         dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
-    return Spec(
+    return JobSpec(
         programs={name: _cid_of_program(name, program) for name, program in _named(job.programs)},
         dataset=dataset,
         genesis=cid_of_block(encode_checkpoint(genesis), "dag-cbor"),
@@ -373,7 +373,7 @@ def _store_parts(store: ContentStore, quote: Quote) -> None:
     store.put(spec.encode(), codec="dag-cbor")
 
 
-def _params(job: TrainingJob, spec: Spec | None, chain: ChainTimes) -> JobParams:
+def _params(job: TrainingJob, spec: JobSpec | None, chain: ChainTimes) -> JobParams:
     step, encode, merge = job.programs.step, job.programs.encode, job.programs.merge
     quarter = 1 << job.shared_depth
     outputs = merge.output_layout

@@ -71,7 +71,7 @@ def volunteer_break_even(multiple: float) -> float:
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditPlan:
     """How a round's claims are looked at: drawn witnesses replay prefixes, volunteers whole claims."""
 
     slots: int
@@ -124,7 +124,7 @@ class Audit:
 
 def most_witnesses(slots: int, transitions: int) -> int:
     """The most duties a round whose expected cost stays within MAX_COST_SHARE; at least one."""
-    within = (q for q in range(slots, 0, -1) if Audit(slots, q, transitions).cost_share() <= MAX_COST_SHARE)
+    within = (q for q in range(slots, 0, -1) if AuditPlan(slots, q, transitions).cost_share() <= MAX_COST_SHARE)
     return next(within, 1)
 
 
@@ -143,7 +143,7 @@ def offer(slots: int, transitions: int, slot_price: Wei, gas_price: Wei) -> Offe
 
     A slot's stake is in whole prices, and more than twice a witness's (JobRules): that is what counts for few slots.
     """
-    audit = Audit(slots, most_witnesses(slots, transitions), transitions)
+    audit = AuditPlan(slots, most_witnesses(slots, transitions), transitions)
     fee = audit.fee(slot_price, Wei(DUTY_GAS * gas_price))
     witness_stake = witness_floor(fee)
     multiple = max(ceil(STAKE_MARGIN * audit.stake_multiple()), 2 * witness_stake // slot_price + 1)

@@ -34,7 +34,7 @@ from lockstep.execution.jobs import ClaimRun, Job, TrainingJob
 from lockstep.execution.merging import fetch_payloads, finish
 from lockstep.node.ledger import ClaimRecord, Ledger, Watcher
 from lockstep.node.player import HeldClaim, Seat, Side, Table
-from lockstep.node.replay import Audit, PublicData, audit
+from lockstep.node.replay import PublicData, Replay, audit
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Finding, Verdict
@@ -50,7 +50,7 @@ from tests.support import games as games_of_tests
 from tests.support import toyjob
 from tests.support.sending import transact
 from verifier import decide
-from worker.computing import Place, compute
+from worker.computing import ClaimNames, compute
 from worker.progress import Material, WorkFolder
 
 WALLET = Wei(1_000 * 10**18)
@@ -295,7 +295,7 @@ class Court:
         """A slot's claim as `worker` computes it: trained, self-checked unless it lies, stored."""
         self.runs += 1
         attempt = self.contracts.market.round(self.job_id, run.round).attempt
-        place = Place(claim_id(self.job_id, run.round, attempt, run.slot), attempt, self.job.spec.genesis)
+        place = ClaimNames(claim_id(self.job_id, run.round, attempt, run.slot), attempt, self.job.spec.genesis)
         folder = WorkFolder(self.folder / "work" / str(self.runs), place.claim)
         check = None if lies else Random(self.runs)
         return compute(run, place, folder, self.store, lambda: None, check).material
@@ -372,7 +372,7 @@ class Court:
 
     # -- the verifier
 
-    def audits(self, wrong_only: bool = True) -> dict[ClaimId, Audit]:
+    def audits(self, wrong_only: bool = True) -> dict[ClaimId, Replay]:
         """What an honest verifier finds, from public data alone: the claims that `verifier.decide` names, replayed."""
         ledger, now = self.ledger(), self.now()
         windows = {self.job_id: self.params.windows.challenge_seconds}
@@ -386,14 +386,14 @@ class Court:
             found[record.id] = audit(public.run_of(job, round_, record), record, self.store)
         return {c: a for c, a in found.items() if not (wrong_only and a.matches)}
 
-    def known(self, claim: ClaimId) -> game.Claim:
+    def known(self, claim: ClaimId) -> game.DisputedClaim:
         """What anybody knows of a claim."""
         ledger = self.ledger().jobs[self.job_id]
         ((r, held),) = [(r, c) for r in ledger.all_rounds() for c in (*r.claims.values(), *r.merges) if c.id == claim]
         behind = ledger.carry_behind(r, held.slot) if self.params.role.carry and not held.is_merge else None
         return games.claim(self.contracts.market, claim, held.body, behind[1].body.words if behind else ())
 
-    def open(self, claim: ClaimId, found: Audit, name: str = "verifier", nonce: int = 0) -> GameId:
+    def open(self, claim: ClaimId, found: Replay, name: str = "verifier", nonce: int = 0) -> GameId:
         """Open the game that an audit calls for."""
         opening = honest.opening(self.known(claim), found.held, found.published, nonce)
         assert opening is not None, "the claim is wrong"
@@ -424,7 +424,7 @@ class Court:
     def play(self, game: GameId, *turns: Turn) -> Verdict:
         """Let the players move in turn until the game is over; where nobody does, a clock runs out and the market's
         own `resolve` ends it."""
-        while (state := games.read(self.contracts.game, game)).phase != moves.Phase.CLOSED:
+        while (state := games.read(self.contracts.game, game)).phase != moves.GamePhase.CLOSED:
             now = self.now()
             if any(turn(now) is not None for turn in turns):
                 continue
@@ -449,7 +449,7 @@ class Court:
 
     # -- the verdict
 
-    def log(self, game: GameId) -> list[moves.Event]:
+    def log(self, game: GameId) -> list[moves.GameEvent]:
         """A game's events."""
         return games.log(self.contracts.game, game, self.contracts.addresses.block)
 

@@ -48,10 +48,12 @@ def own_game(court: Court) -> Ended:
 
     def waits(now):  # type: ignore[no-untyped-def]
         """The verifier's last move is held up in the pool."""
-        last = games.read(court.contracts.game, game).phase == moves.Phase.PROOF
-        return None if last and games.read(court.contracts.game, copy).phase != moves.Phase.CLOSED else verifier(now)
+        last = games.read(court.contracts.game, game).phase == moves.GamePhase.PROOF
+        return (
+            None if last and games.read(court.contracts.game, copy).phase != moves.GamePhase.CLOSED else verifier(now)
+        )
 
-    while games.read(court.contracts.game, copy).phase != moves.Phase.CLOSED:
+    while games.read(court.contracts.game, copy).phase != moves.GamePhase.CLOSED:
         assert any(turn(court.now()) is not None for turn in (*defenders, waits, copier))
     court.play(game, verifier)
     court.settle()

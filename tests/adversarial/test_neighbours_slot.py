@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.execution.jobs import ClaimRun
-from lockstep.numerics.executor import Context
+from lockstep.numerics.executor import StepContext
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named
@@ -14,7 +14,7 @@ from tests.adversarial.lies import named
 class Copied(ClaimRun):
     """The neighbour's computation under one's own slot."""
 
-    def context(self, t: int) -> Context:
+    def context(self, t: int) -> StepContext:
         """The neighbour's."""
         return replace(super().context(t), slot=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstep.execution.invalidity import proof
-from lockstep.protocol.programs.defects import Held, Parts, find, job_of
+from lockstep.protocol.programs.defects import Held, ProgramParts, find, job_of
 from lockstep.protocol.types import Digest
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import WALLET, Court, Where
@@ -26,7 +26,9 @@ def play(court: Court, commits: bool) -> Ended:
     for slot in range(3):
         if commits:
             court.send(market.commit(court.job_id, 0, slot, Digest(b"\x11" * 32)), "requester")
-    found = find(Held(job_of(params), (Parts.of(made), Parts.of(programs.encode), Parts.of(programs.merge))))
+    found = find(
+        Held(job_of(params), (ProgramParts.of(made), ProgramParts.of(programs.encode), ProgramParts.of(programs.merge)))
+    )
     assert found is not None
     for _ in range(2):
         # First what commits to the proof, then the proof.

@@ -11,7 +11,7 @@ from lockstep.protocol.jobs import Phase, Receipt
 from lockstep.protocol.market.availability import payload_answer, payload_demand_id
 from lockstep.protocol.market.receipts import mask_of
 from lockstep.protocol.merkle import LEAF_ELEMENTS
-from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.types import Cid
 from lockstep.storage.payload import load_payload
 from tests.adversarial.cheat import Cheat, Ended, run
@@ -111,7 +111,7 @@ def one_leaf(court: Court) -> Ended:
     held = iter(stored_payload(court.job, court.store, record.payload))
     tensors = {k: next(held).tobytes() for k, header in enumerate(program.output_layout) if header is not None}
     shown = payload_answer(stored.wanted, seed, program, tensors.__getitem__)
-    answer = demands.answer(payload_demand_id(claims[LIAR], 0), record.body, Parts.of(program).code, shown)
+    answer = demands.answer(payload_demand_id(claims[LIAR], 0), record.body, ProgramParts.of(program).code, shown)
     assert court.refused(answer, "worker-0") == "ProofInvalid", "what it holds is not what it claimed"
     court.send(market.attest(court.job_id, 0, [signed(court, who, 0b111) for who in range(3)]), "mallory")
     court.wait(Phase.FREEZING)

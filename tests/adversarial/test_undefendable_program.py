@@ -7,10 +7,10 @@ import pytest
 from lockstep.execution import jobs
 from lockstep.execution.invalidity import proof
 from lockstep.protocol.errors import ProgramInvalid
-from lockstep.protocol.programs.defects import Held, Parts, find, job_of
+from lockstep.protocol.programs.defects import Held, ProgramParts, find, job_of
 from lockstep.protocol.programs.program import Op, Program, Tag, View
 from lockstep.protocol.types import Digest
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import JobSpec, encode_program
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named, with_op
@@ -55,7 +55,9 @@ def play(court: Court, trap, about: str) -> Ended:  # type: ignore[no-untyped-de
         check(court, made)
     # Three careless workers join all the same.
     court.seal()
-    held = Held(job_of(court.params), (Parts.of(made), Parts.of(programs.encode), Parts.of(programs.merge)))
+    held = Held(
+        job_of(court.params), (ProgramParts.of(made), ProgramParts.of(programs.encode), ProgramParts.of(programs.merge))
+    )
     evidence, rule = find(held) or (None, None)
     assert evidence is not None
     assert rule is not None
@@ -78,7 +80,7 @@ def check(court: Court, made: Program) -> None:
     """What every honest party does before it joins."""
     cids = {name: court.store.put(encode_program(p)) for name, p in (
         ("step", made), ("encode", toyjob.encode_program_of()), ("merge", toyjob.merge_program()))}  # fmt: skip
-    spec = Spec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec.digest, "dag-cbor")))
+    spec = JobSpec.decode(court.store.fetch_block(jobs.cid_of_digest(court.params.spec.digest, "dag-cbor")))
     spec = replace(spec, programs=cids)
     court.store.put(spec.encode(), codec="dag-cbor")
     jobs.load(court.job_id, amended(court.params, spec_digest=spec.digest), court.store)

@@ -63,7 +63,7 @@ def play(court: Court) -> Ended:
 
     def tries_first(now: Seconds) -> moves.Move | None:
         state = games.read(court.contracts.game, game)
-        if state.phase == moves.Phase.PARTIALS and not refusals:
+        if state.phase == moves.GamePhase.PARTIALS and not refusals:
             shown = list(step.shown)
             for bad in (shown[:-1], [*shown, 0], [shown[0] ^ 1 << 30, *shown[1:]], []):
                 call = games.call(court.contracts.game, moves.PostPartials(state.node, pack(bad)), game)

@@ -11,7 +11,7 @@ from lockstep.numerics import executor
 from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
@@ -31,7 +31,7 @@ def trained(program: Program, device: Device, steps: int, state: Sequence[Array 
     dataset.flags.writeable = False
     resident = executable.upload(state)
     for t in range(1, steps + 1):
-        resident = executable.step(resident, Context(SEED, 0, 1, t), dataset)
+        resident = executable.step(resident, StepContext(SEED, 0, 1, t), dataset)
     return executable.root(resident).hex()
 
 
@@ -65,7 +65,7 @@ def test_every_model_takes_emulated_steps(name: str) -> None:
     begin: list[Array | None] = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
     executable, state = executor.compile(program, fused="off"), begin
     for t in range(1, 4):
-        state = list(executable.run(state, Context(SEED, 0, 1, t), dataset))
+        state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))
     assert trained(program, Emulator(), 3, begin, dataset) == layout_root(program.output_layout, state).hex()
 
 

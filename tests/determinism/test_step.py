@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.libraries import find_compiler
 from lockstep.numerics.trace import layout_root, materialise
 from lockstep.protocol.programs.program import Program
@@ -53,7 +53,7 @@ def roots(program: Program, path: str, threads: int, fused: str = "off") -> list
     state, dataset = start(program)
     found = []
     for t in range(1, STEPS + 1):
-        state = list(executable.run(state, Context(SEED, 2, 1, t), dataset))
+        state = list(executable.run(state, StepContext(SEED, 2, 1, t), dataset))
         found.append(layout_root(program.output_layout, state).hex())
     return found
 
@@ -83,7 +83,7 @@ def test_roots_are_those_of_compiled_maps(
 
 def test_roots_do_not_depend_on_what_is_kept(step: Program, expected: Sequence[str]) -> None:
     state, dataset = start(step)
-    traced = materialise(executor.compile(step), state, Context(SEED, 2, 1, 1), dataset)
+    traced = materialise(executor.compile(step), state, StepContext(SEED, 2, 1, 1), dataset)
     assert traced.root.hex() == expected[0]
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from lockstep.numerics import _native, executor
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
@@ -84,7 +84,7 @@ def train(program: Program, steps: int, path: str, threads: int, fused: str) -> 
     executable = executor.compile(program, path=path, threads=threads, fused=fused)
     state, dataset = start(program)
     for t in range(1, steps + 1):
-        state = list(executable.run(state, Context(SEED, 0, 1, t), dataset))
+        state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))
     return layout_root(program.output_layout, state).hex()
 
 

@@ -26,7 +26,7 @@ from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.types import BURN, Keeper, Row, Shown, Status
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.defects import Code, Parts
+from lockstep.protocol.programs.defects import Code, ProgramParts
 from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds, StateRoot, Wei
 from tests.support import arena, invalid
@@ -380,7 +380,7 @@ def test_spoiled_answers_are_refused(both: Both) -> None:
         assert both.answer(demand, wrong) == "AnswerWrong"
     body = both.opened().body
     assert both.answer(demand, shown, replace(body, out2=StateRoot(bytes(32)))) == "CommitmentMismatch"
-    assert both.answer(demand, shown, code=Parts.of(invalid.step_program()).code) == "ProofInvalid"
+    assert both.answer(demand, shown, code=ProgramParts.of(invalid.step_program()).code) == "ProofInvalid"
     assert both.answer(demand, shown) == "", "and then the right one is taken"
     both.compare()
 

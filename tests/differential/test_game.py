@@ -14,8 +14,8 @@ from eth_account.signers.local import LocalAccount
 from lockstep.chain import games as chain_games
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
-from lockstep.protocol.dispute.game import Claim as ProtocolClaim
-from lockstep.protocol.dispute.game import Game, Refused, equivocate
+from lockstep.protocol.dispute.game import DisputedClaim as ProtocolClaim
+from lockstep.protocol.dispute.game import Game, MoveRefused, equivocate
 from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.market import ids
@@ -226,7 +226,7 @@ def test_random_games_agree_and_the_honest_worker_wins(stage: Stage, seed: int) 
             game_id = chain_games.game.game_id(opening.claim, Address(arena.challenger.address), opening.nonce)
             with pytest.raises(ChainError, match="EqualBits"):
                 arena.send(chain_games.call(arena.contracts.game, last[-1], game_id), arena.challenger)
-            with pytest.raises(Refused, match="EqualBits"):
+            with pytest.raises(MoveRefused, match="EqualBits"):
                 twin.play(last[-1], Address(arena.challenger.address))
         return move
 
@@ -303,7 +303,7 @@ def test_what_is_no_equivocation_is_refused_with_the_same_rule(stage: Stage) -> 
     ):
         with pytest.raises(ChainError, match=rule):
             arena.send(arena.contracts.game.call("equivocate", signer.work(), *pair), arena.challenger)
-        with pytest.raises(Refused, match=rule):
+        with pytest.raises(MoveRefused, match=rule):
             equivocate(worker, *digests, signers)
     _, *rest = signer.work()
     with pytest.raises(ChainError, match="Unauthorized"):
@@ -337,7 +337,7 @@ def test_wrong_moves_are_refused_with_the_same_rule(stage: Stage) -> None:
     for rule, move, sender in wrong:
         with pytest.raises(ChainError, match=rule):
             arena.send(chain_games.call(arena.contracts.game, move, game_id), sender)  # type: ignore[arg-type]
-        with pytest.raises(Refused, match=rule):
+        with pytest.raises(MoveRefused, match=rule):
             twin.play(move, Address(sender.address))  # type: ignore[attr-defined]
 
 
@@ -348,7 +348,7 @@ def both_refuse(stage: Stage, twin: Match, opening: moves.Open, move: moves.Move
     with pytest.raises(ChainError, match=rule):
         arena.send(chain_games.call(arena.contracts.game, move, game_id), sender)
     twin.now = Seconds(arena.now() - twin.seconds_per_move)
-    with pytest.raises(Refused, match=rule):
+    with pytest.raises(MoveRefused, match=rule):
         twin.play(move, Address(sender.address))
 
 
@@ -386,8 +386,8 @@ def test_partials_that_do_not_combine_are_refused_with_the_same_rule(stage: Stag
     opening = games.open_at(twin.claim, held, 1, stage.nonce())
     refused: list[str] = []
 
-    def defender(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
-        if state.phase == moves.Phase.PARTIALS:
+    def defender(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
+        if state.phase == moves.GamePhase.PARTIALS:
             honest_words = honest.answer(state, log, truth)
             assert honest_words is not None
             both_refuse(stage, twin, opening, honest_words, "PartialsWrong", worker=True)
@@ -408,7 +408,7 @@ def test_words_that_were_not_posted_are_refused_with_the_same_rule(stage: Stage)
     points = games.challenges(truth)
     refused: list[str] = []
 
-    def challenger(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+    def challenger(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
         move = points(state, log)
         if isinstance(move, moves.PickPartial | moves.ProveOp):
             place = "i" if isinstance(move, moves.PickPartial) else "chunk"
@@ -442,7 +442,7 @@ def test_a_move_that_brings_one_too_few_is_told_both_numbers(stage: Stage) -> No
     def spoiling(own: honest.MaterialisedClaim, *, worker: bool) -> Callable[..., moves.Move | None]:
         points = games.defends(own) if worker else games.challenges(own)
 
-        def policy(state: Game, log: Sequence[moves.Event]) -> moves.Move | None:
+        def policy(state: Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
             move = points(state, log)
             if type(move) in LISTS:
                 field = LISTS[type(move)]

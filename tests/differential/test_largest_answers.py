@@ -18,7 +18,7 @@ from lockstep.protocol.market import availability, ids, job_rules, prices
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.types import Row, Shown, Status
 from lockstep.protocol.merkle import LEAF_BYTES, LEAF_ELEMENTS, TensorHeader
-from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import Address, Digest, Seconds, StateRoot
 from tests.differential.test_availability import Both, params
@@ -126,7 +126,7 @@ def widest_encode() -> Program:
 
 
 WIDEST = widest_encode()
-CODE = Parts.of(WIDEST).code
+CODE = ProgramParts.of(WIDEST).code
 
 
 class Widest(Both):

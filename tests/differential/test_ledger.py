@@ -16,7 +16,7 @@ from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.memory.machine import FIELDS
 from lockstep.node.ledger import JobLedger, Ledger, RoundLedger, Watcher
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol.dispute.moves import Phase as GamePhase
+from lockstep.protocol.dispute.moves import GamePhase as GamePhase
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import ids
 from lockstep.protocol.market.calls import Block

@@ -28,7 +28,7 @@ from lockstep.chain.memory import abi
 from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.memory.machine import BYTE_GAS, FIELDS, TRANSACTION_GAS
 from lockstep.numerics.arbiter import ReferenceArbiter
-from lockstep.protocol.market.calls import Call
+from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.types import Address, Digest
 from tests.support.wander import METERED, Wanderer
@@ -139,7 +139,7 @@ class Both:
 
     # -- blocks
 
-    def play(self, wanderer: Wanderer, calls: Sequence[Call], seconds: int) -> None:
+    def play(self, wanderer: Wanderer, calls: Sequence[MarketCall], seconds: int) -> None:
         """One block of calls on both, compared."""
         sent = [self._request_of(call) for call in calls]
         time = self.latest = self.latest + seconds
@@ -172,7 +172,7 @@ class Both:
             self.told("evm_mine")
         self.latest = self.memory.chain.head.time
 
-    def _request_of(self, call: Call) -> dict[str, str]:
+    def _request_of(self, call: MarketCall) -> dict[str, str]:
         to = getattr(self.addresses, FIELDS[call.contract])
         return {"from": call.sender, "to": to, "data": "0x" + abi.data_of(call).hex(), "gas": hex(GAS)}
 
@@ -182,20 +182,24 @@ class Both:
         chain.next_base_fee = int(block["baseFeePerGas"], 16)
         chain.next_hash = bytes.fromhex(block["hash"][2:])
 
-    def _metered(self, call: Call, number: str) -> int:
+    def _metered(self, call: MarketCall, number: str) -> int:
         """What Anvil's meter added to a game, the intrinsic gas apart."""
         if call.function == "open":
-            asked = Call("DisputeGame", "gameIdOf", call.sender, (call.arguments[0], call.sender, call.arguments[2]))
+            asked = MarketCall(
+                "DisputeGame", "gameIdOf", call.sender, (call.arguments[0], call.sender, call.arguments[2])
+            )
             id_ = Digest(bytes.fromhex(self.ask([("eth_call", [self._request_of(asked), number])])[0][2:]))
         else:
             id_ = call.arguments[0]
-        stored = self.ask([("eth_call", [self._request_of(Call("DisputeGame", "game", call.sender, (id_,))), number])])
+        stored = self.ask(
+            [("eth_call", [self._request_of(MarketCall("DisputeGame", "game", call.sender, (id_,))), number])]
+        )
         spent = int(stored[0][2 + 64 * SPENT : 2 + 64 * (SPENT + 1)], 16)
         return spent - self.state.games[id_].spent - TRANSACTION_GAS - BYTE_GAS * len(abi.data_of(call))  # type: ignore[index]
 
     # -- comparing
 
-    def _compare(self, call: Call, mine: Any, receipt: Any, trace: Any) -> None:
+    def _compare(self, call: MarketCall, mine: Any, receipt: Any, trace: Any) -> None:
         name = f"{call.contract}.{call.function}"
         self.compared.calls[name] += 1
         status = receipt["status"] == "0x1"
@@ -222,7 +226,7 @@ class Both:
         """Everything that is stored, and what follows of it."""
         asked = list(self._questions())
         nobody = next(iter(self.keys))
-        sent = [self._request_of(Call(contract, f, nobody, key)) for contract, f, key in asked]
+        sent = [self._request_of(MarketCall(contract, f, nobody, key)) for contract, f, key in asked]
         batch = [{"jsonrpc": "2.0", "id": i, "method": "eth_call", "params": [r, "latest"]} for i, r in enumerate(sent)]
         answers = {answer["id"]: answer for answer in self.http.post(self.anvil.url, json=batch).json()}
         for i, (question, request) in enumerate(zip(asked, sent, strict=True)):

@@ -107,7 +107,7 @@ def on_chain(contract: Contract, *arguments: Any) -> int | str:
         return error.code
 
 
-def twin(job: defects.Job, evidence: defects.Evidence) -> int | str:
+def twin(job: defects.JobFacts, evidence: defects.Evidence) -> int | str:
     try:
         return int(defects.check(job, evidence))
     except ChainError as error:

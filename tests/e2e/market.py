@@ -137,7 +137,7 @@ class Market:
         """A game as stored."""
         return games.read(self.contracts.game, game)
 
-    def log(self, game: GameId) -> list[moves.Event]:
+    def log(self, game: GameId) -> list[moves.GameEvent]:
         """A game's events."""
         return games.log(self.contracts.game, game, self.contracts.addresses.block)
 

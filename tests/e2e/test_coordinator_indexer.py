@@ -13,7 +13,7 @@ from coordinator import indexer as module
 from coordinator import projections
 from coordinator.db import Database
 from coordinator.indexer import Indexer
-from coordinator.models import ClaimRow, EventRow, JobRow, NodeRow, RoundRow, Table
+from coordinator.models import ClaimRow, EventRow, IndexTable, JobRow, NodeRow, RoundRow
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.events import CHUNK_BLOCKS
 from lockstep.execution.jobs import Job as LoadedJob
@@ -58,7 +58,7 @@ def rows(database: Database) -> dict[str, list[dict[str, object]]]:
     """Everything that comes from the chain."""
     found = {}
     with database.reading() as session:
-        for table in Table.metadata.sorted_tables:
+        for table in IndexTable.metadata.sorted_tables:
             if table.name in FROM_CHAIN:
                 found[table.name] = sorted((dict(r._mapping) for r in session.execute(select(table))), key=repr)
     return found

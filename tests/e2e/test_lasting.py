@@ -27,7 +27,7 @@ from tests.e2e.test_worker import Challenger, Market, Process, events_of, homes_
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 CLOCK = Seconds(900)
-POINTED = (moves.Phase.GRAPH_PICK, moves.Phase.TENSOR_PICK, moves.Phase.ELEMENT)
+POINTED = (moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK, moves.GamePhase.ELEMENT)
 """Where an attacker with nothing to prove can still point somewhere."""
 
 
@@ -85,14 +85,14 @@ class Attacker:
         state, log = games.read(contract, game), games.log(contract, game, 0)
         program = self.job.programs.step
         fold = next(i for i, op in enumerate(program.ops) if op.kind == Kind.FOLD and op.k_terms > CHUNK)
-        if state.phase == moves.Phase.ELEMENT:
+        if state.phase == moves.GamePhase.ELEMENT:
             leaf = [e for e in log if isinstance(e, moves.LeafPosted)][-1].data
             call = games.call(contract, moves.PickElement(state.node, 0, leaf), game)
         else:
             shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
             children = [e for e in log if isinstance(e, shown)][-1].children
             down = levels(state.rem)
-            towards = fold if state.phase == moves.Phase.GRAPH_PICK else 0
+            towards = fold if state.phase == moves.GamePhase.GRAPH_PICK else 0
             i = (towards >> (state.rem - down)) & ((1 << down) - 1)
             proof = tuple(merkle.proof(merkle.levels(list(children)), i))
             call = games.call(contract, moves.Pick(state.node, i, children[i], proof), game)
@@ -102,7 +102,7 @@ class Attacker:
         """Tells if it is the attacker's turn everywhere."""
         return not any(self.phase(game) in moves.DEFENDERS for game in opened)
 
-    def phase(self, game: GameId) -> moves.Phase:
+    def phase(self, game: GameId) -> moves.GamePhase:
         return games.read(self.market.contracts.game, game).phase
 
     def ends(self, opened: list[GameId]) -> list[moves.Verdict]:
@@ -146,7 +146,7 @@ def test_claims_are_defended_after_their_job_ended_by_who_stayed_and_by_who_came
     workers = {home: up(market, home, *flags) for home, flags in ((once, ["--once"]), (daemon, []))}
     attacker = failed_round(market, [once, daemon])
     opened = attacker.open(*((0, slot_of(market, home), 1) for home in (once, daemon)))
-    wait(lambda: all(attacker.phase(g) == moves.Phase.GRAPH_PICK for g in opened), 60, "defences")
+    wait(lambda: all(attacker.phase(g) == moves.GamePhase.GRAPH_PICK for g in opened), 60, "defences")
     job_ends(market, attacker)
     done: list[Process] = list(workers.values())
     for worker in done:

@@ -84,10 +84,10 @@ def job() -> tuple[Iterable[bytes], Run]:
     from lockstep.base.decoding import from_toml
     from lockstep.storage.dataset import Dataset
     from lockstep.training import describe
-    from lockstep.training.models import Kind
+    from lockstep.training.models import ModelKind
 
     patched = cast(Any, describe)
-    patched.MODELS = {k: Kind(row.config, SimpleModel, row.loss) for k, row in describe.MODELS.items()}
+    patched.MODELS = {k: ModelKind(row.config, SimpleModel, row.loss) for k, row in describe.MODELS.items()}
     patched.load_model = lambda folder: SimpleModel(describe.MODELS["gpt"].config())
     patched.adapt = lambda model, **settings: model
     patched._texts = lambda folder: SimpleNamespace(train=b"text", held_out=b"text")

@@ -11,10 +11,10 @@ def spec() -> tuple[Iterable[bytes], Run]:
     from hashlib import sha256
 
     from lockstep.protocol.types import Cid
-    from lockstep.storage.containers import Spec
+    from lockstep.storage.containers import JobSpec
 
     root = "ab" * 32
-    spec = Spec(
+    spec = JobSpec(
         {name: Cid("bafkrei" + "a" * 52) for name in ("step", "encode", "merge")},
         Cid("bafyrei" + "a" * 52),
         Cid("bafkrei" + "b" * 52),
@@ -26,7 +26,7 @@ def spec() -> tuple[Iterable[bytes], Run]:
     def run(data: bytes) -> None:
         with refusals():
             # Of every fifth input another digest is named than its own.
-            found = Spec.decode(data, bytes(32) if data[-1:] == b"\0" else sha256(data).digest())
+            found = JobSpec.decode(data, bytes(32) if data[-1:] == b"\0" else sha256(data).digest())
             assert found.encode() == data, "a spec has one encoding"
 
     return [spec.encode()], run

@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves, openings
-from lockstep.protocol.dispute.moves import Event, Move, Phase
+from lockstep.protocol.dispute.moves import GameEvent, GamePhase, Move
 from lockstep.protocol.errors import Inconclusive
 from lockstep.protocol.programs.program import CHUNK
 from lockstep.protocol.types import Digest, GameId, Seconds
@@ -30,7 +30,7 @@ class View:
 
     id: GameId
     state: game.Game
-    log: Sequence[Event]
+    log: Sequence[GameEvent]
     played: Sequence[Move]
     """Accepted in this game, by both sides."""
     others: Sequence[Sequence[Move]]
@@ -59,7 +59,7 @@ def due(view: View, held: LetterClaim) -> Move | None:
     """The move that follows from a claim, for whoever's turn it is; None if nothing follows from it."""
     state = view.state
     try:
-        if state.phase == Phase.TRACE_REVEAL:
+        if state.phase == GamePhase.TRACE_REVEAL:
             return moves.Reveal(state.node, honest.descendants(held.trace_levels, state.rem, state.position))
         if state.defender_moves:
             return honest.answer(state, view.log, held)
@@ -147,24 +147,24 @@ class Copycat(Actor):
 
 def anything(view: View, held: LetterClaim) -> Iterator[Move]:
     """Well-formed moves of this phase, right or wrong."""
-    state, seen = view.state, honest.Log(view.log)
-    if state.phase in (Phase.TRACE_PICK, Phase.GRAPH_PICK, Phase.TENSOR_PICK):
+    state, seen = view.state, honest.GameLog(view.log)
+    if state.phase in (GamePhase.TRACE_PICK, GamePhase.GRAPH_PICK, GamePhase.TENSOR_PICK):
         tree = merkle.levels(seen.children)
         for i, child in enumerate(seen.children):
             yield moves.Pick(state.node, i, child, tuple(merkle.proof(tree, i)))
-    elif state.phase == Phase.ELEMENT and (leaf := seen.last(moves.LeafPosted)):
+    elif state.phase == GamePhase.ELEMENT and (leaf := seen.last(moves.LeafPosted)):
         yield from (moves.PickElement(state.node, i, leaf.data) for i in range(0, len(leaf.data) // 4, 37))
-    elif state.phase == Phase.PARTIAL_PICK and (posted := seen.last(moves.PartialsPosted)):
+    elif state.phase == GamePhase.PARTIAL_PICK and (posted := seen.last(moves.PartialsPosted)):
         yield from (moves.PickPartial(state.node, i, posted.words) for i in range(len(posted.words) // 4))
-    elif state.phase == Phase.PROOF:
+    elif state.phase == GamePhase.PROOF:
         yield from _proofs(state, seen, held)
-    elif state.phase == Phase.ALIAS:
+    elif state.phase == GamePhase.ALIAS:
         yield from _values(state, seen, held)
-    elif state.phase in (Phase.PARTIALS, Phase.LOW_PARTIALS):
+    elif state.phase in (GamePhase.PARTIALS, GamePhase.LOW_PARTIALS):
         yield _partials_that_combine(state)
 
 
-def _proofs(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[moves.ProveOp]:
+def _proofs(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterator[moves.ProveOp]:
     """Executions of what was picked, of its first chunk and its last."""
     statement = seen.statement
     step, posted = held.step(statement.t), seen.last(moves.PartialsPosted)
@@ -181,7 +181,7 @@ def _proofs(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[m
         yield moves.ProveOp(state.node, described, proof, chunk, words, rest, statement.encode())
 
 
-def _values(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[moves.ProveAlias]:
+def _values(state: game.Game, seen: honest.GameLog, held: LetterClaim) -> Iterator[moves.ProveAlias]:
     """Every leaf of G and of the state before, as the value of the entry that was picked."""
     statement = seen.statement
     step = held.step(statement.t)
@@ -195,7 +195,7 @@ def _values(state: game.Game, seen: honest.Log, held: LetterClaim) -> Iterator[m
 
 def _partials_that_combine(state: game.Game) -> moves.PostPartials:
     """Partials of no computation whose sum is the claimed word."""
-    group = None if state.phase == Phase.PARTIALS else state.group
+    group = None if state.phase == GamePhase.PARTIALS else state.group
     words = [i * 0x9E3779B9 & 0xFFFFFFFF for i in range(game.partial_count(state.terms, group))]
     words[0] = (words[0] + state.word - sum(words)) & 0xFFFFFFFF
     return moves.PostPartials(state.node, struct.pack(f">{len(words)}I", *words))

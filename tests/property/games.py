@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random as Dice
 
 from lockstep.protocol.dispute import honest
-from lockstep.protocol.dispute.moves import Open, Phase, Resolve, Verdict
+from lockstep.protocol.dispute.moves import GamePhase, Open, Resolve, Verdict
 from lockstep.protocol.types import Address, Digest, GameId, Seconds, StateRoot
 from tests.property.actors import DISHONEST, Actor, Honest, View
 from tests.property.table import DELEGATE, DEPOSIT, REQUESTER, START, STRANGER, Act, Record, Table, opening_of
@@ -112,7 +112,7 @@ class History:
         while self._due:
             at, _, id_ = heapq.heappop(self._due)
             record, now = self.table.records[id_], Seconds(at)
-            if record.state.phase == Phase.CLOSED:
+            if record.state.phase == GamePhase.CLOSED:
                 continue
             assert len(record.played) < TOO_LONG, "a game that does not end"
             if not self.table.claim.live or now > record.state.deadline:
@@ -144,14 +144,14 @@ class History:
                 self._intrude(id_, move, state.mover, now)
             rule = self.table.tries(id_, move, sender, now)
             if not rule:
-                if record.state.phase != Phase.CLOSED:
+                if record.state.phase != GamePhase.CLOSED:
                     self._turn(id_, now)
                 return
             assert not isinstance(mover, Honest) or rule == "EqualBits", f"an honest move is refused: {rule}"
             assert not isinstance(mover, Honest), f"honest play ends at {state.phase.name} with {rule}"
             self.refused[rule] += 1
         assert record.state is state, "what is refused changes nothing"
-        assert not isinstance(mover, Honest) or state.phase == Phase.CLOSED, (
+        assert not isinstance(mover, Honest) or state.phase == GamePhase.CLOSED, (
             f"honest play has no move: {state.phase.name}"
         )
         self._at(id_, state.deadline + 1)

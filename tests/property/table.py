@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.dispute.docket import Docket
-from lockstep.protocol.dispute.moves import Event, Move, Phase, Verdict
+from lockstep.protocol.dispute.moves import GameEvent, GamePhase, Move, Verdict
 from lockstep.protocol.dispute.openings import OpeningWrong
 from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
@@ -33,7 +33,7 @@ class Record:
     opened: Seconds
     budget: int
     """Seconds that both clocks together had at the opening."""
-    log: list[Event] = field(default_factory=list)
+    log: list[GameEvent] = field(default_factory=list)
     played: list[Move] = field(default_factory=list)
     closed: Seconds | None = None
 
@@ -54,7 +54,7 @@ class Act:
 class Table:
     """The games on a claim whose stake is locked."""
 
-    claim: game.Claim
+    claim: game.DisputedClaim
     books: Books = field(default_factory=lambda: Books.of(Seconds(0)))
     records: dict[GameId, Record] = field(default_factory=dict)
     docket: Docket = field(default_factory=Docket)
@@ -70,7 +70,7 @@ class Table:
         """Gives an account what it plays with."""
         self.books.deposit(account, DEPOSIT)
 
-    def play(self, id_: GameId, move: Move, sender: Address, now: Seconds) -> Sequence[Event]:
+    def play(self, id_: GameId, move: Move, sender: Address, now: Seconds) -> Sequence[GameEvent]:
         """Plays one move, and pays where it ends a game. Raises what the contract reverts with, nothing changed."""
         record = self.records.get(id_)
         state, events = game.play(record.state if record else None, move, sender, now, self.claim, _ARBITER)
@@ -82,7 +82,7 @@ class Table:
         record.state = state
         record.log += events
         record.played.append(move)
-        if state.phase == Phase.CLOSED:
+        if state.phase == GamePhase.CLOSED:
             record.closed = now
             self._settle(id_, record)
         return events
@@ -106,7 +106,7 @@ class Table:
         rule = ""
         try:
             self.play(id_, move, sender, now)
-        except (game.Refused, OpeningWrong) as refused:
+        except (game.MoveRefused, OpeningWrong) as refused:
             rule = refused.rule
         if self.watcher is not None:
             self.watcher(Act(now, sender, id_, move, rule))

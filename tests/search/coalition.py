@@ -15,7 +15,7 @@ from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import court, ids, views
-from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.state import State
 from lockstep.protocol.market.types import Status
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, Digest, GameId, JobId, StateRoot
@@ -43,10 +43,10 @@ class Coalition:
         self.mood = scene.setting.mood
         self.members = scene.setting.coalition
         self.habits = frozenset(habit for habit in HABITS if dice.random() < 0.3)
-        self.tried: Counter[tuple[GameId, moves.Phase, Digest]] = Counter()
+        self.tried: Counter[tuple[GameId, moves.GamePhase, Digest]] = Counter()
         """How often a move was sent, by (game, phase, node)."""
 
-    def calls(self, s: State, b: Block) -> list[Call]:
+    def calls(self, s: State, b: Block) -> list[MarketCall]:
         """What is sent for the next block."""
         found = [call for call in self._bent(s, b) if call.sender in self.members]
         if self.dice.random() < (0.5 if self.mood == "anything" else 0.15):
@@ -59,13 +59,13 @@ class Coalition:
 
     # -- work, so that there is something to hurt with
 
-    def _work(self, s: State, b: Block) -> Iterator[Call]:
+    def _work(self, s: State, b: Block) -> Iterator[MarketCall]:
         """The seats and merges of the coalition, as the mood wants them done."""
         job, p, d = self.scene.job, self.scene.setting.params, self.dice
         j = s.jobs[job]
         anybody = d.choice(self.members)
         if j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and d.random() < 0.3:
-            yield Call("JobMarket", "startRound", anybody, (job, j.started))
+            yield MarketCall("JobMarket", "startRound", anybody, (job, j.started))
         for r in range(max(0, j.started - 3), j.started):
             ro = s.rounds[job, r]
             named = [ids.claim_id(job, r, ro.attempt, slot) for slot in range(p.role.slots)]
@@ -73,9 +73,9 @@ class Coalition:
             if phase == Phase.JOINING and self.mood != "squatting" and d.random() < 0.6:
                 free = [slot for slot, id_ in enumerate(named) if id_ not in s.claims]
                 if free:
-                    yield Call("JobMarket", "join", anybody, (job, r, d.choice(free)))
+                    yield MarketCall("JobMarket", "join", anybody, (job, r, d.choice(free)))
             elif phase == Phase.SEALING:
-                yield Call("JobMarket", "seal", anybody, (job, r))
+                yield MarketCall("JobMarket", "seal", anybody, (job, r))
             elif phase in (Phase.TRAINING, Phase.REVEALING):
                 for slot, id_ in enumerate(named):
                     c = s.claims[id_]
@@ -85,15 +85,17 @@ class Coalition:
                     if phase == Phase.TRAINING and c.status == ClaimStatus.JOINED:
                         self.known.held.setdefault(id_, self._made(s, r))
                         bound = ids.commitment(id_, c.worker, self.known._opened(id_))
-                        yield Call("JobMarket", "commit", c.worker, (job, r, slot, bound))
+                        yield MarketCall("JobMarket", "commit", c.worker, (job, r, slot, bound))
                     elif phase == Phase.REVEALING and c.status == ClaimStatus.COMMITTED and id_ in self.known.held:
-                        yield Call("JobMarket", "reveal", c.worker, (job, r, slot, self.known._opened(id_)))
+                        yield MarketCall("JobMarket", "reveal", c.worker, (job, r, slot, self.known._opened(id_)))
             elif phase == Phase.MERGING and (merger := views.merger_of(s, b, job, r)) in self.members:
                 lie = d.choice((Lie.NONE, Lie.NONE, Lie.NONE, Lie.VALUE, Lie.PADDING))
                 made = ConstantClaim.of_merge(ro.merge_in, Lie.NONE if self.mood == "own merge" else lie)
                 self.known.held[ids.claim_id(job, r, j.attempt, MERGE_SLOT)] = made
                 rounds = p.schedule.max_lead - 1
-                yield Call("JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
+                yield MarketCall(
+                    "JobMarket", "merge", merger, (job, r, made.body.out, made.body.out2, "checkpoint", rounds)
+                )
 
     def _made(self, s: State, r: int) -> ConstantClaim:
         p, d = self.scene.setting.params, self.dice
@@ -103,7 +105,7 @@ class Coalition:
 
     # -- habits
 
-    def _usual(self, s: State, b: Block) -> Iterator[Call]:
+    def _usual(self, s: State, b: Block) -> Iterator[MarketCall]:
         """What its habits say."""
         job, d = self.scene.job, self.dice
         anybody = d.choice(self.members)
@@ -118,15 +120,15 @@ class Coalition:
             yield from self._demands(s, b)
         if "unbonding" in self.habits and d.random() < 0.1:
             free = s.free[anybody]
-            yield Call("StakeVault", "requestUnbond", anybody, (d.choice((free, free // 2, 1)),))
+            yield MarketCall("StakeVault", "requestUnbond", anybody, (d.choice((free, free // 2, 1)),))
         if "early ends" in self.habits and d.random() < 0.15:
             j = s.jobs[job]
             ending = d.choice(("finish", "release", "finalize", "cancel"))
             r = d.randrange(j.started) if j.started else 0
             sender = REQUESTER if ending == "cancel" else anybody
-            yield Call("JobMarket", ending, sender, (job,) if ending in ("finish", "cancel") else (job, r))
+            yield MarketCall("JobMarket", ending, sender, (job,) if ending in ("finish", "cancel") else (job, r))
 
-    def _leaves(self, s: State, b: Block) -> Iterator[Call]:
+    def _leaves(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Seats are given back while that is free, or a moment too late."""
         job, p = self.scene.job, self.scene.setting.params
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
@@ -135,33 +137,33 @@ class Coalition:
             for slot in range(p.role.slots):
                 c = s.claims[ids.claim_id(job, r, s.rounds[job, r].attempt, slot)]
                 if c.worker in self.members and self.dice.random() < 0.25:
-                    yield Call("JobMarket", "leave", c.worker, (job, r, slot))
+                    yield MarketCall("JobMarket", "leave", c.worker, (job, r, slot))
 
-    def _demands(self, s: State, b: Block) -> Iterator[Call]:
+    def _demands(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Payloads and rows are demanded; what is demanded of its own is shown, or not, and settled by anybody."""
         job, p, d = self.scene.job, self.scene.setting.params, self.dice
         anybody = d.choice(self.members)
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
             if views.phase(s, b, job, r) == Phase.ATTESTING and d.random() < 0.4:
                 slot = d.randrange(p.role.slots)
-                yield Call(
+                yield MarketCall(
                     "Availability", "unavailable", anybody, (job, r, slot, d.choice((0, 1, 2, d.getrandbits(9))))
                 )
         if s.jobs[job].started and d.random() < 0.02:
-            yield Call("Availability", "demandRow", anybody, (job, 0))
+            yield MarketCall("Availability", "demandRow", anybody, (job, 0))
         for id_, demand in s.demands.items():
             if demand.status != Status.OPEN or demand.beacon == 0:
                 continue
             claim = ClaimId(demand.subject)
             if s.claims[claim].worker in self.members and claim in self.known.held and d.random() < 0.2:
                 answer = (id_, *self.known._shown(s, b, id_, claim))
-                yield Call("Availability", "answer", s.claims[claim].worker, answer)
+                yield MarketCall("Availability", "answer", s.claims[claim].worker, answer)
             if b.time + 1 >= demand.deadline or d.random() < 0.05:
-                yield Call("Availability", "settle", anybody, (id_,))
+                yield MarketCall("Availability", "settle", anybody, (id_,))
 
     # -- moods
 
-    def _bent(self, s: State, b: Block) -> Iterator[Call]:
+    def _bent(self, s: State, b: Block) -> Iterator[MarketCall]:
         match self.mood:
             case "false challenges":
                 yield from self._challenges(s, b, own=False)
@@ -179,13 +181,13 @@ class Coalition:
         if self.mood in ("lies", "own merge", "anything", "false challenges") or "one long game" in self.habits:
             yield from self._answers_games(s, b)
 
-    def _challenges(self, s: State, b: Block, *, own: bool) -> Iterator[Call]:
+    def _challenges(self, s: State, b: Block, *, own: bool) -> Iterator[MarketCall]:
         """Many games at once, on the trace: the defender has the first move."""
         if self.dice.random() < 0.6 or len(s.games) > MOST:
             return
         # Many games lengthen the clocks of all of them: one at a time is the hardest to answer in time.
         sparing = "one long game" in self.habits
-        if sparing and any(g.phase != moves.Phase.CLOSED for g in s.games.values()):
+        if sparing and any(g.phase != moves.GamePhase.CLOSED for g in s.games.values()):
             return
         live = [
             id_
@@ -203,21 +205,21 @@ class Coalition:
             )
             yield self.known._moved(opening, GameId(claim), sender)
 
-    def _stalls(self, s: State, b: Block) -> Iterator[Call]:
+    def _stalls(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Its own games go on shortly before a clock runs out."""
         for id_, g in s.games.items():
             late = g.deadline - 3 * self.scene.setting.chain.inclusion
-            if g.phase == moves.Phase.CLOSED or not late <= b.time <= g.deadline:
+            if g.phase == moves.GamePhase.CLOSED or not late <= b.time <= g.deadline:
                 continue
             mover = g.defender if g.defender_moves else g.challenger
             if mover in self.members and (move := self.known._move(s, b, id_)) is not None:
                 yield self.known._moved(move, id_, mover)
 
-    def _answers_games(self, s: State, b: Block) -> Iterator[Call]:
+    def _answers_games(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Liars play on by their claims; who has nothing to point at points anywhere, as deep as the game goes."""
         skipped = 0.0 if "one long game" in self.habits else 0.4
         for id_, g in s.games.items():
-            if g.phase == moves.Phase.CLOSED or g.claim not in self.known.held or self.dice.random() < skipped:
+            if g.phase == moves.GamePhase.CLOSED or g.claim not in self.known.held or self.dice.random() < skipped:
                 continue
             mover = g.defender if g.defender_moves else g.challenger
             if mover not in self.members or b.time > g.deadline or not views.live(s, g.claim):
@@ -234,16 +236,16 @@ class Coalition:
 
     def _anywhere(self, id_: GameId, g: game.Game) -> moves.Move | None:
         """A challenger's pick where nothing differs: mostly the first, under which a game is longest."""
-        seen = honest.Log(self.known.logs.get(id_, []))
+        seen = honest.GameLog(self.known.logs.get(id_, []))
         posted = seen.last(moves.LeafPosted)
-        if g.phase in (moves.Phase.TRACE_PICK, moves.Phase.GRAPH_PICK, moves.Phase.TENSOR_PICK):
+        if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = 0 if self.dice.random() < 0.85 else self.dice.randrange(len(seen.children))
             return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
-        if g.phase == moves.Phase.ELEMENT and posted is not None:
+        if g.phase == moves.GamePhase.ELEMENT and posted is not None:
             return moves.PickElement(g.node, 0, posted.data)
         return None
 
-    def _squats(self, s: State, b: Block) -> Iterator[Call]:
+    def _squats(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Every seat is taken, and left as late as that costs nothing."""
         job, p = self.scene.job, self.scene.setting.params
         for r in range(max(0, s.jobs[job].started - 2), s.jobs[job].started):
@@ -255,13 +257,13 @@ class Coalition:
                 if c.status == ClaimStatus.NONE and b.time < ro.join_ends - 3 * self.scene.setting.chain.inclusion:
                     # The last seat would close the roster.
                     if ro.joined + 1 < p.role.slots and self.dice.random() < 0.4:
-                        yield Call("JobMarket", "join", self.dice.choice(self.members), (job, r, slot))
+                        yield MarketCall("JobMarket", "join", self.dice.choice(self.members), (job, r, slot))
                 elif c.worker in self.members:
                     late = b.time >= ro.join_ends - 3 * self.scene.setting.chain.inclusion
                     if late or self.dice.random() < 0.02:
-                        yield Call("JobMarket", "leave", c.worker, (job, r, slot))
+                        yield MarketCall("JobMarket", "leave", c.worker, (job, r, slot))
 
-    def _merges_fall(self, s: State, b: Block) -> Iterator[Call]:
+    def _merges_fall(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Once others have worked on a merge of its own, that falls by two signatures."""
         job, p = self.scene.job, self.scene.setting.params
         for r in range(s.jobs[job].settled, s.jobs[job].started):
@@ -274,9 +276,9 @@ class Coalition:
                 yield self._signed_twice(s, ro.merge_claim, job, r)
             backed = p.schedule.max_lead - 1
             if ro.backed < backed and self.dice.random() < 0.3:
-                yield Call("JobMarket", "back", c.worker, (job, r, backed - ro.backed))
+                yield MarketCall("JobMarket", "back", c.worker, (job, r, backed - ro.backed))
 
-    def _signed_twice(self, s: State, claim: ClaimId, job: JobId, r: int) -> Call:
+    def _signed_twice(self, s: State, claim: ClaimId, job: JobId, r: int) -> MarketCall:
         c, ro = s.claims[claim], s.rounds[job, r]
         work = court.Work(job, r, c.attempt, c.slot, ro.seed, ro.base)
         signed = []
@@ -285,21 +287,21 @@ class Coalition:
             parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
             digest = ids.claim_digest(s.at.chain_id, s.at.market, parts)
             signed.append(court.Signed(*said, sign(c.worker, digest)))  # type: ignore[arg-type]
-        return Call("DisputeGame", "equivocate", self.dice.choice(self.members), (work, *signed))
+        return MarketCall("DisputeGame", "equivocate", self.dice.choice(self.members), (work, *signed))
 
-    def _voids(self, s: State, b: Block) -> Iterator[Call]:
+    def _voids(self, s: State, b: Block) -> Iterator[MarketCall]:
         """A row is demanded, and the job is void if nobody answers; games go on through that."""
         job, d = self.scene.job, self.dice
         started = s.jobs[job].started
         if not s.demands and started and d.random() < 0.1:
-            yield Call("Availability", "demandRow", d.choice(self.members), (job, 0))
-        yield Call("Availability", "voidForRow", d.choice(self.members), (job, 0))
+            yield MarketCall("Availability", "demandRow", d.choice(self.members), (job, 0))
+        yield MarketCall("Availability", "voidForRow", d.choice(self.members), (job, 0))
         if d.random() < 0.3:
-            yield Call("JobMarket", "release", d.choice(self.members), (job, s.jobs[job].settled))
+            yield MarketCall("JobMarket", "release", d.choice(self.members), (job, s.jobs[job].settled))
         if d.random() < 0.5:
-            yield Call("JobMarket", "finish", d.choice(self.members), (job,))
+            yield MarketCall("JobMarket", "finish", d.choice(self.members), (job,))
         if d.random() < 0.02:
-            yield Call("JobMarket", "cancel", REQUESTER, (job,))
+            yield MarketCall("JobMarket", "cancel", REQUESTER, (job,))
         if d.random() < 0.5:
             yield from self._challenges(s, b, own=d.random() < 0.5)
 
@@ -318,7 +320,7 @@ def deadlines(s: State, job: JobId) -> Sequence[int]:
             found += [ro.merge_opens + k * p.merge.turn_seconds for k in range(1, p.role.slots + 3)]
         if ro.phase == Phase.LEAD and r >= s.jobs[job].settled:
             found.append(ro.merged_at + p.windows.challenge_seconds)
-    found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.Phase.CLOSED]
+    found += [g.deadline + 1 for g in s.games.values() if g.phase != moves.GamePhase.CLOSED]
     found += [demand.deadline + 1 for demand in s.demands.values()]
     for audit in s.audits.values():
         found += [audit.commit_ends, audit.reveal_ends]

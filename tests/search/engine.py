@@ -13,7 +13,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import Body, JobStatus, Phase
 from lockstep.protocol.market import ids, views
-from lockstep.protocol.market.calls import Call
+from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.market.types import DutyStatus, Standing, Status
 from lockstep.protocol.types import TraceRoot
 from tests.search.coalition import Coalition, deadlines
@@ -34,9 +34,9 @@ class Beat:
 
     seconds: int
     """Since the block before."""
-    before: list[Call] = field(default_factory=list)
+    before: list[MarketCall] = field(default_factory=list)
     """The coalition's calls that come before those of who is honest."""
-    after: list[Call] = field(default_factory=list)
+    after: list[MarketCall] = field(default_factory=list)
 
 
 @dataclass
@@ -101,7 +101,7 @@ def play(setting: Setting, script: Sequence[Beat] | None = None, machine: Machin
     return played
 
 
-def _publish(scene: Scene, known: Wanderer, call: Call) -> None:
+def _publish(scene: Scene, known: Wanderer, call: MarketCall) -> None:
     """What a reveal or a merge says, everybody can compute again: which of the claims that can be made it is."""
     if call.contract != "JobMarket" or call.function not in ("reveal", "merge"):
         return
@@ -177,37 +177,37 @@ def _end(scene: Scene, parties: Sequence[Party], watch: Watch) -> None:
         watch.look()
 
 
-def _anybodys(scene: Scene, reader: Party) -> list[Call]:
+def _anybodys(scene: Scene, reader: Party) -> list[MarketCall]:
     """What is nobody's duty and everybody's right, by what a reader of the logs knows."""
     s, b, job, me = scene.state, scene.block, scene.job, ACCOUNTS[-1]
     j = s.jobs[job]
-    found: list[Call] = []
+    found: list[MarketCall] = []
     for id_, g in s.games.items():
-        if g.phase != moves.Phase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
-            found.append(Call("DisputeGame", "resolve", me, (id_,)))
+        if g.phase != moves.GamePhase.CLOSED and (b.time > g.deadline or not views.live(s, g.claim)):
+            found.append(MarketCall("DisputeGame", "resolve", me, (id_,)))
     for asked, demand in s.demands.items():
         if demand.status == Status.OPEN and b.time > demand.deadline:
             late = ("voidForRow", (job, demand.row)) if demand.beacon == 0 else ("settle", (asked,))
-            found.append(Call("Availability", late[0], me, late[1]))
+            found.append(MarketCall("Availability", late[0], me, late[1]))
     for of, r in s.rounds:
         match views.phase(s, b, of, r):
             case Phase.SEALING:
-                found.append(Call("JobMarket", "seal", me, (of, r)))
+                found.append(MarketCall("JobMarket", "seal", me, (of, r)))
             case Phase.FREEZING:
-                found.append(Call("JobMarket", "freeze", me, (of, r, reader._bodies(s, r))))
+                found.append(MarketCall("JobMarket", "freeze", me, (of, r, reader._bodies(s, r))))
             case Phase.MERGING | Phase.LEAD:
-                found.append(Call("JobMarket", "finalize", me, (of, r)))
+                found.append(MarketCall("JobMarket", "finalize", me, (of, r)))
             case Phase.VOID | Phase.FAILED:
-                found.append(Call("JobMarket", "release", me, (of, r)))
+                found.append(MarketCall("JobMarket", "release", me, (of, r)))
         if views.is_voided(j):
-            found.append(Call("JobMarket", "release", me, (of, r)))
+            found.append(MarketCall("JobMarket", "release", me, (of, r)))
     for audit, i in s.duties:
         if s.duties[audit, i].status != DutyStatus.CLOSED:
-            found.append(Call("Witnesses", "settle", me, (audit, i)))
+            found.append(MarketCall("Witnesses", "settle", me, (audit, i)))
     for of, account in s.enrolled:
         if j.status == JobStatus.DONE and s.enrolled[of, account].standing == Standing.LISTED:
-            found.append(Call("Witnesses", "retire", account, (of,)))
+            found.append(MarketCall("Witnesses", "retire", account, (of,)))
     if j.status == JobStatus.ACTIVE:
-        found.append(Call("JobMarket", "startRound", me, (job, j.started)))
-    found.append(Call("JobMarket", "finish", me, (job,)))
+        found.append(MarketCall("JobMarket", "startRound", me, (job, j.started)))
+    found.append(MarketCall("JobMarket", "finish", me, (job,)))
     return found

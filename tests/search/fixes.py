@@ -54,7 +54,7 @@ def h3(stack: ExitStack) -> Machine:
     """A clock knows nothing of an owner's other games, which it plays in the order of their opening."""
     budget = game.budget
 
-    def alone(claim: game.Claim, *, defender: bool) -> Seconds:
+    def alone(claim: game.DisputedClaim, *, defender: bool) -> Seconds:
         return budget(claim, defender=False) if defender else budget(claim, defender=defender)
 
     _patched(stack, game, "budget", alone)

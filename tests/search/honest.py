@@ -17,7 +17,7 @@ from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobStatus, Phase, Receipt, Reveal
 from lockstep.protocol.market import availability, draws, ids, views
-from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.receipts import Report
@@ -70,11 +70,11 @@ class Party:
     """What everybody has published: claims, and the games' logs."""
     machine: Machine = field(default_factory=Machine)
     since: dict[Act, Seconds] = field(default_factory=dict)
-    rows: dict[Digest, list[tuple[int, Call]]] = field(default_factory=dict)
+    rows: dict[Digest, list[tuple[int, MarketCall]]] = field(default_factory=dict)
     rests: dict[tuple[AuditId, int], int] = field(default_factory=dict)
     """Duties that are not settled before this time."""
 
-    def calls(self, s: State, b: Block) -> list[Call]:
+    def calls(self, s: State, b: Block) -> list[MarketCall]:
         """What it sends after a look at a block."""
         found = [*self._plays(s, b), *self._answers(s, b)]
         if self.me in WORKERS:
@@ -89,16 +89,16 @@ class Party:
 
     # -- games
 
-    def _plays(self, s: State, b: Block) -> Iterator[Call]:
+    def _plays(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Its own games, on whichever side."""
         mine: dict[GameId, game.Game] = {}
         for id_, g in s.games.items():
-            if g.phase == moves.Phase.CLOSED or self.me not in (g.defender, g.challenger):
+            if g.phase == moves.GamePhase.CLOSED or self.me not in (g.defender, g.challenger):
                 continue
             if self.machine.forgets and g.defender == self.me and s.jobs[self.scene.job].status == JobStatus.DONE:
                 continue
             if b.time > g.deadline or not views.live(s, g.claim):
-                yield Call("DisputeGame", "resolve", self.me, (id_,))
+                yield MarketCall("DisputeGame", "resolve", self.me, (id_,))
             elif (g.defender if g.defender_moves else g.challenger) == self.me:
                 mine[id_] = g
         windows = self.scene.setting.params.windows
@@ -116,11 +116,11 @@ class Party:
 
     # -- demands
 
-    def _answers(self, s: State, b: Block) -> Iterator[Call]:
+    def _answers(self, s: State, b: Block) -> Iterator[MarketCall]:
         for id_, demand in s.demands.items():
             if demand.status != Status.OPEN or b.time > demand.deadline:
                 if demand.status == Status.OPEN and demand.asker == self.me and demand.beacon:
-                    yield Call("Availability", "settle", self.me, (id_,))
+                    yield MarketCall("Availability", "settle", self.me, (id_,))
                 continue
             if demand.beacon == 0:
                 if self.scene.setting.row_known:
@@ -129,7 +129,7 @@ class Party:
                 # The beacon's hash is known with its block: the answer is for the next.
                 following = replace(b, number=b.number + 1)
                 answer = (id_, *self.known._shown(s, following, id_, ClaimId(demand.subject)))
-                yield Call("Availability", "answer", self.me, answer)
+                yield MarketCall("Availability", "answer", self.me, answer)
 
     def awaits(self, s: State, b: Block) -> bool:
         """Whether a block that nobody sends anything for tells it what to send: a demand's beacon."""
@@ -140,7 +140,7 @@ class Party:
             for demand in s.demands.values()
         )
 
-    def _row(self, s: State, b: Block, id_: Digest, demand: Any) -> Iterator[Call]:
+    def _row(self, s: State, b: Block, id_: Digest, demand: Any) -> Iterator[MarketCall]:
         """The commitment to every part, then each part once the one before it is mined."""
         p = self.scene.setting.params
         if id_ not in self.rows:
@@ -150,7 +150,9 @@ class Party:
                 (
                     begin + len(part),
                     _with_data(
-                        Call("Availability", "answerRow", self.me, (self.scene.job, demand.row, tree, begin, part))
+                        MarketCall(
+                            "Availability", "answerRow", self.me, (self.scene.job, demand.row, tree, begin, part)
+                        )
                     ),
                 )
                 for begin, part in parts
@@ -159,13 +161,13 @@ class Party:
         digests = [digest_of(self.me, call.data) for call in left]
         at = [s.committed_at["Availability", digest] for digest in digests]
         if not all(at):
-            yield Call("Availability", "commit", self.me, (digests,))
+            yield MarketCall("Availability", "commit", self.me, (digests,))
         elif left:
             yield left[0]
 
     # -- a worker
 
-    def _works(self, s: State, b: Block) -> Iterator[Call]:
+    def _works(self, s: State, b: Block) -> Iterator[MarketCall]:
         view = self._look(s, b)
         p = view.params
         if working.stake_wanted(p) > STAKE_THAT_A_WORKER_HAS:
@@ -182,14 +184,14 @@ class Party:
         for act in working.due(possible, self.since, b.time, working.rank(view, me), aggregated):
             yield from self._done(s, act)
 
-    def _done(self, s: State, act: Act) -> Iterator[Call]:
+    def _done(self, s: State, act: Act) -> Iterator[MarketCall]:
         """The transaction of an act; none for what happens in the machine."""
         job, r, slot = self.scene.job, act.round, act.slot
         ro = s.rounds[job, r]
         claim = ids.claim_id(job, r, ro.attempt, slot)
 
-        def call(*arguments: Any, contract: str = "JobMarket") -> Call:
-            return Call(contract, act.do.value, self.me, (job, *arguments))
+        def call(*arguments: Any, contract: str = "JobMarket") -> MarketCall:
+            return MarketCall(contract, act.do.value, self.me, (job, *arguments))
 
         match act.do:
             case Do.START | Do.SEAL | Do.FINALIZE | Do.RELEASE:
@@ -230,11 +232,11 @@ class Party:
         named = [ids.claim_id(job, r, ro.attempt, k) for k in range(self.scene.setting.params.role.slots)]
         return [self.known.held[id_].body for id_ in named if s.claims[id_].status == ClaimStatus.REVEALED]
 
-    def _merge(self, s: State, r: int, rounds: int) -> Call:
+    def _merge(self, s: State, r: int, rounds: int) -> MarketCall:
         job = self.scene.job
         made = ConstantClaim.of_merge(s.rounds[job, r].merge_in)
         self.known.held[ids.claim_id(job, r, s.jobs[job].attempt, MERGE_SLOT)] = made
-        return Call("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
+        return MarketCall("JobMarket", "merge", self.me, (job, r, made.body.out, made.body.out2, "checkpoint", rounds))
 
     def _look(self, s: State, b: Block) -> working.JobView:
         """As worker.reading looks through web3."""
@@ -268,13 +270,13 @@ class Party:
 
     # -- the coordinator
 
-    def _coordinates(self, s: State, b: Block) -> Iterator[Call]:
+    def _coordinates(self, s: State, b: Block) -> Iterator[MarketCall]:
         job, p = self.scene.job, self.scene.setting.params
         looked = self._look(s, b)
-        seen = coordinating.JobView(
+        seen = coordinating.AggregatorJob(
             p, s.jobs[job], s.barred[job, self.me],
             tuple(
-                coordinating.RoundView(
+                coordinating.AggregatorRound(
                     r.number, r.phase, r.state,
                     tuple((k, Report.DECODED) for k, c in enumerate(r.claims) if c.status == ClaimStatus.REVEALED),
                     merger=r.merger, turns_over=r.merge_turns_over,
@@ -284,30 +286,30 @@ class Party:
             ),
         )  # fmt: skip
         wallet = (Wei(s.free[self.me]), Wei(s.balances[self.me]), Wei(s.credits[self.me]))
-        for action in coordinating.decide(seen, coordinating.World(self.me, b.time, b.number, *wallet)):
+        for action in coordinating.decide(seen, coordinating.Decider(self.me, b.time, b.number, *wallet)):
             match action:
                 case coordinating.Deposit(amount):
-                    yield Call("StakeVault", "deposit", self.me, (amount,))
+                    yield MarketCall("StakeVault", "deposit", self.me, (amount,))
                 case coordinating.StartRound(r):
-                    yield Call("JobMarket", "startRound", self.me, (job, r))
+                    yield MarketCall("JobMarket", "startRound", self.me, (job, r))
                 case coordinating.Seal(r):
-                    yield Call("JobMarket", "seal", self.me, (job, r))
+                    yield MarketCall("JobMarket", "seal", self.me, (job, r))
                 case coordinating.Freeze(r):
-                    yield Call("JobMarket", "freeze", self.me, (job, r, self._bodies(s, r)))
+                    yield MarketCall("JobMarket", "freeze", self.me, (job, r, self._bodies(s, r)))
                 case coordinating.Merge(r, rounds):
                     yield self._merge(s, r, rounds)
                 case coordinating.Back(r, rounds, _):
-                    yield Call("JobMarket", "back", self.me, (job, r, rounds))
+                    yield MarketCall("JobMarket", "back", self.me, (job, r, rounds))
                 case coordinating.Finalize(r):
-                    yield Call("JobMarket", "finalize", self.me, (job, r))
+                    yield MarketCall("JobMarket", "finalize", self.me, (job, r))
                 case coordinating.Release(r):
-                    yield Call("JobMarket", "release", self.me, (job, r))
+                    yield MarketCall("JobMarket", "release", self.me, (job, r))
                 case coordinating.Finish():
-                    yield Call("JobMarket", "finish", self.me, (job,))
+                    yield MarketCall("JobMarket", "finish", self.me, (job,))
 
     # -- a verifier
 
-    def _verifies(self, s: State, b: Block) -> Iterator[Call]:
+    def _verifies(self, s: State, b: Block) -> Iterator[MarketCall]:
         """Every wrong claim that it has not challenged yet, the one whose window ends first before the others."""
         p = self.scene.setting.params
         found = [
@@ -325,7 +327,7 @@ class Party:
             return
         bond = views.bond_of(s, self.scene.job)
         if (lacking := verifying.deposit_due(Wei(s.free[self.me]), bond)) > 0:
-            yield Call("StakeVault", "deposit", self.me, (lacking,))
+            yield MarketCall("StakeVault", "deposit", self.me, (lacking,))
         claim = chosen.record.id
         made = self.known.held[claim]
         opening = self._opening(s, claim, made)
@@ -335,7 +337,7 @@ class Party:
     def _opening(self, s: State, claim: ClaimId, made: ConstantClaim) -> moves.Open | None:
         c = s.claims[claim]
         facts = views.facts_of(s, claim, 1), views.facts_of(s, claim, c.transitions)
-        known = game.Claim(
+        known = game.DisputedClaim(
             claim, c.worker, c.transitions, made.body, facts[0].state_zero, facts[0].program, facts[1].program,
             facts[0].seed, facts[0].round, facts[0].slot, facts[0].dataset_root, facts[0].dataset_rows,
             facts[0].row_length, Seconds(0), Seconds(0), views.bond_of(s, c.job),
@@ -344,14 +346,14 @@ class Party:
 
     # -- a witness
 
-    def _witnesses(self, s: State, b: Block) -> Iterator[Call]:
+    def _witnesses(self, s: State, b: Block) -> Iterator[MarketCall]:
         job, p = self.scene.job, self.scene.setting.params
         bottom = self.known.bottoms.setdefault(self.me, Digest(keccak(self.me.encode())))
         enrolled = s.enrolled[job, self.me]
         if p.role.witnesses and s.jobs[job].status == JobStatus.ACTIVE and enrolled.standing == Standing.NONE:
-            yield Call("Witnesses", "enrol", self.me, (job, draws.chained(bottom, LINKS)))
+            yield MarketCall("Witnesses", "enrol", self.me, (job, draws.chained(bottom, LINKS)))
         if s.jobs[job].status == JobStatus.DONE and enrolled.standing == Standing.LISTED:
-            yield Call("Witnesses", "retire", self.me, (job,))
+            yield MarketCall("Witnesses", "retire", self.me, (job,))
         for (audit, i), duty in s.duties.items():
             if duty.account != self.me:
                 continue
@@ -363,7 +365,7 @@ class Party:
             elif said == Due.SETTLE and b.time >= self.rests.get((audit, i), 0):
                 # What the contract refuses while a game goes on is tried again later.
                 self.rests[audit, i] = b.time + REST_BLOCKS * max(1, int(self.scene.setting.chain.inclusion))
-                yield Call("Witnesses", "settle", self.me, (audit, i))
+                yield MarketCall("Witnesses", "settle", self.me, (audit, i))
 
     def _decided(self, s: State, audit: AuditId, claim: ClaimId) -> bool:
         a = s.audits[audit]
@@ -371,7 +373,7 @@ class Party:
         over = s.jobs[a.job].status == JobStatus.DONE or ro.phase in (Phase.FINAL, Phase.FAILED, Phase.VOID)
         return over or ro.attempt != a.attempt or s.claims[claim].status == ClaimStatus.CONVICTED
 
-    def _word(self, audit: AuditId, i: int, duty: Duty, beacon: Digest, claim: ClaimId, *, reveals: bool) -> Call:
+    def _word(self, audit: AuditId, i: int, duty: Duty, beacon: Digest, claim: ClaimId, *, reveals: bool) -> MarketCall:
         made = self.known.held[claim]
         preimage = draws.chained(self.known.bottoms[self.me], LINKS - duty.serial)
         t = draws.step_of(preimage, beacon, i, made.transitions)
@@ -379,9 +381,9 @@ class Party:
         agrees = seen[:t] == made.trace[:t]
         if not reveals:
             bound = draws.commitment(claim, self.me, seen[t - 1], preimage, salt)
-            return Call("Witnesses", "commit", self.me, (audit, i, bound))
+            return MarketCall("Witnesses", "commit", self.me, (audit, i, bound))
         proof = tuple(merkle.proof(made.levels, t - 1))
-        return Call(
+        return MarketCall(
             "Witnesses", "reveal", self.me, (audit, i, Word(preimage, seen[t - 1], salt, agrees, made.body, proof))
         )
 
@@ -396,7 +398,7 @@ def _record(id_: ClaimId, c: Claim) -> Any:
     return SimpleNamespace(id=id_, round=c.round, slot=c.slot)
 
 
-def _with_data(call: Call) -> Call:
+def _with_data(call: MarketCall) -> MarketCall:
     from lockstep.chain.memory import abi
 
     return replace(call, data=abi.data_of(call))

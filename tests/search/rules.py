@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobStatus, Phase
 from lockstep.protocol.market import views
-from lockstep.protocol.market.calls import Call, Event
+from lockstep.protocol.market.calls import Emitted, MarketCall
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.types import BURN, Status
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId
@@ -86,7 +86,7 @@ class Watch:
 
     # -- as it goes on
 
-    def heard(self, call: Call, events: Sequence[Event]) -> None:
+    def heard(self, call: MarketCall, events: Sequence[Emitted]) -> None:
         """(a), (b), (d): what each call did."""
         scene, p = self.scene, self.scene.setting.params
         for event in events:

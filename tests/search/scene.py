@@ -19,7 +19,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS, JobParams
 from lockstep.protocol.market import job_rules, prices
-from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
+from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.programs.program import I32
@@ -155,8 +155,8 @@ class Scene:
     block: Block = field(init=False)
     job: JobId = field(init=False)
     calls: int = 0
-    listeners: list[Callable[[Call, Sequence[Event]], None]] = field(default_factory=list)
-    trail: list[tuple[Block, Call, str]] = field(default_factory=list)
+    listeners: list[Callable[[MarketCall, Sequence[Emitted]], None]] = field(default_factory=list)
+    trail: list[tuple[Block, MarketCall, str]] = field(default_factory=list)
     """Every call, and the rule that it broke."""
 
     def __post_init__(self) -> None:
@@ -168,16 +168,16 @@ class Scene:
         self.state = State.empty(at)
         self.block = Block(1_000, START, Hashes(s.seed), 10**9)
         for account in ACCOUNTS:
-            self.do(Call("TestToken", "mint", account, (account, FUNDS)))
-            self.do(Call("TestToken", "approve", account, (VAULT, MAX_UINT)))
-            self.do(Call("StakeVault", "deposit", account, (STAKE,)))
-        error, job = self.do(Call("JobMarket", "create", REQUESTER, (s.params, 1, s.params.escrow)))
+            self.do(MarketCall("TestToken", "mint", account, (account, FUNDS)))
+            self.do(MarketCall("TestToken", "approve", account, (VAULT, MAX_UINT)))
+            self.do(MarketCall("StakeVault", "deposit", account, (STAKE,)))
+        error, job = self.do(MarketCall("JobMarket", "create", REQUESTER, (s.params, 1, s.params.escrow)))
         if error:
             raise JobRefused(error)
         self.job = job
         self.trail.clear()
 
-    def do(self, call: Call) -> tuple[str, Any]:
+    def do(self, call: MarketCall) -> tuple[str, Any]:
         """One transaction in the present block: (the rule that it breaks, what it returns)."""
         self.calls += 1
         try:

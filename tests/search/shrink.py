@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.chain.memory import abi
-from lockstep.protocol.market.calls import Call
+from lockstep.protocol.market.calls import MarketCall
 from lockstep.protocol.types import Address
 from tests.search.engine import Beat, Played, play
 from tests.search.fixes import reverted
@@ -113,10 +113,10 @@ def replay(path: Path, *, with_fix: bool) -> Played:
         return play(setting, script, machine)
 
 
-def _written(call: Call) -> list[str]:
+def _written(call: MarketCall) -> list[str]:
     return [call.contract, call.sender, abi.data_of(call).hex()]
 
 
-def _read(call: list[str]) -> Call:
+def _read(call: list[str]) -> MarketCall:
     contract, sender, data = call
     return abi.call_of(contract, Address(sender), bytes.fromhex(data))

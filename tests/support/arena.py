@@ -82,7 +82,7 @@ class Outcome:
     """A game that was played to its end."""
 
     game: GameId
-    log: list[moves.Event]
+    log: list[moves.GameEvent]
     spent: list[Spent]
 
     @property
@@ -224,7 +224,7 @@ class Arena:
         game_id = game.game_id(opening.claim, Address(self.challenger.address), opening.nonce)
         before = len(self.spent)
         state, log = self.begin(game_id, opening, twin)
-        while state.phase != moves.Phase.CLOSED:
+        while state.phase != moves.GamePhase.CLOSED:
             policy = defender if state.defender_moves else challenger
             move = policy(state, log)
             if move is None:
@@ -238,13 +238,13 @@ class Arena:
 
     def begin(
         self, game_id: GameId, opening: moves.Open, twin: Match | None = None
-    ) -> tuple[game.Game, list[moves.Event]]:
+    ) -> tuple[game.Game, list[moves.GameEvent]]:
         """Opens a game and leaves it there."""
         return self._step(game_id, opening, self.challenger, twin)
 
     def _step(
         self, game_id: GameId, move: moves.Move, sender: LocalAccount, twin: Match | None
-    ) -> tuple[game.Game, list[moves.Event]]:
+    ) -> tuple[game.Game, list[moves.GameEvent]]:
         contract = self.contracts.game
         receipt = self.send(games.call(contract, move, game_id), sender)
         state = games.read(contract, game_id)

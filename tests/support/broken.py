@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lockstep.execution.jobs import Schedule
+from lockstep.execution.jobs import ClaimSchedule
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.programs.program import Instr, Kind, Program
 from lockstep.protocol.programs.rules import MAX_INSTRS
 from lockstep.protocol.types import Digest
 from lockstep.storage import ContentStore, cid_of_digest
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import JobSpec, encode_program
 from tests.support import toyjob
 from tests.support.params import amended
 
@@ -27,7 +27,7 @@ def step_program() -> Program:
     return replace(good, ops=ops)
 
 
-def schedule() -> Schedule:
+def schedule() -> ClaimSchedule:
     """The toy job's Programs, the step this one."""
     return replace(toyjob.schedule(), step=step_program())
 
@@ -35,7 +35,7 @@ def schedule() -> Schedule:
 def publish(store: ContentStore, **changes: object) -> JobParams:
     """Store the job's parts as a careless requester would."""
     params, program = toyjob.publish(store, **changes), step_program()
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "step": store.put(encode_program(program))})
     store.put(spec.encode(), codec="dag-cbor")
     return amended(params, spec_digest=spec.digest, step_program=Digest(program.root))

@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.numerics import executor
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.programs.program import Program
 from tests.unit.numerics.comparison import words
@@ -24,7 +24,7 @@ class Both:
         self.device = Emulator(descending=descending)
         self.emulated = CudaExecutable(program, device=self.device)
 
-    def agree(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> None:
+    def agree(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> None:
         """Asserts that every op's output, the output state and its root are equal, bit by bit."""
         due = self.processor.run(state, context, dataset, keep=True)
         kept = self.emulated.run(state, context, dataset, keep=True)

@@ -100,7 +100,7 @@ class PlainStep:
             Tag.OP: made.__getitem__, Tag.STATE: self.state, Tag.CONST: self.program.consts.__getitem__,
         }  # fmt: skip
         s, length = self.statement, self.statement.row_length
-        dataset = reference.Dataset(s.dataset_rows, lambda row, column: _word(self.data, row * length + column))
+        dataset = reference.Rows(s.dataset_rows, lambda row, column: _word(self.data, row * length + column))
         return reference.Operands(
             lambda tag, index, at: _word(held[tag](index), at), s.seed, (s.round, s.slot, int(s.t)), dataset
         )
@@ -362,12 +362,12 @@ CLOCK = Seconds(120)
 START = Seconds(1_000)
 
 
-def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> game.Claim:
+def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> game.DisputedClaim:
     """What the market says of a claim whose trace is `held`'s."""
     programs = programs or held.programs
     rows, length = held.data.header.shape
     body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
-    return game.Claim(
+    return game.DisputedClaim(
         ClaimId(bytes([7]) * 32), WORKER, len(held.trace), body,
         held.state_zero, programs[0].root, programs[-1].root, held.seed, held.round, held.slot, tensor_root(held.data),
         rows, length, CLOCK, Seconds(10), Wei(1),
@@ -378,16 +378,16 @@ def claim_of(held: PlainClaim, programs: tuple[Program, ...] | None = None) -> g
 class Match:
     """One game between two policies on the Python twin: moves, events and the game after each."""
 
-    claim: game.Claim
+    claim: game.DisputedClaim
     arbiter: game.Arbiter = field(default_factory=ReferenceArbiter)
     now: Seconds = START
     seconds_per_move: int = 1
     state: game.Game | None = None
-    log: list[moves.Event] = field(default_factory=list)
+    log: list[moves.GameEvent] = field(default_factory=list)
     played: list[moves.Move] = field(default_factory=list)
 
     def play(self, move: moves.Move, sender: Address) -> None:
-        """Applies a move; raises Refused."""
+        """Applies a move; raises MoveRefused."""
         self.now = Seconds(self.now + self.seconds_per_move)
         self.state, events = game.play(self.state, move, sender, self.now, self.claim, self.arbiter)
         self.log += events
@@ -398,7 +398,7 @@ class Match:
         self.play(opening, CHALLENGER)
         while True:
             assert self.state is not None
-            if self.state.phase == moves.Phase.CLOSED:
+            if self.state.phase == moves.GamePhase.CLOSED:
                 return next(e for e in self.log if isinstance(e, Resolved))
             policy = defender if self.state.defender_moves else challenger
             move = policy(self.state, self.log)
@@ -414,7 +414,7 @@ class Match:
         return next((e.finding for e in self.log if isinstance(e, moves.Convicted)), None)
 
 
-Policy = Callable[[game.Game, Sequence[moves.Event]], moves.Move | None]
+Policy = Callable[[game.Game, Sequence[moves.GameEvent]], moves.Move | None]
 
 
 def defends(held: honest.MaterialisedClaim) -> Policy:
@@ -427,37 +427,37 @@ def challenges(held: honest.MaterialisedClaim) -> Policy:
     return lambda state, log: honest.point(state, log, held)
 
 
-def silent(state: game.Game, log: Sequence[moves.Event]) -> None:
+def silent(state: game.Game, log: Sequence[moves.GameEvent]) -> None:
     """Does not answer."""
 
 
 def random_challenger(rng: random.Random, held: PlainClaim, concede: float = 0.05) -> Policy:
     """Points anywhere that the rules allow, with true proofs of what it points at."""
 
-    def choose(state: game.Game, log: Sequence[moves.Event]) -> moves.Move | None:
-        seen = honest.Log(log)
+    def choose(state: game.Game, log: Sequence[moves.GameEvent]) -> moves.Move | None:
+        seen = honest.GameLog(log)
         if rng.random() < concede:
             return None
-        if state.phase in (moves.Phase.TRACE_PICK, moves.Phase.GRAPH_PICK, moves.Phase.TENSOR_PICK):
+        if state.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = rng.randrange(len(seen.children))
             siblings = tuple(merkle.proof(merkle.levels(seen.children), i))
             return moves.Pick(state.node, i, seen.children[i], siblings)
-        if state.phase == moves.Phase.ELEMENT:
+        if state.phase == moves.GamePhase.ELEMENT:
             posted = seen.last(moves.LeafPosted)
             assert posted is not None
             return moves.PickElement(state.node, rng.randrange(len(posted.data) // 4), posted.data)
-        if state.phase == moves.Phase.PARTIAL_PICK:
+        if state.phase == moves.GamePhase.PARTIAL_PICK:
             posted_words = seen.last(moves.PartialsPosted)
             assert posted_words is not None
             return moves.PickPartial(state.node, rng.randrange(len(posted_words.words) // 4), posted_words.words)
-        if state.phase == moves.Phase.PROOF:
+        if state.phase == moves.GamePhase.PROOF:
             return _any_proof(rng, state, seen, held)
         return honest.point(state, log, held)
 
     return choose
 
 
-def _any_proof(rng: random.Random, state: game.Game, log: honest.Log, held: PlainClaim) -> moves.ProveOp:
+def _any_proof(rng: random.Random, state: game.Game, log: honest.GameLog, held: PlainClaim) -> moves.ProveOp:
     """A well-formed execution of what was picked, right or wrong."""
     step = held.step(log.statement.t)
     words, chunk = b"", 0
@@ -473,7 +473,7 @@ def _any_proof(rng: random.Random, state: game.Game, log: honest.Log, held: Plai
     return moves.ProveOp(state.node, descriptor, proof, chunk, words, opened, log.statement.encode())
 
 
-def open_at(claim: game.Claim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:
+def open_at(claim: game.DisputedClaim, held: honest.MaterialisedClaim, t: int, nonce: int = 0) -> moves.Open:
     """A game on transition t (0: on the trace), whether it is wrong or not; `held` has the claim's trace."""
     if t == 0:
         return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)

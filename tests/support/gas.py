@@ -24,7 +24,7 @@ from lockstep.chain.contracts import Call
 from lockstep.chain.devnet import HARDFORK, Devnet
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.dispute.game import Claim, game_id
+from lockstep.protocol.dispute.game import DisputedClaim, game_id
 from lockstep.protocol.types import Address, ClaimId, Digest, Seconds, Seed, StateRoot, Wei
 from tests.support import games
 from tests.support.arena import CHALLENGE, DEPOSIT, WINDOW, Arena, Terms, params_of
@@ -132,7 +132,7 @@ class Scenario:
         its_id = game_id(claim, Address(arena.challenger.address), 9)
         state, log = arena.begin(its_id, opening, None)
         challenger = games.random_challenger(games.random.Random(1), held, concede=0)
-        while state.phase != moves.Phase.GRAPH_PICK:
+        while state.phase != moves.GamePhase.GRAPH_PICK:
             policy = games.defends(held) if state.defender_moves else challenger
             move = policy(state, log)
             assert move is not None
@@ -171,7 +171,7 @@ class Scenario:
         self.arena._request("evm_setNextBlockTimestamp", self.arena.now() + seconds)
         self.arena._request("evm_mine")
 
-    def as_stored(self, claim: ClaimId) -> Claim:
+    def as_stored(self, claim: ClaimId) -> DisputedClaim:
         """The claim as the chain has it."""
         return chain_games.claim(self.arena.contracts.market, claim, self.arena.bodies[claim])
 

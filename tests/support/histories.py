@@ -39,7 +39,7 @@ from lockstep.protocol.jobs import (
     word,
 )
 from lockstep.protocol.market import ids, state_roots
-from lockstep.protocol.market.calls import MAX_UINT, Block, Event
+from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted
 from lockstep.protocol.market.job_rules import MAX_WITNESSES
 from lockstep.protocol.market.receipts import WITNESS
 from lockstep.protocol.market.state import Deployment
@@ -489,7 +489,7 @@ def digest(market: Market, job: JobId, p: JobParams, block: Block) -> bytes:
     return running
 
 
-def logs_digest(events: Iterable[Event]) -> bytes:
+def logs_digest(events: Iterable[Emitted]) -> bytes:
     """A running keccak over the ABI encoding of every event."""
     running = bytes(32)
     for event in events:
@@ -498,7 +498,7 @@ def logs_digest(events: Iterable[Event]) -> bytes:
     return running
 
 
-def log_of(event: Event) -> tuple[Address, list[bytes], bytes]:
+def log_of(event: Emitted) -> tuple[Address, list[bytes], bytes]:
     """(emitter, topics, data) as the EVM logs them."""
     entry = artifacts.load(event.contract).entries("event")[event.name]
     kinds = [artifacts.abi_type(part) for part in entry["inputs"]]

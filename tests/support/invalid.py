@@ -19,10 +19,10 @@ from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol import merkle
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import ENCODE, MERGE, STEP, Evidence, Held, Parts, Piece, Subject
+from lockstep.protocol.programs.defects import ENCODE, MERGE, STEP, Evidence, Held, Piece, ProgramParts, Subject
 from lockstep.protocol.programs.opcodes import Opcode
 from lockstep.protocol.programs.program import F32, I32, Fold, Instr, Kind, Op, Program, Tag, View, graph_depth
-from lockstep.protocol.programs.rules import MAX_TOTAL, Rule, Side
+from lockstep.protocol.programs.rules import MAX_TOTAL, LayoutSide, Rule
 from lockstep.protocol.types import Digest
 
 VECTORS = Path(__file__).parents[1] / "vectors/validator.json"
@@ -110,7 +110,7 @@ CARRY = [tensor(INTEGERS), tensor(VECTOR)]
 PAYLOAD = [tensor(VECTOR)]
 
 
-def held(programs: tuple[Parts, Parts, Parts], **changes: Any) -> Held:
+def held(programs: tuple[ProgramParts, ProgramParts, ProgramParts], **changes: Any) -> Held:
     """The job of these Programs, `changes` by field."""
     job = Job(
         programs[0].root, programs[1].root, programs[2].root, merkle.tensor_root_of_tree(*tensor(DATA, 7)),
@@ -121,12 +121,16 @@ def held(programs: tuple[Parts, Parts, Parts], **changes: Any) -> Held:
 
 def sound() -> Held:
     """A job that nobody can void."""
-    return held((Parts.of(step_program()), Parts.of(encode_program()), Parts.of(merge_program())))
+    return held((ProgramParts.of(step_program()), ProgramParts.of(encode_program()), ProgramParts.of(merge_program())))
 
 
 def carrying() -> Held:
     """A job with a carry that nobody can void."""
-    parts = (Parts.of(step_program()), Parts.of(encode_program(True)), Parts.of(merge_program(True)))
+    parts = (
+        ProgramParts.of(step_program()),
+        ProgramParts.of(encode_program(True)),
+        ProgramParts.of(merge_program(True)),
+    )
     return held(parts, payload_depth=1, carry=1, zero_payload=root_of([*PAYLOAD, None]))
 
 
@@ -153,14 +157,14 @@ class Case:
     rule: Rule
 
 
-def with_program(which: int, parts: Parts) -> Held:
+def with_program(which: int, parts: ProgramParts) -> Held:
     """The sound job with another Program; what is unsound is this Program alone."""
     programs = list(sound().programs)
     programs[which] = parts
     return held((programs[0], programs[1], programs[2]))
 
 
-def header_of(parts: Parts, *, n: int | None = None, depth: int | None = None) -> bytes:
+def header_of(parts: ProgramParts, *, n: int | None = None, depth: int | None = None) -> bytes:
     """The header with another number of ops, and the depth that follows unless it is given."""
     fields = defects.HeaderFields.decode(parts.header)
     n = fields.n if n is None else n
@@ -168,19 +172,21 @@ def header_of(parts: Parts, *, n: int | None = None, depth: int | None = None) -
     return parts.header[:8] + struct.pack(">HB", n, depth) + parts.header[11:]
 
 
-def spoiled(parts: Parts, at: int, data: bytes) -> Parts:
+def spoiled(parts: ProgramParts, at: int, data: bytes) -> ProgramParts:
     """The header with `data` at byte `at`."""
     return replace(parts, header=parts.header[:at] + data + parts.header[at + len(data) :])
 
 
-def appended(descriptor: bytes) -> Parts:
+def appended(descriptor: bytes) -> ProgramParts:
     """The step Program with one op more, on which nothing depends."""
     parts = sound().programs[STEP]
     ops = (*parts.descriptors, descriptor)
     return replace(parts, header=header_of(parts, n=len(ops)), descriptors=ops)
 
 
-def op_case(rule: Rule, op: Op | bytes, at: int | None = None, before: Callable[[], Parts] | None = None) -> Case:
+def op_case(
+    rule: Rule, op: Op | bytes, at: int | None = None, before: Callable[[], ProgramParts] | None = None
+) -> Case:
     """An op that breaks a rule by itself; with `at`, by that operand."""
     last = Op.decode(sound().programs[STEP].descriptors[-1])
     if isinstance(op, Op):
@@ -194,7 +200,7 @@ def op_case(rule: Rule, op: Op | bytes, at: int | None = None, before: Callable[
     return Case(with_program(STEP, parts), about, rule)
 
 
-def header_case(rule: Rule, parts: Parts, subject: Subject = Subject.HEADER, index: int = 0) -> Case:
+def header_case(rule: Rule, parts: ProgramParts, subject: Subject = Subject.HEADER, index: int = 0) -> Case:
     """A step Program whose header breaks a rule."""
     return Case(with_program(STEP, parts), Evidence(subject, STEP, index, code=parts.code), rule)
 
@@ -413,7 +419,7 @@ def _constants() -> Iterator[tuple[str, Case]]:
     yield "a constant with a word too many", _constant_case(parts, root, pieces, 1, Rule.TENSOR_LEAF)
 
 
-def _constant_case(parts: Parts, root: Digest, pieces: tuple[Piece, ...], at: int, rule: Rule) -> Case:
+def _constant_case(parts: ProgramParts, root: Digest, pieces: tuple[Piece, ...], at: int, rule: Rule) -> Case:
     code = replace(parts.code, consts_root=root)
     job = sound()
     job = replace(job, job=replace(job.job, step_program=merkle.program_root(code.header, code.ops_root, root)))
@@ -423,20 +429,21 @@ def _constant_case(parts: Parts, root: Digest, pieces: tuple[Piece, ...], at: in
 def _layouts() -> Iterator[tuple[str, Case]]:
     entry = bytes.fromhex("02000000000b")
     for side, k, change in (
-        (Side.STEP_IN, 2, entry), (Side.STEP_IN, 6, bytes.fromhex("020100000001")),
-        (Side.STEP_IN, 7, entry), (Side.ENCODE_IN, 5, bytes(6)), (Side.MERGE_IN, 0, entry),
-        (Side.MERGE_IN, 9, bytes(6)), (Side.MERGE_IN, 11, entry), (Side.MERGE_IN, 12, bytes.fromhex("020000000004")),
-        (Side.MERGE_IN, 5, entry),
+        (LayoutSide.STEP_IN, 2, entry), (LayoutSide.STEP_IN, 6, bytes.fromhex("020100000001")),
+        (LayoutSide.STEP_IN, 7, entry), (LayoutSide.ENCODE_IN, 5, bytes(6)), (LayoutSide.MERGE_IN, 0, entry),
+        (LayoutSide.MERGE_IN, 9, bytes(6)), (LayoutSide.MERGE_IN, 11, entry),
+        (LayoutSide.MERGE_IN, 12, bytes.fromhex("020000000004")),
+        (LayoutSide.MERGE_IN, 5, entry),
     ):  # fmt: skip
         which = side // 2
         yield _layout_case(side, k, spoiled(sound().programs[which], 15 + 6 * k, change))
     for side, k, alias in (
-        (Side.STEP_OUT, 4, "000000"), (Side.STEP_OUT, 0, "010000"), (Side.ENCODE_OUT, 1, "020002"),
-        (Side.MERGE_OUT, 2, "000000"), (Side.MERGE_OUT, 1, "020002"), (Side.MERGE_OUT, 0, "02000c"),
+        (LayoutSide.STEP_OUT, 4, "000000"), (LayoutSide.STEP_OUT, 0, "010000"), (LayoutSide.ENCODE_OUT, 1, "020002"),
+        (LayoutSide.MERGE_OUT, 2, "000000"), (LayoutSide.MERGE_OUT, 1, "020002"), (LayoutSide.MERGE_OUT, 0, "02000c"),
     ):  # fmt: skip
         parts = sound().programs[side // 2]
         fields = defects.HeaderFields.decode(parts.header)
-        if (side, k) == (Side.STEP_OUT, 0):
+        if (side, k) == (LayoutSide.STEP_OUT, 0):
             scalar = next(i for i, d in enumerate(parts.descriptors) if Op.decode(d).extents == ())
             alias = f"01{scalar:04x}"
         yield _layout_case(side, k, spoiled(parts, 15 + (6 << fields.s_in) + 3 * k, bytes.fromhex(alias)))
@@ -449,9 +456,9 @@ def _layouts() -> Iterator[tuple[str, Case]]:
     ):  # fmt: skip
         code = spoiled(encode, at + 3 * k, bytes.fromhex(alias))
         job = held((carried.programs[STEP], code, carried.programs[MERGE]), payload_depth=1, carry=1)
-        yield what, _layout_case(Side.ENCODE_OUT, k, code, job)[1]
-    for side, depths in ((Side.STEP_IN, {"shared_depth": 0}), (Side.ENCODE_OUT, {"payload_depth": 1}),
-                         (Side.MERGE_IN, {"slots": 5}), (Side.MERGE_OUT, {"shared_depth": 2})):  # fmt: skip
+        yield what, _layout_case(LayoutSide.ENCODE_OUT, k, code, job)[1]
+    for side, depths in ((LayoutSide.STEP_IN, {"shared_depth": 0}), (LayoutSide.ENCODE_OUT, {"payload_depth": 1}),
+                         (LayoutSide.MERGE_IN, {"slots": 5}), (LayoutSide.MERGE_OUT, {"shared_depth": 2})):  # fmt: skip
         job = sound()
         code = job.programs[side // 2].code
         case = Case(replace(job, job=replace(job.job, **depths)), Evidence(Subject.LAYOUT, int(side), code=code),
@@ -459,7 +466,7 @@ def _layouts() -> Iterator[tuple[str, Case]]:
         yield f"{side.name} of another width", case
 
 
-def _layout_case(side: Side, k: int, parts: Parts, job: Held | None = None) -> tuple[str, Case]:
+def _layout_case(side: LayoutSide, k: int, parts: ProgramParts, job: Held | None = None) -> tuple[str, Case]:
     job = job or with_program(side // 2, parts)
     evidence = next(e for e in defects._of_layout(job, side) if e.index == k)
     return f"{side.name} entry {k}", Case(job, evidence, Rule.LAYOUT_ENTRY)
@@ -645,7 +652,7 @@ def vectors() -> list[dict[str, Any]]:
     found += [(f"sound {e.subject.name} {e.program}", job, e, Rule.HOLDS) for e in held_by_subject.values()]
     found += [(what, c.job, c.evidence, c.rule) for what, c in holding()]
     carried = carrying()
-    layouts = [e for e in defects.every(carried) if e.subject == Subject.LAYOUT and e.program == Side.ENCODE_OUT]
+    layouts = [e for e in defects.every(carried) if e.subject == Subject.LAYOUT and e.program == LayoutSide.ENCODE_OUT]
     found += [(f"sound carry, entry {e.index}", carried, e, Rule.HOLDS) for e in layouts]
     return [
         {"name": what, "rule": int(rule), "job": plain(defects.abi_job(j.job)), "evidence": plain(e.abi())}

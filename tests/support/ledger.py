@@ -14,15 +14,15 @@ from lockstep.protocol.jobs import (
     ClaimStatus,
     Facts,
     GameTerms,
-    Job,
     JobParams,
+    JobState,
     Phase,
     Receipt,
     Reveal,
     Round,
 )
 from lockstep.protocol.market import availability, views
-from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
+from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, NoArbiter, State, Table
 from lockstep.protocol.market.types import Asked, Demand, Duty, Keeper, Lock, Outcome, Row, Shown, Unbond, Word
@@ -67,14 +67,14 @@ class Ledger:
     """A state, and the events of the last act."""
 
     state: State
-    events: tuple[Event, ...] = ()
+    events: tuple[Emitted, ...] = ()
     block: Block = GENESIS
     """Of the last act: where none is given, the next is in it, too."""
 
     def do(self, contract: str, function: str, sender: Address, *arguments: Any, **rest: Any) -> Any:
         """One call; what it returns. Raises what the contract reverts with, and nothing has happened."""
         self.block = rest.pop("block", None) or self.block
-        call = Call(contract, function, sender, arguments, **rest)
+        call = MarketCall(contract, function, sender, arguments, **rest)
         self.state, self.events, returned = execute(self.state, self.block, call)
         return returned
 
@@ -213,7 +213,7 @@ class Market:
         return self.at.market
 
     @property
-    def jobs(self) -> Table[JobId, Job]:
+    def jobs(self) -> Table[JobId, JobState]:
         return self.ledger.state.jobs
 
     @property

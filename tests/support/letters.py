@@ -321,19 +321,19 @@ def truth(transitions: int, depth: int = 3, letter: int = 0x61) -> LetterClaim:
     return LetterClaim(transitions, depth, letter)
 
 
-def claim_of(held: LetterClaim) -> game.Claim:
+def claim_of(held: LetterClaim) -> game.DisputedClaim:
     """What the market says of a claim whose trace is `held`'s."""
     programs = (step_program(held.depth), encode_program(held.depth))
     steps = programs[held.transitions == 1].root
     identity = struct.pack(">II", held.transitions, held.depth) + held.trace_levels[-1][0][:24]
     body = Body(TraceRoot(held.trace_levels[-1][0]), NO_STATE, NO_STATE)
-    return game.Claim(
+    return game.DisputedClaim(
         ClaimId(identity), WORKER, held.transitions, body, held.state_zero,
         steps, programs[1].root, SEED, 3, 1, TensorRoot(EMPTY[0]), 0, 0, CLOCK, STEP_SECONDS, BOND,
     )  # fmt: skip
 
 
-def open_at(claim: game.Claim, held: LetterClaim, t: int, nonce: int) -> moves.Open:
+def open_at(claim: game.DisputedClaim, held: LetterClaim, t: int, nonce: int) -> moves.Open:
     """A game on transition t (0: on the trace) of a claim, whether it is wrong or not."""
     if t == 0:
         return moves.Open(claim.id, claim.body, nonce, 0, StateRoot(EMPTY[0]), (), moves.NO_TRANSITION)
@@ -344,6 +344,6 @@ def open_at(claim: game.Claim, held: LetterClaim, t: int, nonce: int) -> moves.O
     return moves.Open(claim.id, claim.body, nonce, t, held.trace[t - 1], tuple(merkle.proof(tree, t - 1)), transition)
 
 
-def with_delegate(claim: game.Claim, delegate: Address) -> game.Claim:
+def with_delegate(claim: game.DisputedClaim, delegate: Address) -> game.DisputedClaim:
     """The same claim, its defender's delegate named."""
     return replace(claim, delegate=delegate)

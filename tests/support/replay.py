@@ -22,7 +22,7 @@ from lockstep.chain.signatures import recovered
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.market.calls import Block, Call, Event
+from lockstep.protocol.market.calls import Block, Emitted, MarketCall
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import execute, view
@@ -101,7 +101,7 @@ class Replay:
         name = f"{contract}.{call.function}"
         self.calls[name] += 1
         said = "" if receipt["status"] else self._revert(transaction["hash"])
-        mine, events = "", tuple[Event, ...]()
+        mine, events = "", tuple[Emitted, ...]()
         try:
             self.state, events, _ = execute(self.state, block, call)
         except LockstepError as error:
@@ -121,7 +121,7 @@ class Replay:
         if len(logs) != len(events):
             self.differences.append(f"block {block.number}, {name}: {len(logs)} logs, {len(events)} events")
 
-    def _metered(self, call: Call, number: int) -> int:
+    def _metered(self, call: MarketCall, number: int) -> int:
         """What the chain's own meter added to a game in a block, the intrinsic gas apart."""
         games = self._contract("DisputeGame").functions
         if call.function == "open":

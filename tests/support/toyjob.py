@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep.execution import jobs
-from lockstep.execution.jobs import Job, Schedule, TrainingJob
+from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob
 from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.presets import Terms
@@ -19,7 +19,7 @@ from lockstep.protocol.jobs import ZERO_ADDRESS, JobParams
 from lockstep.protocol.programs.program import F32, I32, Program
 from lockstep.protocol.types import Address, Digest, JobId, Seconds, Seed, StateRoot, Wei
 from lockstep.storage import ContentStore
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.payload import Checkpoint, store_checkpoint
 from tests.support.params import amended, job_params
@@ -118,9 +118,9 @@ def merge_program(slots: int = SLOTS, carry: bool = False) -> Program:
     return b.finish([next_p, None, next_momentum, None])
 
 
-def schedule(steps: int = STEPS, carry: bool = False) -> Schedule:
+def schedule(steps: int = STEPS, carry: bool = False) -> ClaimSchedule:
     """The three Programs, for rounds of `steps` steps."""
-    return Schedule(step_program(steps), encode_program_of(carry), merge_program(carry=carry))
+    return ClaimSchedule(step_program(steps), encode_program_of(carry), merge_program(carry=carry))
 
 
 def genesis() -> Checkpoint:
@@ -141,7 +141,7 @@ def publish(store: ContentStore, steps: int = STEPS, carry: int = 0, **changes: 
         name: store.put(encode_program(program, store.put))
         for name, program in (("step", programs.step), ("encode", programs.encode), ("merge", programs.merge))
     }
-    spec = Spec(cids, store_dataset(store, data), store_checkpoint(store, first), {}, (), {"name": "toy"})
+    spec = JobSpec(cids, store_dataset(store, data), store_checkpoint(store, first), {}, (), {"name": "toy"})
     store.put(spec.encode(), codec="dag-cbor")
     zero = np.zeros(SIZE, np.float32)
     vector = programs.step.inputs[0]

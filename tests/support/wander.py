@@ -20,7 +20,7 @@ from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, JobParams, JobStatus, Phase, Receipt, Reveal, Round
 from lockstep.protocol.market import availability, court, draws, ids, views
-from lockstep.protocol.market.calls import MAX_UINT, Block, Call, Event
+from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted, MarketCall
 from lockstep.protocol.market.precommitted import digest_of
 from lockstep.protocol.market.receipts import WITNESS
 from lockstep.protocol.market.state import State
@@ -71,9 +71,9 @@ class Wanderer:
     dice: random.Random
     keys: Mapping[Address, LocalAccount]
     held: dict[ClaimId, ConstantClaim] = field(default_factory=dict)
-    logs: dict[GameId, list[moves.Event]] = field(default_factory=dict)
+    logs: dict[GameId, list[moves.GameEvent]] = field(default_factory=dict)
     bottoms: dict[Address, Digest] = field(default_factory=dict)
-    meant: list[Call] = field(default_factory=list)
+    meant: list[MarketCall] = field(default_factory=list)
     """Committed calls, to be sent in a later block."""
     jobs: int = 0
 
@@ -85,7 +85,7 @@ class Wanderer:
     def _signature(self, account: Address, digest: Digest) -> bytes:
         return bytes(self.keys[account].unsafe_sign_hash(digest).signature)  # type: ignore[arg-type]
 
-    def learn(self, events: Sequence[Event]) -> None:
+    def learn(self, events: Sequence[Emitted]) -> None:
         """What was logged."""
         for event in events:
             if event.contract == "DisputeGame" and event.name != "Convicted":
@@ -95,9 +95,9 @@ class Wanderer:
 
     # -- what is sent next
 
-    def calls(self, s: State, b: Block) -> list[Call]:
+    def calls(self, s: State, b: Block) -> list[MarketCall]:
         """For the next block: one call to five, at most one move whose gas a game keeps."""
-        chosen: list[Call] = []
+        chosen: list[MarketCall] = []
         for _ in range(self.dice.choice((1, 1, 2, 3, 5))):
             call = self._one(s, b)
             if call is None:
@@ -110,7 +110,7 @@ class Wanderer:
                 break
         return chosen
 
-    def _one(self, s: State, b: Block) -> Call | None:
+    def _one(self, s: State, b: Block) -> MarketCall | None:
         kind = self.dice.random()
         for share, source in (
             (0.36, self._rounds), (0.34, self._games), (0.08, self._witnesses), (0.08, self._demands),
@@ -121,7 +121,7 @@ class Wanderer:
                 return self._chosen(s, b, list(source(s, b)))
         return None
 
-    def _chosen(self, s: State, b: Block, choices: list[Call]) -> Call | None:
+    def _chosen(self, s: State, b: Block, choices: list[MarketCall]) -> MarketCall | None:
         """One that would be accepted now, in most cases, if there is one among some."""
         if not choices:
             return None
@@ -132,7 +132,7 @@ class Wanderer:
         return next((call for call in some if self._accepted(s, soon, call)), some[0])
 
     @staticmethod
-    def _accepted(s: State, b: Block, call: Call) -> bool:
+    def _accepted(s: State, b: Block, call: MarketCall) -> bool:
         try:
             execute(s, b, replace(call, data=abi.data_of(call)))
         except Reverted:
@@ -143,20 +143,22 @@ class Wanderer:
         """Whoever."""
         return self.dice.choice(self.accounts)
 
-    def first_calls(self, s: State) -> list[list[Call]]:
+    def first_calls(self, s: State) -> list[list[MarketCall]]:
         """Blocks of calls that begin a history: tokens, stakes, a job."""
-        blocks: list[list[Call]] = [[], [], [], []]
+        blocks: list[list[MarketCall]] = [[], [], [], []]
         for account in self.accounts:
-            blocks[0].append(Call("TestToken", "mint", account, (account, 2 * FUNDS)))
-            blocks[1].append(Call("TestToken", "approve", account, (s.at.vault, self.dice.choice((FUNDS, MAX_UINT)))))
+            blocks[0].append(MarketCall("TestToken", "mint", account, (account, 2 * FUNDS)))
+            blocks[1].append(
+                MarketCall("TestToken", "approve", account, (s.at.vault, self.dice.choice((FUNDS, MAX_UINT))))
+            )
             stake = self.dice.choice((2_000, 20_000, 20_000, 100_000))
-            blocks[2].append(Call("StakeVault", "deposit", account, (stake,)))
+            blocks[2].append(MarketCall("StakeVault", "deposit", account, (stake,)))
         blocks[3] = list(self._jobs(s, Block(0, 0)))  # type: ignore[arg-type]
         return blocks
 
     # -- jobs and rounds
 
-    def _jobs(self, s: State, b: Block) -> Iterator[Call]:
+    def _jobs(self, s: State, b: Block) -> Iterator[MarketCall]:
         self.jobs += 1
         p = params_of(self.dice, self.anyone())
         if self.jobs > 1 and self.dice.random() < 0.5:
@@ -165,7 +167,9 @@ class Wanderer:
                  {"slot_price": MAX_UINT >> 128}, {"shared_depth": 40}, {"carry_period": 3})
             )  # fmt: skip
             p = amended(p, **strange)
-        yield Call("JobMarket", "create", self.accounts[0], (p, self.jobs, p.escrow + self.dice.choice((0, 0, 7))))
+        yield MarketCall(
+            "JobMarket", "create", self.accounts[0], (p, self.jobs, p.escrow + self.dice.choice((0, 0, 7)))
+        )
 
     def _job(self, s: State) -> JobId:
         known = list(s.jobs)
@@ -173,7 +177,7 @@ class Wanderer:
             known = [job for job in known if s.jobs[job].status != JobStatus.DONE] or known
         return self.dice.choice(known) if known else JobId(Digest(bytes(32)))
 
-    def _rounds(self, s: State, b: Block) -> Iterator[Call]:
+    def _rounds(self, s: State, b: Block) -> Iterator[MarketCall]:
         job = self._job(s)
         p, j, d = s.params[job], s.jobs[job], self.dice
         if p is None or j.status == JobStatus.DONE:
@@ -181,8 +185,8 @@ class Wanderer:
         if p is None:
             return
 
-        def call(function: str, *arguments: Any, sender: Address | None = None) -> Call:
-            return Call("JobMarket", function, sender or self.anyone(), (job, *arguments))
+        def call(function: str, *arguments: Any, sender: Address | None = None) -> MarketCall:
+            return MarketCall("JobMarket", function, sender or self.anyone(), (job, *arguments))
 
         if j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds:
             yield call("startRound", j.started)
@@ -193,7 +197,9 @@ class Wanderer:
         for r in range(p.schedule.rounds):
             yield from self._round(s, b, job, p, r, call)
 
-    def _round(self, s: State, b: Block, job: JobId, p: JobParams, r: int, call: Callable[..., Call]) -> Iterator[Call]:
+    def _round(
+        self, s: State, b: Block, job: JobId, p: JobParams, r: int, call: Callable[..., MarketCall]
+    ) -> Iterator[MarketCall]:
         ro, d = s.rounds[job, r], self.dice
         named = [self._claim(s, job, r, slot) for slot in range(p.role.slots)]
         owned = [(slot, s.claims[id_]) for slot, id_ in enumerate(named) if id_ in s.claims]
@@ -221,7 +227,7 @@ class Wanderer:
                         yield call("reveal", r, slot, self._opened(claim), sender=c.worker)
             case Phase.ATTESTING:
                 if p.role.witnesses and not ro.drawn:
-                    yield Call("Witnesses", "draw", self.anyone(), (job, r))
+                    yield MarketCall("Witnesses", "draw", self.anyone(), (job, r))
                 speakers = [slot for slot, _ in owned] + [WITNESS + i for i in range(ro.witnesses)]
                 silent = [who for who in speakers if not ro.spoke >> who & 1 or d.random() < 0.05]
                 if silent:
@@ -281,13 +287,13 @@ class Wanderer:
 
     # -- games
 
-    def _games(self, s: State, b: Block) -> Iterator[Call]:
+    def _games(self, s: State, b: Block) -> Iterator[MarketCall]:
         d = self.dice
-        open_ = [id_ for id_, g in s.games.items() if g.phase != moves.Phase.CLOSED]
+        open_ = [id_ for id_, g in s.games.items() if g.phase != moves.GamePhase.CLOSED]
         for id_ in open_:
             g = s.games[id_]
             if b.time > g.deadline or not views.live(s, g.claim) or d.random() < 0.03:
-                yield Call("DisputeGame", "resolve", self.anyone(), (id_,))
+                yield MarketCall("DisputeGame", "resolve", self.anyone(), (id_,))
             if g.claim in self.held and (move := self._move(s, b, id_)) is not None:
                 mover = g.defender if g.defender_moves else g.challenger
                 yield self._moved(move, id_, mover if d.random() < 0.97 else self.anyone())
@@ -302,11 +308,11 @@ class Wanderer:
             if d.random() < 0.05 and s.claims[claim].worker in self.keys:
                 yield self._equivocation(s, claim)
 
-    def _moved(self, move: moves.Move, id_: GameId, sender: Address) -> Call:
+    def _moved(self, move: moves.Move, id_: GameId, sender: Address) -> MarketCall:
         given = tuple(getattr(move, part.name) for part in fields(move))
         if isinstance(move, moves.Stage | moves.ProveOp):
-            given = (given[0], court.Shown(*given[1:]))
-        return Call("DisputeGame", move.call, sender, given if isinstance(move, moves.Open) else (id_, *given))
+            given = (given[0], court.Proof(*given[1:]))
+        return MarketCall("DisputeGame", move.call, sender, given if isinstance(move, moves.Open) else (id_, *given))
 
     def _facts(self, s: State, claim: ClaimId, t: int) -> tuple[Any, tuple[bytes, ...]]:
         """What is certain of a transition, and the words that it takes."""
@@ -352,18 +358,18 @@ class Wanderer:
             # A fool's game has gone where honest players never are.
             return moves.ProvePadding(g.node) if d.random() < 0.5 else None
 
-    def _wild(self, g: game.Game, events: Sequence[moves.Event]) -> moves.Move | None:
+    def _wild(self, g: game.Game, events: Sequence[moves.GameEvent]) -> moves.Move | None:
         """Points anywhere that the rules allow, with true proofs of what it points at."""
-        seen, d = honest.Log(events), self.dice
-        if g.phase in (moves.Phase.TRACE_PICK, moves.Phase.GRAPH_PICK, moves.Phase.TENSOR_PICK):
+        seen, d = honest.GameLog(events), self.dice
+        if g.phase in (moves.GamePhase.TRACE_PICK, moves.GamePhase.GRAPH_PICK, moves.GamePhase.TENSOR_PICK):
             i = d.randrange(len(seen.children))
             return moves.Pick(g.node, i, seen.children[i], tuple(merkle.proof(merkle.levels(seen.children), i)))
         posted = seen.last(moves.LeafPosted)
-        if g.phase == moves.Phase.ELEMENT and posted is not None:
+        if g.phase == moves.GamePhase.ELEMENT and posted is not None:
             return moves.PickElement(g.node, d.choice((0, 0, 1)), posted.data)
         return moves.ProvePadding(g.node)
 
-    def _equivocation(self, s: State, claim: ClaimId) -> Call:
+    def _equivocation(self, s: State, claim: ClaimId) -> MarketCall:
         """The claim's worker signs for its work twice; or the same twice; or somebody else does."""
         c, d = s.claims[claim], self.dice
         ro = s.rounds[c.job, c.round]
@@ -375,15 +381,15 @@ class Wanderer:
             parts = (work.job, work.round, work.attempt, work.slot, work.seed, work.base, *said)
             digest = ids.claim_digest(s.at.chain_id, s.at.market, parts)
             signed.append(court.Signed(*said, self._signature(signer, digest)))
-        return Call("DisputeGame", "equivocate", self.anyone(), (work, *signed))
+        return MarketCall("DisputeGame", "equivocate", self.anyone(), (work, *signed))
 
     # -- witnesses
 
-    def _witnesses(self, s: State, b: Block) -> Iterator[Call]:
+    def _witnesses(self, s: State, b: Block) -> Iterator[MarketCall]:
         job, d = self._job(s), self.dice
 
-        def call(function: str, *arguments: Any, sender: Address | None = None) -> Call:
-            return Call("Witnesses", function, sender or self.anyone(), arguments)
+        def call(function: str, *arguments: Any, sender: Address | None = None) -> MarketCall:
+            return MarketCall("Witnesses", function, sender or self.anyone(), arguments)
 
         who = self.anyone()
         listed = s.enrolled[job, who].standing == Standing.LISTED
@@ -421,7 +427,7 @@ class Wanderer:
 
     # -- demands and evidence
 
-    def _demands(self, s: State, b: Block) -> Iterator[Call]:
+    def _demands(self, s: State, b: Block) -> Iterator[MarketCall]:
         job, d = self._job(s), self.dice
         p = s.params[job]
         if p is None:
@@ -430,36 +436,38 @@ class Wanderer:
             yield self.meant.pop(0)
         r = max(0, s.jobs[job].started - d.choice((1, 1, 2)))
         who = self.anyone()
-        yield Call("Availability", "unavailable", who, (job, r, d.randrange(p.role.slots + 1), d.getrandbits(256)))
+        yield MarketCall(
+            "Availability", "unavailable", who, (job, r, d.randrange(p.role.slots + 1), d.getrandbits(256))
+        )
         if d.random() < 0.3:
-            yield Call("Availability", "demandRow", who, (job, d.choice((0, 0, 0, 1))))
+            yield MarketCall("Availability", "demandRow", who, (job, d.choice((0, 0, 0, 1))))
         for id_, demand in s.demands.items():
             if demand.status != Status.OPEN:
                 continue
-            late = Call("Availability", "settle", who, (id_,))
+            late = MarketCall("Availability", "settle", who, (id_,))
             if demand.beacon == 0:
-                late = Call("Availability", "voidForRow", who, (job, demand.row))
+                late = MarketCall("Availability", "voidForRow", who, (job, demand.row))
                 leaf = constant.held(constant.ROW)
                 rows = (Row(bytes(leaf.data), ()),)
                 answer = (job, demand.row, leaf.levels[-1][0], demand.next, rows)
-                yield from self._committed("Availability", Call("Availability", "answerRow", who, answer))
+                yield from self._committed("Availability", MarketCall("Availability", "answerRow", who, answer))
             elif (claim := ClaimId(demand.subject)) in self.held:
-                yield Call("Availability", "answer", who, (id_, *self._shown(s, b, id_, claim)))
+                yield MarketCall("Availability", "answer", who, (id_, *self._shown(s, b, id_, claim)))
             if b.time > demand.deadline or d.random() < 0.1:
                 yield late
         if d.random() < 0.2:
             evidence = defects.Evidence(defects.Subject(d.randrange(len(defects.Subject))), d.randrange(3), 0)
             code = self._code(constant.step_program())
             evidence = defects.Evidence(evidence.subject, evidence.program, d.randrange(3), 0, code, code, ())
-            yield from self._committed("Validator", Call("Validator", "proveInvalid", who, (job, evidence)))
+            yield from self._committed("Validator", MarketCall("Validator", "proveInvalid", who, (job, evidence)))
 
-    def _committed(self, contract: str, call: Call) -> Iterator[Call]:
+    def _committed(self, contract: str, call: MarketCall) -> Iterator[MarketCall]:
         """The call's commitment; the call itself comes later, or at once and in vain."""
         if self.dice.random() < 0.1:
             yield call
             return
         self.meant.append(call)
-        yield Call(contract, "commit", call.sender, ([digest_of(call.sender, abi.data_of(call))],))
+        yield MarketCall(contract, "commit", call.sender, ([digest_of(call.sender, abi.data_of(call))],))
 
     @staticmethod
     def _code(program: Program) -> defects.Code:
@@ -482,27 +490,27 @@ class Wanderer:
 
     # -- money
 
-    def _money(self, s: State, b: Block) -> Iterator[Call]:
+    def _money(self, s: State, b: Block) -> Iterator[MarketCall]:
         d, who, other = self.dice, self.anyone(), self.anyone()
         amount = d.choice((0, 1, 500, 3_000, 10**7, MAX_UINT))
-        yield Call("StakeVault", "deposit", who, (amount,))
-        yield Call("StakeVault", "withdraw", who, ())
-        yield Call("StakeVault", "requestUnbond", who, (amount,))
-        yield Call("StakeVault", "withdrawUnbonded", who, ())
-        yield Call("StakeVault", "burn", who, ())
-        yield Call("StakeVault", "setDelegate", who, (d.choice((other, ZERO_ADDRESS)),))
-        yield Call("StakeVault", "registerNode", who, (keccak(who.encode()),))
-        yield Call("TestToken", "transfer", who, (d.choice((other, ZERO_ADDRESS)), amount))
-        yield Call("TestToken", "approve", who, (d.choice((s.at.vault, other, ZERO_ADDRESS)), amount or FUNDS))
-        yield Call("TestToken", "transferFrom", who, (other, d.choice((who, ZERO_ADDRESS)), amount))
-        yield Call("TestToken", "mint", who, (who, d.choice((1, FUNDS))))
+        yield MarketCall("StakeVault", "deposit", who, (amount,))
+        yield MarketCall("StakeVault", "withdraw", who, ())
+        yield MarketCall("StakeVault", "requestUnbond", who, (amount,))
+        yield MarketCall("StakeVault", "withdrawUnbonded", who, ())
+        yield MarketCall("StakeVault", "burn", who, ())
+        yield MarketCall("StakeVault", "setDelegate", who, (d.choice((other, ZERO_ADDRESS)),))
+        yield MarketCall("StakeVault", "registerNode", who, (keccak(who.encode()),))
+        yield MarketCall("TestToken", "transfer", who, (d.choice((other, ZERO_ADDRESS)), amount))
+        yield MarketCall("TestToken", "approve", who, (d.choice((s.at.vault, other, ZERO_ADDRESS)), amount or FUNDS))
+        yield MarketCall("TestToken", "transferFrom", who, (other, d.choice((who, ZERO_ADDRESS)), amount))
+        yield MarketCall("TestToken", "mint", who, (who, d.choice((1, FUNDS))))
 
     # -- anything
 
-    def _anything(self, s: State, b: Block) -> Iterator[Call]:
+    def _anything(self, s: State, b: Block) -> Iterator[MarketCall]:
         contract, function = self.dice.choice(list(VERBS))
         inputs = abi.function(contract, function)["inputs"]
-        yield Call(contract, function, self.anyone(), tuple(self._any(s, part) for part in inputs))
+        yield MarketCall(contract, function, self.anyone(), tuple(self._any(s, part) for part in inputs))
 
     def _any(self, s: State, part: dict[str, Any]) -> Any:
         """A value of an ABI type, known to the chain where that can be."""

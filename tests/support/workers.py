@@ -10,13 +10,13 @@ from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.protocol.types import Address, ClaimId, JobId
 from lockstep.storage import ContentStore
-from worker.parts import Parts, Taken
+from worker.parts import Taken, WorkerParts
 
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
 CLAIM = ClaimId(b"c" * 32)
 
 
-def bare_parts(home: Path, store: ContentStore) -> Parts:
+def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
     """Parts whose contracts answer nothing."""
     contracts: Any = SimpleNamespace(market=None, game=None, demands=None, vault=None, token=None, witnesses=None)
     contracts.addresses = SimpleNamespace(block=0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep import economics
-from lockstep.economics import Audit
+from lockstep.economics import AuditPlan
 from lockstep.protocol.market import prices
 from lockstep.protocol.market.types import BURN, Keeper
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -157,13 +157,13 @@ def test_break_even_is_where_cheating_earns_what_honesty_does(detection: float, 
 
 
 AUDITS = st.builds(
-    Audit, st.integers(1, 64), st.integers(0, 200), st.integers(1, 1000), st.floats(0.0001, 0.5), st.floats(0, 0.5),
+    AuditPlan, st.integers(1, 64), st.integers(0, 200), st.integers(1, 1000), st.floats(0.0001, 0.5), st.floats(0, 0.5),
     st.floats(0, 0.99),
 )  # fmt: skip
 
 
 @given(AUDITS, st.floats(0, 1))
-def test_no_saving_of_work_pays_at_the_stake_that_an_audit_needs(audit: Audit, at: float) -> None:
+def test_no_saving_of_work_pays_at_the_stake_that_an_audit_needs(audit: AuditPlan, at: float) -> None:
     first = 1 + round(at * (audit.transitions - 1))
     saved = (audit.transitions - first + 1) / audit.transitions
     detection = audit.detection(first)
@@ -174,8 +174,10 @@ def test_no_saving_of_work_pays_at_the_stake_that_an_audit_needs(audit: Audit, a
 
 
 @given(AUDITS)
-def test_more_witnesses_see_more_and_cost_more(audit: Audit) -> None:
-    more = Audit(audit.slots, audit.witnesses + 1, audit.transitions, audit.volunteers, audit.unavailable, audit.cartel)
+def test_more_witnesses_see_more_and_cost_more(audit: AuditPlan) -> None:
+    more = AuditPlan(
+        audit.slots, audit.witnesses + 1, audit.transitions, audit.volunteers, audit.unavailable, audit.cartel
+    )
     assert more.detection() > audit.detection() - 1e-12
     assert more.cost_share() > audit.cost_share()
     assert more.stake_multiple() <= audit.stake_multiple() + 1e-9
@@ -185,7 +187,7 @@ def test_more_witnesses_see_more_and_cost_more(audit: Audit) -> None:
     ("slots", "witnesses", "first"), [(3, 0, 1), (3, 1, 2), (3, 2, 4), (3, 3, 1), (2, 3, 3), (3, 4, 2)]
 )
 def test_detection_is_what_counting_every_draw_gives(slots: int, witnesses: int, first: int) -> None:
-    audit = Audit(slots, witnesses, transitions=4, volunteers=0.25, cartel=0.5)
+    audit = AuditPlan(slots, witnesses, transitions=4, volunteers=0.25, cartel=0.5)
     seen = 0
     draws = list(product(range(1, 5), (False, True), repeat=witnesses))
     for slot, draw in product(range(slots), draws):
@@ -211,7 +213,7 @@ def test_the_table_of_audits(
     slots: int, transitions: int, witnesses: int, cost: float, detection: float, stake: float
 ) -> None:
     assert economics.most_witnesses(slots, transitions) == witnesses
-    audit = Audit(slots, witnesses, transitions)
+    audit = AuditPlan(slots, witnesses, transitions)
     assert audit.cost_share() == pytest.approx(cost, abs=5e-5)
     assert audit.detection() == pytest.approx(detection, abs=5e-5)
     assert audit.stake_multiple() == pytest.approx(stake, abs=0.05)
@@ -221,7 +223,7 @@ def test_the_table_of_audits(
 def test_an_offer_keeps_its_own_bounds(slots: int, transitions: int) -> None:
     price, gas_price = Wei(10**18), Wei(5 * 10**11)
     offer = economics.offer(slots, transitions, price, gas_price)
-    audit = Audit(slots, offer.witnesses, transitions)
+    audit = AuditPlan(slots, offer.witnesses, transitions)
     assert offer.slot_stake >= prices.stake_floor(price, gas_price), "the contract's floor"
     assert offer.slot_stake >= economics.STAKE_MARGIN * audit.stake_multiple() * price, "no saving of work pays"
     assert offer.witness_stake >= prices.witness_floor(offer.witness_fee), "the contract's floor of a witness"
@@ -237,7 +239,7 @@ def test_the_default_offer() -> None:
 
 
 def test_a_duty_pays_more_than_it_costs() -> None:
-    audit = Audit(64, 5, 501)
+    audit = AuditPlan(64, 5, 501)
     fee = audit.fee(Wei(10**18), Wei(10**15))
     assert fee >= audit.replay_share() * 10**18 + 10**15, "the expected replay and the gas"
     assert fee <= 0.6 * 10**18, "less than the work of a claim"

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from lockstep import economics
-from lockstep.economics import Audit
+from lockstep.economics import AuditPlan
 from lockstep.presets import CHAINS, DEVNET, MAINNET, PRESETS, TOKEN, Terms
 from lockstep.protocol.errors import ChainError, UsageError
 from lockstep.protocol.market import prices
@@ -37,7 +37,7 @@ def test_the_market_accepts_a_preset(terms: Terms, chain: str) -> None:
 
 
 def test_mainnet_is_for_64_slots_of_500_steps() -> None:
-    audit = Audit(64, MAINNET.witnesses, 501)
+    audit = AuditPlan(64, MAINNET.witnesses, 501)
     assert MAINNET.audited(64, 500) == MAINNET, "derived, not written"
     assert audit.cost_share() <= economics.MAX_COST_SHARE
     assert MAINNET.slot_stake >= audit.stake_multiple() * MAINNET.slot_price, "no saving of work pays"
@@ -47,7 +47,7 @@ def test_mainnet_is_for_64_slots_of_500_steps() -> None:
 @pytest.mark.parametrize(("slots", "steps"), [(1, 1), (3, 20), (16, 100), (24, 500)])
 def test_a_job_takes_the_witnesses_and_the_stake_of_its_size(slots: int, steps: int) -> None:
     terms = MAINNET.audited(slots, steps)
-    audit = Audit(slots, terms.witnesses, steps + 1)
+    audit = AuditPlan(slots, terms.witnesses, steps + 1)
     assert terms.slot_stake >= audit.stake_multiple() * terms.slot_price
     assert replace(terms, **{name: getattr(MAINNET, name) for name in CHANGED}) == MAINNET, "nothing else changes"
     assert DEVNET.audited(slots, steps) == DEVNET, "who draws no witnesses goes on drawing none"

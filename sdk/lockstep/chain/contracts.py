@@ -16,8 +16,8 @@ from lockstep.protocol.jobs import (
     ClaimStatus,
     Facts,
     Genesis,
-    Job,
     JobParams,
+    JobState,
     JobStatus,
     Merging,
     Phase,
@@ -274,10 +274,10 @@ class Market(Contract):
 
     # -- reads
 
-    def job(self, job: JobId, block: int | str = "latest") -> Job:
+    def job(self, job: JobId, block: int | str = "latest") -> JobState:
         """The books of a job; status NONE if it does not exist."""
         requester, status, *rest = self.read("job", job, block=block)
-        return Job(requester, JobStatus(status), *rest)
+        return JobState(requester, JobStatus(status), *rest)
 
     def params(self, job: JobId) -> JobParams:
         """What the job fixed for ever."""
@@ -419,7 +419,7 @@ class Market(Contract):
         return self.call("back", job, r, rounds, gas=250_000)
 
 
-class Game(Contract):
+class GameContract(Contract):
     """DisputeGame, by its ABI: `call` and `read` with the contract's own names."""
 
     def __init__(self, w3: Web3, address: Address) -> None:
@@ -583,7 +583,7 @@ class Contracts:
     token: Token
     vault: Vault
     market: Market
-    game: Game
+    game: GameContract
     validator: Validator
     demands: Demands
     witnesses: Witnesses
@@ -598,7 +598,7 @@ class Contracts:
             address = getattr(addresses, name)
             if not w3.eth.get_code(address):
                 raise ChainError(f"no contract at {address} ({name})", "check the addresses file and the RPC URL")
-        market, game = Market(w3, addresses.market), Game(w3, addresses.game)
+        market, game = Market(w3, addresses.market), GameContract(w3, addresses.game)
         validator, demands = Validator(w3, addresses.validator), Demands(w3, addresses.availability)
         # INVARIANT: the contracts are those that the market itself names; money goes to no other vault.
         names = ("token", "vault", "game", "validator", "availability", "witnesses")

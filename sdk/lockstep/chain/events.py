@@ -104,7 +104,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """What one poll brought."""
 
     events: tuple[Event, ...]
@@ -142,7 +142,7 @@ class EventReader:
         """From the deployment's block."""
         return Cursor(self._start)
 
-    def poll(self, cursor: Cursor) -> Batch:
+    def poll(self, cursor: Cursor) -> EventBatch:
         """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new.
 
         Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block.
@@ -151,7 +151,7 @@ class EventReader:
         rolled_back_to = None if standing == cursor else standing.next_block - 1
         head = self._w3.eth.block_number - self._confirmations
         if head < standing.next_block:
-            return Batch((), standing, rolled_back_to)
+            return EventBatch((), standing, rolled_back_to)
         while True:
             last = min(head, standing.next_block + self._span - 1)
             before = self._hash(last)
@@ -163,7 +163,7 @@ class EventReader:
         counted = self.unreadable
         recent = (*standing.recent, (last, before))[-REMEMBERED_BLOCKS:]
         events = tuple(self._decode(logs))
-        return Batch(events, Cursor(last + 1, recent), rolled_back_to, self.unreadable - counted)
+        return EventBatch(events, Cursor(last + 1, recent), rolled_back_to, self.unreadable - counted)
 
     @property
     def _span(self) -> int:

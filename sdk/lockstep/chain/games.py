@@ -33,39 +33,41 @@ GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTen
 GAS_DEFAULT = 500_000
 
 
-def call(contract: contracts.Game, move: moves.Move, game_id: GameId) -> contracts.Call:
+def call(contract: contracts.GameContract, move: moves.Move, game_id: GameId) -> contracts.Call:
     """The transaction that makes a move; `game_id` is ignored by `Open`."""
     return contract.call(move.call, *move.arguments(game_id), gas=GAS.get(move.call, GAS_DEFAULT))
 
 
-def read(contract: contracts.Game, game_id: GameId, block: int | str = "latest") -> game.Game:
+def read(contract: contracts.GameContract, game_id: GameId, block: int | str = "latest") -> game.Game:
     """The game as stored. Raises `NotFoundError` if there is none."""
     (
         claim, defender, size, state_block, challenger, t, terms, op, group, node, statement, phase, rem, deadline,
         verdict, left_defender, left_challenger, word, position, mode, spent, staged,
     ) = contract.read("game", game_id, block=block)  # fmt: skip
-    if phase == moves.Phase.NONE:
+    if phase == moves.GamePhase.NONE:
         raise NotFoundError(f"no game {game_id.hex()}", "check the id and the addresses file")
     return game.Game(
         ClaimId(claim), Address(defender), size, state_block, Address(challenger), t, terms, op, group, Digest(node),
-        Digest(statement), moves.Phase(phase), rem, Seconds(deadline), moves.Verdict(verdict), Seconds(left_defender),
-        Seconds(left_challenger), word, position, mode, spent, staged,
+        Digest(statement), moves.GamePhase(phase), rem, Seconds(deadline), moves.Verdict(verdict),
+        Seconds(left_defender), Seconds(left_challenger), word, position, mode, spent, staged,
     )  # fmt: skip
 
 
-def log(contract: contracts.Game, game_id: GameId, from_block: int = 0) -> list[moves.Event]:
+def log(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[moves.GameEvent]:
     """The game's events so far, in order: all that honest play needs to know of the other side."""
     opened = _topic("Opened")
     return [decode(entry) for entry in _logs(contract, from_block, [None, "0x" + game_id.hex()], opened)]
 
 
-def opened(contract: contracts.Game, claim: ClaimId, from_block: int = 0) -> list[GameId]:
+def opened(contract: contracts.GameContract, claim: ClaimId, from_block: int = 0) -> list[GameId]:
     """The games opened on a claim, in order."""
     logs = _logs(contract, from_block, ["0x" + _topic("Opened").hex(), None, "0x" + claim.hex()])
     return [GameId(bytes(entry["topics"][1])) for entry in logs]
 
 
-def _logs(contract: contracts.Game, from_block: int, topics: list[Any], first: bytes | None = None) -> list[LogReceipt]:
+def _logs(
+    contract: contracts.GameContract, from_block: int, topics: list[Any], first: bytes | None = None
+) -> list[LogReceipt]:
     """The latest block's first, back to the entry with the topic `first` or to `from_block`; returned in order.
 
     A game is short beside its chain, and providers limit the blocks of a request.
@@ -86,7 +88,7 @@ def _logs(contract: contracts.Game, from_block: int, topics: list[Any], first: b
     return found
 
 
-def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.Claim:
+def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.DisputedClaim:
     """What a challenger must know of a claim, which says `body`, before it opens a game.
 
     `carried`: the words of the claim whose carry is in its S_0.
@@ -99,16 +101,16 @@ def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: move
     if held.digest != body_hash(body):
         raise Mismatch(f"the claim {claim_id.hex()} says something else", "take its roots from the event Revealed")
     params = market.params(held.job)
-    defending = contracts.Game(market.w3, Address(market.read("game"))).defending(held.worker)
+    defending = contracts.GameContract(market.w3, Address(market.read("game"))).defending(held.worker)
     first, last = market.facts_of(claim_id, 1, carried), market.facts_of(claim_id, held.transitions)
-    return game.Claim(
+    return game.DisputedClaim(
         claim_id, held.worker, held.transitions, body, first.state_zero, first.program, last.program, first.seed,
         first.round, first.slot, first.dataset_root, first.dataset_rows, first.row_length, params.windows.clock_seconds,
         params.windows.step_seconds, market.bond_of(held.job), defending, market.live(claim_id), carried,
     )  # fmt: skip
 
 
-def decode(entry: LogReceipt) -> moves.Event:
+def decode(entry: LogReceipt) -> moves.GameEvent:
     """One log entry of the game contract. Raises `NotFoundError` for a log of anything else."""
     from eth_abi.abi import decode as abi_decode
 
@@ -154,14 +156,14 @@ def _finding(values: Sequence[Any]) -> moves.Finding:
     )
 
 
-_DECODERS: dict[str, Callable[[dict[str, Any]], moves.Event]] = {
+_DECODERS: dict[str, Callable[[dict[str, Any]], moves.GameEvent]] = {
     "Opened": lambda v: moves.Opened(
         ClaimId(v["claim"]), _address(v["challenger"]), _address(v["defender"]), v["nonce"], v["t"]
     ),
     "Argued": lambda v: moves.Argued(Step(v["t"]), Digest(v["node"]), v["statement"]),
     "Defended": lambda v: moves.Defended(Digest(v["graph"]), StateRoot(v["state"]), _nodes(v["children"])),
     "Revealed": lambda v: moves.Revealed(Digest(v["node"]), _nodes(v["children"])),
-    "Picked": lambda v: moves.Picked(moves.Phase(v["phase"]), v["position"], Digest(v["node"])),
+    "Picked": lambda v: moves.Picked(moves.GamePhase(v["phase"]), v["position"], Digest(v["node"])),
     "TensorRevealed": lambda v: moves.TensorRevealed(v["op"], Digest(v["tree"]), _nodes(v["children"])),
     "LeafPosted": lambda v: moves.LeafPosted(v["data"]),
     "ElementPicked": lambda v: moves.ElementPicked(v["element"], v["claimed"]),

@@ -36,7 +36,7 @@ _SIGNED_SCHEMA = "CREATE TABLE IF NOT EXISTS signed (hash TEXT PRIMARY KEY) WITH
 
 
 @dataclass(frozen=True)
-class Receipt:
+class SentReceipt:
     """What a mined transaction cost and did."""
 
     key: str
@@ -96,7 +96,7 @@ class Journal:
         """Remove a key; that its transaction was signed stays known."""
         self._run(f"DELETE FROM transactions WHERE key=:key AND {_OURS}", key=key)
 
-    def settle(self, receipt: Receipt) -> None:
+    def settle(self, receipt: SentReceipt) -> None:
         """Write down what became of a transaction."""
         state, text = "mined" if receipt.succeeded else "reverted", json.dumps(asdict(receipt))
         self._run(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lockstep.chain.contracts import Call
-from lockstep.chain.journal import Journal, Receipt
+from lockstep.chain.journal import Journal, SentReceipt
 from lockstep.chain.wire import Wire
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.market.prices import MAX_FEE_CAP
@@ -59,12 +59,12 @@ class Outbox:
         """Closes the file; what was submitted stays submitted."""
         self._journal.close()
 
-    def send(self, call: Call, key: str, *, check: bool = True, timeout: float = 120.0) -> Receipt:
+    def send(self, call: Call, key: str, *, check: bool = True, timeout: float = 120.0) -> SentReceipt:
         """Submits and waits. Raises the rule that the call broke (`ChainError`, `FundsError`), or `TryLater`."""
         self.submit(call, key, check=check)
         return self.wait(key, timeout)
 
-    def send_all(self, calls: Iterable[tuple[str, Call]], timeout: float = 120.0) -> list[Receipt]:
+    def send_all(self, calls: Iterable[tuple[str, Call]], timeout: float = 120.0) -> list[SentReceipt]:
         """Submits (key, call) pairs with consecutive nonces, then waits: each may depend on those before it."""
         keys = []
         for key, call in calls:
@@ -95,7 +95,7 @@ class Outbox:
                 self._journal.delete(key)
                 raise
 
-    def wait(self, key: str, timeout: float = 120.0) -> Receipt:
+    def wait(self, key: str, timeout: float = 120.0) -> SentReceipt:
         """The receipt of a submitted key. Raises the broken rule if it reverted, `TryLater` after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         pause = 0.05
@@ -111,7 +111,7 @@ class Outbox:
             time.sleep(pause)
             pause = min(pause * 1.5, 0.5)
 
-    def receipt(self, key: str) -> Receipt | None:
+    def receipt(self, key: str) -> SentReceipt | None:
         """The receipt if the key was submitted and is mined; does not wait."""
         with self._lock:
             return self._look(key) if self._journal.row(key) is not None else None
@@ -158,7 +158,7 @@ class Outbox:
             for row in self._journal.waiting():
                 self._wire.broadcast(row["raw"])
 
-    def _look(self, key: str) -> Receipt | None:
+    def _look(self, key: str) -> SentReceipt | None:
         receipt = self._settle(key)
         if receipt is None and time.monotonic() >= self._push_at:
             self._push()
@@ -204,16 +204,16 @@ class Outbox:
             raise ChainError(f"nothing was submitted under {key}", "submit it first")
         return row
 
-    def _settle(self, key: str) -> Receipt | None:
+    def _settle(self, key: str) -> SentReceipt | None:
         """The receipt, written down when first seen."""
         row = self._known(key)
         if row["receipt"] is not None:
-            return Receipt(**json.loads(row["receipt"]))
+            return SentReceipt(**json.loads(row["receipt"]))
         for hash_ in json.loads(row["hashes"]):
             found = self._wire.found(hash_)
             if found is None:
                 continue
-            receipt = Receipt(
+            receipt = SentReceipt(
                 key=key,
                 label=row["label"],
                 transaction=hash_,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.execution.jobs import ClaimRun
     from lockstep.node.ledger import ClaimRecord
-    from lockstep.node.replay import Audit, PublicData
+    from lockstep.node.replay import PublicData, Replay
     from lockstep.protocol.dispute.moves import Finding
     from lockstep.protocol.programs.program import Program
     from lockstep.protocol.types import ClaimId
@@ -35,7 +35,7 @@ class KernelPath(StrEnum):
 
 
 @dataclass(frozen=True)
-class Place:
+class Difference:
     """Where a claim is first seen to differ inside a transition."""
 
     op: int
@@ -129,7 +129,7 @@ def _prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: s
         raise _undecided(error) from error
 
 
-def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Audit:
+def _audit(run: ClaimRun, record: ClaimRecord, public: PublicData) -> Replay:
     from lockstep.node.replay import UNAVAILABLE, audit
 
     say(f"replaying {run.transitions} transitions of round {record.round}, {_slot(record)}")
@@ -145,13 +145,13 @@ def _undecided(error: LockstepError) -> Inconclusive:
     )
 
 
-def _place(contracts: Contracts, public: PublicData, done: Audit, record: ClaimRecord) -> Place | None:
+def _place(contracts: Contracts, public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
     """Op and element, as far as they are public."""
     finding = _finding(contracts, record)
     if finding is not None and finding.t == done.t:
         many = done.held.run.program(finding.t).ops[finding.position].chunks > 1
         claimed, computed = (int.from_bytes(b[-4:], "big") for b in (finding.claimed_bits, finding.contract_bits))
-        return Place(finding.position, finding.element, finding.chunk if many else None, claimed, computed, "game")
+        return Difference(finding.position, finding.element, finding.chunk if many else None, claimed, computed, "game")
     if done.t == done.held.run.transitions:
         return _in_output(public, done, record)
     return None
@@ -170,7 +170,7 @@ def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
     return None
 
 
-def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | None:
+def _in_output(public: PublicData, done: Replay, record: ClaimRecord) -> Difference | None:
     """The first word of the claim's public output that is not ours."""
     import numpy as np
 
@@ -197,11 +197,11 @@ def _in_output(public: PublicData, done: Audit, record: ClaimRecord) -> Place | 
         if differing.size:
             at = int(differing[0])
             theirs = int(np.ascontiguousarray(claimed).reshape(-1).view(np.uint32)[at])
-            return Place(alias.index, at, None, theirs, int(words[at]), "output")
+            return Difference(alias.index, at, None, theirs, int(words[at]), "output")
     return None
 
 
-def _report(run: ClaimRun, record: ClaimRecord, done: Audit, place: Place | None) -> dict[str, Any]:
+def _report(run: ClaimRun, record: ClaimRecord, done: Replay, place: Difference | None) -> dict[str, Any]:
     program: Program | None = None if done.t is None else run.program(done.t)
     name = None if done.t is None else run.job.programs.name_of(run.slot, done.t, run.job.params.role.inner_steps)
     op = None

@@ -26,7 +26,7 @@ VERDICTS = {Verdict.FRAUD: "fraud", Verdict.TIMEOUT: "timeout", Verdict.REJECTED
 
 
 @dataclass(frozen=True)
-class Party:
+class Participant:
     """Somebody who takes part."""
 
     role: str
@@ -177,7 +177,7 @@ def _game_report(
     return report | _place(log, claim, job)
 
 
-def _place(log: Sequence[moves.Event], claim: Claim, job: Job) -> dict[str, Any]:
+def _place(log: Sequence[moves.GameEvent], claim: Claim, job: Job) -> dict[str, Any]:
     """How far the game came: the transition, and where a proof decided, what it proved."""
     out: dict[str, Any] = {}
     argued = next((e for e in log if isinstance(e, moves.Argued)), None)

@@ -295,7 +295,7 @@ def _weigh(
             "witness_fees": str(report.fees(events, party.address)),
             "received_from_slash": str(report.received_from_slash(events, party.address, requester)),
         }
-        for party in [report.Party("requester", requester), *world.parties]
+        for party in [report.Participant("requester", requester), *world.parties]
     ]
     return {
         "job": handle.id.hex(),

@@ -15,7 +15,7 @@ from lockstep.chain.devnet import Devnet, key_of
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
 from lockstep.chain.outbox import Outbox
 from lockstep.demo.processes import Group, Lie, Process
-from lockstep.demo.report import Party
+from lockstep.demo.report import Participant
 from lockstep.presets import TOKEN
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Seconds, Wei
@@ -44,7 +44,7 @@ class World:
     storage_url: str
     group: Group
     seed: int
-    parties: list[Party] = field(default_factory=list)
+    parties: list[Participant] = field(default_factory=list)
     rpc: dict[str, str] = field(default_factory=dict)
     """A party's own way to the chain, where it has one."""
 
@@ -60,7 +60,7 @@ class World:
         self, name: str, role: str, arguments: list[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
     ) -> Process:
         """Start a party's process, or its lying double, with its own key and home."""
-        self.parties.append(Party(role, Address(self.account(name).address), None if lie is None else lie[0]))
+        self.parties.append(Participant(role, Address(self.account(name).address), None if lie is None else lie[0]))
         common = [
             "--rpc", self.rpc.get(name, self.devnet.url), "--storage", self.storage_url,
             "--deployment", str(self.folder / "deployment.json"),

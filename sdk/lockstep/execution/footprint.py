@@ -23,7 +23,7 @@ from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Program
 
 if TYPE_CHECKING:
-    from lockstep.execution.jobs import Schedule
+    from lockstep.execution.jobs import ClaimSchedule
     from lockstep.protocol.jobs import JobParams
 
 WORD_BYTES = 4
@@ -71,9 +71,9 @@ class Need:
         return self.total - self.process
 
 
-Role = Callable[["Schedule", int], Need]
+Role = Callable[["ClaimSchedule", int], Need]
 """(Programs, slots) -> what one process of it holds."""
-Fits = Callable[["Schedule", "JobParams"], None]
+Fits = Callable[["ClaimSchedule", "JobParams"], None]
 """Raises Unfit if a job cannot be held."""
 
 
@@ -92,19 +92,19 @@ def of_program(program: Program) -> ProgramMemory:
     return ProgramMemory(arena, results, shown, WORD_BYTES * sum(constants))
 
 
-def worker(programs: Schedule, slots: int) -> Need:
+def worker(programs: ClaimSchedule, slots: int) -> Need:
     """Of who trains a slot, defends the claim, and merges where the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs)
     payloads = slots * payload_bytes(programs)
     return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
 
 
-def verifier(programs: Schedule, slots: int) -> Need:
+def verifier(programs: ClaimSchedule, slots: int) -> Need:
     """Of who replays every claim, merges included, and plays the games about them."""
     return worker(programs, slots)
 
 
-def aggregator(programs: Schedule, slots: int) -> Need:
+def aggregator(programs: ClaimSchedule, slots: int) -> Need:
     """Of who fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
     payloads = slots * payload_bytes(programs)
@@ -120,28 +120,28 @@ def fitting(role: Role) -> Fits:
     What it returns raises Unfit with the figure; `jobs.load` asks it before it fetches what is large.
     """
 
-    def fits(programs: Schedule, params: JobParams) -> None:
+    def fits(programs: ClaimSchedule, params: JobParams) -> None:
         memory().require(role(programs, params.role.slots).total, PROCESS_BYTES)
 
     return fits
 
 
-def checkpoint_bytes(programs: Schedule) -> int:
+def checkpoint_bytes(programs: ClaimSchedule) -> int:
     """Shared and outer tensors, in full words."""
     return _bytes(programs.merge.output_layout)
 
 
-def payload_bytes(programs: Schedule) -> int:
+def payload_bytes(programs: ClaimSchedule) -> int:
     """What a slot publishes, decoded, its carry included."""
     return _bytes(programs.encode.output_layout)
 
 
-def _constants(programs: Schedule) -> int:
+def _constants(programs: ClaimSchedule) -> int:
     # Mapped, and read by the executor where they are: once a machine, however many processes use them.
     return sum(of_program(p).constants for p in (programs.step, programs.encode, programs.merge))
 
 
-def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
+def _of_slot(programs: ClaimSchedule, constants: int, base: int, payloads: int) -> list[Need]:
     """A slot's steps with its encoding, and a step as a game shows it."""
     step, encode = of_program(programs.step), of_program(programs.encode)
     # An executor keeps its arena and a state's buffers for its next run, until the job turns to another Program.
@@ -154,7 +154,7 @@ def _of_slot(programs: Schedule, constants: int, base: int, payloads: int) -> li
     ]
 
 
-def _of_merge(programs: Schedule, constants: int, base: int, payloads: int) -> list[Need]:
+def _of_merge(programs: ClaimSchedule, constants: int, base: int, payloads: int) -> list[Need]:
     """A merge, and the same as a game shows it."""
     merge = of_program(programs.merge)
     return [

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from lockstep.execution import jobs
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import Evidence, Held, Parts
+from lockstep.protocol.programs.defects import Evidence, Held, ProgramParts
 from lockstep.protocol.programs.rules import Rule
 from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import Spec, load_parts
+from lockstep.storage.containers import JobSpec, load_parts
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Validator
@@ -62,7 +62,7 @@ def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, 
 
     Raises the store's errors, and Mismatch if it holds other Programs than the job names.
     """
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     step, encode, merge = (
         _parts(store, spec, name, root)
         for name, root in zip(
@@ -72,7 +72,7 @@ def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, 
     return defects.find(Held(defects.job_of(params), (step, encode, merge)))
 
 
-def _parts(store: ContentStore, spec: Spec, name: str, root: bytes) -> Parts:
+def _parts(store: ContentStore, spec: JobSpec, name: str, root: bytes) -> ProgramParts:
     if name not in spec.programs:
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
     return load_parts(store, spec.programs[name], root)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 
 from lockstep.numerics import executor
-from lockstep.numerics.executor import Context, Executable
+from lockstep.numerics.executor import Executable, StepContext
 from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.numerics.trace import StepTrace, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
@@ -30,7 +30,7 @@ from lockstep.protocol.programs.defects import job_of
 from lockstep.protocol.programs.program import I32, Program
 from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, StateRoot
 from lockstep.storage import cid_of_digest
-from lockstep.storage.containers import Spec, load_program
+from lockstep.storage.containers import JobSpec, load_program
 from lockstep.storage.dataset import Dataset, load_dataset
 from lockstep.storage.payload import Checkpoint, load_checkpoint
 
@@ -82,7 +82,7 @@ class Beside(Generic[_R]):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ClaimSchedule:
     """The three Programs of a job, and which of them a transition runs."""
 
     step: Program
@@ -105,7 +105,7 @@ class Schedule:
 class TrainingJob:
     """What a requester wants computed: Programs, data, a start, and who may take part."""
 
-    programs: Schedule
+    programs: ClaimSchedule
     dataset: Dataset
     genesis: Checkpoint | None
     """The first weights; None where they were not made: such a job can be quoted, not submitted."""
@@ -143,8 +143,8 @@ class Job:
 
     id: JobId
     params: JobParams
-    spec: Spec
-    programs: Schedule
+    spec: JobSpec
+    programs: ClaimSchedule
     dataset: np.ndarray
     """i32 (N, L)."""
     genesis: Checkpoint
@@ -277,9 +277,9 @@ class ClaimRun:
         """The Program of transition t (1..T)."""
         return self.job.programs.of(self.slot, t, self.job.params.role.inner_steps)
 
-    def context(self, t: int) -> Context:
+    def context(self, t: int) -> StepContext:
         """What `random`, `draw` and context operands read at transition t."""
-        return Context(seed=bytes(self.seed), round=self.round, slot=self.slot, t=t)
+        return StepContext(seed=bytes(self.seed), round=self.round, slot=self.slot, t=t)
 
     def advance(self, t: int, state: State) -> State:
         """The tensors of S_t from those of S_{t-1}."""
@@ -378,18 +378,18 @@ def load(
     threads: int = 1,
     path: str = "auto",
     *,
-    fits: Callable[[Schedule, JobParams], None] | None = None,
+    fits: Callable[[ClaimSchedule, JobParams], None] | None = None,
 ) -> Job:
     """Fetch a job's parts by CID, check every root against the chain, validate every Program.
 
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
     `fits` raises of the Programs, before dataset and checkpoint are fetched.
     """
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
     if set(spec.programs) != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
-    programs = Schedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
+    programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
     check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
     if fits is not None:
         fits(programs, params)

@@ -23,7 +23,7 @@ from lockstep.execution import footprint
 from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_witness
 from lockstep.execution.footprint import PROCESS_BYTES, ROLES, Need
 from lockstep.execution.jobs import Job, TrainingJob, slot_run
-from lockstep.execution.rates import Work, rates, work_of
+from lockstep.execution.rates import ProgramWork, rates, work_of
 from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
@@ -64,7 +64,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RoleVerdict:
     """If this machine could take a role."""
 
     fits: bool
@@ -110,7 +110,7 @@ class Figures:
     """That a slot's steps take, its encoding and the check of one."""
     train_seconds: int
     """That the job allows for them."""
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, RoleVerdict]
     cost: Cost
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _timing(
 ) -> Timing:
     program = job.programs.step
     work, machine = work_of(program), rates(threads)
-    shown = Work(work.products, work.terms, footprint.WORD_BYTES * program.ops[-1].cumulative)
+    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * program.ops[-1].cumulative)
     estimate = machine.seconds(work)
     timing = Timing(
         estimate, max(SHOWN * estimate, machine.seconds(shown)), "estimated", work.operations, _tokens(job), threads
@@ -225,17 +225,17 @@ def _tokens(job: TrainingJob) -> int:
 
 def _verdicts(
     needs: dict[str, Need], held: Memory, params: JobParams, pace: Pace, chain: ChainTimes
-) -> dict[str, Verdict]:
+) -> dict[str, RoleVerdict]:
     promised = ChainPace(promised=float(chain.inclusion))
 
-    def judged(role: str, *checks: Callable[[], None]) -> Verdict:
+    def judged(role: str, *checks: Callable[[], None]) -> RoleVerdict:
         try:
             held.require(needs[role].total, PROCESS_BYTES)
             for check in checks:
                 check()
         except Unfit as error:
-            return Verdict(False, error.message)
-        return Verdict(True)
+            return RoleVerdict(False, error.message)
+        return RoleVerdict(True)
 
     return {
         "worker": judged("worker", lambda: require_claimant(params, pace, promised)),

@@ -15,7 +15,7 @@ import numpy as np
 
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import Expression, ProgramBuilder
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.programs.program import F32, Program
 
@@ -24,11 +24,11 @@ SIDE = 768
 """Of the square matrices of the product that is timed."""
 TERMS = 1 << 22
 """Elements of each map that is timed: more than the caches hold."""
-_CONTEXT = Context(bytes(32), 0, 0, 1)
+_CONTEXT = StepContext(bytes(32), 0, 0, 1)
 
 
 @dataclass(frozen=True)
-class Work:
+class ProgramWork:
     """What one run of a Program computes."""
 
     products: float
@@ -54,19 +54,19 @@ class Rates:
     hashed: float
     """Bytes."""
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: ProgramWork) -> float:
         """What a run takes at these rates, the hash of its state included."""
         return work.products / self.products + work.terms / self.terms + work.hashed / self.hashed
 
 
-def work_of(program: Program) -> Work:
+def work_of(program: Program) -> ProgramWork:
     """What a run of the Program computes; nothing is run."""
     constants = tuple(c.header.elements for c in program.consts)
     products, terms = _native.work_of_run(program.header, program.descriptors, constants)
     hashed = sum(
         4 * h.elements for h, a in zip(program.output_layout, program.outputs, strict=True) if h and a.kind == 1
     )
-    return Work(products, terms, hashed)
+    return ProgramWork(products, terms, hashed)
 
 
 @lru_cache

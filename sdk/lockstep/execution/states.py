@@ -38,7 +38,7 @@ Need = Mapping[ClaimId, "Collection[int]"]
 
 
 @dataclass(frozen=True)
-class _File:
+class _StateFile:
     """One state on disk."""
 
     claim: ClaimId
@@ -79,7 +79,7 @@ class States:
                 head["carried"] = None if run.carried is None else [w.hex() for w in run.carried.words]
             line = head_line(head)
             size = len(line) + sum(len(p) for p in parts)
-            if not self._make_room(_File(claim, t, path, size, float("inf"))):
+            if not self._make_room(_StateFile(claim, t, path, size, float("inf"))):
                 return False
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -146,16 +146,16 @@ class States:
     def _path(self, claim: ClaimId, t: int) -> Path:
         return self._folder / claim.hex() / f"{t}{SUFFIX}"
 
-    def _of(self, claim: ClaimId) -> Iterator[_File]:
+    def _of(self, claim: ClaimId) -> Iterator[_StateFile]:
         for path in (self._folder / claim.hex()).glob(f"*{SUFFIX}"):
             try:
                 told = path.stat()
-                yield _File(claim, int(path.name.removesuffix(SUFFIX)), path, told.st_size, told.st_mtime)
+                yield _StateFile(claim, int(path.name.removesuffix(SUFFIX)), path, told.st_size, told.st_mtime)
             except (OSError, ValueError):
                 continue
 
-    def _all(self) -> list[_File]:
-        found: list[_File] = []
+    def _all(self) -> list[_StateFile]:
+        found: list[_StateFile] = []
         for folder in self._folder.glob("*"):
             try:
                 found += self._of(ClaimId(bytes.fromhex(folder.name)))
@@ -163,11 +163,11 @@ class States:
                 continue
         return found
 
-    def _make_room(self, new: _File) -> bool:
+    def _make_room(self, new: _StateFile) -> bool:
         """Remove what is needed less than `new`, as far as it takes; whether there is room for it now."""
         files = sorted(self._all(), key=self._rank)
         over = sum(f.size for f in files) + new.size - self._limit
-        gone: list[_File] = []
+        gone: list[_StateFile] = []
         for file in files:
             if over <= 0 or self._rank(file) >= self._rank(new):
                 break
@@ -179,7 +179,7 @@ class States:
             file.path.unlink(missing_ok=True)
         return True
 
-    def _rank(self, file: _File) -> tuple[int, int, float]:
+    def _rank(self, file: _StateFile) -> tuple[int, int, float]:
         """What goes first: states of claims without a game, then waypoints, then what a late deadline needs."""
         order = list(self._need)
         if file.claim not in self._need:

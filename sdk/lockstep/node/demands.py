@@ -24,7 +24,7 @@ from lockstep.protocol.market.job_rules import PART
 from lockstep.protocol.market.prices import PROVER_PERCENT
 from lockstep.protocol.market.receipts import Report, accepts
 from lockstep.protocol.market.types import Status
-from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.types import Address, ClaimId, Digest, JobId, Seconds
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class Answers:
         tensors = iter(fetch_payload(job, self._store, record.payload))
         held = {k: _words(next(tensors)) for k, header in enumerate(program.output_layout) if header is not None}
         shown = availability.payload_answer(stored.wanted, seed, program, held.__getitem__)
-        return f"answer/{demand.id.hex()}", self._demands.answer(demand.id, record.body, Parts.of(program).code, shown)
+        return f"answer/{demand.id.hex()}", self._demands.answer(
+            demand.id, record.body, ProgramParts.of(program).code, shown
+        )
 
 
 def _words(tensor: np.ndarray) -> memoryview:

@@ -21,7 +21,7 @@ import structlog
 
 from lockstep.node.player import AtHand, Due, HeldClaim, NotAtHand, Seat, Side, Table
 from lockstep.protocol.dispute.game import Game
-from lockstep.protocol.dispute.moves import DEFENDERS, Phase
+from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
 from lockstep.protocol.errors import ChainError, LockstepError, TryLater, Unreachable
 from lockstep.protocol.types import ClaimId, GameId, Seconds
 
@@ -185,7 +185,7 @@ class Docket:
         """Send the move that is due, if what it takes is in memory; else have it prepared."""
         game = entry.game
         assert game is not None, "it was read"
-        if game.phase == Phase.CLOSED:
+        if game.phase == GamePhase.CLOSED:
             return
         mine = (game.phase in DEFENDERS) == (self._side is Side.DEFENDER)
         if mine and self._now > game.deadline and not self._decided(game):

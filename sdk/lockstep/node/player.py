@@ -22,15 +22,15 @@ from lockstep.numerics.trace import StepTrace, TensorShelf
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import Game
-from lockstep.protocol.dispute.moves import DEFENDERS, Event, Move, Phase, Verdict
-from lockstep.protocol.dispute.openings import Levels, MaterialisedStep, Tensor
+from lockstep.protocol.dispute.moves import DEFENDERS, GameEvent, GamePhase, Move, Verdict
+from lockstep.protocol.dispute.openings import CommittedTensor, Levels, MaterialisedStep
 from lockstep.protocol.errors import ChainError
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import GameId, Seconds, StateRoot, TensorRoot
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Call, Market
-    from lockstep.chain.contracts import Game as GameContract
+    from lockstep.chain.contracts import GameContract as GameContract
     from lockstep.execution.states import ClaimStates
 
 Send = Callable[["Call", str], object]
@@ -229,16 +229,16 @@ class Shown:
         s = self.program.s_out
         return StateRoot(merkle.node_at(self.graph, s, self.program.state_block >> s))
 
-    def output(self, op: int) -> Tensor:
+    def output(self, op: int) -> CommittedTensor:
         """The output of an op."""
         found = self._place.get(op)
         return self._step.output(op) if found is None else found
 
-    def state(self, entry: int) -> Tensor:
+    def state(self, entry: int) -> CommittedTensor:
         """A tensor of S_{t-1}."""
         return self._step.state(entry)
 
-    def dataset(self) -> Tensor:
+    def dataset(self) -> CommittedTensor:
         """The job's dataset."""
         return self._step.dataset()
 
@@ -306,7 +306,7 @@ class Table:
         """A game as stored; raises NotFoundError if there is none."""
         return games.read(self.contract, game)
 
-    def log(self, game: GameId) -> list[Event]:
+    def log(self, game: GameId) -> list[GameEvent]:
         """Its events, in order."""
         return games.log(self.contract, game, self.first_block)
 
@@ -380,7 +380,7 @@ class Seat:
         return self.table.game(self.game).verdict
 
     def _move(self, state: Game, now: Seconds) -> Move | None:
-        if state.phase == Phase.CLOSED:
+        if state.phase == GamePhase.CLOSED:
             return None
         if self.side is Side.CHALLENGER and self.table.decided_elsewhere(state):
             return moves.Resolve()

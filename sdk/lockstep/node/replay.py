@@ -50,7 +50,7 @@ Hold = Callable[[ClaimRun, Sequence[StateRoot]], HeldClaim]
 
 
 @dataclass(frozen=True)
-class Audit:
+class Replay:
     """What replaying a claim showed."""
 
     matches: bool
@@ -208,7 +208,7 @@ def published_trace(store: ContentStore, claim: ClaimRecord, transitions: int) -
 
 def audit(
     run: ClaimRun, claim: ClaimRecord, store: ContentStore, told: Told = lambda t, root: None, hold: Hold = HeldClaim
-) -> Audit:
+) -> Replay:
     """Replay a claim against its published trace; the step that differs is materialised, and held by what `hold` makes.
 
     Without a list it is replayed to its end, and the trace root decides. Raises Unreachable only if it is wrong and
@@ -227,13 +227,13 @@ def audit(
             replay.close()
             del after
             held.hold(t, state)
-            return Audit(False, t, held, published)
+            return Replay(False, t, held, published)
         state = after
     held = hold(run, own)
     if trace_root(own) == claim.trace_root:
-        return Audit(True, None, held, published, state)
+        return Replay(True, None, held, published, state)
     published = published_trace(store, claim, run.transitions)
-    return Audit(False, first_difference(published, own), held, published, state)
+    return Replay(False, first_difference(published, own), held, published, state)
 
 
 def first_difference(published: Sequence[StateRoot] | None, own: Sequence[StateRoot]) -> int | None:

@@ -9,7 +9,7 @@ import struct
 
 from lockstep.numerics import reference
 from lockstep.protocol.dispute.moves import Opening
-from lockstep.protocol.dispute.openings import Opened, stage
+from lockstep.protocol.dispute.openings import OpenedOperands, stage
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.programs.program import Kind, Op
 
@@ -29,8 +29,8 @@ class ReferenceArbiter:
     ) -> int:
         """The word of flat element `element`; for a fold of more than 256 terms, of its chunk `chunk`."""
         decoded = Op.decode(descriptor)
-        opened = Opened(statement, op, decoded, element, chunk, openings, staged)
-        rows = reference.Dataset(
+        opened = OpenedOperands(statement, op, decoded, element, chunk, openings, staged)
+        rows = reference.Rows(
             statement.dataset_rows, lambda row, column: opened.drawn(row * statement.row_length + column)
         )
         context = (statement.round, statement.slot, int(statement.t))

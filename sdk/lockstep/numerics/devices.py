@@ -17,7 +17,7 @@ import numpy as np
 from lockstep.base.machine import memory
 from lockstep.numerics import _native, executor
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.executor import Array, Context, Executable
+from lockstep.numerics.executor import Array, Executable, StepContext
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 from lockstep.protocol.programs.program import F32
@@ -137,7 +137,7 @@ def _seconds(executable: Executable, words: int) -> float:
 
     rng = np.random.default_rng(0)
     state: list[Array | None] = [rng.standard_normal(words, np.float32) for _ in range(2)]
-    context = Context(bytes(32), 0, 0, 1)
+    context = StepContext(bytes(32), 0, 0, 1)
     run: Callable[[], object] = partial(executable.run, state, context)
     if isinstance(executable, CudaExecutable):
         run = partial(_step, executable, executable.upload(state), context)
@@ -149,7 +149,7 @@ def _seconds(executable: Executable, words: int) -> float:
     return min(seconds)
 
 
-def _step(executable: CudaExecutable, state: DeviceState, context: Context) -> None:
+def _step(executable: CudaExecutable, state: DeviceState, context: StepContext) -> None:
     executable.step(state, context)
     executable.device.wait()
 

@@ -35,7 +35,7 @@ DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
 
 
 @dataclass(frozen=True)
-class Context:
+class StepContext:
     """What a step depends on beside its state."""
 
     seed: bytes
@@ -120,7 +120,7 @@ class Executable:
     def run(
         self,
         state: Sequence[Array | None],
-        context: Context,
+        context: StepContext,
         dataset: Array | None = None,
         keep: bool = False,
     ) -> tuple[Array | None, ...]:
@@ -136,13 +136,13 @@ class Executable:
         return tuple(outputs) if keep else self.select(outputs, state)
 
     def advance(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> Sequence[Array | None]:
         """`run`, for what is passed on to the next step: on a device the state stays there (`resident.Resident`)."""
         return self.run(state, context, dataset)
 
     def roots(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> tuple[TensorRoot, ...]:
         """The roots of all ops' outputs, in order.
 
@@ -159,7 +159,7 @@ class Executable:
         return tuple(found)
 
     def outputs(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None, ops: frozenset[int]
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: frozenset[int]
     ) -> dict[int, Array]:
         """The outputs of some ops. Computes what they are computed from alone, as an ordinary step does.
 
@@ -174,7 +174,7 @@ class Executable:
         """Give the system back what is kept for the next run, unless one is under way."""
         self._executor.rest()
 
-    def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
+    def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
         """Nanoseconds that each op took in one run; 0 for an op that needed none of its own."""
         spent: list[int] = []
         arguments = self._arguments(state, context, dataset)
@@ -187,7 +187,7 @@ class Executable:
         return tuple(sources[a.kind][a.index] if a.kind in sources else None for a in self.program.outputs)
 
     def _arguments(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None
     ) -> tuple[list[Array | None], bytes, int, int, int, Array | None]:
         arrays = [self._entry(k, array) for k, array in enumerate(self._entries(state))]
         return arrays, context.seed, *context.words, self._dataset(dataset)

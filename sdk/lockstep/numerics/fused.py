@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from lockstep.numerics import _native, libraries, loops
-from lockstep.numerics.loops import Expression
+from lockstep.numerics.loops import LoopExpression
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Fusion:
         self._executor = executor
         self._path = _native.best_isa() if path == "auto" else path
         self._runs = 0
-        self._found: dict[int, Expression] = {}
+        self._found: dict[int, LoopExpression] = {}
         self._library: ctypes.CDLL | None = None
         self.compiled = False
         """Whether the loops run compiled code."""
@@ -84,21 +84,21 @@ class Fusion:
         work = sum(elements * len(instrs) for elements, _, instrs, _, _ in told)
         if everything or work >= LEAST_WORK:
             self._found = {
-                i: Expression(operands, instrs, results, streams)
+                i: LoopExpression(operands, instrs, results, streams)
                 for i, (elements, operands, instrs, results, streams) in enumerate(told)
                 if everything or elements >= LEAST_ELEMENTS
             }
 
-    def _expressions(self) -> Sequence[Expression]:
+    def _expressions(self) -> Sequence[LoopExpression]:
         return list(dict.fromkeys(self._found.values()))
 
-    def _recipe(self) -> libraries.Recipe:
+    def _recipe(self) -> libraries.BuildRecipe:
         compiler = libraries.find_compiler()
         if compiler is None:
             raise DoctorError(
                 "no C++ compiler", hint="install g++ or clang++, or set CXX; without one maps are interpreted"
             )
-        return libraries.Recipe(loops.source(self._expressions()), (*FLAGS, *ISA_FLAGS[self._path]), compiler)
+        return libraries.BuildRecipe(loops.source(self._expressions()), (*FLAGS, *ISA_FLAGS[self._path]), compiler)
 
     def _find(self) -> None:
         self._library = libraries.cached(self._recipe())

@@ -54,7 +54,7 @@ def _version(command: tuple[str, ...]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BuildRecipe:
     """What a library is made of."""
 
     source: str
@@ -76,7 +76,7 @@ class Recipe:
         return Entry(self.key, ".so")
 
 
-def cached(recipe: Recipe) -> ctypes.CDLL | None:
+def cached(recipe: BuildRecipe) -> ctypes.CDLL | None:
     """The library if it was built before and is what was written then."""
     place = recipe.entry.find()
     try:
@@ -85,7 +85,7 @@ def cached(recipe: Recipe) -> ctypes.CDLL | None:
         return None
 
 
-def build(recipe: Recipe, *, nice: bool = False) -> ctypes.CDLL:
+def build(recipe: BuildRecipe, *, nice: bool = False) -> ctypes.CDLL:
     """The library, compiled (`nice`: behind all other work) unless the cache has it; DoctorError if that cannot be."""
     recipe.entry.make(lambda room: _compile(recipe, room, nice))
     if (library := cached(recipe)) is None:
@@ -93,7 +93,7 @@ def build(recipe: Recipe, *, nice: bool = False) -> ctypes.CDLL:
     return library
 
 
-def _compile(recipe: Recipe, room: Path, nice: bool) -> Path:
+def _compile(recipe: BuildRecipe, room: Path, nice: bool) -> Path:
     source, made = room / "source.cpp", room / "made.so"
     source.write_text(recipe.source)
     behind = ("nice", "-n", "10") if nice and shutil.which("nice") else ()

@@ -20,7 +20,7 @@ Instr = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Expression:
+class LoopExpression:
     """What a loop computes, whatever it computes it on: loops of one expression share a function."""
 
     operands: tuple[Form, ...]
@@ -143,13 +143,13 @@ def name(i: int) -> str:
     return f"loop_{i}"
 
 
-def source(expressions: Sequence[Expression]) -> str:
+def source(expressions: Sequence[LoopExpression]) -> str:
     """A translation unit with a function for each expression."""
     functions = (_function(name(i), expression) for i, expression in enumerate(expressions))
     return float_source() + PREAMBLE + "".join(functions)
 
 
-def deferred(expression: Expression) -> frozenset[int]:
+def deferred(expression: LoopExpression) -> frozenset[int]:
     """Registers that may hold a NaN of any kind: float results that only float arithmetic reads, and nobody stores."""
     first = len(expression.operands)
     wanted = set(expression.results)
@@ -161,7 +161,7 @@ def deferred(expression: Expression) -> frozenset[int]:
     )
 
 
-def _function(called: str, expression: Expression) -> str:
+def _function(called: str, expression: LoopExpression) -> str:
     levels, lines = _levels(expression), _instructions(expression)
     first = len(expression.operands)
 
@@ -227,7 +227,7 @@ def _streaming(elements: Sequence[str], results: Sequence[int], reads: Sequence[
     ]
 
 
-def _levels(expression: Expression) -> list[int]:
+def _levels(expression: LoopExpression) -> list[int]:
     """Per register: how often it changes."""
     levels = [_LEVEL[form] for form, _ in expression.operands]
     for _, *registers, _ in expression.instrs:
@@ -235,7 +235,7 @@ def _levels(expression: Expression) -> list[int]:
     return levels
 
 
-def _instructions(expression: Expression) -> list[str]:
+def _instructions(expression: LoopExpression) -> list[str]:
     """Per instruction: the definition of its register."""
     first, loose = len(expression.operands), deferred(expression)
     lines = []

@@ -26,7 +26,7 @@ _JOIN: dict[int, Callable[[Word, Word], Word]] = {
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Rows:
     """The rows that a draw reads."""
 
     rows: int
@@ -44,7 +44,7 @@ class Operands:
     """32 bytes."""
     context: tuple[int, int, int]
     """round, slot, t."""
-    dataset: Dataset | None = None
+    dataset: Rows | None = None
 
     def read(self, view: View, coordinates: Coordinates, extra: int = 0) -> Word:
         """The word that a view shows at `coordinates`, `extra` elements further on."""

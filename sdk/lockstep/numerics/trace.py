@@ -24,7 +24,7 @@ import numpy as np
 
 from lockstep.base.shelf import Shelf
 from lockstep.numerics import _native, reference
-from lockstep.numerics.executor import DTYPES, Array, Context, Executable, to_array
+from lockstep.numerics.executor import DTYPES, Array, Executable, StepContext, to_array
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.openings import Levels
@@ -99,8 +99,8 @@ def _entry_root(k: int, header: TensorHeader | None, array: Array | None, thread
 
 
 @dataclass(frozen=True)
-class Contents:
-    """A tensor with its Merkle tree (`protocol.openings.Tensor`)."""
+class HashedContents:
+    """A tensor with its Merkle tree (`openings.CommittedTensor`)."""
 
     array: Array = field(repr=False)
 
@@ -149,7 +149,7 @@ class Recomputed:
 
     executable: Executable
     state: tuple[Array | None, ...] = field(repr=False)
-    context: Context
+    context: StepContext
     dataset: Array | None = field(repr=False)
     instead: Callable[[DeviceFailed], Executable] | None = field(default=None, repr=False)
     """What computes them once a device has failed; without it that is raised."""
@@ -187,12 +187,12 @@ class TensorShelf:
     needed: Callable[[], bool] = lambda: False
     """Tells if something still waits for them."""
 
-    def get(self, op: int) -> Contents | None:
+    def get(self, op: int) -> HashedContents | None:
         """The output of an op, if it is still there."""
-        found: Contents | None = self.shelf.get((self.key, op))
+        found: HashedContents | None = self.shelf.get((self.key, op))
         return found
 
-    def put(self, op: int, contents: Contents) -> None:
+    def put(self, op: int, contents: HashedContents) -> None:
         """Keep the output of an op for a while."""
         self.shelf.put((self.key, op), contents, contents.nbytes, self.needed)
 
@@ -210,11 +210,11 @@ class StepTrace:
     before: tuple[Array | None, ...] = field(repr=False)
     """The tensors of S_{t-1}."""
     made: Made = field(repr=False)
-    context: Context
+    context: StepContext
     rows: Array | None = field(default=None, repr=False)
     """The dataset, i32 (N, L)."""
     place: TensorShelf = field(default_factory=TensorShelf, repr=False, compare=False)
-    _held: dict[int, Contents] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _held: dict[int, HashedContents] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Nothing drops these in the middle of a move."""
 
     @property
@@ -249,7 +249,7 @@ class StepTrace:
         roots = _entry_roots(self.program.inputs, self.before)
         return merkle.levels([merkle.EMPTY[0] if r is None else r for r in roots], self.program.s_in)
 
-    def output(self, op: int) -> Contents:
+    def output(self, op: int) -> HashedContents:
         """The output of an op."""
         found = self._held.get(op) or self.place.get(op)
         if found is None:
@@ -258,18 +258,18 @@ class StepTrace:
         self._held[op] = found
         return found
 
-    def state(self, entry: int) -> Contents:
+    def state(self, entry: int) -> HashedContents:
         """A tensor of S_{t-1}; raises NotFoundError for an EMPTY entry."""
         array = self.before[entry]
         if array is None:
             raise NotFoundError(f"state entry {entry} is EMPTY", hint="the Program names no tensor there")
-        return Contents(array)
+        return HashedContents(array)
 
-    def dataset(self) -> Contents:
+    def dataset(self) -> HashedContents:
         """The job's dataset."""
         if self.rows is None:
             raise NotFoundError("this step has no dataset", hint="materialise it with the job's dataset")
-        return Contents(self.rows)
+        return HashedContents(self.rows)
 
     def partials(self, op: int, element: int, group: int | None = None) -> list[int]:
         """One level of a fold's partials as words: those that combine to the element (`group` None), or over more than
@@ -297,7 +297,7 @@ class StepTrace:
         dataset = None
         if rows is not None:
             flat = rows.view(np.uint32)
-            dataset = reference.Dataset(rows.shape[0], lambda row, column: int(flat[row, column]))
+            dataset = reference.Rows(rows.shape[0], lambda row, column: int(flat[row, column]))
 
         def word(tag: Tag, index: int, at: int) -> int:
             return int(self._contents(tag, index).words[at])
@@ -313,19 +313,19 @@ class StepTrace:
         missing = self._missing(ops)
         if missing:
             for op, array in self.made.arrays(missing).items():
-                self._held[op] = Contents(array)
+                self._held[op] = HashedContents(array)
                 self.place.put(op, self._held[op])
 
     def _missing(self, ops: frozenset[int]) -> frozenset[int]:
         read = {v.index for op in ops for v in self.program.ops[op].views if v.tag == Tag.OP}
         return frozenset((ops | read) - self._held.keys())
 
-    def _contents(self, tag: Tag, index: int) -> Contents:
+    def _contents(self, tag: Tag, index: int) -> HashedContents:
         if tag == Tag.OP:
             return self.output(index)
         if tag == Tag.CONST:
             const = self.program.consts[index]
-            return Contents(to_array(const.header, const.data))
+            return HashedContents(to_array(const.header, const.data))
         return self.state(index)
 
     def _terms(self, op: Op, view: View, o: reference.Coordinates) -> Array:
@@ -341,7 +341,7 @@ class StepTrace:
 def materialise(
     executable: Executable,
     state: Sequence[Array | None],
-    context: Context,
+    context: StepContext,
     dataset: Array | None = None,
     instead: Callable[[DeviceFailed], Executable] | None = None,
 ) -> StepTrace:

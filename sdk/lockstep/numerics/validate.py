@@ -13,7 +13,7 @@ from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
 from lockstep.protocol.programs import rules
 from lockstep.protocol.programs.program import Alias, Op, Program, Tag, View
-from lockstep.protocol.programs.rules import MAX_TOTAL, Free, Side
+from lockstep.protocol.programs.rules import MAX_TOTAL, Free, LayoutSide
 
 
 def validate(program: Program, max_elements: int = MAX_TOTAL) -> None:
@@ -86,7 +86,7 @@ def _check_live(program: Program) -> None:
 # --- three Programs -------------------------------------------------------------------------------------
 
 
-class Terms(rules.Shapes, Protocol):
+class JobTerms(rules.Shapes, Protocol):
     """What of a job's parameters (`protocol.jobs.JobParams`) its Programs depend on."""
 
     @property
@@ -94,7 +94,7 @@ class Terms(rules.Shapes, Protocol):
         """Columns of the dataset."""
 
 
-def check_schedule(step: Program, encode: Program, merge: Program, params: Terms) -> None:
+def check_schedule(step: Program, encode: Program, merge: Program, params: JobTerms) -> None:
     """Validates the three Programs of a job and that each starts from what the one before it leaves.
 
     Raises ProgramInvalid.
@@ -109,12 +109,12 @@ def check_schedule(step: Program, encode: Program, merge: Program, params: Terms
     if q + p < b:
         raise ProgramInvalid(f"depths b = {b}, p = {p}, q = {q}", hint="q + p >= b: a deeper payload")
     layouts = {
-        Side.STEP_IN: step.inputs,
-        Side.STEP_OUT: step.output_layout,
-        Side.ENCODE_IN: encode.inputs,
-        Side.ENCODE_OUT: encode.output_layout,
-        Side.MERGE_IN: merge.inputs,
-        Side.MERGE_OUT: merge.output_layout,
+        LayoutSide.STEP_IN: step.inputs,
+        LayoutSide.STEP_OUT: step.output_layout,
+        LayoutSide.ENCODE_IN: encode.inputs,
+        LayoutSide.ENCODE_OUT: encode.output_layout,
+        LayoutSide.MERGE_IN: merge.inputs,
+        LayoutSide.MERGE_OUT: merge.output_layout,
     }
     for side, layout in layouts.items():
         rules.check_layout_width(side, len(layout), params)
@@ -125,7 +125,7 @@ def check_schedule(step: Program, encode: Program, merge: Program, params: Terms
 
 
 def _resolved(
-    layouts: dict[Side, tuple[TensorHeader | None, ...]], due: TensorHeader | tuple[Side, int] | None
+    layouts: dict[LayoutSide, tuple[TensorHeader | None, ...]], due: TensorHeader | tuple[LayoutSide, int] | None
 ) -> TensorHeader | None:
     return layouts[due[0]][due[1]] if isinstance(due, tuple) else due
 

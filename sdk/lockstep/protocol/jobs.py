@@ -267,7 +267,7 @@ def word(value: bytes | int | str) -> bytes:
 
 
 @dataclass
-class Job:
+class JobState:
     """A job's books. escrow = paid + refunded + fees_due once it is DONE."""
 
     requester: Address

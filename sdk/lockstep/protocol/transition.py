@@ -37,7 +37,7 @@ from lockstep.protocol.market import (
     views,
     witnesses,
 )
-from lockstep.protocol.market.calls import Block, Call, Event
+from lockstep.protocol.market.calls import Block, Emitted, MarketCall
 from lockstep.protocol.market.ids import audit_id
 from lockstep.protocol.market.state import Draft, State
 from lockstep.protocol.market.types import BURN, Row, Word
@@ -51,13 +51,13 @@ View = Callable[..., Any]
 """(state, block, *arguments) -> the answer."""
 
 
-def apply(state: State, block: Block, call: Call) -> tuple[State, tuple[Event, ...]]:
+def apply(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[Emitted, ...]]:
     """The State after a call, and its events in order. Raises `Reverted` where the contract reverts."""
     after, events, _ = execute(state, block, call)
     return after, events
 
 
-def execute(state: State, block: Block, call: Call) -> tuple[State, tuple[Event, ...], Any]:
+def execute(state: State, block: Block, call: MarketCall) -> tuple[State, tuple[Emitted, ...], Any]:
     """The same, and what the function returns."""
     verb = VERBS.get((call.contract, call.function))
     if verb is None:
@@ -86,7 +86,7 @@ def _answer(move: type[moves.Answer]) -> Verb:
 
 
 def _shown(move: type[moves.Stage | moves.ProveOp]) -> Verb:
-    def made(d: Draft, sender: Address, id_: GameId, answered: Digest, shown: court.Shown) -> None:
+    def made(d: Draft, sender: Address, id_: GameId, answered: Digest, shown: court.OperandProof) -> None:
         court.move(d, sender, id_, move(answered, *shown))
 
     return made
@@ -274,7 +274,7 @@ STRUCTS: dict[str, type] = {
     "Row": Row,
     "Step": moves.Transition,
     "Opening": moves.Opening,
-    "Proof": court.Shown,
+    "Proof": court.OperandProof,
     "Work": court.Work,
     "Signed": court.Signed,
 }

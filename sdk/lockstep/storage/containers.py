@@ -32,7 +32,7 @@ from lockstep.base.decoding import (
 )
 from lockstep.protocol.errors import BlobMissing, Mismatch, PayloadInvalid, ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, data_root
-from lockstep.protocol.programs.defects import Parts
+from lockstep.protocol.programs.defects import ProgramParts
 from lockstep.protocol.programs.program import Const, Program
 from lockstep.protocol.types import Cid, Digest, ProgramRoot
 from lockstep.storage.cid import cid_of_digest
@@ -117,7 +117,7 @@ def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes) -> Pr
         return decode_program(data, root, store, fresh=True)
 
 
-def load_parts(store: ContentStore, cid: str, root: bytes) -> Parts:
+def load_parts(store: ContentStore, cid: str, root: bytes) -> ProgramParts:
     """The committed bytes of the Program whose file is named `cid`, whether or not they are one; raises as
     `load_program`."""
     data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
@@ -144,10 +144,10 @@ def decode_program(
     return program
 
 
-def decode_parts(data: bytes, store: ContentStore | None = None, *, fresh: bool = False) -> Parts:
+def decode_parts(data: bytes, store: ContentStore | None = None, *, fresh: bool = False) -> ProgramParts:
     """The committed bytes in a Program file, whether or not they are a Program; raises ProgramInvalid if it is none."""
     fields, consts = _program_file(data, store, fresh)
-    return Parts(fields["header"], tuple(fields["ops"]), consts)
+    return ProgramParts(fields["header"], tuple(fields["ops"]), consts)
 
 
 def _other_program(found: bytes, root: bytes) -> Mismatch:
@@ -199,7 +199,7 @@ def _misplaced(header: TensorHeader, what: str) -> ProgramInvalid:
 
 
 @dataclass(frozen=True)
-class Spec:
+class JobSpec:
     """What a job's `specDigest` names: where its parts are, and what its numbers mean to people."""
 
     programs: Mapping[str, Cid]
@@ -228,13 +228,13 @@ class Spec:
         return Digest(sha256(self.encode()).digest())
 
     @staticmethod
-    def decode(data: bytes, digest: bytes | None = None) -> Spec:
+    def decode(data: bytes, digest: bytes | None = None) -> JobSpec:
         """The spec in a file; raises Mismatch if its digest is not `digest` or it does not parse."""
         if digest is not None and sha256(data).digest() != digest:
             raise Mismatch("the spec's digest is not the job's", hint="fetch it again; do not run the job")
         with refusing(Mismatch, "a spec", hint="its author wrote another version"):
             fields = _SPEC(from_cbor(data, MAX_SPEC_BYTES), "the spec")
-        spec = Spec(**{**fields, "parameters": tuple(fields["parameters"])})
+        spec = JobSpec(**{**fields, "parameters": tuple(fields["parameters"])})
         if spec.version != SPEC_VERSION:
             raise Mismatch(
                 f"spec version {spec.version}, this build reads {SPEC_VERSION}",

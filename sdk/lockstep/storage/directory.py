@@ -21,7 +21,7 @@ from lockstep.protocol.errors import BlobCorrupt, BlobMissing, DoctorError, Payl
 from lockstep.protocol.types import Cid
 from lockstep.storage.cid import cid_of_block, parse_cid, verify_block
 from lockstep.storage.store import BlockCodec, ContentStore, sync_folder
-from lockstep.storage.unixfs import MAX_BLOCK_BYTES, Block, chunks_of_file, layout
+from lockstep.storage.unixfs import MAX_BLOCK_BYTES, FileBlock, chunks_of_file, layout
 
 STALE_SECONDS = 3600
 """A partial file this old belongs to a writer that was killed: none takes an hour for one block."""
@@ -80,7 +80,7 @@ class DirectoryStore(ContentStore):
                 "put it as content, not as one block",
             )
         cid = cid_of_block(block, codec)
-        self._write([Block(cid, block)])
+        self._write([FileBlock(cid, block)])
         return cid
 
     def put_stream(self, file: BinaryIO) -> Cid:
@@ -98,10 +98,10 @@ class DirectoryStore(ContentStore):
         for folder in self._blocks.iterdir():
             yield from (Cid(path.name) for path in folder.iterdir())
 
-    def _write(self, blocks: Iterable[Block]) -> Cid:
+    def _write(self, blocks: Iterable[FileBlock]) -> Cid:
         """Keep blocks of which the last is the root; returns its CID."""
         folders: set[Path] = set()
-        root: Block | None = None
+        root: FileBlock | None = None
         try:
             for block in blocks:
                 if root is not None:
@@ -122,7 +122,7 @@ class DirectoryStore(ContentStore):
             ) from error
         return root.cid
 
-    def _write_block(self, block: Block) -> Path:
+    def _write_block(self, block: FileBlock) -> Path:
         """Put one block into place unless it is there; returns its folder, whose names are not durable yet."""
         path = self._path(block.cid)
         # equal bytes, not just an equal name: a damaged file is healed by the next put

@@ -38,7 +38,7 @@ class BlockSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Block:
+class FileBlock:
     """A block and its name."""
 
     cid: Cid
@@ -62,11 +62,11 @@ def chunks_of_file(file: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> Iterator[b
             yield chunk
 
 
-def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[Block]:
+def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[FileBlock]:
     """A file's blocks, children before parents, the root last; memory is one chunk and one node per level."""
     levels: list[list[Link]] = [[]]
 
-    def close(level: int) -> Iterator[Block]:
+    def close(level: int) -> Iterator[FileBlock]:
         """Turn the links that wait at `level` into one node, a child of the level above."""
         if level + 1 == len(levels):
             levels.append([])
@@ -79,14 +79,14 @@ def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[Bloc
         cid = cid_of_block(block, "dag-pb")
         levels[level] = []
         levels[level + 1].append(Link(cid, node.size_bytes, tree_bytes))
-        yield Block(cid, block)
+        yield FileBlock(cid, block)
 
     for chunk in chunks:
         if len(levels[0]) == max_links:
             yield from close(0)
         cid = cid_of_block(chunk)
         levels[0].append(Link(cid, len(chunk), len(chunk)))
-        yield Block(cid, chunk)
+        yield FileBlock(cid, chunk)
 
     level = 0
     while level < len(levels) - 1 or len(levels[level]) > 1:
@@ -209,7 +209,7 @@ def _contradiction(cid: Cid, size: int, promised: int) -> BlobCorrupt:
     return BlobCorrupt(f"{cid} holds {size} bytes, its parent says {promised}", "store the content again")
 
 
-def _last_cid(blocks: Iterator[Block]) -> Cid:
+def _last_cid(blocks: Iterator[FileBlock]) -> Cid:
     cid: Cid | None = None
     for block in blocks:
         cid = block.cid

@@ -58,7 +58,7 @@ Expr = Leaf | Inst
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class FoldChain:
     """A fold in the making: its output axes can still be permuted for free."""
 
     mode: int
@@ -67,7 +67,7 @@ class Chain:
     terms: int
 
 
-class Pool:
+class ExpressionPool:
     """Makes expressions; equal ones are the same object."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def postorder(expr: Expr) -> list[Expr]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class MapCost:
     """What an expression asks of a map."""
 
     instrs: int
@@ -137,12 +137,12 @@ class Cost:
         )
 
 
-def cost(expr: Expr) -> Cost:
+def cost(expr: Expr) -> MapCost:
     """Measured over distinct sub-expressions."""
     parts = postorder(expr)
     leaves = [p for p in parts if isinstance(p, Leaf)]
     insts = [p for p in parts if isinstance(p, Inst)]
-    return Cost(
+    return MapCost(
         len(insts),
         len(leaves),
         sum(leaf.is_tensor for leaf in leaves),
@@ -158,7 +158,7 @@ class Val:
 
     dims: tuple[tuple[int, ...], ...]
     """Per logical dimension its iteration axes' extents, outermost first; () is an extent of 1."""
-    body: Expr | Chain
+    body: Expr | FoldChain
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -172,7 +172,7 @@ class Val:
 
     def leaves(self) -> Iterator[Leaf]:
         """Every window in the body."""
-        if isinstance(self.body, Chain):
+        if isinstance(self.body, FoldChain):
             yield from self.body.operands
         else:
             yield from (e for e in postorder(self.body) if isinstance(e, Leaf))
@@ -186,7 +186,7 @@ def contiguous(extents: Sequence[int]) -> Strides:
 class Views:
     """Re-indexing of values, by rewriting strides."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ExpressionPool) -> None:
         self.pool = pool
 
     def _restride(
@@ -200,8 +200,8 @@ class Views:
             return self.pool.leaf(x.tag, x.index, offset, strides + x.strides[rank:], x.big)
 
         body = val.body
-        if isinstance(body, Chain):
-            new: Expr | Chain = Chain(body.mode, tuple(leaf(x) for x in body.operands), body.terms)
+        if isinstance(body, FoldChain):
+            new: Expr | FoldChain = FoldChain(body.mode, tuple(leaf(x) for x in body.operands), body.terms)
         else:
             new = self.pool.rewrite(body, leaf)
         return Val(tuple(tuple(d) for d in dims), new)

@@ -67,7 +67,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Table:
+class ConstantTable:
     """The words of a constant: equal ones are known by their digest."""
 
     digest: bytes
@@ -121,7 +121,7 @@ class Graph:
         """A table of little-endian words, which are not copied; one element becomes an immediate."""
         if len(data) == 4:
             return self.word(int.from_bytes(data, "little"), dtype, shape)
-        flat = self._node("const", dtype, (len(data) // 4,), attrs=(Table(sha256(data).digest(), data),))
+        flat = self._node("const", dtype, (len(data) // 4,), attrs=(ConstantTable(sha256(data).digest(), data),))
         return self.reshape(flat, shape)
 
     def word(self, bits: int, dtype: str, shape: Sequence[int] = ()) -> Node:

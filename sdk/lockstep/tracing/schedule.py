@@ -16,13 +16,25 @@ from lockstep.numerics.scalar import MASK, Op
 from lockstep.protocol.merkle import LEAF_ELEMENTS
 from lockstep.protocol.programs.program import F32, I32, Alias, Fold, Instr, Kind, Tag, View
 from lockstep.tracing import graph as g
-from lockstep.tracing.affine import Chain, Cost, Expr, Inst, Leaf, Pool, Val, Views, contiguous, cost, postorder
+from lockstep.tracing.affine import (
+    Expr,
+    ExpressionPool,
+    FoldChain,
+    Inst,
+    Leaf,
+    MapCost,
+    Val,
+    Views,
+    contiguous,
+    cost,
+    postorder,
+)
 from lockstep.tracing.graph import VIEWS, Node, Origin
 
 
 @dataclass(frozen=True)
-class Draft:
-    """An op before numbering: `protocol.program.Op` without the running total."""
+class OpDraft:
+    """An op before numbering: `programs.program.Op` without the running total."""
 
     kind: Kind
     dtype: int
@@ -40,12 +52,12 @@ class Schedule:
     """The ops of a graph, built by `run`, a method for each kind of node: they call one another."""
 
     def __init__(self) -> None:
-        self.drafts: list[Draft] = []
+        self.drafts: list[OpDraft] = []
         self.origins: list[Origin] = []
         self.consts: list[Node] = []
-        self._pool = Pool()
+        self._pool = ExpressionPool()
         self._views = Views(self._pool)
-        self._known: dict[Draft, int] = {}
+        self._known: dict[OpDraft, int] = {}
         self._vals: dict[int, Val] = {}
         self._users: dict[int, list[Node]] = {}
         self._fanout: dict[int, int] = {}
@@ -143,7 +155,7 @@ class Schedule:
             case "imm":
                 return Val(dims, self._pool.inst(Op.IMM, (), node.attrs[0]))
         kind = {"random": Kind.RANDOM, "draw": Kind.DRAW}[node.kind]
-        return self._emit(Draft(kind, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
+        return self._emit(OpDraft(kind, I32, node.shape, p0=node.attrs[0]), dims, node.origin)
 
     # --- maps ---------------------------------------------------------------------------------------------
 
@@ -180,7 +192,7 @@ class Schedule:
 
         flat = self._views.merged(Val((kept,), self._pool.rewrite(_expr(val), strip)))
         views, instrs = _program(_expr(flat))
-        draft = Draft(Kind.MAP, _dtype(node), flat.axes, views, instrs=instrs)
+        draft = OpDraft(Kind.MAP, _dtype(node), flat.axes, views, instrs=instrs)
         index = self._add(draft, _base(node).origin)
         return self._window(index, val.dims, varies)
 
@@ -214,7 +226,7 @@ class Schedule:
                 )
             )
         terms = prod(n for d in vals[0].dims[rank:] for n in d)
-        chain = self._views.normal(Val(vals[0].dims[:rank], Chain(mode, tuple(operands), terms)))
+        chain = self._views.normal(Val(vals[0].dims[:rank], FoldChain(mode, tuple(operands), terms)))
         return self._emit_as_read(chain, node)
 
     def _emit_as_read(self, chain: Val, node: Node) -> tuple[Node, Val]:
@@ -247,7 +259,7 @@ class Schedule:
 
     def _emit_fold(self, val: Val, node: Node) -> Val:
         chain = val.body
-        assert isinstance(chain, Chain)
+        assert isinstance(chain, FoldChain)
         varies = [any(x.strides[a] for x in chain.operands) for a in range(len(val.axes))]
         kept = tuple(n for n, v in zip(val.axes, varies, strict=True) if v)
 
@@ -255,10 +267,10 @@ class Schedule:
             strides = [s for s, v in zip(x.strides, [*varies, True], strict=True) if v]
             return self._pool.leaf(x.tag, x.index, x.offset, strides, x.big)
 
-        flat = self._views.merged(Val((kept,), Chain(chain.mode, tuple(map(strip, chain.operands)), chain.terms)))
+        flat = self._views.merged(Val((kept,), FoldChain(chain.mode, tuple(map(strip, chain.operands)), chain.terms)))
         views = tuple(View(x.tag, x.index, x.offset, x.strides) for x in flat.leaves())
         dtype = I32 if chain.mode == Fold.ISUM else F32
-        draft = Draft(Kind.FOLD, dtype, flat.axes, views, (chain.terms,), chain.mode)
+        draft = OpDraft(Kind.FOLD, dtype, flat.axes, views, (chain.terms,), chain.mode)
         return self._window(self._add(draft, _base(node).origin), val.dims, varies)
 
     # --- gathers, concatenations --------------------------------------------------------------------------
@@ -298,7 +310,7 @@ class Schedule:
             View(at.tag, at.index, at.offset, tuple(at_s[i] for i in kept)),
             View(base.tag, base.index, base.offset, tuple(base_s[i] for i in kept)),
         )
-        draft = Draft(Kind.GATHER, _dtype(node), tuple(axes[i] for i in kept), views, p0=rows, p1=row_stride)
+        draft = OpDraft(Kind.GATHER, _dtype(node), tuple(axes[i] for i in kept), views, p0=rows, p1=row_stride)
         return self._window(self._add(draft, node.origin), dims, varies)
 
     def _concat(self, node: Node) -> Val:
@@ -326,17 +338,17 @@ class Schedule:
             strides = leaf.strides if part.dims[axis] else (*leaf.strides[:at], 0, *leaf.strides[at:])
             views.append(View(leaf.tag, leaf.index, leaf.offset, strides))
         sizes = tuple(arg.shape[axis] for arg in node.args)
-        draft = Draft(Kind.CONCAT, _dtype(node), tuple(extents), tuple(views), p0=at, sizes=sizes)
+        draft = OpDraft(Kind.CONCAT, _dtype(node), tuple(extents), tuple(views), p0=at, sizes=sizes)
         dims = (*parts[0].dims[:axis], (node.shape[axis],), *parts[0].dims[axis + 1 :])
         return self._emit(draft, dims, node.origin)
 
     # --- emission -----------------------------------------------------------------------------------------
 
-    def _emit(self, draft: Draft, dims: tuple[tuple[int, ...], ...], origin: Origin) -> Val:
+    def _emit(self, draft: OpDraft, dims: tuple[tuple[int, ...], ...], origin: Origin) -> Val:
         index = self._add(draft, origin)
         return self._window(index, dims, [True] * len([n for d in dims for n in d]))
 
-    def _add(self, draft: Draft, origin: Origin) -> int:
+    def _add(self, draft: OpDraft, origin: Origin) -> int:
         if draft not in self._known:
             self._known[draft] = len(self.drafts)
             self.drafts.append(draft)
@@ -360,13 +372,13 @@ class Schedule:
         if not val.axes and node.shape:
             body = self._pool.rewrite(body, lambda x: self._pool.leaf(x.tag, x.index, x.offset, (0,), x.big))
         views, instrs = _program(body)
-        draft = Draft(Kind.MAP, _dtype(node), node.shape, views, instrs=instrs)
+        draft = OpDraft(Kind.MAP, _dtype(node), node.shape, views, instrs=instrs)
         return Alias(Alias.OP_KIND, self._add(draft, node.origin))
 
 
 def _expr(val: Val) -> Expr:
     """The body of a value that is no fold in the making."""
-    assert not isinstance(val.body, Chain)
+    assert not isinstance(val.body, FoldChain)
     return val.body
 
 
@@ -420,7 +432,7 @@ def _repeats(view: Node, expr: Inst) -> bool:
     return view.kind == "expand" and cost(expr).heavy
 
 
-def _weight(c: Cost | None) -> tuple[int, int]:
+def _weight(c: MapCost | None) -> tuple[int, int]:
     """What storing an argument relieves a map of."""
     return (0, 0) if c is None or c.tensors + c.operands == 0 else (max(c.tensors - 1, 0), c.instrs)
 
@@ -443,7 +455,7 @@ def _k_stride(val: Val, rank: int) -> int | None:
 def _batch_innermost(val: Val) -> bool:
     """Whether neighbours in memory would be elements of different products: a product then has no row to write."""
     chain = val.body
-    if not isinstance(chain, Chain) or len(chain.operands) < 2:
+    if not isinstance(chain, FoldChain) or len(chain.operands) < 2:
         return False
     shared = [all(x.strides[a] for x in chain.operands) for a, n in enumerate(val.axes) if n > 1]
     return not all(shared) and shared[-1]

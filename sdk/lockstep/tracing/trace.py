@@ -35,7 +35,7 @@ from lockstep.tracing import (  # noqa: F401  (each fills the table of rules)
 from lockstep.tracing.capture import capture
 from lockstep.tracing.graph import Node
 from lockstep.tracing.lowering import Lowering, input_dtype, refusal
-from lockstep.tracing.schedule import Draft, Schedule
+from lockstep.tracing.schedule import OpDraft, Schedule
 
 
 def trace(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Program:
@@ -129,7 +129,7 @@ def _check_bounds(count: int, op: Op) -> None:
     rules.check_total(op.cumulative)
 
 
-def _op(draft: Draft, new_op: dict[int, int], new_const: dict[int, int]) -> Op:
+def _op(draft: OpDraft, new_op: dict[int, int], new_const: dict[int, int]) -> Op:
     renumbered = {Tag.OP: new_op, Tag.CONST: new_const}
     views = tuple(replace(v, index=renumbered[v.tag][v.index]) if v.tag in renumbered else v for v in draft.views)
     return Op(

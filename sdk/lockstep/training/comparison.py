@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.training.baseline import Sample, load_parameters, optimise
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
@@ -78,6 +78,6 @@ def compare(
             with torch.no_grad():
                 ours.append(sample.value(load_parameters(model, flat), loss, t).item())
         begin = time.perf_counter()
-        state = list(step.run(state, Context(seed, 0, 0, t), sample.rows))
+        state = list(step.run(state, StepContext(seed, 0, 0, t), sample.rows))
         ours_seconds += time.perf_counter() - begin
     return Comparison(losses[0], fmean(ours), fmean(losses[-last:]), layout_of(model).used, ours_seconds, eager_seconds)

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lockstep.execution.jobs import Schedule, TrainingJob
+from lockstep.execution.jobs import ClaimSchedule, TrainingJob
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -171,7 +171,7 @@ def evaluation_job(
             "give a checkpoint of this model, flat",
         )
     return TrainingJob(
-        programs=Schedule(built.step, built.encode, built.merge),
+        programs=ClaimSchedule(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=Checkpoint(built.layout.cut(parameters), (np.zeros(3, np.float32),)),
         model=describe(model),

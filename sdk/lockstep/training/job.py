@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lockstep.execution.jobs import Schedule, TrainingJob
+from lockstep.execution.jobs import ClaimSchedule, TrainingJob
 from lockstep.presets import DEVNET, Terms
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -257,7 +257,7 @@ def training_job(
         genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
     shared_depth, payload_depth = depths_of(strategy, built.layout)
     return TrainingJob(
-        programs=Schedule(built.step, built.encode, built.merge),
+        programs=ClaimSchedule(built.step, built.encode, built.merge),
         dataset=dataset,
         genesis=genesis,
         model=describe(model),

@@ -121,7 +121,7 @@ def test_a_squatter_is_fined_what_is_computed() -> None:
 
 def test_a_day_more_takes_as_many_games_as_steps_fit_into_it() -> None:
     terms = MAINNET
-    at = game.Claim.__new__(game.Claim)
+    at = game.DisputedClaim.__new__(game.DisputedClaim)
     games = DAY // terms.step_seconds
     for open_games, extra in ((0, 0), (games, DAY), (100 * games, game.MAX_EXTRA)):
         for name, value in (("clock", terms.clock_seconds), ("step", terms.step_seconds), ("open_games", open_games)):

@@ -12,13 +12,13 @@ import pytest
 from benchmarks import economics as command
 from benchmarks.society import Kind, Play, Rules, Society
 from lockstep import economics
-from lockstep.economics import Audit
+from lockstep.economics import AuditPlan
 from lockstep.protocol.market import prices
 from lockstep.protocol.market.prices import Slash
 from lockstep.protocol.types import Wei
 
 PRICE = 10**9
-AUDIT = Audit(slots=16, witnesses=4, transitions=101, cartel=0.0)
+AUDIT = AuditPlan(slots=16, witnesses=4, transitions=101, cartel=0.0)
 RULES = Rules(
     AUDIT, PRICE, 20 * PRICE, PRICE, 7 * PRICE // 10, gas_price=500, fee_cap=10**11, merge_price=PRICE // 2,
     merge_stake=10 * PRICE, backed=3,

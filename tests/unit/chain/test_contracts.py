@@ -27,7 +27,7 @@ pytestmark = pytest.mark.chain
 @pytest.mark.parametrize(
     ("contract", "function", "value"),
     [
-        ("JobMarket", "job", jobs.Job),
+        ("JobMarket", "job", jobs.JobState),
         ("JobMarket", "params", jobs.JobParams),
         ("JobMarket", "round", jobs.Round),
         ("JobMarket", "claim", jobs.Claim),

@@ -14,7 +14,7 @@ from eth_account.signers.local import LocalAccount
 from starlette.testclient import TestClient
 
 from coordinator.api import create_app
-from coordinator.context import Context
+from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.models import ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow
 from coordinator.nonces import Nonces
@@ -39,7 +39,7 @@ class Api:
     """The application under test and what it stands on."""
 
     client: TestClient
-    context: Context
+    context: ApiContext
     poked: list[str] = field(default_factory=list)
 
     def signed(
@@ -77,7 +77,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
     store = open_store(f"dir://{tmp_path / 'blocks'}")
     poked: list[str] = []
     nonces = Nonces(tmp_path / "nonces.sqlite")
-    context = Context(
+    context = ApiContext(
         database, nonces, store, Address("0x" + "44" * 20), max_blob_bytes=1 << 20, market=MARKET, chain_id=CHAIN_ID,
         signed_for=lambda account, digest, signature: recovered(digest, signature) in (account, DELEGATE.address),
         poke=poked.append,

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from coordinator.db import Database
-from coordinator.models import LeaseRow, Table
+from coordinator.models import IndexTable, LeaseRow
 from lockstep.protocol.errors import DoctorError
 
 
@@ -30,7 +30,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def test_migrations_give_the_models_tables(database: Database) -> None:
     with database.engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection), IndexTable.metadata) == []
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:

@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 
 from coordinator.decide import (
     Action,
+    AggregatorJob,
+    AggregatorRound,
     Attest,
     Back,
+    Decider,
     Deposit,
     Finalize,
     Freeze,
-    JobView,
     Merge,
     Release,
-    RoundView,
     Seal,
     StartRound,
     Withdraw,
-    World,
     decide,
     receipts_due,
     stake_due,
     wanted_payloads,
 )
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.jobs import ClaimStatus, Job, JobStatus, Phase, Receipt, Round
+from lockstep.protocol.jobs import ClaimStatus, JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market import ids, views
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import Seconds, Wei
@@ -47,16 +47,16 @@ class CoordinatedPlayer(GamingPlayer):
     batches: int = 0
     """Of receipts."""
 
-    def look(self) -> tuple[JobView, World]:
+    def look(self) -> tuple[AggregatorJob, Decider]:
         """What chain and storage would tell the coordinator now."""
         j, p, m = self.market.jobs[self.job], self.params, self.market
         barred = (self.job, p.merge.aggregator) in m.barred
         beyond = [r for r in range(j.started, p.schedule.rounds) if self._stored(r).phase == Phase.VOID]
         numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
         books = m.books
-        world = World(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
+        world = Decider(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
                       Wei(books.credits[AGGREGATOR]))  # fmt: skip
-        return JobView(p, j, barred, tuple(self._view(r) for r in numbers)), world
+        return AggregatorJob(p, j, barred, tuple(self._view(r) for r in numbers)), world
 
     def obey(self) -> None:
         """Decide, and do all of it in the next block."""
@@ -75,12 +75,12 @@ class CoordinatedPlayer(GamingPlayer):
         else:
             super()._step()
 
-    def _view(self, r: int) -> RoundView:
+    def _view(self, r: int) -> AggregatorRound:
         stored = self._stored(r)
         phase = self.market.phase(self.block, self.job, r)
         merging = phase == Phase.MERGING
         lock = self.market.books.locks.get(stored.merge_claim)
-        return RoundView(
+        return AggregatorRound(
             r,
             phase,
             replace(stored),
@@ -180,18 +180,18 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
 # -- rules, one by one -----------------------------------------------------------------------------------------------
 
 PARAMS = amended(random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100))
-WORLD = World(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
+WORLD = Decider(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
 REPORTS = st.lists(st.sampled_from(SEEN), min_size=1, max_size=8)
 
 
-def attesting(reports: list[Report], ends: int = 2_000, revealed: int | None = None) -> RoundView:
+def attesting(reports: list[Report], ends: int = 2_000, revealed: int | None = None) -> AggregatorRound:
     stored = Round(revealed=len(reports) if revealed is None else revealed, attest_ends=Seconds(ends))
-    return RoundView(0, Phase.ATTESTING, stored, tuple(enumerate(reports)))
+    return AggregatorRound(0, Phase.ATTESTING, stored, tuple(enumerate(reports)))
 
 
-def job(*views: RoundView, started: int = 1, settled: int = 0, **changes: object) -> JobView:
-    books = Job(AGGREGATOR, JobStatus.ACTIVE, started=started, settled=settled)
-    seen = JobView(PARAMS, books, False, views)
+def job(*views: AggregatorRound, started: int = 1, settled: int = 0, **changes: object) -> AggregatorJob:
+    books = JobState(AGGREGATOR, JobStatus.ACTIVE, started=started, settled=settled)
+    seen = AggregatorJob(PARAMS, books, False, views)
     return replace(seen, **changes)  # type: ignore[arg-type]
 
 
@@ -246,7 +246,7 @@ def test_a_barred_aggregator_still_sends_receipts() -> None:
 
 
 def test_stake_covers_every_round_that_may_be_ahead() -> None:
-    lead = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
+    lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
     backed, pay = replace(lead, stored=Round(merged_at=Seconds(990), backed=1)), PARAMS.round_pay
     poor = replace(WORLD, free=Wei(30))
     assert stake_due(job(), poor) == 2 * (100 + pay) - 30, "two merges, each backed for the round above it"
@@ -258,7 +258,7 @@ def test_stake_covers_every_round_that_may_be_ahead() -> None:
 
 
 def test_a_merge_waits_for_its_stake() -> None:
-    merging = RoundView(0, Phase.MERGING, Round(), merger=AGGREGATOR)
+    merging = AggregatorRound(0, Phase.MERGING, Round(), merger=AGGREGATOR)
     pay = PARAMS.round_pay
     assert Merge(0, 1) in decide(job(merging), WORLD)
     assert Merge(0, 0) in decide(job(merging), replace(WORLD, free=Wei(100 + pay - 1))), "backed for what it can"
@@ -274,29 +274,29 @@ def merges(actions: tuple[Action, ...]) -> list[Action]:
 
 
 def test_a_merge_that_keeps_the_next_round_from_starting_is_backed_once_there_is_stake() -> None:
-    lead = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
+    lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
     assert Back(0, 1, 0) in decide(job(lead), WORLD)
     assert StartRound(1) not in decide(job(lead), WORLD), "not before it is backed"
     assert Back(0, 1, 0) not in decide(job(lead), replace(WORLD, free=Wei(PARAMS.round_pay - 1)))
     assert Back(0, 1, 0) not in decide(job(replace(lead, mine=False)), WORLD)
     backed = replace(lead, stored=Round(merged_at=Seconds(990), backed=1))
     assert StartRound(1) in decide(job(backed), WORLD)
-    lingering = Job(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
+    lingering = JobState(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
     assert StartRound(1) not in decide(job(backed, job=lingering), WORLD), "games about void work go on"
 
 
 def test_a_void_rounds_stake_comes_back_after_its_games_though_the_job_is_done() -> None:
-    void = RoundView(1, Phase.VOID, Round(), mine=True)
-    done = Job(AGGREGATOR, JobStatus.DONE, started=1, settled=1)
+    void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
+    done = JobState(AGGREGATOR, JobStatus.DONE, started=1, settled=1)
     assert decide(job(void, job=done), WORLD) == (Release(1),)
     assert decide(job(replace(void, stored=Round(open_games=1)), job=done), WORLD) == ()
 
 
 def test_the_next_round_starts_where_workers_are() -> None:
     for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
-        view = RoundView(0, phase, Round(merged_at=Seconds(990), backed=1))
+        view = AggregatorRound(0, phase, Round(merged_at=Seconds(990), backed=1))
         assert (StartRound(1) in decide(job(view), WORLD)) == starts, phase
-    just = RoundView(0, Phase.LEAD, Round(merged_at=Seconds(999)))
+    just = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(999)))
     assert StartRound(1) not in decide(job(just), WORLD), "workers, who need it first, have a moment"
     assert decide(job(started=0), WORLD) == (), "the first round is a worker's to start"
 
@@ -308,13 +308,13 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
         (Round(join_ends=Seconds(997)), True),
         (Round(join_ends=Seconds(998)), False),
     ):
-        assert (Seal(0) in decide(job(RoundView(0, Phase.SEALING, stored)), WORLD)) == due, stored
+        assert (Seal(0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), WORLD)) == due, stored
 
 
 def test_games_and_windows_hold_payment_back() -> None:
     params = PARAMS
     over = Seconds(1_000 - params.windows.challenge_seconds)
-    final = RoundView(0, Phase.LEAD, Round(merged_at=over))
+    final = AggregatorRound(0, Phase.LEAD, Round(merged_at=over))
     assert Finalize(0) in decide(job(final), WORLD)
     late = replace(final, stored=Round(merged_at=Seconds(over + 1)))
     assert Finalize(0) not in decide(job(late), WORLD)
@@ -323,13 +323,13 @@ def test_games_and_windows_hold_payment_back() -> None:
 
 
 def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:
-    void = RoundView(1, Phase.VOID, Round(), mine=True)
-    cancelled = Job(AGGREGATOR, JobStatus.CANCELLED, started=1)
+    void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
+    cancelled = JobState(AGGREGATOR, JobStatus.CANCELLED, started=1)
     assert Release(1) in decide(job(void, job=cancelled), WORLD)
     assert Release(1) not in decide(job(void), WORLD), "startRound gives it back"
     assert Release(1) not in decide(job(replace(void, mine=False), job=cancelled), WORLD)
 
 
 def test_others_jobs_are_left_alone() -> None:
-    view = RoundView(0, Phase.FREEZING, Round())
+    view = AggregatorRound(0, Phase.FREEZING, Round())
     assert decide(job(view), replace(WORLD, me=WORKERS[0])) == ()

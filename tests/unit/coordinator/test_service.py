@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from coordinator import reading, service
-from coordinator.decide import JobView, RoundView
-from coordinator.service import Service
+from coordinator.decide import AggregatorJob, AggregatorRound
+from coordinator.service import Coordinator
 from lockstep.base.machine import Memory
 from lockstep.base.shelf import Shelf
 from lockstep.execution import footprint
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.player import NotAtHand, Seat
 from lockstep.protocol.errors import ChainError, Unreachable
-from lockstep.protocol.jobs import Job, JobStatus, Phase, Round
+from lockstep.protocol.jobs import JobState, JobStatus, Phase, Round
 from lockstep.protocol.types import Address, ClaimId, JobId, Seconds
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
@@ -55,7 +55,7 @@ class Held:
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made: Any = object.__new__(Service)
+    made: Any = object.__new__(Coordinator)
     made._parts = SimpleNamespace(database=SimpleNamespace(reading=nullcontext), me=ME)
     made._rests, made._logged, made._closed, made._idle = {}, set(), set(), {}
     made._aggregators = {JOB: Held()}
@@ -175,9 +175,9 @@ def test_a_job_that_does_not_fit_is_refused_for_a_while_unless_a_merge_of_ours_i
 
 
 def test_a_done_job_is_closed_once_nothing_of_ours_is_at_stake(coordinator: Any) -> None:
-    books = Job(ME, JobStatus.DONE, started=1, settled=1)
-    void = RoundView(1, Phase.VOID, Round(), mine=True)
-    seen = JobView(PARAMS, books, False, (void,))
+    books = JobState(ME, JobStatus.DONE, started=1, settled=1)
+    void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
+    seen = AggregatorJob(PARAMS, books, False, (void,))
     aggregator = coordinator._aggregators[JOB]
     coordinator._close_job(JOB, seen)
     assert NAME not in coordinator._closed, "a stake is locked in a void round"

@@ -22,7 +22,7 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.types import Cid
 from lockstep.storage import Dataset
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.training.job import Batch, training_job
 from lockstep.training.models import CNN, GPT, MLP, CNNConfig, GPTConfig, Llama, LlamaConfig, MLPConfig
 from lockstep.training.strategies import diloco
@@ -108,7 +108,7 @@ def job_of(family: Family) -> TrainingJob:
 
 
 def params_of(job: TrainingJob) -> JobParams:
-    spec = Spec({}, Cid(""), Cid(""), job.model, job.parameters, job.strategy)
+    spec = JobSpec({}, Cid(""), Cid(""), job.model, job.parameters, job.strategy)
     return _params(job, spec, ChainTimes())
 
 

@@ -17,7 +17,7 @@ from lockstep.protocol.programs.defects import Subject
 from lockstep.protocol.programs.rules import Rule
 from lockstep.protocol.types import Digest
 from lockstep.storage import ContentStore, cid_of_digest, open_store
-from lockstep.storage.containers import Spec
+from lockstep.storage.containers import JobSpec
 from tests.support import broken, toyjob
 from tests.support.params import amended
 
@@ -49,10 +49,10 @@ def test_program_that_does_not_even_parse_is_proven(store: ContentStore) -> None
     import dag_cbor
 
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     fields = dict(dag_cbor.decode(store.get(spec.programs["encode"], max_bytes=1 << 20)))  # type: ignore[arg-type]
     fields["ops"] = [bytes(fields["ops"][0]) + b"\0", *fields["ops"][1:]]
-    parts = defects.Parts(fields["header"], tuple(fields["ops"]))
+    parts = defects.ProgramParts(fields["header"], tuple(fields["ops"]))
     spec = replace(spec, programs={**spec.programs, "encode": store.put(dag_cbor.encode(fields))})
     store.put(spec.encode(), codec="dag-cbor")
     params = amended(params, spec_digest=spec.digest, encode_program=Digest(parts.root))
@@ -66,7 +66,7 @@ def test_dead_op_is_refused_and_voids_nothing(store: ContentStore) -> None:
     dead = replace(good.encode.ops[0], cumulative=2 * good.encode.ops[0].cumulative)
     encode = replace(good.encode, ops=(*good.encode.ops, dead))
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     spec = replace(spec, programs={**spec.programs, "encode": store.put(broken.encode_program(encode))})
     store.put(spec.encode(), codec="dag-cbor")
     params = amended(params, spec_digest=spec.digest, encode_program=Digest(encode.root))
@@ -119,7 +119,7 @@ def test_a_spec_with_any_field_of_another_type_is_refused_or_read(store: Content
 @pytest.mark.parametrize("part", ["programs", "dataset", "genesis"])
 def test_a_job_whose_part_is_nested_beyond_reason_is_refused(store: ContentStore, part: str) -> None:
     params = toyjob.publish(store)
-    spec = Spec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     deep = b"\x81" * 200_000 + b"\x80"
     if part == "programs":
         spec = replace(spec, programs={**spec.programs, "step": store.put(deep)})

@@ -27,7 +27,7 @@ from lockstep.protocol.market import state_roots
 from lockstep.protocol.programs.program import I32
 from lockstep.protocol.types import MERGE_SLOT, ClaimId, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint
 from tests.support import toyjob
@@ -240,7 +240,7 @@ def test_loading_says_that_the_spec_is_missing(store: ContentStore) -> None:
 def test_loading_refuses_a_spec_without_a_merge(store: ContentStore) -> None:
     params = toyjob.publish(store)
     cid = store.put(encode_program(toyjob.encode_program_of()))
-    spec = Spec({"step": cid, "encode": cid}, cid, cid, {}, (), {})
+    spec = JobSpec({"step": cid, "encode": cid}, cid, cid, {}, (), {})
     store.put(spec.encode(), codec="dag-cbor")
     with pytest.raises(ProgramInvalid):
         jobs.load(toyjob.ID, amended(params, spec_digest=spec.digest), store)

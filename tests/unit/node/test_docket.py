@@ -19,14 +19,21 @@ from lockstep.node.docket import Docket
 from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import NOBODY, Game
-from lockstep.protocol.dispute.moves import Move, Phase, Verdict
+from lockstep.protocol.dispute.moves import GamePhase, Move, Verdict
 from lockstep.protocol.errors import ChainError, NotFoundError
 from lockstep.protocol.types import ClaimId, Digest, GameId, Seconds, Seed, Step
 from lockstep.storage.directory import DirectoryStore
 from tests.support import toyjob
 from tests.unit.node.test_player import counted
 
-PHASES = (Phase.DEFEND, Phase.GRAPH_REVEAL, Phase.TENSOR, Phase.TENSOR_REVEAL, Phase.LEAF, Phase.PARTIALS)
+PHASES = (
+    GamePhase.DEFEND,
+    GamePhase.GRAPH_REVEAL,
+    GamePhase.TENSOR,
+    GamePhase.TENSOR_REVEAL,
+    GamePhase.LEAF,
+    GamePhase.PARTIALS,
+)
 """The defender's moves in a game about a fold."""
 FOLD = 3
 ZERO = Digest(bytes(32))
@@ -62,8 +69,8 @@ class Court:
 
     def game(self, game: GameId) -> Game:
         k = self.at.get(game, 0)
-        phase = PHASES[k] if k < len(PHASES) else Phase.CLOSED
-        position = 0 if phase != Phase.TENSOR else FOLD
+        phase = PHASES[k] if k < len(PHASES) else GamePhase.CLOSED
+        position = 0 if phase != GamePhase.TENSOR else FOLD
         node = Digest(bytes([k]) * 32)
         return Game(
             self.claims[game], NOBODY, 0, 0, NOBODY, Step(self.ts[game]), 600, FOLD, 0, node, ZERO, phase, 0,
@@ -104,11 +111,11 @@ class Court:
 def answer(game: Game, events: Any, own: honest.MaterialisedClaim) -> Move:
     """What the real one asks of a claim at each phase."""
     step = own.step(game.t)
-    if game.phase in (Phase.DEFEND, Phase.GRAPH_REVEAL):
+    if game.phase in (GamePhase.DEFEND, GamePhase.GRAPH_REVEAL):
         assert step.graph
-    elif game.phase == Phase.TENSOR:
+    elif game.phase == GamePhase.TENSOR:
         assert step.output(game.position).levels
-    elif game.phase == Phase.PARTIALS:
+    elif game.phase == GamePhase.PARTIALS:
         assert step.output(game.op)
         assert step.program.ops
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from lockstep.chain.events import NO_CID, Batch, Cursor, Event
+from lockstep.chain.events import NO_CID, Cursor, Event, EventBatch
 from lockstep.node.ledger import Ledger, Watcher
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
@@ -215,8 +215,8 @@ def test_an_event_that_does_not_follow_is_skipped_and_the_next_one_is_taken() ->
         def start(self) -> Cursor:
             return Cursor(1)
 
-        def poll(self, cursor: Cursor) -> Batch:
-            return Batch((*stray, created) if cursor.next_block == 1 else (), Cursor(7))
+        def poll(self, cursor: Cursor) -> EventBatch:
+            return EventBatch((*stray, created) if cursor.next_block == 1 else (), Cursor(7))
 
     watcher = Watcher(Reader())  # type: ignore[arg-type]
     with capture_logs() as told:

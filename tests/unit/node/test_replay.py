@@ -19,7 +19,7 @@ from lockstep.node.replay import PublicData, audit, first_difference, published_
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest
-from lockstep.protocol.dispute.game import Claim
+from lockstep.protocol.dispute.game import DisputedClaim
 from lockstep.protocol.errors import BlobMissing, Mismatch, Unreachable
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.market.ids import claim_id
@@ -99,10 +99,10 @@ def test_replay_stops_at_the_first_transition_that_differs(job: Job, store: Cont
     assert (move.t, move.next) == (expected.step, done.published[expected.step - 1])
 
 
-def _claim(job: Job, record: ClaimRecord) -> Claim:
+def _claim(job: Job, record: ClaimRecord) -> DisputedClaim:
     p = job.params
     run = slot_run(job, record.slot)
-    return Claim(
+    return DisputedClaim(
         record.id, WORKER, run.transitions, record.body, run.root(0, run.start), ProgramRoot(p.role.step_program),
         ProgramRoot(p.role.encode_program), toyjob.SEED, 0, record.slot, TensorRoot(p.role.dataset_root),
         p.role.dataset_rows, p.role.row_length, p.windows.clock_seconds, p.windows.step_seconds, p.prices.bond,

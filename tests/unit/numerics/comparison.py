@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from lockstep.numerics import _native, executor, reference
-from lockstep.numerics.executor import Array, Context
+from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import materialise, tensor_root
 from lockstep.protocol.programs.program import Alias, Op, Program
 
 PATHS = ("scalar", "avx2", "avx512")[: 1 + ("scalar", "avx2", "avx512").index(_native.best_isa())]
-CONTEXT = Context(bytes(range(32)), round=3, slot=1, t=7)
+CONTEXT = StepContext(bytes(range(32)), round=3, slot=1, t=7)
 
 STRANGE = np.array(
     [0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0, 1, 0x80000001,

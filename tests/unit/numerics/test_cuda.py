@@ -15,7 +15,7 @@ from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import Space
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
-from lockstep.numerics.executor import Array, Context, to_array
+from lockstep.numerics.executor import Array, StepContext, to_array
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program, Tag, View
@@ -67,7 +67,7 @@ def test_random_programs(seed: int) -> None:
     state = [None if held is None else to_array(held.header, held.data) for held in step.inputs]
     dataset = to_array(step.data.header, step.data.data)
     both = Both(step.program, descending=seed % 2 == 1)
-    both.agree(state, Context(bytes(s.seed), s.round, s.slot, s.t), dataset)
+    both.agree(state, StepContext(bytes(s.seed), s.round, s.slot, s.t), dataset)
 
 
 @pytest.mark.parametrize("busy", [1, 2, 10**9], ids=["large tiles", "large tiles, split", "small tiles, split"])

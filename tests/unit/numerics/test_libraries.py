@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.numerics import compiled, libraries
-from lockstep.numerics.libraries import Recipe
+from lockstep.numerics.libraries import BuildRecipe
 from lockstep.protocol.errors import DoctorError
 
 pytestmark = pytest.mark.skipif(libraries.find_compiler() is None, reason="no C++ compiler on this machine")
@@ -28,10 +28,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def recipe(source: str = SOURCE) -> Recipe:
+def recipe(source: str = SOURCE) -> BuildRecipe:
     compiler = libraries.find_compiler()
     assert compiler is not None
-    return Recipe(source, FLAGS, compiler)
+    return BuildRecipe(source, FLAGS, compiler)
 
 
 def answer(library: ctypes.CDLL | None) -> int:
@@ -60,7 +60,13 @@ def test_another_source_flag_or_compiler_is_another_library() -> None:
     base = recipe()
     other = libraries.Compiler(base.compiler.command, base.compiler.version + "patched")
     keys = {
-        r.key for r in (base, recipe(SOURCE + "\n"), Recipe(SOURCE, (), base.compiler), Recipe(SOURCE, FLAGS, other))
+        r.key
+        for r in (
+            base,
+            recipe(SOURCE + "\n"),
+            BuildRecipe(SOURCE, (), base.compiler),
+            BuildRecipe(SOURCE, FLAGS, other),
+        )
     }
     assert len(keys) == 4
 
@@ -126,7 +132,7 @@ def test_a_header_is_part_of_the_library(cache: Path, tmp_path: Path) -> None:
     header = tmp_path / "answer.hpp"
     header.write_text("constexpr int kAnswer = 42;")
     compiler = recipe().compiler
-    own = Recipe('#include "answer.hpp"\nextern "C" int answer() { return kAnswer; }', FLAGS, compiler, (header,))
+    own = BuildRecipe('#include "answer.hpp"\nextern "C" int answer() { return kAnswer; }', FLAGS, compiler, (header,))
     assert answer(libraries.build(own)) == 42
     header.write_text("constexpr int kAnswer = 43;")
     assert libraries.cached(own) is None

@@ -9,7 +9,7 @@ import pytest
 from Crypto.Hash import keccak
 
 from lockstep.numerics import reference, scalar
-from lockstep.numerics.reference import Dataset, Operands
+from lockstep.numerics.reference import Operands, Rows
 from lockstep.protocol.errors import Mismatch
 from lockstep.protocol.programs.program import CHUNK, F32, I32, Fold, Instr, Kind, Op, Tag, View
 
@@ -18,7 +18,7 @@ def word(x: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", x))[0])
 
 
-def operands_of(values: Sequence[int], dataset: Dataset | None = None) -> Operands:
+def operands_of(values: Sequence[int], dataset: Rows | None = None) -> Operands:
     """State entry 0 holds the values."""
     return Operands(lambda tag, index, at: values[at], bytes(range(32)), (7, 8, 9), dataset)
 
@@ -52,7 +52,7 @@ def test_philox_streams_differ_in_the_key() -> None:
 
 
 def test_a_draw_reads_the_row_that_keccak_names() -> None:
-    dataset = Dataset(1000, lambda row, column: 10 * row + column)
+    dataset = Rows(1000, lambda row, column: 10 * row + column)
     op = Op(Kind.DRAW, I32, (2, 3), (), p0=40)
     message = bytes(range(32)) + struct.pack(">4I", 7, 8, 9, 41)
     row = int.from_bytes(keccak.new(digest_bits=256, data=message).digest(), "big") % 1000

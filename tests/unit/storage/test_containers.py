@@ -16,7 +16,7 @@ from lockstep.protocol.types import Cid, Digest
 from lockstep.storage import cid_of, containers
 from lockstep.storage.containers import (
     INLINE_BYTES,
-    Spec,
+    JobSpec,
     decode_parts,
     decode_program,
     encode_program,
@@ -33,7 +33,7 @@ OP = Op(Kind.MAP, F32, (4,), VIEWS, instrs=(Instr(4, 0, 1),), cumulative=4)
 CONST = Const(TensorHeader(F32, ()), b"\x00\x00\x00\x40")
 PROGRAM = Program((OP,), (TensorHeader(F32, (4,)),), (Alias(1, 0),), (CONST,), ("double",), ("model.py:3",))
 
-SPEC = Spec(
+SPEC = JobSpec(
     programs={"step": Cid("a"), "encode": Cid("b"), "merge": Cid("c")},
     dataset=Cid("d"),
     genesis=Cid("e"),
@@ -69,21 +69,21 @@ def test_a_constant_of_another_length_is_refused() -> None:
 
 
 def test_a_spec_round_trips_and_its_digest_binds_every_field() -> None:
-    assert Spec.decode(SPEC.encode(), SPEC.digest) == SPEC
+    assert JobSpec.decode(SPEC.encode(), SPEC.digest) == SPEC
     assert replace(SPEC, dataset=Cid("x")).digest != SPEC.digest
 
 
 def test_a_spec_of_another_digest_or_version_is_refused() -> None:
     with pytest.raises(Mismatch, match="digest"):
-        Spec.decode(SPEC.encode(), bytes(32))
+        JobSpec.decode(SPEC.encode(), bytes(32))
     with pytest.raises(Mismatch, match="version"):
-        Spec.decode(replace(SPEC, version=9).encode())
+        JobSpec.decode(replace(SPEC, version=9).encode())
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20, 60])
 def test_a_truncated_spec_is_refused(cut: int) -> None:
     with pytest.raises(LockstepError):
-        Spec.decode(SPEC.encode()[:cut])
+        JobSpec.decode(SPEC.encode()[:cut])
 
 
 @pytest.mark.parametrize(

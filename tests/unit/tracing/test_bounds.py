@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LoweringError, ProgramInvalid
 from lockstep.protocol.programs import rules
@@ -18,7 +18,7 @@ from lockstep.protocol.programs.program import Fold, Kind, Program
 from lockstep.tracing import trace
 from lockstep.tracing.graph import MAX_PARTS, ROW_TERMS
 
-CONTEXT = Context(bytes(32), round=0, slot=0, t=1)
+CONTEXT = StepContext(bytes(32), round=0, slot=0, t=1)
 LONG = rules.MAX_TERMS + 3 * ROW_TERMS + 300 * 256 + 7
 """Terms: more than one fold may have, and no whole number of rows."""
 

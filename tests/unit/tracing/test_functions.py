@@ -9,17 +9,17 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.reference import philox
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
 from lockstep.tracing.functions import DROPOUT_STREAM
 
 N = 4096
-CONTEXT = Context(bytes(range(32)), round=2, slot=1, t=5)
+CONTEXT = StepContext(bytes(range(32)), round=2, slot=1, t=5)
 
 
-def run(fn, *state: np.ndarray, context: Context = CONTEXT) -> list[np.ndarray]:
+def run(fn, *state: np.ndarray, context: StepContext = CONTEXT) -> list[np.ndarray]:
     """Traced and run natively."""
     program = trace(fn, *(torch.from_numpy(s) for s in state))
     padded = [*state, *[None] * (len(program.inputs) - len(state))]
@@ -54,7 +54,7 @@ def test_each_dropout_and_each_step_has_a_mask_of_its_own() -> None:
     assert (first != second).mean() > 0.4
     again, _ = run(two, x, x)
     assert (again == first).all(), "the same step draws the same mask"
-    later, _ = run(two, x, x, context=Context(CONTEXT.seed, 2, 1, 6))
+    later, _ = run(two, x, x, context=StepContext(CONTEXT.seed, 2, 1, 6))
     assert (first != later).mean() > 0.4
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.nn import functional as F  # noqa: N812
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
 from lockstep.tracing.capture import capture
@@ -30,7 +30,7 @@ AT = torch.tensor([3, 0, 2, 2, 1])
 PLACED = torch.tensor([[2, 0], [1, 5], [3, 4], [0, 1]])
 PLACES = torch.tensor([[2, 0], [1, 5], [3, 3], [0, 1]])
 """Columns of a matrix of six, by row; one of them twice in a row."""
-CONTEXT = Context(bytes(range(32)), round=2, slot=1, t=5)
+CONTEXT = StepContext(bytes(range(32)), round=2, slot=1, t=5)
 
 
 def positive(x: torch.Tensor) -> torch.Tensor:

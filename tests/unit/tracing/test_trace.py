@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.merkle import TensorHeader
@@ -39,7 +39,7 @@ from lockstep.training.models.lora import adapt
 from lockstep.training.parameters import initial_parameters
 from lockstep.training.strategies import diloco
 
-CONTEXT = Context(bytes(range(32)), round=2, slot=1, t=5)
+CONTEXT = StepContext(bytes(range(32)), round=2, slot=1, t=5)
 GOLDEN = Path(__file__).with_name("roots.json")
 SMALL = GPTConfig(vocabulary=32, context=16, layers=2, heads=2, width=32)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.programs.program import Kind
@@ -63,11 +63,11 @@ def train(job) -> np.ndarray:
         for slot in range(job.slots):
             state = [base, None, base, None, zero, zero, np.array(round_ * job.inner_steps, np.int32), None]
             for t in range(1, job.inner_steps + 1):
-                state = list(step.run(state, Context(seed, round_, slot, t), rows))
-            payloads.append(encode.run(state, Context(seed, round_, slot, job.inner_steps + 1), rows)[0])
+                state = list(step.run(state, StepContext(seed, round_, slot, t), rows))
+            payloads.append(encode.run(state, StepContext(seed, round_, slot, job.inner_steps + 1), rows)[0])
         before = [base, None, momentum, None, *[None] * (2 * half - 4), *payloads, *[None] * (half - job.slots)]
         mask = np.ones(job.slots, np.float32)
-        after = merge.run([*before, mask, *[None] * (half - 1)], Context(seed, round_, 0xFFFFFFFF, 1))
+        after = merge.run([*before, mask, *[None] * (half - 1)], StepContext(seed, round_, 0xFFFFFFFF, 1))
         base, momentum = after[0], after[2]
     return base
 

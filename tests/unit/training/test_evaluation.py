@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from lockstep.execution.jobs import subtree_root
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.trace import tensor_root
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import Held, Parts
+from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.programs.program import Alias
 from lockstep.storage.dataset import Dataset
 from lockstep.training.baseline import Sample, flat_parameters, load_parameters
@@ -55,7 +55,7 @@ def slot_after(programs: Any, flat: np.ndarray, data: np.ndarray, steps: int = H
     state = [flat, flat, np.zeros(2, np.float32), np.array(ROUND * H, np.int32)]
     executable = compile(programs.step)
     for t in range(1, steps + 1):
-        state = list(executable.run(state, Context(SEED, ROUND, SLOT, t), data))
+        state = list(executable.run(state, StepContext(SEED, ROUND, SLOT, t), data))
     return state
 
 
@@ -71,7 +71,7 @@ def test_the_payload_is_the_sum_of_eager_pytorch_s_losses_on_the_same_rows(name:
     flat = flat_parameters(model)
     programs = build_programs(model, loss_of(model), batch=batch, batches=H, rounds=2, slots=3)
     state = slot_after(programs, flat, data)
-    payload, nothing = compile(programs.encode).run(state, Context(SEED, ROUND, SLOT, H + 1), data)
+    payload, nothing = compile(programs.encode).run(state, StepContext(SEED, ROUND, SLOT, H + 1), data)
     sample = Sample(data, batch, SEED, ROUND, SLOT)
     with torch.no_grad():
         eager = [float(sample.value(model, loss_of(model), t)) for t in range(1, H + 1)]
@@ -98,7 +98,7 @@ def test_what_rounding_takes_of_the_sum_is_kept_in_its_rest() -> None:
     state = [flat, flat, np.zeros(2, np.float32), np.array(0, np.int32)]
     losses, plain = [], np.float32(0)
     for t in range(1, steps + 1):
-        context = Context(SEED, 0, 0, t)
+        context = StepContext(SEED, 0, 0, t)
         alone = step.run([flat, flat, np.zeros(2, np.float32), np.array(0, np.int32)], context, data)[2]
         assert alone[1] == 0, "nothing is lost of the first"
         losses.append(float(alone[0]))
@@ -119,7 +119,7 @@ def merged(program: Any, metrics: Any, payloads: list[Any], mask: list[int]) -> 
     state = [flat, np.array(metrics, np.float32), *[None] * (2 * half - 2)]
     state += [np.array(p, np.float32) for p in payloads] + [None] * (half - len(payloads))
     state += [np.array(mask, np.float32), *[None] * (half - 1)]
-    base, outer = compile(program).run(state, Context(SEED, ROUND, 0xFFFFFFFF, 1))
+    base, outer = compile(program).run(state, StepContext(SEED, ROUND, 0xFFFFFFFF, 1))
     assert base.tobytes() == flat.tobytes()
     return outer
 
@@ -147,7 +147,7 @@ def test_a_merge_adds_the_accepted_slots_to_the_rounds_before(slots: int, mask: 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_an_evaluation_could_be_defended_and_not_be_voided(name: str, slots: int) -> None:
     job = job_of(name, slots=slots)
-    step, encode, merge = (Parts.of(p) for p in (job.programs.step, job.programs.encode, job.programs.merge))
+    step, encode, merge = (ProgramParts.of(p) for p in (job.programs.step, job.programs.encode, job.programs.merge))
     params = replace(
         invalid.sound().job, step_program=step.root, encode_program=encode.root, merge_program=merge.root,
         slots=slots, shared_depth=job.shared_depth, payload_depth=job.payload_depth, row_length=job.dataset.row_tokens,
@@ -160,7 +160,13 @@ def test_the_step_computes_what_training_computes_on_the_way_forward() -> None:
     """No op kind, mode or function that a training step of the same model does not have as well."""
     model, length = small("gpt")
     trained = training_job(
-        model, diloco.Spec(), Dataset(rows(length), 256), batch=Batch(4, length), rounds=1, slots=2, min_slots=1
+        model,
+        diloco.Spec(),
+        Dataset(rows(length), 256),
+        batch=Batch(4, length),
+        rounds=1,
+        slots=2,
+        min_slots=1,
     )
     ours, theirs = job_of("gpt").programs.step, trained.programs.step
     assert {(op.kind, op.mode) for op in ours.ops} <= {(op.kind, op.mode) for op in theirs.ops}
@@ -250,7 +256,7 @@ def test_a_loss_of_ones_own_is_measured_and_has_no_perplexity() -> None:
     spec = EvaluationSpec.of(job.strategy)
     assert spec == EvaluationSpec(next_token=False)
     state = slot_after(job.programs, job.genesis.shared[0], data, steps=1)
-    payload = compile(job.programs.encode).run(state, Context(SEED, ROUND, SLOT, 2), data)[0]
+    payload = compile(job.programs.encode).run(state, StepContext(SEED, ROUND, SLOT, 2), data)[0]
     with torch.no_grad():
         due = Sample(data, batch, SEED, ROUND, SLOT).value(model, squared, 1)
     found = read_metrics([payload], job.programs.step, spec)

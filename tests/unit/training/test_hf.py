@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.programs.program import Program
@@ -39,7 +39,7 @@ hf = pytest.importorskip("transformers")
 from tests.unit.training.zoo import KINDS, VOCABULARY  # noqa: E402  (it imports transformers)
 
 ROWS, LENGTH = 2, 12
-CONTEXT = Context(bytes(range(32)), round=0, slot=1, t=1)
+CONTEXT = StepContext(bytes(range(32)), round=0, slot=1, t=1)
 RARE = set(KINDS) - {"gpt2", "llama", "qwen3", "opt", "bert", "vit"}
 """Of a family whose other members are tested every time."""
 EACH = [pytest.param(n, marks=[pytest.mark.slow] if n in RARE else []) for n in KINDS]
@@ -228,7 +228,7 @@ def trained(program: Program, flat: np.ndarray) -> np.ndarray:
     executable, zero = compile(program), np.zeros_like(flat)
     state: list = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
     for t in range(1, H + 1):
-        state = list(executable.run(state, Context(CONTEXT.seed, 0, 1, t), rows()))
+        state = list(executable.run(state, StepContext(CONTEXT.seed, 0, 1, t), rows()))
     return state[0]
 
 

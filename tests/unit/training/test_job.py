@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.reference import drawn_row
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import Held, Parts
+from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.storage.dataset import Dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import load_payload, store_payload, wire_length
@@ -60,7 +60,7 @@ def trained(program, flat: np.ndarray) -> list:
     """The state after H steps of round 1, slot 2."""
     state, executable = slot_state(flat, ROUND * H), compile(program)
     for t in range(1, H + 1):
-        state = list(executable.run(state, Context(SEED, ROUND, SLOT, t), DATA))
+        state = list(executable.run(state, StepContext(SEED, ROUND, SLOT, t), DATA))
     return state
 
 
@@ -102,7 +102,7 @@ def carried_round(program, base: np.ndarray, round_: int, carry: list) -> list:
     state = [base, *empty, base, *empty, *carry, None, np.array(round_ * H, np.int32), *empty]
     executable = compile(program)
     for t in range(1, H + 1):
-        state = list(executable.run(state, Context(SEED, round_, SLOT, t), DATA))
+        state = list(executable.run(state, StepContext(SEED, round_, SLOT, t), DATA))
     return state
 
 
@@ -135,7 +135,7 @@ def test_carried_moments_train_as_torch_s_own_that_are_kept() -> None:
     bases, carry = [flat, 0.97 * flat, 0.95 * flat], no_carry(flat)
     for round_, base in enumerate(bases):
         state = carried_round(programs.step, base, round_, carry)
-        payload = compile(programs.encode).run(state, Context(SEED, round_, SLOT, H + 1), DATA)
+        payload = compile(programs.encode).run(state, StepContext(SEED, round_, SLOT, H + 1), DATA)
         assert payload[0].tobytes() == (base - state[0]).tobytes()
         carry = list(payload[4:7])
         assert [x.tobytes() for x in carry] == [x.tobytes() for x in state[8:11]], "published as they are"
@@ -165,13 +165,13 @@ def test_the_merge_of_a_job_with_a_carry_is_that_without() -> None:
     state = [base, *empty, momentum, *empty] + [None] * (2 * half - 8)
     state += [x for p in payloads for x in (p, *empty)] + [None] * (half - 12)
     state += [np.array([1, 0, 1], np.float32), *[None] * (half - 1)]
-    carrying = compile(built(carry=True).merge).run(state, Context(SEED, ROUND, 0xFFFFFFFF, 1))
+    carrying = compile(built(carry=True).merge).run(state, StepContext(SEED, ROUND, 0xFFFFFFFF, 1))
     assert (carrying[0].tobytes(), carrying[4].tobytes()) == (plain[0].tobytes(), plain[2].tobytes())
 
 
 def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
     programs = built(carry=True)
-    parts = tuple(Parts.of(p) for p in (programs.step, programs.encode, programs.merge))
+    parts = tuple(ProgramParts.of(p) for p in (programs.step, programs.encode, programs.merge))
     names = ("step_program", "encode_program", "merge_program")
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
     shape = {"shared_depth": 2, "payload_depth": 2, "carry": 1, "slots": 3, "row_length": ROW}
@@ -183,7 +183,7 @@ def test_a_job_with_a_carry_could_be_defended_and_cannot_be_voided() -> None:
 def test_a_payload_with_its_carry_travels_short_and_comes_back(tmp_path: Path) -> None:
     programs, flat = built(payload="int8-block", carry=True), start()
     state = carried_round(programs.step, flat, 0, no_carry(flat))
-    out = compile(programs.encode).run(state, Context(SEED, 0, SLOT, H + 1), DATA)
+    out = compile(programs.encode).run(state, StepContext(SEED, 0, SLOT, H + 1), DATA)
     layout = programs.encode.output_layout
     store = DirectoryStore(tmp_path)
     cid = store_payload(store, out[:1], "int8-block", out[4:7])
@@ -208,7 +208,7 @@ def test_anchor_stays_counter_counts_and_padding_stays_zero() -> None:
 def test_encode_is_the_difference_bit_for_bit() -> None:
     programs, flat = built(), start()
     state = trained(programs.step, flat)
-    payload = compile(programs.encode).run(state, Context(SEED, ROUND, SLOT, H + 1), DATA)
+    payload = compile(programs.encode).run(state, StepContext(SEED, ROUND, SLOT, H + 1), DATA)
     assert payload[0].tobytes() == (flat - state[0]).tobytes()
     assert payload[1] is None
 
@@ -217,7 +217,7 @@ def test_int8_payload_loses_at_most_half_a_code_and_travels_as_bytes(tmp_path: P
     programs, flat = built(payload="int8-block"), start()
     state = trained(programs.step, flat)
     state[0] = np.concatenate([flat[:256], state[0][256:]])
-    payload = compile(programs.encode).run(state, Context(SEED, ROUND, SLOT, H + 1), DATA)[0]
+    payload = compile(programs.encode).run(state, StepContext(SEED, ROUND, SLOT, H + 1), DATA)[0]
     difference = (flat - state[0]).reshape(-1, 256)
     bound = np.abs(difference).max(1, keepdims=True) / 127 * 0.501
     assert (np.abs(payload.reshape(-1, 256) - difference) <= bound).all()
@@ -235,7 +235,7 @@ def test_int8_encode_in_eager_torch_gives_the_same_bits() -> None:
     state = trained(programs.step, flat)
     spec = diloco.Spec(payload="int8-block")
     due = diloco.encode(spec, torch.from_numpy(flat), torch.from_numpy(state[0].copy())).numpy()
-    got = compile(programs.encode).run(state, Context(SEED, ROUND, SLOT, H + 1), DATA)[0]
+    got = compile(programs.encode).run(state, StepContext(SEED, ROUND, SLOT, H + 1), DATA)[0]
     assert got.tobytes() == due.tobytes()
 
 
@@ -243,7 +243,7 @@ def merge(program, slots: int, base, momentum, payloads, mask):
     half = len(program.inputs) // 4
     state = [base, None, momentum, None] + [None] * (2 * half - 4)
     state += [*payloads, *[None] * (half - slots), np.array(mask, np.float32), *[None] * (half - 1)]
-    return compile(program).run(state, Context(SEED, ROUND, 0xFFFFFFFF, 1))
+    return compile(program).run(state, StepContext(SEED, ROUND, 0xFFFFFFFF, 1))
 
 
 @pytest.mark.parametrize(("slots", "mask"), [(2, [1, 1]), (3, [1, 0, 1]), (3, [0, 0, 0]), (6, [1, 1, 0, 1, 1, 1])])

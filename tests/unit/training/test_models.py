@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import Held, Parts
+from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.storage.dataset import Dataset
 from lockstep.tracing.lowering import COPIED_BYTES
 from lockstep.training.baseline import Sample, evaluate, flat_parameters, load_parameters, optimise
@@ -31,10 +31,10 @@ from lockstep.training.models import (
     Encoder,
     EncoderConfig,
     GPTConfig,
-    Kind,
     Llama,
     LlamaConfig,
     MLPConfig,
+    ModelKind,
     build_model,
     describe,
     loss_of,
@@ -121,7 +121,7 @@ def test_job_of_a_model_could_be_defended(name: str) -> None:
 def test_job_of_a_model_cannot_be_voided(name: str) -> None:
     """Every rule that the contract knows holds under all evidence that the three Programs admit."""
     _, job = job_of(name)
-    step, encode, merge = (Parts.of(p) for p in (job.programs.step, job.programs.encode, job.programs.merge))
+    step, encode, merge = (ProgramParts.of(p) for p in (job.programs.step, job.programs.encode, job.programs.merge))
     params = replace(
         invalid.sound().job, step_program=step.root, encode_program=encode.root, merge_program=merge.root, slots=2,
         row_length=job.dataset.row_tokens,
@@ -141,7 +141,7 @@ def test_twenty_steps_end_at_torch_s_loss(name: str, accumulation: int) -> None:
     state = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
     sample = Sample(rows(length), batch, SEED)
     for t in range(1, H + 1):
-        state = list(step.run(state, Context(SEED, 0, 0, t), sample.rows))
+        state = list(step.run(state, StepContext(SEED, 0, 0, t), sample.rows))
     same = bound(loss, sample.words(1, 0))
     eager = load_parameters(model, flat)
     before = evaluate(eager, same, sample.rows)
@@ -191,7 +191,7 @@ def test_model_that_is_not_registered_is_refused() -> None:
 
 
 def test_model_of_one_s_own_is_a_row_of_the_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(MODELS, "line", Kind(LineConfig, Line, lambda model: line_loss))
+    monkeypatch.setitem(MODELS, "line", ModelKind(LineConfig, Line, lambda model: line_loss))
     model = Line(LineConfig(8))
     settings = {"batch": Batch(4, 9), "rounds": 1, "slots": 2, "min_slots": 1}
     job = training_job(model, diloco.Spec(inner_steps=2), Dataset(rows(9), 32), **settings)

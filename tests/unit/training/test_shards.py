@@ -12,16 +12,16 @@ from torch import nn
 
 from lockstep.client import _params
 from lockstep.execution.jobs import check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
-from lockstep.numerics.executor import Context, compile  # noqa: A004
+from lockstep.numerics.executor import StepContext, compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import Held, Parts
+from lockstep.protocol.programs.defects import Held, ProgramParts
 from lockstep.protocol.types import JobId, Seed
-from lockstep.storage.containers import Spec, encode_program
+from lockstep.storage.containers import JobSpec, encode_program
 from lockstep.storage.dataset import Dataset, store_dataset
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import load_checkpoint, load_payload, store_checkpoint, store_payload
@@ -78,8 +78,8 @@ def after_a_round(programs: Programs, flat: np.ndarray, carry: bool) -> tuple[li
     state = [entry for part in parts for entry in [*part, *[None] * (quarter - len(part))]]
     step = compile(programs.step)
     for t in range(1, H + 1):
-        state = list(step.run(state, Context(SEED, 1, 2, t), DATA))
-    return state, list(compile(programs.encode).run(state, Context(SEED, 1, 2, H + 1), DATA))
+        state = list(step.run(state, StepContext(SEED, 1, 2, t), DATA))
+    return state, list(compile(programs.encode).run(state, StepContext(SEED, 1, 2, H + 1), DATA))
 
 
 def test_parameters_fill_shards_and_lie_in_one_each() -> None:
@@ -132,7 +132,7 @@ def test_shards_are_merged_as_one_tensor(carry: bool) -> None:
         state = padded([e for x in (base, momentum) for e in padded([*moved(x, programs)], quarter)], 2 * half)
         state += padded([e for x in payloads for e in padded([*moved(x, programs)], width)], half)
         state += padded([np.array([1, 0, 1], np.float32)], half)
-        out = compile(programs.merge).run(state, Context(SEED, 1, 0xFFFFFFFF, 1))
+        out = compile(programs.merge).run(state, StepContext(SEED, 1, 0xFFFFFFFF, 1))
         count = len(programs.layout.sizes)
         results.append([joined(out[at : at + count], programs).tobytes() for at in (0, quarter)])
     assert results[0] == results[1], "to the bit: what is merged does not depend on where it lies"
@@ -143,7 +143,7 @@ def test_a_job_of_shards_could_be_defended_and_cannot_be_voided(carry: bool) -> 
     programs = built(carry)
     shared, payload = depths_of(spec(carry), programs.layout)
     assert (shared, payload) == ((4, 4) if carry else (3, 2))
-    parts = tuple(Parts.of(p) for p in (programs.step, programs.encode, programs.merge))
+    parts = tuple(ProgramParts.of(p) for p in (programs.step, programs.encode, programs.merge))
     names = ("step_program", "encode_program", "merge_program")
     roots = {name: part.root for name, part in zip(names, parts, strict=True)}
     shape = {"shared_depth": shared, "payload_depth": payload, "carry": int(carry), "slots": SLOTS, "row_length": ROW}
@@ -164,7 +164,7 @@ def test_an_evaluation_of_shards_finds_the_same_loss(slots: int) -> None:
         shards = [*moved(start(), programs), *[None] * (quarter - len(programs.layout.sizes))]
         empty = [None] * (quarter - 1)
         state = [*shards, *shards, np.zeros(2, np.float32), *empty, np.array(0, np.int32), *empty]
-        out = compile(programs.step).run(state, Context(SEED, 0, 1, 1), DATA)
+        out = compile(programs.step).run(state, StepContext(SEED, 0, 1, 1), DATA)
         sums.append(out[2 * quarter].tobytes())
         params = replace(
             invalid.sound().job, shared_depth=shared, payload_depth=payload, carry=0, slots=slots, row_length=ROW
@@ -217,7 +217,7 @@ def test_a_round_of_shards_is_stored_fetched_and_merged(carry: bool, tmp_path: P
     )  # fmt: skip
     assert asked.genesis is not None
     named = {name: getattr(asked.programs, name) for name in ("step", "encode", "merge")}
-    stored = Spec(
+    stored = JobSpec(
         {name: store.put(encode_program(program, store.put)) for name, program in named.items()},
         store_dataset(store, asked.dataset), store_checkpoint(store, asked.genesis),
         asked.model, asked.parameters, asked.strategy,

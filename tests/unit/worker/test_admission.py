@@ -17,7 +17,7 @@ from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import bare_parts, taken_of
 from worker.admission import Admission
-from worker.parts import Parts, Taken
+from worker.parts import Taken, WorkerParts
 
 NOW = Seconds(1000)
 
@@ -40,21 +40,21 @@ class Purse:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, toy_store: ContentStore) -> Parts:
+def parts(tmp_path: Path, toy_store: ContentStore) -> WorkerParts:
     made = bare_parts(tmp_path, toy_store)
     made.party = SimpleNamespace(chain_pace=ChainPace, deposit=lambda amount, now: "deposit")  # type: ignore[misc, assignment]
     return made
 
 
 @pytest.fixture
-def purse(parts: Parts, toy: Job) -> Purse:
+def purse(parts: WorkerParts, toy: Job) -> Purse:
     made = Purse(toy.params.role.slot_stake + toy.params.merge.stake)
     parts.contracts.token = SimpleNamespace(balance_of=lambda account: Wei(made.balance))  # type: ignore[misc, assignment]
     return made
 
 
 @pytest.fixture
-def admission(parts: Parts, purse: Purse) -> Iterator[Admission]:
+def admission(parts: WorkerParts, purse: Purse) -> Iterator[Admission]:
     made = Admission(parts, purse)  # type: ignore[arg-type]
     yield made
     made.close()

@@ -16,7 +16,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.jobs import Body, Claim, Receipt
 from lockstep.protocol.market.ids import typed_data
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, JobId, Seconds, Seed, StateRoot, TraceRoot
-from worker.announcing import CLAIMS, RECEIPTS, Announcer, Answer
+from worker.announcing import CLAIMS, RECEIPTS, Announcer, ReceiptAnswer
 from worker.progress import Material
 
 STAKING = Account.from_key(b"\x11" * 32)
@@ -104,13 +104,13 @@ def test_a_coordinator_that_refuses_or_is_gone_is_no_failure(coordinator: Coordi
 def test_without_a_url_nobody_is_told() -> None:
     teller = announcer("")
     teller.announce(MATERIAL, BASE, 2, Seconds(1000))
-    assert teller.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is Answer.REFUSED
+    assert teller.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is ReceiptAnswer.REFUSED
     teller.close()
 
 
 def test_a_receipt_is_handed_over_as_attest_takes_it_signed_by_the_node(coordinator: Coordinator) -> None:
     giver = announcer(f"http://127.0.0.1:{coordinator.server_port}/behind/a/path")
-    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is Answer.TAKEN
+    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is ReceiptAnswer.TAKEN
     giver.close()
     ((path, headers, sent),) = coordinator.got
     assert path == "/behind/a/path" + RECEIPTS
@@ -126,9 +126,15 @@ def test_a_receipt_is_handed_over_as_attest_takes_it_signed_by_the_node(coordina
 
 @pytest.mark.parametrize(
     ("status", "answer"),
-    [(202, Answer.TAKEN), (503, Answer.LATER), (401, Answer.REFUSED), (409, Answer.REFUSED), (500, Answer.REFUSED)],
+    [
+        (202, ReceiptAnswer.TAKEN),
+        (503, ReceiptAnswer.LATER),
+        (401, ReceiptAnswer.REFUSED),
+        (409, ReceiptAnswer.REFUSED),
+        (500, ReceiptAnswer.REFUSED),
+    ],
 )
-def test_what_became_of_a_receipt_is_told(coordinator: Coordinator, status: int, answer: Answer) -> None:
+def test_what_became_of_a_receipt_is_told(coordinator: Coordinator, status: int, answer: ReceiptAnswer) -> None:
     coordinator.status = status
     giver = announcer(f"http://127.0.0.1:{coordinator.server_port}")
     assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is answer
@@ -138,5 +144,5 @@ def test_what_became_of_a_receipt_is_told(coordinator: Coordinator, status: int,
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://not a host"])
 def test_a_coordinator_that_is_gone_takes_no_receipt(url: str) -> None:
     giver = announcer(url)
-    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is Answer.REFUSED
+    assert giver.give(MATERIAL.job, 3, 1, RECEIPT, Seconds(1000)).result() is ReceiptAnswer.REFUSED
     giver.close()

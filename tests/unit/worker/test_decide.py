@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, Job, JobStatus, Phase, Round
+from lockstep.protocol.jobs import ZERO, ZERO_ADDRESS, Claim, ClaimStatus, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds, StateRoot, Wei
 from tests.support.params import amended, job_params
@@ -84,7 +84,7 @@ def views(draw: st.DrawFn) -> JobView:
         )
         for n, (phase, seed_block, merged_at, games, turns, merger, base, claims) in enumerate(drawn)
     )
-    job = Job(
+    job = JobState(
         OTHER,
         draw(st.sampled_from(list(JobStatus))),
         len(built),
@@ -228,7 +228,7 @@ def test_remembering_forgets_what_is_no_longer_possible() -> None:
 
 
 def _view(*rs: RoundView) -> JobView:
-    return JobView(JobId(b"j" * 32), PARAMS, Job(OTHER, JobStatus.ACTIVE, len(rs)), rs, Seconds(0), 0)
+    return JobView(JobId(b"j" * 32), PARAMS, JobState(OTHER, JobStatus.ACTIVE, len(rs)), rs, Seconds(0), 0)
 
 
 def test_workers_in_different_places_try_different_slots_and_keep_them() -> None:
@@ -258,7 +258,7 @@ def audited(phase: Phase, audit: Audit | None, now: int = 1_000, block: int = 50
     owned = (FREE[0], claim(ME, ClaimStatus.REVEALED, 1), claim(OTHER, ClaimStatus.REVEALED, 2))
     params = amended(PARAMS, witnesses=1, audit_seconds=Seconds(60))
     r = RoundView(0, Round(spoke=7), phase, owned, audit=audit, unpublished=frozenset({1, 2}))
-    view = JobView(JobId(bytes(32)), params, Job(OTHER, JobStatus.ACTIVE, started=1), (r,), Seconds(now), block)
+    view = JobView(JobId(bytes(32)), params, JobState(OTHER, JobStatus.ACTIVE, started=1), (r,), Seconds(now), block)
     found = [a for a in acts(view, Self(ME, Wei(0))) if a.do in (Do.DRAW, Do.PUBLISH)]
     assert all(a == Act(Do.PUBLISH, 0, 1) for a in found if a.do == Do.PUBLISH), "its own list alone"
     return [a.do for a in found]
@@ -308,7 +308,7 @@ def test_no_round_starts_on_a_merge_that_does_not_answer_for_it() -> None:
     assert does(_view(lead), PARAMS.round_pay - 1) == set(), "no stake, no start"
     assert does(_view(replace(lead, merged_by=OTHER))) == set(), "another's to back"
     assert does(_view(replace(lead, state=replace(state, backed=1)))) == {Do.START}
-    games = Job(OTHER, JobStatus.ACTIVE, 1, lingering=1)
+    games = JobState(OTHER, JobStatus.ACTIVE, 1, lingering=1)
     assert does(replace(_view(replace(lead, state=replace(state, backed=1))), job=games)) == set()
 
 
@@ -327,9 +327,9 @@ def test_void_stakes_are_released_by_their_owner_once_their_games_are_over() -> 
         return [a.round for a in acts(view, Self(ME, Wei(0), fit=False)) if a.do == Do.RELEASE]
 
     void = RoundView(2, Round(phase=Phase.VOID), Phase.VOID, tuple(FREE), idle_locks=held)
-    rewound = replace(_view(void), job=Job(OTHER, JobStatus.ACTIVE, 1))
+    rewound = replace(_view(void), job=JobState(OTHER, JobStatus.ACTIVE, 1))
     assert released(rewound) == [2]
-    assert released(replace(rewound, job=Job(OTHER, JobStatus.DONE, 1, 1))) == [2], "the job's end changes nothing"
+    assert released(replace(rewound, job=JobState(OTHER, JobStatus.DONE, 1, 1))) == [2], "the job's end changes nothing"
     assert released(replace(rewound, rounds=(replace(void, idle_locks=frozenset()),))) == []
     playing = replace(void, state=Round(phase=Phase.VOID, open_games=1))
     assert released(replace(rewound, rounds=(playing,))) == [], "a game about another's claim of the round"
@@ -338,7 +338,7 @@ def test_void_stakes_are_released_by_their_owner_once_their_games_are_over() -> 
 
 
 def test_a_void_job_is_released_round_after_round_by_whoever_has_stake_in_a_later_one() -> None:
-    books = Job(OTHER, JobStatus.VOID, started=3, settled=1)
+    books = JobState(OTHER, JobStatus.VOID, started=3, settled=1)
     rs = [RoundView(n, Round(phase=Phase.LEAD), Phase.VOID, tuple(FREE)) for n in (1, 2)]
     failed = RoundView(0, Round(phase=Phase.FAILED), Phase.FAILED, tuple(FREE), idle_locks=frozenset({1}))
     view = replace(_view(), job=books, rounds=(rs[0], replace(rs[1], idle_locks=frozenset({0}))))

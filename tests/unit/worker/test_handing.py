@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lockstep.protocol.jobs import ZERO_ADDRESS, Job, JobStatus, Phase, Receipt, Round
+from lockstep.protocol.jobs import ZERO_ADDRESS, JobState, JobStatus, Phase, Receipt, Round
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.types import JobId, Seconds
 from tests.support.params import amended
 from tests.unit.worker.test_decide import OTHER, PARAMS
-from worker.announcing import Answer
+from worker.announcing import ReceiptAnswer
 from worker.decide import JobView, RoundView
 from worker.handing import Handover
 
@@ -27,12 +27,12 @@ R = RoundView(2, Round(attempt=1, attest_ends=Seconds(ENDS)), Phase.ATTESTING, (
 class Taker:
     """A coordinator that says what the test wants; None: nothing yet."""
 
-    says: Answer | None = Answer.TAKEN
+    says: ReceiptAnswer | None = ReceiptAnswer.TAKEN
     got: list[tuple[JobId, int, int, Receipt, Seconds]] = field(default_factory=list)
 
-    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[Answer]:
+    def give(self, job: JobId, r: int, attempt: int, receipt: Receipt, now: Seconds) -> Future[ReceiptAnswer]:
         self.got.append((job, r, attempt, receipt, now))
-        answer: Future[Answer] = Future()
+        answer: Future[ReceiptAnswer] = Future()
         if self.says is not None:
             answer.set_result(self.says)
         return answer
@@ -40,11 +40,11 @@ class Taker:
 
 def at(now: int, **changes: object) -> JobView:
     params = amended(PARAMS, **{"attest_seconds": Seconds(WINDOW), **changes})  # type: ignore[arg-type]
-    return JobView(JOB, params, Job(OTHER, JobStatus.ACTIVE, started=3), (R,), Seconds(now), 50)
+    return JobView(JOB, params, JobState(OTHER, JobStatus.ACTIVE, started=3), (R,), Seconds(now), 50)
 
 
-@pytest.mark.parametrize("says", [Answer.TAKEN, None])
-def test_a_receipt_that_was_taken_rests_until_half_of_the_window_and_no_longer(says: Answer | None) -> None:
+@pytest.mark.parametrize("says", [ReceiptAnswer.TAKEN, None])
+def test_a_receipt_that_was_taken_rests_until_half_of_the_window_and_no_longer(says: ReceiptAnswer | None) -> None:
     taker = Taker(says)
     handover = Handover(taker)
     for now in range(1_000, 1_015):
@@ -67,10 +67,10 @@ def test_a_window_that_is_too_short_to_share_is_not_shared() -> None:
 
 
 def test_a_receipt_that_is_refused_goes_its_own_way_at_once_and_for_good() -> None:
-    taker = Taker(Answer.REFUSED)
+    taker = Taker(ReceiptAnswer.REFUSED)
     handover = Handover(taker)
     assert not handover.rests(at(1_000), R, RECEIPT)
-    taker.says = Answer.TAKEN
+    taker.says = ReceiptAnswer.TAKEN
     assert not handover.rests(at(1_001), R, RECEIPT)
     assert len(taker.got) == 1
     again = replace(R, state=replace(R.state, attempt=2))
@@ -78,12 +78,12 @@ def test_a_receipt_that_is_refused_goes_its_own_way_at_once_and_for_good() -> No
 
 
 def test_who_is_not_ready_is_asked_again_each_second() -> None:
-    taker = Taker(Answer.LATER)
+    taker = Taker(ReceiptAnswer.LATER)
     handover = Handover(taker)
     for now in (1_000, 1_000, 1_001, 1_001, 1_002):
         assert handover.rests(at(now), R, RECEIPT)
     assert [now for *_, now in taker.got] == [1_000, 1_001, 1_002]
-    taker.says = Answer.TAKEN
+    taker.says = ReceiptAnswer.TAKEN
     assert handover.rests(at(1_003), R, RECEIPT)
     assert handover.rests(at(1_004), R, RECEIPT)
     assert len(taker.got) == 4

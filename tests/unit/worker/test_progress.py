@@ -20,11 +20,11 @@ from lockstep.protocol.errors import DoctorError, Mismatch
 from lockstep.protocol.types import Cid, ClaimId
 from lockstep.storage import ContentStore
 from lockstep.storage.directory import DirectoryStore
-from worker.computing import Place, check_step, compute, train
+from worker.computing import ClaimNames, check_step, compute, train
 from worker.progress import MATERIAL, PROGRESS, Material, WorkFolder, materials
 
 CLAIM = ClaimId(b"\xaa" * 32)
-PLACE = Place(CLAIM, 0, Cid("bafybase"))
+PLACE = ClaimNames(CLAIM, 0, Cid("bafybase"))
 
 
 def folder(home: Path) -> WorkFolder:

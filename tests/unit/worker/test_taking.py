@@ -19,26 +19,26 @@ from lockstep.protocol.errors import BlobMissing, DoctorError, Mismatch, Program
 from lockstep.protocol.types import Seconds, Wei
 from lockstep.storage import ContentStore
 from tests.support.workers import OTHER, bare_parts, put_at_stake
-from worker.parts import Parts
+from worker.parts import WorkerParts
 from worker.taking import RETRY_SECONDS, Jobs
 
 NOTHING = Wei(0)
 
 
 @pytest.fixture
-def parts(tmp_path: Path, toy_store: ContentStore) -> Parts:
+def parts(tmp_path: Path, toy_store: ContentStore) -> WorkerParts:
     return bare_parts(tmp_path, toy_store)
 
 
 @pytest.fixture
-def jobs(parts: Parts) -> Iterator[Jobs]:
+def jobs(parts: WorkerParts) -> Iterator[Jobs]:
     made = Jobs(parts, SimpleNamespace(), lambda: None, None)  # type: ignore[arg-type]
     yield made
     made.close()
 
 
 @pytest.fixture
-def ledger(parts: Parts, toy: Job) -> Ledger:
+def ledger(parts: WorkerParts, toy: Job) -> Ledger:
     parts.watcher.ledger.jobs[toy.id] = JobLedger(toy.id, OTHER, 0)
     return parts.watcher.ledger
 
@@ -97,7 +97,7 @@ def test_what_is_missing_is_looked_for_again(
 
 
 def test_a_job_that_does_not_fit_is_refused_once_with_the_figure_and_others_go_on(
-    jobs: Jobs, parts: Parts, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch,
+    jobs: Jobs, parts: WorkerParts, ledger: Ledger, toy: Job, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     need = footprint.worker(toy.programs, toy.params.role.slots).total

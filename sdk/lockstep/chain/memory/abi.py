@@ -17,7 +17,7 @@ from eth_utils.address import to_checksum_address
 
 from lockstep.chain import artifacts
 from lockstep.protocol.hashing import keccak
-from lockstep.protocol.market.calls import Call, Event
+from lockstep.protocol.market.calls import Emitted, MarketCall
 from lockstep.protocol.programs.defects import Subject
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import STRUCTS
@@ -47,7 +47,7 @@ def selector(entry: dict[str, Any]) -> bytes:
     return keccak(artifacts.signature(entry).encode())[:4]
 
 
-def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> Call:
+def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> MarketCall:
     """The call that a transaction's data make. Raises `NoFunction`."""
     entry = functions(contract).get(data[:4])
     if entry is None:
@@ -57,10 +57,10 @@ def call_of(contract: str, sender: Address, data: bytes, gas: int = 0) -> Call:
         arguments = tuple(_value(part, value) for part, value in zip(entry["inputs"], values, strict=True))
     except (DecodingError, ValueError, OverflowError) as failure:
         raise NoFunction(f"{contract}.{entry['name']}: {failure}") from failure
-    return Call(contract, entry["name"], sender, arguments, data, gas)
+    return MarketCall(contract, entry["name"], sender, arguments, data, gas)
 
 
-def data_of(call: Call) -> bytes:
+def data_of(call: MarketCall) -> bytes:
     """A call's data: what `call_of` reads."""
     entry = function(call.contract, call.function)
     return selector(entry) + _encoded(entry["inputs"], call.arguments)
@@ -74,7 +74,7 @@ def returned(contract: str, name: str, value: Any) -> bytes:
     return _encoded(outputs, (value,) if len(outputs) == 1 else value)
 
 
-def log_of(event: Event) -> tuple[list[bytes], bytes]:
+def log_of(event: Emitted) -> tuple[list[bytes], bytes]:
     """(topics, data) as the EVM logs an event."""
     entry = artifacts.load(event.contract).entries("event")[event.name]
     parts = list(zip(entry["inputs"], event.values, strict=True))

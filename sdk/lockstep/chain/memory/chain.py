@@ -15,7 +15,15 @@ from threading import RLock
 from typing import Any
 
 from lockstep.chain.deployment import create_address
-from lockstep.chain.memory.machine import Log, Machine, Message, Outcome, World, floor_gas, intrinsic_gas
+from lockstep.chain.memory.machine import (
+    ChainState,
+    Machine,
+    Message,
+    MessageResult,
+    TransactionLog,
+    floor_gas,
+    intrinsic_gas,
+)
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.types import Address, Seconds
@@ -32,7 +40,7 @@ REPLACEMENT_PERCENT = 10
 """How much more a transaction must pay to take the place of one that waits."""
 
 
-class Refused(Exception):
+class TransactionRefused(Exception):
     """A transaction that no node takes into its pool; the text is what nodes answer."""
 
 
@@ -58,12 +66,12 @@ class Transaction:
 
 
 @dataclass(frozen=True)
-class Receipt:
+class MinedReceipt:
     """What a transaction did."""
 
     transaction: Transaction
     index: int
-    outcome: Outcome
+    outcome: MessageResult
     price: int
     cumulative: int
     """Gas of the block up to here."""
@@ -80,15 +88,15 @@ class Mined:
     parent: bytes
     time: Seconds
     base_fee: int
-    world: World
-    receipts: tuple[Receipt, ...] = ()
+    world: ChainState
+    receipts: tuple[MinedReceipt, ...] = ()
 
     @property
     def gas_used(self) -> int:
         """Of all its transactions."""
         return self.receipts[-1].cumulative if self.receipts else 0
 
-    def logs(self) -> Iterator[tuple[int, Receipt, Log]]:
+    def logs(self) -> Iterator[tuple[int, MinedReceipt, TransactionLog]]:
         """(index in the block, the transaction's receipt, the log)."""
         for receipt in self.receipts:
             for i, entry in enumerate(receipt.outcome.logs):
@@ -141,7 +149,7 @@ class _Mark:
 
 
 @dataclass
-class Chain:
+class MemoryChain:
     """The chain. Its methods may be called from any thread: pool, blocks and clock are one state under one lock, and
     what tests do to a chain is done to all three."""
 
@@ -169,7 +177,7 @@ class Chain:
         self._marks: list[_Mark] = []
         self._random = random.Random(self.seed)
         first = keccak(f"lockstep {self.machine.chain_id} {self.seed} {self.genesis_time}".encode())
-        self.blocks.append(Mined(0, first, bytes(32), self.genesis_time, FIRST_BASE_FEE, World()))
+        self.blocks.append(Mined(0, first, bytes(32), self.genesis_time, FIRST_BASE_FEE, ChainState()))
 
     # -- reading
 
@@ -179,7 +187,7 @@ class Chain:
         return self.blocks[-1]
 
     @property
-    def world(self) -> World:
+    def world(self) -> ChainState:
         """After the latest block."""
         return self.head.world
 
@@ -193,7 +201,7 @@ class Chain:
             mined = self._made(self._time(), self._base_fee(), bytes(32), self._waiting())
             return mined, Block(mined.number, mined.time, Hashes(self.blocks), mined.base_fee)
 
-    def find(self, transaction: bytes) -> tuple[Mined, Receipt] | None:
+    def find(self, transaction: bytes) -> tuple[Mined, MinedReceipt] | None:
         """A mined transaction's block and receipt."""
         with self.lock:
             place = self.known.get(transaction)
@@ -210,25 +218,27 @@ class Chain:
     # -- the pool
 
     def submit(self, transaction: Transaction) -> None:
-        """Takes a transaction into the pool. Raises `Refused`."""
+        """Takes a transaction into the pool. Raises `TransactionRefused`."""
         with self.lock:
             if transaction.hash in self.known or self.pool.get(_place(transaction)) == transaction:
-                raise Refused("transaction already imported")
+                raise TransactionRefused("transaction already imported")
             if transaction.size > TRANSACTION_BYTES:
-                raise Refused(f"oversized data: transaction size {transaction.size}, limit {TRANSACTION_BYTES}")
+                raise TransactionRefused(
+                    f"oversized data: transaction size {transaction.size}, limit {TRANSACTION_BYTES}"
+                )
             if transaction.nonce < self.world.nonces[transaction.sender]:
-                raise Refused("nonce too low")
+                raise TransactionRefused("nonce too low")
             if transaction.gas > GAS_LIMIT:
-                raise Refused("exceeds block gas limit")
+                raise TransactionRefused("exceeds block gas limit")
             needed = max(intrinsic_gas(transaction.data, transaction.to is None), floor_gas(transaction.data))
             if transaction.gas < needed:
-                raise Refused(f"intrinsic gas too low: {transaction.gas} given, {needed} needed")
+                raise TransactionRefused(f"intrinsic gas too low: {transaction.gas} given, {needed} needed")
             if transaction.tip > transaction.max_fee:
-                raise Refused("max priority fee per gas higher than max fee per gas")
+                raise TransactionRefused("max priority fee per gas higher than max fee per gas")
             if transaction.max_fee < self._base_fee() and self.manners.automine and not self.manners.block_seconds:
-                raise Refused("max fee per gas less than block base fee")
+                raise TransactionRefused("max fee per gas less than block base fee")
             if self.world.coins[transaction.sender] < transaction.gas * transaction.max_fee + transaction.value:
-                raise Refused("insufficient funds for gas * price + value")
+                raise TransactionRefused("insufficient funds for gas * price + value")
             self._replace(transaction)
             if self.manners.automine and not self.manners.block_seconds and self._waiting():
                 self.mine()
@@ -238,7 +248,7 @@ class Chain:
         if waiting is not None:
             least = 100 + REPLACEMENT_PERCENT
             if 100 * transaction.max_fee < least * waiting.max_fee or 100 * transaction.tip < least * waiting.tip:
-                raise Refused("replacement transaction underpriced")
+                raise TransactionRefused("replacement transaction underpriced")
         self.pool[_place(transaction)] = transaction
 
     def drop(self, transaction: bytes) -> None:
@@ -290,7 +300,7 @@ class Chain:
         parent = self.head
         number = parent.number + 1
         block = Block(number, time, Hashes(self.blocks), base_fee)
-        world, receipts, gas, logs = parent.world, list[Receipt](), 0, 0
+        world, receipts, gas, logs = parent.world, list[MinedReceipt](), 0, 0
         for transaction in transactions:
             price = transaction.price(base_fee)
             affordable = world.coins[transaction.sender] >= transaction.gas * price + transaction.value
@@ -299,7 +309,7 @@ class Chain:
                 continue
             outcome, new = self._executed(world, block, transaction, price)
             world, gas = outcome.world, gas + outcome.gas
-            receipts.append(Receipt(transaction, len(receipts), outcome, price, gas, logs, new))
+            receipts.append(MinedReceipt(transaction, len(receipts), outcome, price, gas, logs, new))
             logs += len(outcome.logs)
         if hash_ is None:
             body = b"".join(receipt.transaction.hash for receipt in receipts)
@@ -308,8 +318,8 @@ class Chain:
         return Mined(number, hash_, parent.hash, time, base_fee, world, tuple(receipts))
 
     def _executed(
-        self, world: World, block: Block, transaction: Transaction, price: int
-    ) -> tuple[Outcome, Address | None]:
+        self, world: ChainState, block: Block, transaction: Transaction, price: int
+    ) -> tuple[MessageResult, Address | None]:
         sender = transaction.sender
         new = None if transaction.to is not None else create_address(sender, transaction.nonce)
         counted = replace(world, nonces=world.nonces.with_({sender: transaction.nonce + 1}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lockstep.chain.devnet import CHAIN_ID, Local
-from lockstep.chain.memory.chain import GENESIS_TIME, Chain, Manners
+from lockstep.chain.memory.chain import GENESIS_TIME, Manners, MemoryChain
 from lockstep.chain.memory.machine import Machine
 from lockstep.chain.memory.rpc import MemoryProvider
 from lockstep.chain.memory.server import Server
@@ -23,7 +23,7 @@ class MemoryDevnet(Local):
         from web3 import Web3
 
         self.seed = seed
-        self.chain = Chain(
+        self.chain = MemoryChain(
             Machine(CHAIN_ID, arbiter if arbiter is not None else NoArbiter()), manners or Manners(), genesis_time, seed
         )
         self.provider = MemoryProvider(self.chain)

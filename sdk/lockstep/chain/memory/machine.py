@@ -18,7 +18,7 @@ from lockstep.chain.memory import abi
 from lockstep.protocol import transition
 from lockstep.protocol.dispute.game import Arbiter
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.market.calls import Block, Event
+from lockstep.protocol.market.calls import Block, Emitted
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, NoArbiter, State, Table
 from lockstep.protocol.reverts import Reverted
@@ -66,7 +66,7 @@ class Created:
 
 
 @dataclass(frozen=True)
-class World:
+class ChainState:
     """Everything that the chain stores: the coin's books and the contracts. A value."""
 
     coins: Table[Address, int] = field(default_factory=lambda: Table(0))
@@ -77,7 +77,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Log:
+class TransactionLog:
     """One entry that a transaction logged."""
 
     address: Address
@@ -86,17 +86,17 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MessageResult:
     """What a message did."""
 
-    world: World
+    world: ChainState
     """As it was where `succeeded` is false."""
     succeeded: bool
     returned: bytes
     """The revert's data where it is not."""
     gas: int
-    logs: tuple[Log, ...] = ()
-    events: tuple[Event, ...] = ()
+    logs: tuple[TransactionLog, ...] = ()
+    events: tuple[Emitted, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,30 +122,30 @@ class Machine:
     recover: Any = None
     """(digest, signature) -> the signer or ZERO_ADDRESS; None: `chain.signatures`."""
 
-    def run(self, world: World, block: Block, message: Message, new: Address | None = None) -> Outcome:
+    def run(self, world: ChainState, block: Block, message: Message, new: Address | None = None) -> MessageResult:
         """Executes; whatever reverts leaves the World as it was. `new`: where a creation puts its contract."""
         needed = intrinsic_gas(message.data, message.to is None)
         if message.value and not self._pays(world, message.sender, message.value):
-            return Outcome(world, False, b"", needed)
+            return MessageResult(world, False, b"", needed)
         if message.to is None:
             assert new is not None
             return self._create(world, message, new)
         created = world.created[message.to]
         if created is None:
             floor = max(needed, floor_gas(message.data))
-            return Outcome(self._transferred(world, message), True, b"", floor)
+            return MessageResult(self._transferred(world, message), True, b"", floor)
         return self._call(world, block, message, created)
 
-    def _call(self, world: World, block: Block, message: Message, created: Created) -> Outcome:
+    def _call(self, world: ChainState, block: Block, message: Message, created: Created) -> MessageResult:
         assert message.to is not None
         price = max(self.price(created.name, message.data), floor_gas(message.data))
         if price > message.gas:
-            return Outcome(world, False, b"", message.gas)
+            return MessageResult(world, False, b"", message.gas)
         token = token_of(world, message.to)
         state = world.states[token] if token is not None else None
         whole = state is not None and getattr(state.at, FIELDS.get(created.name, ""), None) == message.to
         if not whole or message.value:
-            return Outcome(world, False, b"", price)
+            return MessageResult(world, False, b"", price)
         assert state is not None
         assert token is not None
         try:
@@ -153,40 +153,40 @@ class Machine:
             call = abi.call_of(created.name, message.sender, message.data, metered)
             if (call.contract, call.function) in transition.VIEWS:
                 answer = transition.view(state, block, call.contract, call.function, *call.arguments)
-                return Outcome(world, True, abi.returned(call.contract, call.function, answer), price)
+                return MessageResult(world, True, abi.returned(call.contract, call.function, answer), price)
             after, events, answer = transition.execute(state, block, call)
         except abi.NoFunction:
-            return Outcome(world, False, b"", price)
+            return MessageResult(world, False, b"", price)
         except Reverted as broken:
-            return Outcome(world, False, abi.reverted(broken), price)
+            return MessageResult(world, False, abi.reverted(broken), price)
         logs = tuple(self._log(state, event) for event in events)
         next_world = replace(world, states=world.states.with_({token: after}))
-        return Outcome(next_world, True, abi.returned(call.contract, call.function, answer), price, logs, events)
+        return MessageResult(next_world, True, abi.returned(call.contract, call.function, answer), price, logs, events)
 
     def price(self, contract: str, data: bytes) -> int:
         """Gas of a call: intrinsic, calldata, and the estimate of its execution."""
         return intrinsic_gas(data) + execution_gas(contract, data)
 
-    def _log(self, state: State, event: Event) -> Log:
+    def _log(self, state: State, event: Emitted) -> TransactionLog:
         topics, data = abi.log_of(event)
-        return Log(getattr(state.at, FIELDS[event.contract]), tuple(topics), data)
+        return TransactionLog(getattr(state.at, FIELDS[event.contract]), tuple(topics), data)
 
     # -- creation
 
-    def _create(self, world: World, message: Message, new: Address) -> Outcome:
+    def _create(self, world: ChainState, message: Message, new: Address) -> MessageResult:
         found = created_by(message.data)
         gas = intrinsic_gas(message.data, creates=True) + len(message.data) * 200
         if found is None or gas > message.gas:
-            return Outcome(world, False, b"", min(gas, message.gas))
+            return MessageResult(world, False, b"", min(gas, message.gas))
         changed = replace(world, created=world.created.with_({new: found}))
         deployment = self._deployed(changed, new, found)
         if deployment is not None:
             old = changed.states[deployment.token]
             state = State.empty(deployment) if old is None else replace(old, at=deployment)
             changed = replace(changed, states=changed.states.with_({deployment.token: state}))
-        return Outcome(changed, True, b"", gas)
+        return MessageResult(changed, True, b"", gas)
 
-    def _deployed(self, world: World, new: Address, created: Created) -> Deployment | None:
+    def _deployed(self, world: ChainState, new: Address, created: Created) -> Deployment | None:
         """What the deployment of a contract is, now that it is there; None: nothing that its State must know."""
         arguments = created.arguments
         if created.name == "TestToken":
@@ -211,11 +211,11 @@ class Machine:
     # -- the coin
 
     @staticmethod
-    def _pays(world: World, sender: Address, value: int) -> bool:
+    def _pays(world: ChainState, sender: Address, value: int) -> bool:
         return world.coins[sender] >= value
 
     @staticmethod
-    def _transferred(world: World, message: Message) -> World:
+    def _transferred(world: ChainState, message: Message) -> ChainState:
         if not message.value:
             return world
         assert message.to is not None
@@ -223,7 +223,7 @@ class Machine:
         return replace(world, coins=less.with_({message.to: less[message.to] + message.value}))
 
 
-def token_of(world: World, address: Address) -> Address | None:
+def token_of(world: ChainState, address: Address) -> Address | None:
     """The token of the deployment that a contract is of; None if it is of none."""
     created = world.created[address]
     if created is None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from web3.providers.base import BaseProvider
 
-from lockstep.chain.memory.chain import GAS_LIMIT, Chain, Mined, Receipt, Refused, Transaction
-from lockstep.chain.memory.machine import Log, Message, Outcome, floor_gas
+from lockstep.chain.memory.chain import GAS_LIMIT, MemoryChain, Mined, MinedReceipt, Transaction, TransactionRefused
+from lockstep.chain.memory.machine import Message, MessageResult, TransactionLog, floor_gas
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Block
@@ -41,7 +41,7 @@ class Failed(Exception):
 class MemoryProvider(BaseProvider):
     """A provider for web3 over a chain in memory."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: MemoryChain) -> None:
         super().__init__()
         self.chain = chain
         self.impersonates = False
@@ -76,7 +76,7 @@ class MemoryProvider(BaseProvider):
                 answer["result"] = handler(self, *_jsonable(params))
             except Failed as failure:
                 answer["error"] = failure.answer
-            except Refused as failure:
+            except TransactionRefused as failure:
                 answer["error"] = {"code": SERVER, "message": str(failure)}
             return json.loads(json.dumps(answer))
 
@@ -128,7 +128,7 @@ class MemoryProvider(BaseProvider):
         gas = _number(request["gas"]) if request.get("gas") is not None else GAS_LIMIT
         return Message(sender, _address(request.get("to")), data, gas, _number(request.get("value", 0)))
 
-    def simulated(self, request: Mapping[str, Any], tag: Any) -> Outcome:
+    def simulated(self, request: Mapping[str, Any], tag: Any) -> MessageResult:
         """What a call does at a block. Raises `Failed` where it reverts."""
         mined, block = self.at(tag)
         message = self.message(request)
@@ -160,20 +160,20 @@ class MemoryProvider(BaseProvider):
 
 
 def signed(raw: bytes, chain_id: int) -> Transaction:
-    """A signed transaction, its sender recovered. Raises `Refused` unless it is EIP-1559's, of this chain."""
+    """A signed transaction, its sender recovered. Raises `TransactionRefused` unless it is EIP-1559's, of this chain."""
     from eth_account import Account
     from eth_account.typed_transactions import TypedTransaction
     from hexbytes import HexBytes
 
     if not raw or raw[0] != 2:
-        raise Refused("transaction type not supported")
+        raise TransactionRefused("transaction type not supported")
     try:
         fields = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
         sender = Address(Account.recover_transaction(raw))
     except Exception as failure:  # eth_account and rlp raise unrelated families
-        raise Refused(f"failed to decode signed transaction: {failure}") from failure
+        raise TransactionRefused(f"failed to decode signed transaction: {failure}") from failure
     if fields["chainId"] != chain_id:
-        raise Refused("invalid chain id for signer")
+        raise TransactionRefused("invalid chain id for signer")
     return Transaction(
         keccak(raw), sender, fields["nonce"], _address("0x" + bytes(fields["to"]).hex()), bytes(fields["data"]),
         fields["value"], fields["gas"], fields["maxFeePerGas"], fields["maxPriorityFeePerGas"], len(raw),
@@ -219,7 +219,7 @@ def _block(mined: Mined, full: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _transaction(transaction: Transaction, mined: Mined | None, receipt: Receipt | None) -> dict[str, Any]:
+def _transaction(transaction: Transaction, mined: Mined | None, receipt: MinedReceipt | None) -> dict[str, Any]:
     return {
         "type": "0x2", "hash": _hex(transaction.hash), "from": transaction.sender, "to": transaction.to,
         "nonce": hex(transaction.nonce), "input": _hex(transaction.data), "value": hex(transaction.value),
@@ -232,7 +232,7 @@ def _transaction(transaction: Transaction, mined: Mined | None, receipt: Receipt
     }  # fmt: skip
 
 
-def _receipt(mined: Mined, receipt: Receipt) -> dict[str, Any]:
+def _receipt(mined: Mined, receipt: MinedReceipt) -> dict[str, Any]:
     logs = [_log(mined, receipt, receipt.first_log + i, log) for i, log in enumerate(receipt.outcome.logs)]
     return {
         "transactionHash": _hex(receipt.transaction.hash), "transactionIndex": hex(receipt.index),
@@ -244,7 +244,7 @@ def _receipt(mined: Mined, receipt: Receipt) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _log(mined: Mined, receipt: Receipt, index: int, log: Log) -> dict[str, Any]:
+def _log(mined: Mined, receipt: MinedReceipt, index: int, log: TransactionLog) -> dict[str, Any]:
     return {
         "address": log.address, "topics": [_hex(topic) for topic in log.topics], "data": _hex(log.data),
         "blockNumber": hex(mined.number), "blockHash": _hex(mined.hash), "logIndex": hex(index), "removed": False,
@@ -336,7 +336,7 @@ def _bound(p: MemoryProvider, tag: Any) -> int:
     return 0 if tag == "earliest" else _number(tag)
 
 
-def _matches(log: Log, topics: list[Any]) -> bool:
+def _matches(log: TransactionLog, topics: list[Any]) -> bool:
     if len(topics) > len(log.topics):
         return False
     for wanted, topic in zip(topics, log.topics, strict=False):

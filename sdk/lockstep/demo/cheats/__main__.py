@@ -30,9 +30,9 @@ def replace_part(name: str, seed: int, program: str) -> None:
         supervisor.queue_children = lambda: children
     elif program == QUEUE and name in lies.OF_MERGES:
         import coordinator.service
-        from lockstep.demo.cheats.coordinator import service_of
+        from lockstep.demo.cheats.coordinator import coordinator_of
 
-        coordinator.service.Service = service_of(name, seed)  # type: ignore[misc]
+        coordinator.service.Coordinator = coordinator_of(name, seed)  # type: ignore[misc]
     elif program == "verifier" and name == "false-challenge":
         import verifier.service
         from lockstep.demo.cheats.challenges import challenger_of

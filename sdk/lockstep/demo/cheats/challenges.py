@@ -21,7 +21,7 @@ from lockstep.chain import games
 from lockstep.chain.events import EventReader
 from lockstep.cli.output import event
 from lockstep.demo.cheats.lies import require_devnet
-from lockstep.execution.jobs import ClaimRun, Schedule, load
+from lockstep.execution.jobs import ClaimRun, ClaimSchedule, load
 from lockstep.node.ledger import ClaimRecord, Watcher
 from lockstep.node.party import Party
 from lockstep.node.player import HeldClaim, Seat, Side, Table
@@ -30,7 +30,7 @@ from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Verdict
-from lockstep.protocol.dispute.openings import Contents, Levels, MaterialisedStep, Tensor
+from lockstep.protocol.dispute.openings import CommittedTensor, Contents, Levels, MaterialisedStep
 from lockstep.protocol.errors import ChainError, LockstepError, Unreachable
 from lockstep.protocol.programs.program import CHUNK, Kind, Program
 from lockstep.protocol.types import GameId, Seconds, StateRoot, Wei
@@ -70,7 +70,7 @@ class Rejected:
         return asdict(self)
 
 
-def place_of(programs: Schedule, seed: int) -> Aim:
+def place_of(programs: ClaimSchedule, seed: int) -> Aim:
     """An op, an element and a chunk of the step Program."""
     random = Random(f"lockstep/{FALSE_CHALLENGE}/{seed}")
     step = programs.step
@@ -113,15 +113,15 @@ class InventedStep:
         """An S_1 that is not the honest one, though no op behind the lie follows from it."""
         return StateRoot(merkle.leaf(self.graph[-1][0]))
 
-    def output(self, op: int) -> Tensor:
+    def output(self, op: int) -> CommittedTensor:
         """An op's output; the lie at its place."""
         return self._invented if op == self.place.op_index else self.honest.output(op)
 
-    def state(self, entry: int) -> Tensor:
+    def state(self, entry: int) -> CommittedTensor:
         """A tensor of S_{t-1}."""
         return self.honest.state(entry)
 
-    def dataset(self) -> Tensor:
+    def dataset(self) -> CommittedTensor:
         """The job's dataset."""
         return self.honest.dataset()
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.aggregator import Aggregator
-from coordinator.parts import Parts
-from coordinator.service import Service
+from coordinator.parts import CoordinatorParts
+from coordinator.service import Coordinator
 from lockstep.cli.output import event
 from lockstep.demo.cheats.lies import Cheat, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
@@ -25,13 +25,13 @@ class LyingAggregator(Aggregator):
         return self.cheat.run(super().merge_run(base, payloads, seed, number))
 
 
-def service_of(name: str, seed: int) -> type[Service]:
+def coordinator_of(name: str, seed: int) -> type[Coordinator]:
     """The coordinator that tells the lie `name`, its place drawn from `seed`."""
 
-    class LyingService(Service):
+    class LyingService(Coordinator):
         """Opens every job with a lying aggregator."""
 
-        def __init__(self, parts: Parts) -> None:
+        def __init__(self, parts: CoordinatorParts) -> None:
             require_devnet(parts.party.addresses.chain_id)
             super().__init__(parts)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.execution.jobs import ClaimRun, Schedule, State
+from lockstep.execution.jobs import ClaimRun, ClaimSchedule, State
 from lockstep.numerics import scalar
 from lockstep.numerics.executor import Array, to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
@@ -193,7 +193,7 @@ class LyingStep(StepTrace):
 # -- the lies ----------------------------------------------------------------------------------------------------------
 
 
-def skipped_step(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def skipped_step(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """Step t passes its state on, but for the clock."""
     t = random.randint(1, params.role.inner_steps)
     step, ops = programs.step, list(programs.step.ops)
@@ -204,7 +204,7 @@ def skipped_step(programs: Schedule, params: JobParams, random: Random) -> Cheat
     return Cheat("skipped-step", _expect("step", step, t, min(entries.values())), {t: forgery})
 
 
-def one_ulp(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def one_ulp(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One word of one gradient is one ulp off; of a sum of chunks, by terms of a later chunk."""
     step = programs.step
     # The first step: its moments are zero, so that one ulp of a gradient is seldom rounded away (measured on the demo's
@@ -217,7 +217,7 @@ def one_ulp(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     return Cheat("one-ulp", _expect("step", step, t, op, element, chunk), nudge=Nudge(t, op, element, chunk))
 
 
-def other_data(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def other_data(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """Step 1 trains on rows that were not drawn for it."""
     step = programs.step
     draw = _first(step, lambda op: op.kind == Kind.DRAW, "draws no data")
@@ -225,7 +225,7 @@ def other_data(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     return Cheat("other-data", _expect("step", step, 1, draw), {1: Forgery(_with_op(step, draw, shifted))})
 
 
-def wrong_lr(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def wrong_lr(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """Every step takes the learning rate half as large again."""
     step = programs.step
     table = learning_rate(step, params)
@@ -238,7 +238,7 @@ def wrong_lr(programs: Schedule, params: JobParams, random: Random) -> Cheat:
     return Cheat("wrong-lr", _expect("step", step, 1, reader), steps)
 
 
-def scaled_payload(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def scaled_payload(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """The payload counts ten times."""
     encode, t = programs.encode, params.role.inner_steps + 1
     op = _difference(encode, params)
@@ -246,19 +246,19 @@ def scaled_payload(programs: Schedule, params: JobParams, random: Random) -> Che
     return Cheat("scaled-payload", _expect("encode", encode, t, op), {t: Forgery(forged, op)})
 
 
-def silent(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def silent(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One ulp off, and then no move."""
     lie = one_ulp(programs, params, random)
     ended = Expectation("step", lie.expectation.step, None, verdict="timeout")
     return replace(lie, name="silent", expectation=ended, silent=True)
 
 
-def two_signatures(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def two_signatures(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """The claim is right, and another one is signed for the same slot, as two machines with one key would."""
     return Cheat("two-signatures", Expectation("slot", 0, None, verdict="equivocation"), signs_twice=True)
 
 
-def lying_aggregator(programs: Schedule, params: JobParams, random: Random) -> Cheat:
+def lying_aggregator(programs: ClaimSchedule, params: JobParams, random: Random) -> Cheat:
     """One tensor of the next shared state is one ulp off in every element."""
     merge = programs.merge
     shared = merge.outputs[: 1 << params.genesis.shared_depth]
@@ -273,7 +273,7 @@ def lying_aggregator(programs: Schedule, params: JobParams, random: Random) -> C
     return Cheat("lying-aggregator", _expect("merge", merge, 1, at), {1: Forgery(forged)})
 
 
-Lie = Callable[[Schedule, JobParams, Random], Cheat]
+Lie = Callable[[ClaimSchedule, JobParams, Random], Cheat]
 
 OF_SLOTS: dict[str, Lie] = {
     "skipped-step": skipped_step,
@@ -294,7 +294,7 @@ def require_devnet(chain_id: int) -> None:
         raise UsageError(f"cheats refuse chain {chain_id}", hint=f"they are for devnets (chain {DEVNET_CHAIN_ID})")
 
 
-def cheat_of(name: str, programs: Schedule, params: JobParams, seed: int, chain_id: int) -> Cheat:
+def cheat_of(name: str, programs: ClaimSchedule, params: JobParams, seed: int, chain_id: int) -> Cheat:
     """The lie `name` about a job, its place drawn from `seed`; raises UsageError off devnets, or for no such lie."""
     require_devnet(chain_id)
     known = OF_SLOTS | OF_MERGES

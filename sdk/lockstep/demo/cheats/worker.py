@@ -19,11 +19,11 @@ from worker.admission import Admission
 from worker.attesting import Attesting
 from worker.bases import Bases
 from worker.commitments import Commitments
-from worker.computing import Place, Trained
+from worker.computing import ClaimNames, Trained
 from worker.decide import Act, RoundView, stake_wanted
 from worker.defending import Defence
-from worker.merging import Merging
-from worker.parts import Parts, Taken, WorkBench
+from worker.merging import Merger
+from worker.parts import Taken, WorkBench, WorkerParts
 from worker.progress import Material
 from worker.service import Worker
 from worker.training import Training
@@ -48,7 +48,7 @@ class Told:
 class Lies:
     """The lie about each job, made when it is first asked for."""
 
-    def __init__(self, parts: Parts, told: Told, name: str, seed: int) -> None:
+    def __init__(self, parts: WorkerParts, told: Told, name: str, seed: int) -> None:
         self.told = told
         self._chain_id = parts.party.addresses.chain_id
         self._name = name
@@ -69,7 +69,7 @@ class Lies:
 class LyingTraining(Training):
     """Computes one claim from a lying run."""
 
-    def __init__(self, parts: Parts, bench: WorkBench, bases: Bases, defence: Defence, lies: Lies) -> None:
+    def __init__(self, parts: WorkerParts, bench: WorkBench, bases: Bases, defence: Defence, lies: Lies) -> None:
         super().__init__(parts, bench, bases, defence)
         self._lies = lies
 
@@ -86,7 +86,7 @@ class LyingTraining(Training):
         lies = honest is not None and material.claim == self._lies.told.claim
         return self._lies.about(taken).run(honest) if honest is not None and lies else honest
 
-    def compute(self, taken: Taken, run: ClaimRun, place: Place, check: Random | None) -> Trained:
+    def compute(self, taken: Taken, run: ClaimRun, place: ClaimNames, check: Random | None) -> Trained:
         """One claim from a lying run: the first that the lie changes."""
         if self._lies.told.claim not in (None, place.claim):
             return super().compute(taken, run, place, check)
@@ -102,7 +102,7 @@ class LyingTraining(Training):
 class LyingCommitments(Commitments):
     """Signs two claims for one slot, where that is the lie."""
 
-    def __init__(self, parts: Parts, sender: Sender[Act], training: Training, lies: Lies) -> None:
+    def __init__(self, parts: WorkerParts, sender: Sender[Act], training: Training, lies: Lies) -> None:
         super().__init__(parts, sender, training)
         self._lies = lies
 
@@ -118,7 +118,7 @@ class LyingCommitments(Commitments):
 class SilentDefence(Defence):
     """Answers no challenge of the claim that was lied about."""
 
-    def __init__(self, parts: Parts, wake: Callable[[], None], told: Told) -> None:
+    def __init__(self, parts: WorkerParts, wake: Callable[[], None], told: Told) -> None:
         super().__init__(parts, wake)
         self._told = told
 
@@ -144,7 +144,7 @@ def worker_of(name: str, seed: int) -> type[Worker]:
             return Skills(
                 bench, Admission(parts, sender, _wanted), bases, training,
                 LyingCommitments(parts, sender, training, lies), Attesting(parts, sender, bench),
-                Merging(parts, sender, training, bases, defence), defence,
+                Merger(parts, sender, training, bases, defence), defence,
             )  # fmt: skip
 
     return LyingWorker

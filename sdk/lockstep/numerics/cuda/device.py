@@ -34,7 +34,7 @@ HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp")
 """What generated source includes."""
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Of a device, in bytes."""
 
     total: int
@@ -53,7 +53,7 @@ class Device(Protocol):
         """What its maker calls it."""
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """What it has, and what of it nobody uses now."""
 
     def enter(self) -> None:
@@ -105,11 +105,11 @@ class Cuda:
         return str(_value(self._driver.cuDeviceGetName(64, self._device)).split(b"\0")[0].decode())
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """See `Device`."""
         self.enter()
         free, total = _value(self._driver.cuMemGetInfo())
-        return Memory(int(total), int(free))
+        return DeviceMemory(int(total), int(free))
 
     @cached_property
     def architecture(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.base.machine import memory
 from lockstep.numerics import _native, libraries
-from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, Memory, Words
+from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, DeviceMemory, Words
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
@@ -32,12 +32,12 @@ _turn = threading.Lock()
 """A block's position and its shared memory are globals: one launch at a time in a process."""
 
 
-def recipe(source: str) -> libraries.Recipe:
+def recipe(source: str) -> libraries.BuildRecipe:
     """A library with a function launch_<kernel> for each kernel; raises DoctorError without a compiler."""
     compiler = libraries.find_compiler()
     if compiler is None:
         raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
-    return libraries.Recipe(
+    return libraries.BuildRecipe(
         source, (*FLAGS, *ISA_FLAGS[_native.best_isa()]), compiler, (*HEADERS, FOLDER / "emulation.hpp")
     )
 
@@ -60,10 +60,10 @@ class Emulator:
         return EmulatedKernels(libraries.build(recipe(source)), self._descending)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """See `Device`."""
         used = sum(memory.nbytes for memory in list(self._allocations.values()))
-        return Memory(self._size, self._size - used)
+        return DeviceMemory(self._size, self._size - used)
 
     def enter(self) -> None:
         """See `Device`: any thread may ask."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from lockstep.numerics.cuda.device import Address, Device
 from lockstep.numerics.cuda.loaded import DeviceState, DeviceTensor, Loaded, available
-from lockstep.numerics.executor import DTYPES, Array, Context, Executable
+from lockstep.numerics.executor import DTYPES, Array, Executable, StepContext
 from lockstep.numerics.resident import Resident
 from lockstep.protocol.errors import PayloadInvalid
 from lockstep.protocol.merkle import TensorHeader
@@ -72,7 +72,7 @@ class CudaExecutable(Executable):
             tensors.append(DeviceTensor(header, buffers[id(given)]))
         return tuple(tensors)
 
-    def step(self, state: DeviceState, context: Context, dataset: Array | None = None) -> DeviceState:
+    def step(self, state: DeviceState, context: StepContext, dataset: Array | None = None) -> DeviceState:
         """The output state, still under way. A dataset that is read-only is copied to the device once."""
         outputs = self._launch(state, context, dataset)
         sources: dict[int, DeviceState] = {Alias.OP_KIND: outputs, Alias.STATE_KIND: state}
@@ -91,7 +91,7 @@ class CudaExecutable(Executable):
         return tuple(None if tensor is None else self._array(tensor) for tensor in state)
 
     def run(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None, keep: bool = False
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None, keep: bool = False
     ) -> tuple[Array | None, ...]:
         """See `Executable.run`."""
         if keep:
@@ -100,7 +100,7 @@ class CudaExecutable(Executable):
         return self.select(self.download(self._launch(self.upload(state), context, dataset)), state)
 
     def advance(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> Resident[DeviceTensor]:
         """See `Executable.advance`: the state stays on the device."""
         tensors = self.step(self.upload(state), context, dataset)
@@ -108,7 +108,7 @@ class CudaExecutable(Executable):
         return Resident(self.device, layout, tensors, self._array, partial(self.root, tensors))
 
     def roots(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None = None
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None
     ) -> tuple[TensorRoot, ...]:
         """The roots of all ops' outputs, in order; no more of them are on the device at a time than a step needs."""
         resident, rows = self.upload(state), self._dataset(dataset)
@@ -116,7 +116,7 @@ class CudaExecutable(Executable):
             return self._loaded.roots(resident, context, rows)
 
     def outputs(
-        self, state: Sequence[Array | None], context: Context, dataset: Array | None, ops: Collection[int]
+        self, state: Sequence[Array | None], context: StepContext, dataset: Array | None, ops: Collection[int]
     ) -> dict[int, Array]:
         """The outputs of some ops, each copied before its place on the device is another's."""
         resident, rows = self.upload(state), self._dataset(dataset)
@@ -132,7 +132,7 @@ class CudaExecutable(Executable):
     def rest(self) -> None:
         """Keeps it: a device's memory is there for what computes, and another Program takes it when it needs it."""
 
-    def profile(self, state: Sequence[Array | None], context: Context, dataset: Array | None = None) -> list[int]:
+    def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
         """See `Executable.profile`: each op is waited for, so a step takes less than their sum."""
         spent = [0] * len(self.program.ops)
         begin = perf_counter_ns()
@@ -150,7 +150,7 @@ class CudaExecutable(Executable):
     def _launch(
         self,
         state: DeviceState,
-        context: Context,
+        context: StepContext,
         dataset: Array | None,
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:

@@ -42,7 +42,7 @@ class Space(IntEnum):
     SCRATCH = 6
 
 
-class Place(NamedTuple):
+class KernelArgument(NamedTuple):
     """An argument of a kernel: a word of a tensor or of a region."""
 
     space: Space
@@ -57,7 +57,7 @@ class Launch(NamedTuple):
     kernel: str
     blocks: int
     threads: int
-    arguments: tuple[Place, ...]
+    arguments: tuple[KernelArgument, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Writer:
 
     def op(self, i: int, op: Op) -> list[Launch]:
         """The launches that compute op `i`."""
-        out = Place(Space.OP, i)
+        out = KernelArgument(Space.OP, i)
         if op.kind == Kind.MAP:
             return [self._map(op, out)]
         if op.kind == Kind.FOLD:
@@ -125,7 +125,7 @@ class _Writer:
             return self._concat(op, out)
         if op.kind == Kind.RANDOM:
             lines = [f"const Word r = philox(p0, {word(op.p0)}, i);"]
-            return [self._each("random", op.extents, [Place(Space.CONTEXT)], lines, "r", out)]
+            return [self._each("random", op.extents, [KernelArgument(Space.CONTEXT)], lines, "r", out)]
         return [self._draw(op, out)]
 
     def _kernel(self, kind: str, text: str) -> str:
@@ -137,8 +137,8 @@ class _Writer:
     # --- element by element -----------------------------------------------------------------------------
 
     def _each(
-        self, kind: str, extents: Sequence[int], sources: Sequence[Place], lines: Sequence[str], result: str,
-        out: Place, out_position: str = "i",
+        self, kind: str, extents: Sequence[int], sources: Sequence[KernelArgument], lines: Sequence[str], result: str,
+        out: KernelArgument, out_position: str = "i",
     ) -> Launch:  # fmt: skip
         """One thread for each of a few elements `i`: `lines` compute `result` from the pointers p0, p1, ..."""
         elements = prod(extents)
@@ -160,8 +160,8 @@ LOCKSTEP_EXPORT(@)
         blocks = -(-elements // (rounds * MAP_THREADS))
         return Launch(self._kernel(kind, text), blocks, MAP_THREADS, (*sources, out))
 
-    def _map(self, op: Op, out: Place) -> Launch:
-        sources: list[Place] = []
+    def _map(self, op: Op, out: KernelArgument) -> Launch:
+        sources: list[KernelArgument] = []
         lines = [
             f"[[maybe_unused]] const Word r{j} = {_read(view, op.extents, sources)};" for j, view in enumerate(op.views)
         ]
@@ -171,36 +171,38 @@ LOCKSTEP_EXPORT(@)
         ]
         return self._each("map", op.extents, sources, lines, f"r{len(lines) - 1}", out)
 
-    def _gather(self, op: Op, out: Place) -> Launch:
-        sources: list[Place] = []
+    def _gather(self, op: Op, out: KernelArgument) -> Launch:
+        sources: list[KernelArgument] = []
         index, table = op.views
         lines = [f"const Word row = {_read(index, op.extents, sources)};"]
         element = _read(table, op.extents, sources, f" + row * {word(op.p1)}")
         return self._each("gather", op.extents, sources, lines, f"row < {word(op.p0)} ? {element} : 0", out)
 
-    def _concat(self, op: Op, out: Place) -> list[Launch]:
+    def _concat(self, op: Op, out: KernelArgument) -> list[Launch]:
         strides = row_major(op.extents)
         launches, before = [], 0
         for view, size in zip(op.views, op.sizes, strict=True):
             extents = (*op.extents[: op.p0], size, *op.extents[op.p0 + 1 :])
-            sources: list[Place] = []
+            sources: list[KernelArgument] = []
             lines = [f"const Word r = {_read(view, extents, sources)};"]
             part = out._replace(offset=before * strides[op.p0])
             launches.append(self._each("concat", extents, sources, lines, "r", part, position(extents, strides)))
             before += size
         return launches
 
-    def _draw(self, op: Op, out: Place) -> Launch:
+    def _draw(self, op: Op, out: KernelArgument) -> Launch:
         rows, length = op.extents
         at = CONTEXT_WORDS + sum(n for _, n in self.draws)
         self.draws.append((op.p0, rows))
         # A dataset may have more words than an int counts.
         lines = [f"const Word r = p1[static_cast<long long>(p0[i / {word(length)}]) * {length} + i % {word(length)}];"]
-        return self._each("draw", op.extents, [Place(Space.CONTEXT, 0, at), Place(Space.DATASET)], lines, "r", out)
+        return self._each(
+            "draw", op.extents, [KernelArgument(Space.CONTEXT, 0, at), KernelArgument(Space.DATASET)], lines, "r", out
+        )
 
     # --- folds ------------------------------------------------------------------------------------------
 
-    def _fold(self, op: Op, out: Place) -> list[Launch]:
+    def _fold(self, op: Op, out: KernelArgument) -> list[Launch]:
         views = [seen_through(self.program, op, view) for view in op.views]
         product = self._product(op, views, out) if op.mode == Fold.DOT else None
         if product is not None:
@@ -211,17 +213,24 @@ LOCKSTEP_EXPORT(@)
                 f"a fold of {elements} outputs over {op.k_terms} terms has too many partial results for the CUDA path",
                 hint="run it on the processor, or fold in two ops",
             )
-        sources: list[Place] = []
+        sources: list[KernelArgument] = []
         terms = [_terms(view, op.extents, sources) for view in views]
         return self._levels(Fold(op.mode), elements, op.k_terms, terms, sources, out, 0)
 
     def _levels(
-        self, mode: Fold, outputs: int, k: int, terms: Sequence[_Terms], sources: Sequence[Place], out: Place, used: int
+        self,
+        mode: Fold,
+        outputs: int,
+        k: int,
+        terms: Sequence[_Terms],
+        sources: Sequence[KernelArgument],
+        out: KernelArgument,
+        used: int,
     ) -> list[Launch]:
         """A launch for the chunks, and as long as there are several of them, one for the level above; `used` words of
         the scratch region hold the level below."""
         chunks = -(-k // CHUNK)
-        to = out if chunks == 1 else Place(Space.SCRATCH, 0, used)
+        to = out if chunks == 1 else KernelArgument(Space.SCRATCH, 0, used)
         pointers = [f"p{j}" for j in range(len(sources))]
         parameters = "".join(f"const Word* __restrict__ {pointer}, " for pointer in pointers)
         given = iter(pointers)
@@ -244,14 +253,16 @@ LOCKSTEP_EXPORT(@)
             return [launch]
         return [launch, *self._above(mode, outputs, chunks, out, used)]
 
-    def _above(self, mode: Fold, outputs: int, chunks: int, out: Place, used: int) -> list[Launch]:
+    def _above(self, mode: Fold, outputs: int, chunks: int, out: KernelArgument, used: int) -> list[Launch]:
         """The levels over chunk results that lie `outputs` words apart in the scratch region, from word `used` on."""
         end = used + outputs * chunks
         self.scratch_words = max(self.scratch_words, end)
         above = Fold.SUM if mode == Fold.DOT else mode
-        return self._levels(above, outputs, chunks, [_Terms("i", outputs)], [Place(Space.SCRATCH, 0, used)], out, end)
+        return self._levels(
+            above, outputs, chunks, [_Terms("i", outputs)], [KernelArgument(Space.SCRATCH, 0, used)], out, end
+        )
 
-    def _product(self, op: Op, views: Sequence[View], out: Place) -> list[Launch] | None:
+    def _product(self, op: Op, views: Sequence[View], out: KernelArgument) -> list[Launch] | None:
         """A dot as a matrix product, if the innermost output axis belongs to one operand and another axis to the other
         one; else None."""
         rank = len(op.extents)
@@ -289,18 +300,18 @@ LOCKSTEP_EXPORT(@)
 """
         blocks = -(-extents[m] // side) * -(-extents[-1] // side) * prod(counts) * (op.chunks if split else 1)
         sources = [_place(views[j]) for j in order]
-        to = Place(Space.SCRATCH) if split else out
+        to = KernelArgument(Space.SCRATCH) if split else out
         launch = Launch(self._kernel("product", text), blocks, PRODUCT_THREADS, (*sources, to))
         if not split:
             return [launch]
         return [launch, *self._above(Fold.DOT, prod(op.extents), op.chunks, out, 0)]
 
 
-def _place(view: View) -> Place:
-    return Place(Space(view.tag), view.index, view.offset)
+def _place(view: View) -> KernelArgument:
+    return KernelArgument(Space(view.tag), view.index, view.offset)
 
 
-def _read(view: View, extents: Sequence[int], sources: list[Place], more: str = "") -> str:
+def _read(view: View, extents: Sequence[int], sources: list[KernelArgument], more: str = "") -> str:
     """The word that a view shows at element `i`; a tensor becomes the next pointer."""
     at = position(extents, view.strides[: len(extents)]) + more
     if view.tag == Tag.IOTA:
@@ -309,7 +320,7 @@ def _read(view: View, extents: Sequence[int], sources: list[Place], more: str = 
     return f"p{len(sources) - 1}[static_cast<int>({at})]"
 
 
-def _terms(view: View, extents: Sequence[int], sources: list[Place]) -> _Terms:
+def _terms(view: View, extents: Sequence[int], sources: list[KernelArgument]) -> _Terms:
     start = position(extents, view.strides[: len(extents)])
     if view.tag == Tag.IOTA:
         return _Terms(f"{word(view.offset)} + {start}", view.strides[-1], iota=True)

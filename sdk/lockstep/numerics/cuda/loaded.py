@@ -14,7 +14,7 @@ from lockstep.numerics import reference
 from lockstep.numerics.cuda.device import Address, Device, Kernels, addresses
 from lockstep.numerics.cuda.generate import Generated, Space, generate
 from lockstep.numerics.cuda.memory import plan, reads
-from lockstep.numerics.executor import Array, Context, to_array
+from lockstep.numerics.executor import Array, StepContext, to_array
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
 from lockstep.protocol.programs.program import Alias, Program
@@ -39,7 +39,7 @@ class Buffer:
         weakref.finalize(self, give_back, address)
 
 
-class Pool:
+class BufferPool:
     """Allocations of a device by size: a step's results lie where an earlier step's were.
 
     A buffer may be taken again while kernels that read it are under way: what will write to it is asked for later, and
@@ -112,7 +112,7 @@ class Hashing(NamedTuple):
     digests: Buffer
 
 
-class Need(NamedTuple):
+class DeviceNeed(NamedTuple):
     """Bytes that a Program takes of a device, its dataset left out."""
 
     step: int
@@ -138,7 +138,7 @@ class Loaded:
                 hint="use a device with more memory, or --device cpu",
             )
         self._kernels = device.load(self._generated.source)
-        self.pool = Pool(device)
+        self.pool = BufferPool(device)
         self._consts = [self.pool.filled(to_array(c.header, c.data)) for c in program.consts]
         self._context = self.pool.take(self._generated.context_words)
         self._scratch = self.pool.take(self._generated.scratch_words)
@@ -164,7 +164,7 @@ class Loaded:
     def launch(
         self,
         state: Sequence[DeviceTensor | None],
-        context: Context,
+        context: StepContext,
         dataset: Array | None,
         after: Callable[[int], None] | None = None,
     ) -> DeviceState:
@@ -185,7 +185,7 @@ class Loaded:
     def show(
         self,
         state: Sequence[DeviceTensor | None],
-        context: Context,
+        context: StepContext,
         dataset: Array | None,
         ops: Collection[int],
         each: Callable[[int, Address], None],
@@ -208,7 +208,7 @@ class Loaded:
         _Packed(self._generated, sorted(run)).launch(self._kernels, where, after)
 
     def roots(
-        self, state: Sequence[DeviceTensor | None], context: Context, dataset: Array | None
+        self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None
     ) -> tuple[TensorRoot, ...]:
         """The roots of all ops' outputs, each hashed on the device before its place is another's."""
         headers = [op.header for op in self._program.ops]
@@ -257,17 +257,17 @@ class Loaded:
         pointers = addresses(cells)
         self._kernels.launch(kernel, -(-items // HASH_THREADS), HASH_THREADS, pointers.ctypes.data)
 
-    def _needed(self) -> Need:
+    def _needed(self) -> DeviceNeed:
         program, generated = self._program, self._generated
         inputs = sum(header.elements for header in program.inputs if header is not None)
         fixed = sum(const.header.elements for const in program.consts) + generated.scratch_words
         largest = max((op.header.elements for op in program.ops), default=0)
         hashing = largest // 16  # 32 bytes a leaf of 1 KiB, and as much above it
         step = fixed + STATES * inputs + self._arena.words + hashing
-        return Need(4 * step, 4 * (fixed + inputs + self._all.words + hashing))
+        return DeviceNeed(4 * step, 4 * (fixed + inputs + self._all.words + hashing))
 
     def _fixed(
-        self, state: Sequence[DeviceTensor | None], context: Context, dataset: Array | None, rows: Buffer | None
+        self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None, rows: Buffer | None
     ) -> dict[tuple[Space, int], Address]:
         """Where everything lies that is no op's output."""
         count = 0 if dataset is None else len(dataset)

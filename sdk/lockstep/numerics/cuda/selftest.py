@@ -9,7 +9,7 @@ import numpy as np
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.executable import CudaExecutable
-from lockstep.numerics.executor import Context
+from lockstep.numerics.executor import StepContext
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.selftest import CHAINS, GOLDEN, HINT, TERMS, terms
 from lockstep.protocol.errors import DoctorError
@@ -35,7 +35,7 @@ def check_device(device: Device) -> None:
     operands = np.array([(golden.a, golden.b, golden.c) for golden in GOLDEN], np.uint32).T.view(np.int32)
     state = [*operands, *(array.view(np.float32) for array in terms()), None, None, None]
     executable = CudaExecutable(golden_program(), device=device)
-    outputs = executable.run(state, Context(bytes(32), 0, 0, 0))
+    outputs = executable.run(state, StepContext(bytes(32), 0, 0, 0))
     found = [np.ravel(array).view(np.uint32) for array in outputs if array is not None]
     checks = [(golden.what, int(found[OPCODES.index(golden.op)][i]), golden.result) for i, golden in enumerate(GOLDEN)]
     checks += [(f"chunk {i} of a dot", int(found[len(OPCODES) + i][0]), due) for i, due in enumerate(CHAINS)]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lockstep.protocol.dispute.game import Game
-from lockstep.protocol.dispute.moves import Phase
+from lockstep.protocol.dispute.moves import GamePhase
 from lockstep.protocol.types import Address, GameId
 
 SCAN = 8
@@ -41,12 +41,12 @@ class Docket:
         share. A game beyond SCAN from the earliest live one has no part: a verdict costs the same, however many play.
         """
         within = [games[id_] for id_ in self.listed[self.first_live : self.first_live + SCAN]]
-        live = [game for game in within if game.phase != Phase.CLOSED]
+        live = [game for game in within if game.phase != GamePhase.CLOSED]
         winners = (first, *(game.challenger for game in live[: WINNERS - 1]))
         return Award(winners, ((first, spent), *((game.challenger, game.spent) for game in live)))
 
     def skip_closed(self, games: Mapping[GameId, Game]) -> None:
         """Some steps at a time, as games close."""
         end = min(len(self.listed), self.first_live + SCAN)
-        while self.first_live < end and games[self.listed[self.first_live]].phase == Phase.CLOSED:
+        while self.first_live < end and games[self.listed[self.first_live]].phase == GamePhase.CLOSED:
             self.first_live += 1

@@ -1,7 +1,7 @@
 """The dispute game's rules: from a claim down to one chunk of arithmetic.
 
 The readable twin of contracts/DisputeGame.sol: the same names, the same order, the same sentences above the guards.
-Everything here is pure: `play(game, move, ...)` gives the next game and the events, or raises `Refused` with the name
+Everything here is pure: `play(game, move, ...)` gives the next game and the events, or raises `MoveRefused` with the name
 of the Solidity error. What executes an op comes in as an `Arbiter`: the protocol knows no arithmetic.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves, openings
-from lockstep.protocol.dispute.moves import DEFENDERS, Event, Finding, Move, Phase, Verdict, Wrong
+from lockstep.protocol.dispute.moves import DEFENDERS, Finding, GameEvent, GamePhase, Move, Verdict, Wrong
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import NO_CLAIM, Body, Facts
@@ -44,7 +44,7 @@ NOBODY = Address("0x" + 40 * "0")
 EMPTY = merkle.EMPTY[0]
 
 
-class Refused(ChainRevert):
+class MoveRefused(ChainRevert):
     """A move that the contract reverts; `rule` is the Solidity error's name, `values` its arguments."""
 
     def __init__(self, rule: str, *values: Any) -> None:
@@ -82,7 +82,7 @@ class Arbiter(Protocol):
 
 
 @dataclass(frozen=True)
-class Claim:
+class DisputedClaim:
     """What the market says of a claim when a game opens on it, and of its job; field by field the Solidity struct."""
 
     id: ClaimId
@@ -128,7 +128,7 @@ class Claim:
         """What is certain of transition t: the market's answer to a game (JobMarket.factsOf)."""
         # The market refuses what was not claimed.
         if t == 1 and self.carried and carried != self.carried:
-            raise Refused("CommitmentMismatch")
+            raise MoveRefused("CommitmentMismatch")
         return Facts(
             self.program_of(t), self.state_zero, self.dataset_root, self.dataset_rows, self.row_length, self.seed,
             self.round, self.slot,
@@ -157,7 +157,7 @@ class Game:
     """What the next move answers; from the partials on, the keccak of the posted words."""
     statement: Digest
     """keccak of the statement's bytes; the claim's trace root until t is known."""
-    phase: Phase
+    phase: GamePhase
     rem: int
     """Levels left below `node` in the tree being descended."""
     deadline: Seconds
@@ -188,12 +188,12 @@ class Game:
 
 
 NO_GAME = Game(
-    NO_CLAIM, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, Phase.NONE, 0, Seconds(0), Verdict.NONE, Seconds(0),
+    NO_CLAIM, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.NONE, 0, Seconds(0), Verdict.NONE, Seconds(0),
     Seconds(0), 0, 0, 0,
 )  # fmt: skip
 """What the contract stores where nothing was opened."""
 
-Played = tuple[Game, tuple[Event, ...]]
+Played = tuple[Game, tuple[GameEvent, ...]]
 
 
 def game_id(claim: ClaimId, challenger: Address, nonce: int) -> GameId:
@@ -207,19 +207,21 @@ def levels(rem: int) -> int:
     return -(-rem // parts) if parts else 0
 
 
-def budget(claim: Claim, *, defender: bool) -> Seconds:
+def budget(claim: DisputedClaim, *, defender: bool) -> Seconds:
     """T, and for the defender tau (one materialised step) for each game already open on any of its claims."""
     # INVARIANT: every game that an account defends lengthens its clock in the next: many games starve nobody.
     extra = min(claim.step * claim.open_games, MAX_EXTRA) if defender else 0
     return Seconds(min(claim.clock + extra, 2**32 - 1))
 
 
-def play(game: Game | None, move: Move, sender: Address, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
-    """The game after `move`, with its events. Raises `Refused` where the contract reverts."""
+def play(
+    game: Game | None, move: Move, sender: Address, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
+) -> Played:
+    """The game after `move`, with its events. Raises `MoveRefused` where the contract reverts."""
     if isinstance(move, moves.Open):
         return _open(game, move, sender, now, claim)
     if game is None:
-        raise Refused("PhaseWrong", Phase.NONE)
+        raise MoveRefused("PhaseWrong", GamePhase.NONE)
     if isinstance(move, moves.Resolve):
         return _resolve(game, now, claim)
     if not isinstance(move, moves.Answer):
@@ -228,25 +230,25 @@ def play(game: Game | None, move: Move, sender: Address, now: Seconds, claim: Cl
     phase = game.phase
     # Where one call serves several phases, any of them is right; the Solidity function takes the current one.
     if phase not in rule.phases:
-        raise Refused("PhaseWrong", phase)
+        raise MoveRefused("PhaseWrong", phase)
     return rule.apply(_move(game, move.answered, sender, now, claim), move, now, claim, arbiter)
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
 
-def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, claim: Claim) -> Played:
+def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, claim: DisputedClaim) -> Played:
     # INVARIANT: a claim, a challenger and a nonce name one game.
     if game is not None:
-        raise Refused("GameExists", game_id(move.claim, sender, move.nonce))
+        raise MoveRefused("GameExists", game_id(move.claim, sender, move.nonce))
     # The market refuses what was not claimed (JobMarket.onOpen).
     if move.body != claim.body:
-        raise Refused("CommitmentMismatch")
+        raise MoveRefused("CommitmentMismatch")
     # INVARIANT: a game is about one of the claim's transitions, or about all of them (t = 0).
     if move.t > claim.transitions:
-        raise Refused("StepOutOfRange", move.t)
+        raise MoveRefused("StepOutOfRange", move.t)
     opened = Game(
-        claim.id, claim.defender, 0, 0, sender, 0, 0, 0, 0, EMPTY, EMPTY, Phase.NONE, 0, Seconds(0), Verdict.NONE,
+        claim.id, claim.defender, 0, 0, sender, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.NONE, 0, Seconds(0), Verdict.NONE,
         budget(claim, defender=True), budget(claim, defender=False), 0, 0, 0,
     )  # fmt: skip
     event = moves.Opened(claim.id, sender, claim.defender, move.nonce, move.t)
@@ -255,7 +257,7 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
         opened = replace(
             opened, node=Digest(claim.trace_root), statement=Digest(claim.trace_root), rem=depth, size=claim.transitions
         )
-        return _turn(opened, Phase.TRACE_REVEAL if depth else Phase.ADJACENT, now), (event,)
+        return _turn(opened, GamePhase.TRACE_REVEAL if depth else GamePhase.ADJACENT, now), (event,)
     node = merkle.leaf(move.next)
     # INVARIANT: the step's end is the claim's own.
     _require_proof(claim.trace_root, node, move.t - 1, depth, move.next_proof)
@@ -263,41 +265,41 @@ def _open(game: Game | None, move: moves.Open, sender: Address, now: Seconds, cl
     return argued, (event, *events)
 
 
-def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _adjacent(game: Game, move: moves.Adjacent, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     return _argue(game, claim, Step(game.position + 1), move.transition, now)
 
 
-def _argue(game: Game, claim: Claim, t: Step, step: moves.Transition, now: Seconds) -> Played:
+def _argue(game: Game, claim: DisputedClaim, t: Step, step: moves.Transition, now: Seconds) -> Played:
     """Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf."""
     facts = claim.facts(t, step.prev_proof)
     if t == 1:
         # INVARIANT: the first step starts at the state that the contract computes.
         if step.prev != facts.state_zero:
-            raise Refused("ProofInvalid")
+            raise MoveRefused("ProofInvalid")
     else:
         # INVARIANT: the step's start is the claim's own.
         depth = ceil_log2(claim.transitions)
         _require_proof(claim.trace_root, merkle.leaf(step.prev), t - 2, depth, step.prev_proof)
     # INVARIANT: the job names the Program of every transition.
     if merkle.program_root(step.header, step.ops_root, step.consts_root) != facts.program:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     statement = Statement(
         step.prev, EMPTY, step.ops_root, step.consts_root, facts.dataset_root, facts.seed, facts.dataset_rows,
         facts.row_length, facts.round, facts.slot, t, step.header,
     ).encode()  # fmt: skip
     argued = replace(game, statement=keccak(statement), t=int(t))
-    return _turn(argued, Phase.DEFEND, now), (moves.Argued(t, game.node, statement),)
+    return _turn(argued, GamePhase.DEFEND, now), (moves.Argued(t, game.node, statement),)
 
 
 # -- the defender's moves ----------------------------------------------------------------------------------------------
 
 
-def _defend(game: Game, move: moves.Defend, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _defend(game: Game, move: moves.Defend, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     h = statement.program_header
     # INVARIANT: what is defended is the S_t of the claim's trace.
     if merkle.leaf(move.state) != move.answered:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     # INVARIANT: S_t is the last aligned block of 2^s_out leaves of G_t.
     up = h.depth - h.s_out
     _require_proof(move.graph, move.state, (1 << up) - 1, up, move.block_proof)
@@ -306,20 +308,22 @@ def _defend(game: Game, move: moves.Defend, now: Seconds, claim: Claim, arbiter:
         game, statement=keccak(statement.with_graph(move.graph).encode()), node=move.graph, rem=h.depth, position=0,
         size=h.n, block=(1 << h.depth) - (1 << h.s_out),
     )  # fmt: skip
-    return _turn(defended, Phase.GRAPH_PICK, now), (moves.Defended(move.graph, move.state, move.children),)
+    return _turn(defended, GamePhase.GRAPH_PICK, now), (moves.Defended(move.graph, move.state, move.children),)
 
 
-def _reveal(game: Game, move: moves.Reveal, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _reveal(game: Game, move: moves.Reveal, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     _require_children(move.answered, game.rem, move.children)
-    return _turn(game, Phase(game.phase + 1), now), (moves.Revealed(move.answered, move.children),)
+    return _turn(game, GamePhase(game.phase + 1), now), (moves.Revealed(move.answered, move.children),)
 
 
-def _reveal_tensor(game: Game, move: moves.RevealTensor, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _reveal_tensor(
+    game: Game, move: moves.RevealTensor, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
+) -> Played:
     statement = _require_statement(game, move.context)
     op = _require_descriptor(statement, game.position, move.descriptor, move.descriptor_proof)
     # INVARIANT: dtype, rank and dims of an op's output come from its descriptor, never from a mover.
     if Digest(merkle.tensor_root_of_tree(op.header, move.tree)) != move.answered:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     size, depth = op.header.elements, op.header.depth
     if depth:
         _require_children(move.tree, depth, move.children)
@@ -327,29 +331,31 @@ def _reveal_tensor(game: Game, move: moves.RevealTensor, now: Seconds, claim: Cl
         game, node=move.tree, rem=depth, position=0, size=size, terms=op.k_terms, mode=op.mode, op=game.position
     )
     event = moves.TensorRevealed(game.position, move.tree, move.children)
-    return _turn(revealed, Phase.TENSOR_PICK if depth else Phase.LEAF, now), (event,)
+    return _turn(revealed, GamePhase.TENSOR_PICK if depth else GamePhase.LEAF, now), (event,)
 
 
-def _post_leaf(game: Game, move: moves.PostLeaf, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _post_leaf(game: Game, move: moves.PostLeaf, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     # INVARIANT: a leaf has 1 KiB, the last one what is left.
     _require_length(min(4 * (game.size - CHUNK * game.position), merkle.LEAF_BYTES), len(move.data))
     # INVARIANT: the bytes are those that the leaf commits to.
     if merkle.leaf(move.data) != move.answered:
-        raise Refused("ProofInvalid")
-    return _turn(game, Phase.ELEMENT, now), (moves.LeafPosted(move.data),)
+        raise MoveRefused("ProofInvalid")
+    return _turn(game, GamePhase.ELEMENT, now), (moves.LeafPosted(move.data),)
 
 
-def _post_partials(game: Game, move: moves.PostPartials, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _post_partials(
+    game: Game, move: moves.PostPartials, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
+) -> Played:
     chunks = -(-game.terms // CHUNK)
     # INVARIANT: a level has as many partials as the fold's terms imply.
-    group = None if game.phase == Phase.PARTIALS else game.group
+    group = None if game.phase == GamePhase.PARTIALS else game.group
     _require_length(4 * partial_count(game.terms, group), len(move.words))
     combined = arbiter.combine(game.mode, move.words)
     # INVARIANT: partials combine to the word that they explain.
     if combined != game.word:
-        raise Refused("PartialsWrong", combined, game.word)
+        raise MoveRefused("PartialsWrong", combined, game.word)
     posted = replace(game, node=keccak(move.words))
-    then = Phase.PARTIAL_PICK if game.phase == Phase.PARTIALS and chunks > CHUNK else Phase.PROOF
+    then = GamePhase.PARTIAL_PICK if game.phase == GamePhase.PARTIALS and chunks > CHUNK else GamePhase.PROOF
     return _turn(posted, then, now), (moves.PartialsPosted(move.words),)
 
 
@@ -364,52 +370,52 @@ def partial_count(terms: int, group: int | None) -> int:
 # -- the challenger's moves --------------------------------------------------------------------------------------------
 
 
-def _pick(game: Game, move: moves.Pick, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _pick(game: Game, move: moves.Pick, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     down = levels(game.rem)
     # INVARIANT: what is picked is one of the nodes that were revealed.
     _require_length(down, len(move.siblings))
     if not merkle.verify(move.answered, move.child, move.i, move.siblings):
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     rem, position = game.rem - down, (game.position << down) | move.i
     picked = replace(game, node=move.child, rem=rem, position=position)
-    then = Phase(game.phase - 1) if rem else _bottom(game, position)
+    then = GamePhase(game.phase - 1) if rem else _bottom(game, position)
     return _turn(picked, then, now), (moves.Picked(then, position, move.child),)
 
 
-def _bottom(game: Game, position: int) -> Phase:
+def _bottom(game: Game, position: int) -> GamePhase:
     """What stands at `position` of the tree that was descended: the phase in which it is argued about."""
-    if game.phase == Phase.TRACE_PICK:
-        return Phase.ADJACENT if position < game.size else Phase.PADDING
-    if game.phase == Phase.TENSOR_PICK:
-        return Phase.LEAF if position < -(-game.size // CHUNK) else Phase.PADDING
+    if game.phase == GamePhase.TRACE_PICK:
+        return GamePhase.ADJACENT if position < game.size else GamePhase.PADDING
+    if game.phase == GamePhase.TENSOR_PICK:
+        return GamePhase.LEAF if position < -(-game.size // CHUNK) else GamePhase.PADDING
     if position < game.size:
-        return Phase.TENSOR
-    return Phase.ALIAS if position >= game.block else Phase.PADDING
+        return GamePhase.TENSOR
+    return GamePhase.ALIAS if position >= game.block else GamePhase.PADDING
 
 
-def _pick_element(game: Game, move: moves.PickElement, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _pick_element(game: Game, move: moves.PickElement, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     # INVARIANT: the bytes are those that the leaf commits to.
     if merkle.leaf(move.leaf) != move.answered:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     # INVARIANT: a leaf is read inside its bytes.
     if 4 * move.i + 4 > len(move.leaf):
-        raise Refused("OutOfRange")
+        raise MoveRefused("OutOfRange")
     word = int.from_bytes(move.leaf[4 * move.i : 4 * move.i + 4], "little")
     element = game.position * CHUNK + move.i
-    then = Phase.PARTIALS if game.terms > CHUNK else Phase.PROOF
+    then = GamePhase.PARTIALS if game.terms > CHUNK else GamePhase.PROOF
     return _turn(replace(game, word=word, position=element), then, now), (moves.ElementPicked(element, word),)
 
 
-def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _pick_partial(game: Game, move: moves.PickPartial, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     # INVARIANT: the words are those that were posted.
     if keccak(move.words) != move.answered:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     word = _word_at(move.words, move.i)
     picked = replace(game, group=move.i, word=word)
-    return _turn(picked, Phase.LOW_PARTIALS, now), (moves.PartialPicked(move.i, word),)
+    return _turn(picked, GamePhase.LOW_PARTIALS, now), (moves.PartialPicked(move.i, word),)
 
 
-def _stage(game: Game, move: moves.Stage, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _stage(game: Game, move: moves.Stage, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
     if game.terms == 0:
@@ -418,10 +424,10 @@ def _stage(game: Game, move: moves.Stage, now: Seconds, claim: Claim, arbiter: A
         _, chunk = _claimed(game, move)
         word = arbiter.execute(statement, game.op, move.descriptor, game.position, chunk, move.openings, game.staged)
         staged = openings.staged_chunk(chunk, word)
-    return _turn(replace(game, staged=staged), Phase.PROOF, now), (moves.Staged(staged),)
+    return _turn(replace(game, staged=staged), GamePhase.PROOF, now), (moves.Staged(staged),)
 
 
-def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     _require_descriptor(statement, game.op, move.descriptor, move.descriptor_proof)
     claimed, chunk = _claimed(game, move)
@@ -433,7 +439,7 @@ def _prove_op(game: Game, move: moves.ProveOp, now: Seconds, claim: Claim, arbit
         )
     # INVARIANT: equal bits convict nobody.
     if computed == claimed:
-        raise Refused("EqualBits", _bits(computed))
+        raise MoveRefused("EqualBits", _bits(computed))
     found = Finding(
         Wrong.OP, statement.program, statement.t, game.op, game.position, chunk, _bits(claimed), _bits(computed)
     )
@@ -446,11 +452,11 @@ def _claimed(game: Game, move: moves.Stage | moves.ProveOp) -> tuple[int, int]:
         return game.word, 0
     # INVARIANT: the words are those that were posted.
     if keccak(move.words) != move.answered:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
     return _word_at(move.words, move.chunk), CHUNK * game.group + move.chunk
 
 
-def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: DisputedClaim, arbiter: Arbiter) -> Played:
     statement = _require_statement(game, move.context)
     h = statement.program_header
     entry = game.position - game.block
@@ -463,14 +469,16 @@ def _prove_alias(game: Game, move: moves.ProveAlias, now: Seconds, claim: Claim,
         _require_proof(statement.prev, value, named.index, h.s_in, move.proof)
     # INVARIANT: equal bits convict nobody.
     if value == move.answered:
-        raise Refused("EqualBits", value)
+        raise MoveRefused("EqualBits", value)
     return _convict(game, Finding(Wrong.ALIAS, statement.program, statement.t, entry, 0, 0, move.answered, value))
 
 
-def _prove_padding(game: Game, move: moves.ProvePadding, now: Seconds, claim: Claim, arbiter: Arbiter) -> Played:
+def _prove_padding(
+    game: Game, move: moves.ProvePadding, now: Seconds, claim: DisputedClaim, arbiter: Arbiter
+) -> Played:
     # INVARIANT: equal bits convict nobody; padding is EMPTY.
     if move.answered == EMPTY:
-        raise Refused("EqualBits", EMPTY)
+        raise MoveRefused("EqualBits", EMPTY)
     found = Finding(Wrong.PADDING, ProgramRoot(EMPTY), game.t, game.position, 0, 0, move.answered, EMPTY)
     return _convict(game, found)
 
@@ -479,25 +487,25 @@ def equivocate(defender: Address, first: Digest, second: Digest, signers: tuple[
     """What two signed claims for the same work prove; `first` and `second` are the EIP-712 digests. Needs no game."""
     # INVARIANT: a claim that is signed twice is still one claim.
     if first == second:
-        raise Refused("EqualBits", first)
+        raise MoveRefused("EqualBits", first)
     # INVARIANT: only the claim's own worker equivocates.
     if signers != (defender, defender):
-        raise Refused("Unauthorized", defender)
+        raise MoveRefused("Unauthorized", defender)
     return Finding(Wrong.EQUIVOCATION, ProgramRoot(EMPTY), 0, 0, 0, 0, first, second)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def _resolve(game: Game, now: Seconds, claim: Claim) -> Played:
-    if game.phase in (Phase.NONE, Phase.CLOSED):
-        raise Refused("PhaseWrong", game.phase)
+def _resolve(game: Game, now: Seconds, claim: DisputedClaim) -> Played:
+    if game.phase in (GamePhase.NONE, GamePhase.CLOSED):
+        raise MoveRefused("PhaseWrong", game.phase)
     # INVARIANT: a claim is convicted once; games on it that come too late cost their challengers nothing.
     if not claim.live:
         return _close(game, Verdict.VOID)
     # INVARIANT: only a mover whose clock has run out loses without an argument.
     if now <= game.deadline:
-        raise Refused("ClockRunning", game.deadline)
+        raise MoveRefused("ClockRunning", game.deadline)
     return _close(game, Verdict.TIMEOUT if game.defender_moves else Verdict.REJECTED)
 
 
@@ -508,7 +516,7 @@ def _convict(game: Game, found: Finding) -> Played:
 
 def _close(game: Game, verdict: Verdict) -> Played:
     closed = Game(
-        game.claim, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, Phase.CLOSED, 0, Seconds(0), verdict,
+        game.claim, NOBODY, 0, 0, NOBODY, 0, 0, 0, 0, EMPTY, EMPTY, GamePhase.CLOSED, 0, Seconds(0), verdict,
         Seconds(0), Seconds(0), 0, 0, 0,
     )  # fmt: skip
     winners = {Verdict.REJECTED: game.defender, Verdict.VOID: NOBODY}
@@ -518,27 +526,27 @@ def _close(game: Game, verdict: Verdict) -> Played:
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-def _move(game: Game, answered: Digest, sender: Address, now: Seconds, claim: Claim) -> Game:
+def _move(game: Game, answered: Digest, sender: Address, now: Seconds, claim: DisputedClaim) -> Game:
     """A move begins: the right answer, in time, by the side whose turn it is. Stops its clock."""
     # INVARIANT: a move answers the node that is stored.
     if game.node != answered:
-        raise Refused("AnsweredStale", game.node)
+        raise MoveRefused("AnsweredStale", game.node)
     # INVARIANT: a move counts only while the mover's clock runs.
     if now > game.deadline:
-        raise Refused("ClockExpired", game.deadline)
+        raise MoveRefused("ClockExpired", game.deadline)
     left = Seconds(game.deadline - now)
     if game.defender_moves:
         # INVARIANT: the defender or its delegate answers.
         if sender not in (game.defender, claim.delegate):
-            raise Refused("Unauthorized", sender)
+            raise MoveRefused("Unauthorized", sender)
         return replace(game, left_defender=left)
     # INVARIANT: the challenger alone points.
     if sender != game.challenger:
-        raise Refused("Unauthorized", sender)
+        raise MoveRefused("Unauthorized", sender)
     return replace(game, left_challenger=left)
 
 
-def _turn(game: Game, phase: Phase, now: Seconds) -> Game:
+def _turn(game: Game, phase: GamePhase, now: Seconds) -> Game:
     """A move ends: the clock of whoever moves in `phase` starts."""
     left = game.left_defender if phase in DEFENDERS else game.left_challenger
     return replace(game, phase=phase, deadline=Seconds(now + left))
@@ -551,24 +559,24 @@ def _require_children(node: Digest, rem: int, children: moves.Proof) -> None:
     # INVARIANT: a reveal shows exactly the 2^r descendants, r levels down, of the node that it answers.
     _require_length(1 << levels(rem), len(children))
     if merkle.tree(children) != node:
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
 
 
 def _require_length(expected: int, given: int) -> None:
     if expected != given:
-        raise Refused("LengthWrong", expected, given)
+        raise MoveRefused("LengthWrong", expected, given)
 
 
 def _require_proof(root: bytes, x: bytes, index: int, depth: int, proof: moves.Proof) -> None:
     # INVARIANT: a tree's depth comes from the claim or the Program, never from the proof that a mover sends.
     if len(proof) != depth or not merkle.verify(root, x, index, proof):
-        raise Refused("ProofInvalid")
+        raise MoveRefused("ProofInvalid")
 
 
 def _require_statement(game: Game, context: bytes) -> Statement:
     # INVARIANT: a game argues about one statement.
     if keccak(context) != game.statement:
-        raise Refused("StatementWrong")
+        raise MoveRefused("StatementWrong")
     return Statement.decode(context)
 
 
@@ -582,7 +590,7 @@ def _require_descriptor(statement: Statement, op: int, descriptor: bytes, proof:
 def _word_at(words: bytes, i: int) -> int:
     # INVARIANT: a partial that is picked was posted.
     if 4 * i >= len(words):
-        raise Refused("LengthWrong", len(words) // 4, i)
+        raise MoveRefused("LengthWrong", len(words) // 4, i)
     return int.from_bytes(words[4 * i : 4 * i + 4], "big")
 
 
@@ -595,26 +603,26 @@ def _bits(word: int) -> Digest:
 
 @dataclass(frozen=True)
 class _Rule:
-    phases: frozenset[Phase]
-    apply: Callable[[Game, Any, Seconds, Claim, Arbiter], Played]
+    phases: frozenset[GamePhase]
+    apply: Callable[[Game, Any, Seconds, DisputedClaim, Arbiter], Played]
 
 
-def _rule(apply: Callable[[Game, Any, Seconds, Claim, Arbiter], Played], *phases: Phase) -> _Rule:
+def _rule(apply: Callable[[Game, Any, Seconds, DisputedClaim, Arbiter], Played], *phases: GamePhase) -> _Rule:
     return _Rule(frozenset(phases), apply)
 
 
 _RULES: dict[type[moves.Answer], _Rule] = {
-    moves.Reveal: _rule(_reveal, Phase.TRACE_REVEAL, Phase.GRAPH_REVEAL, Phase.TENSOR_REVEAL),
-    moves.Pick: _rule(_pick, Phase.TRACE_PICK, Phase.GRAPH_PICK, Phase.TENSOR_PICK),
-    moves.Adjacent: _rule(_adjacent, Phase.ADJACENT),
-    moves.Defend: _rule(_defend, Phase.DEFEND),
-    moves.RevealTensor: _rule(_reveal_tensor, Phase.TENSOR),
-    moves.PostLeaf: _rule(_post_leaf, Phase.LEAF),
-    moves.PickElement: _rule(_pick_element, Phase.ELEMENT),
-    moves.PostPartials: _rule(_post_partials, Phase.PARTIALS, Phase.LOW_PARTIALS),
-    moves.PickPartial: _rule(_pick_partial, Phase.PARTIAL_PICK),
-    moves.Stage: _rule(_stage, Phase.PROOF),
-    moves.ProveOp: _rule(_prove_op, Phase.PROOF),
-    moves.ProveAlias: _rule(_prove_alias, Phase.ALIAS),
-    moves.ProvePadding: _rule(_prove_padding, Phase.PADDING),
+    moves.Reveal: _rule(_reveal, GamePhase.TRACE_REVEAL, GamePhase.GRAPH_REVEAL, GamePhase.TENSOR_REVEAL),
+    moves.Pick: _rule(_pick, GamePhase.TRACE_PICK, GamePhase.GRAPH_PICK, GamePhase.TENSOR_PICK),
+    moves.Adjacent: _rule(_adjacent, GamePhase.ADJACENT),
+    moves.Defend: _rule(_defend, GamePhase.DEFEND),
+    moves.RevealTensor: _rule(_reveal_tensor, GamePhase.TENSOR),
+    moves.PostLeaf: _rule(_post_leaf, GamePhase.LEAF),
+    moves.PickElement: _rule(_pick_element, GamePhase.ELEMENT),
+    moves.PostPartials: _rule(_post_partials, GamePhase.PARTIALS, GamePhase.LOW_PARTIALS),
+    moves.PickPartial: _rule(_pick_partial, GamePhase.PARTIAL_PICK),
+    moves.Stage: _rule(_stage, GamePhase.PROOF),
+    moves.ProveOp: _rule(_prove_op, GamePhase.PROOF),
+    moves.ProveAlias: _rule(_prove_alias, GamePhase.ALIAS),
+    moves.ProvePadding: _rule(_prove_padding, GamePhase.PADDING),
 }

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import moves, openings
-from lockstep.protocol.dispute.game import EMPTY, Claim, Game, levels
-from lockstep.protocol.dispute.moves import Event, Phase
+from lockstep.protocol.dispute.game import EMPTY, DisputedClaim, Game, levels
+from lockstep.protocol.dispute.moves import GameEvent, GamePhase
 from lockstep.protocol.dispute.openings import Known, Levels, MaterialisedStep
 from lockstep.protocol.dispute.statement import Statement
 from lockstep.protocol.errors import Inconclusive
@@ -23,7 +23,7 @@ from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.programs.program import CHUNK, Alias, Fold, Kind, Program
 from lockstep.protocol.types import Digest, StateRoot, TraceRoot
 
-_E = TypeVar("_E", bound=Event)
+_E = TypeVar("_E", bound=GameEvent)
 
 STAGED_TERMS = 128
 """A dot of more terms is executed before its proof: a verdict and 256 of them are more than half a million gas."""
@@ -57,7 +57,7 @@ def trace_levels(trace: Sequence[StateRoot]) -> Levels:
 
 
 def opening(
-    claim: Claim, own: MaterialisedClaim, published: Sequence[StateRoot] | None, nonce: int
+    claim: DisputedClaim, own: MaterialisedClaim, published: Sequence[StateRoot] | None, nonce: int
 ) -> moves.Open | None:
     """The game to open on a claim, or None if it is right.
 
@@ -91,10 +91,10 @@ def _transition(own: MaterialisedClaim, t: int, prev_proof: moves.Proof) -> move
 # -- what the log says -------------------------------------------------------------------------------------------------
 
 
-class Log:
+class GameLog:
     """A game's events, read in order."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[GameEvent]) -> None:
         self.events = tuple(events)
 
     def last(self, kind: type[_E]) -> _E | None:
@@ -116,7 +116,7 @@ class Log:
         shown = (moves.Defended, moves.Revealed, moves.TensorRevealed)
         return next((e.children for e in reversed(self.events) if isinstance(e, shown)), ())
 
-    def descent(self, depth: int, first: type[Event] | None) -> Iterator[tuple[int, int, moves.Proof]]:
+    def descent(self, depth: int, first: type[GameEvent] | None) -> Iterator[tuple[int, int, moves.Proof]]:
         """(height, index, children) of each reveal in one tree: the trace (`first` None), G (Defended), a tensor."""
         begin = 0
         if first is not None:
@@ -131,7 +131,7 @@ class Log:
                     return
 
 
-def known(own: Levels, depth: int, log: Log, first: type[Event] | None) -> Known:
+def known(own: Levels, depth: int, log: GameLog, first: type[GameEvent] | None) -> Known:
     """The defender's tree, as far as the log shows it."""
     tree = Known(own, depth)
     for height, index, children in log.descent(depth, first):
@@ -142,27 +142,27 @@ def known(own: Levels, depth: int, log: Log, first: type[Event] | None) -> Known
 # -- the defender ------------------------------------------------------------------------------------------------------
 
 
-def answer(game: Game, events: Sequence[Event], own: MaterialisedClaim) -> moves.Answer | None:
+def answer(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> moves.Answer | None:
     """The defender's next move, or None if it is not its turn."""
-    log, node = Log(events), game.node
-    if game.phase == Phase.TRACE_REVEAL:
+    log, node = GameLog(events), game.node
+    if game.phase == GamePhase.TRACE_REVEAL:
         return moves.Reveal(node, descendants(trace_levels(own.trace), game.rem, game.position))
     if game.phase not in moves.DEFENDERS:
         return None
     statement = log.statement
     step = own.step(statement.t)
-    if game.phase == Phase.DEFEND:
+    if game.phase == GamePhase.DEFEND:
         return _defend(node, statement, own.trace[statement.t - 1], step)
-    if game.phase == Phase.GRAPH_REVEAL:
+    if game.phase == GamePhase.GRAPH_REVEAL:
         return moves.Reveal(node, descendants(step.graph, game.rem, game.position))
-    if game.phase == Phase.TENSOR:
+    if game.phase == GamePhase.TENSOR:
         return _reveal_tensor(node, statement, game.position, step)
     tensor = step.output(game.op)
-    if game.phase == Phase.TENSOR_REVEAL:
+    if game.phase == GamePhase.TENSOR_REVEAL:
         return moves.Reveal(node, descendants(tensor.levels, game.rem, game.position))
-    if game.phase == Phase.LEAF:
+    if game.phase == GamePhase.LEAF:
         return moves.PostLeaf(node, tensor.leaf(game.position))
-    group = None if game.phase == Phase.PARTIALS else game.group
+    group = None if game.phase == GamePhase.PARTIALS else game.group
     words = step.partials(game.op, game.position, group)
     return moves.PostPartials(node, struct.pack(f">{len(words)}I", *words))
 
@@ -191,34 +191,34 @@ def descendants(tree: Levels, height: int, index: int) -> moves.Proof:
 # -- the challenger ----------------------------------------------------------------------------------------------------
 
 
-def point(game: Game, events: Sequence[Event], own: MaterialisedClaim) -> moves.Answer | None:
+def point(game: Game, events: Sequence[GameEvent], own: MaterialisedClaim) -> moves.Answer | None:
     """The challenger's next move, or None if it is not its turn or nothing differs (there is nothing to prove)."""
-    log, node = Log(events), game.node
-    if game.phase == Phase.TRACE_PICK:
+    log, node = GameLog(events), game.node
+    if game.phase == GamePhase.TRACE_PICK:
         return _pick(game, log, trace_levels(own.trace))
-    if game.phase == Phase.ADJACENT:
+    if game.phase == GamePhase.ADJACENT:
         return _adjacent(game, log, own)
-    if game.phase == Phase.PADDING:
+    if game.phase == GamePhase.PADDING:
         return moves.ProvePadding(node)
-    if game.phase in moves.DEFENDERS or game.phase in (Phase.NONE, Phase.CLOSED):
+    if game.phase in moves.DEFENDERS or game.phase in (GamePhase.NONE, GamePhase.CLOSED):
         return None
     statement = log.statement
     step = own.step(statement.t)
-    if game.phase == Phase.GRAPH_PICK:
+    if game.phase == GamePhase.GRAPH_PICK:
         return _pick(game, log, step.graph)
-    if game.phase == Phase.TENSOR_PICK:
+    if game.phase == GamePhase.TENSOR_PICK:
         return _pick(game, log, step.output(game.op).levels)
-    if game.phase == Phase.ELEMENT:
+    if game.phase == GamePhase.ELEMENT:
         return _pick_element(game, log, step)
-    if game.phase == Phase.PARTIAL_PICK:
+    if game.phase == GamePhase.PARTIAL_PICK:
         return _pick_partial(game, log, step)
     graph = known(step.graph, step.program.depth, log, moves.Defended)
-    if game.phase == Phase.ALIAS:
+    if game.phase == GamePhase.ALIAS:
         return _prove_alias(game, statement, step, graph)
     return _prove_op(game, log, statement, step, graph)
 
 
-def _pick(game: Game, log: Log, own: Levels) -> moves.Pick | None:
+def _pick(game: Game, log: GameLog, own: Levels) -> moves.Pick | None:
     down = levels(game.rem)
     i = _first_difference(log.children, descendants(own, game.rem, game.position))
     if i is None:
@@ -227,13 +227,13 @@ def _pick(game: Game, log: Log, own: Levels) -> moves.Pick | None:
     return moves.Pick(game.node, i, log.children[i], siblings)
 
 
-def _adjacent(game: Game, log: Log, own: MaterialisedClaim) -> moves.Adjacent:
+def _adjacent(game: Game, log: GameLog, own: MaterialisedClaim) -> moves.Adjacent:
     t = game.position + 1
     tree = known(trace_levels(own.trace), ceil_log2(len(own.trace)), log, None)
     return moves.Adjacent(game.node, _transition(own, t, tree.proof(t - 2) if t > 1 else own.carried))
 
 
-def _pick_element(game: Game, log: Log, step: MaterialisedStep) -> moves.PickElement | None:
+def _pick_element(game: Game, log: GameLog, step: MaterialisedStep) -> moves.PickElement | None:
     posted = log.last(moves.LeafPosted)
     if posted is None:
         return None
@@ -241,7 +241,7 @@ def _pick_element(game: Game, log: Log, step: MaterialisedStep) -> moves.PickEle
     return None if i is None else moves.PickElement(game.node, i, posted.data)
 
 
-def _pick_partial(game: Game, log: Log, step: MaterialisedStep) -> moves.PickPartial | None:
+def _pick_partial(game: Game, log: GameLog, step: MaterialisedStep) -> moves.PickPartial | None:
     posted = log.last(moves.PartialsPosted)
     if posted is None:
         return None
@@ -250,7 +250,7 @@ def _pick_partial(game: Game, log: Log, step: MaterialisedStep) -> moves.PickPar
 
 
 def _prove_op(
-    game: Game, log: Log, statement: Statement, step: MaterialisedStep, graph: Known
+    game: Game, log: GameLog, statement: Statement, step: MaterialisedStep, graph: Known
 ) -> moves.Stage | moves.ProveOp | None:
     program, chunk, words = step.program, 0, b""
     if game.terms > CHUNK:

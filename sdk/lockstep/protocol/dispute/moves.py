@@ -17,7 +17,7 @@ Proof = tuple[Digest, ...]
 """Siblings from a node upward."""
 
 
-class Phase(IntEnum):
+class GamePhase(IntEnum):
     """Whose turn it is, at what."""
 
     NONE = 0
@@ -43,8 +43,8 @@ class Phase(IntEnum):
 
 DEFENDERS = frozenset(
     {
-        Phase.TRACE_REVEAL, Phase.DEFEND, Phase.GRAPH_REVEAL, Phase.TENSOR, Phase.TENSOR_REVEAL, Phase.LEAF,
-        Phase.PARTIALS, Phase.LOW_PARTIALS,
+        GamePhase.TRACE_REVEAL, GamePhase.DEFEND, GamePhase.GRAPH_REVEAL, GamePhase.TENSOR, GamePhase.TENSOR_REVEAL,
+        GamePhase.LEAF, GamePhase.PARTIALS, GamePhase.LOW_PARTIALS,
     }
 )  # fmt: skip
 """The phases in which the defender moves."""
@@ -342,12 +342,12 @@ class Resolve(Move):
 
 
 @dataclass(frozen=True)
-class Event:
+class GameEvent:
     """One log entry of a game."""
 
 
 @dataclass(frozen=True)
-class Opened(Event):
+class Opened(GameEvent):
     claim: ClaimId
     challenger: Address
     defender: Address
@@ -356,7 +356,7 @@ class Opened(Event):
 
 
 @dataclass(frozen=True)
-class Argued(Event):
+class Argued(GameEvent):
     """t is known from here on; `node` is the leaf of S_t in the trace."""
 
     t: Step
@@ -365,56 +365,56 @@ class Argued(Event):
 
 
 @dataclass(frozen=True)
-class Defended(Event):
+class Defended(GameEvent):
     graph: Digest
     state: StateRoot
     children: Proof
 
 
 @dataclass(frozen=True)
-class Revealed(Event):
+class Revealed(GameEvent):
     node: Digest
     children: Proof
 
 
 @dataclass(frozen=True)
-class Picked(Event):
-    phase: Phase
+class Picked(GameEvent):
+    phase: GamePhase
     position: int
     node: Digest
 
 
 @dataclass(frozen=True)
-class TensorRevealed(Event):
+class TensorRevealed(GameEvent):
     op: int
     tree: Digest
     children: Proof
 
 
 @dataclass(frozen=True)
-class LeafPosted(Event):
+class LeafPosted(GameEvent):
     data: bytes
 
 
 @dataclass(frozen=True)
-class ElementPicked(Event):
+class ElementPicked(GameEvent):
     element: int
     claimed: int
 
 
 @dataclass(frozen=True)
-class PartialsPosted(Event):
+class PartialsPosted(GameEvent):
     words: bytes
 
 
 @dataclass(frozen=True)
-class PartialPicked(Event):
+class PartialPicked(GameEvent):
     group: int
     claimed: int
 
 
 @dataclass(frozen=True)
-class Staged(Event):
+class Staged(GameEvent):
     """Some tensor operands of the picked element are known."""
 
     staged: int
@@ -437,13 +437,13 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Convicted(Event):
+class Convicted(GameEvent):
     claim: ClaimId
     finding: Finding
 
 
 @dataclass(frozen=True)
-class Resolved(Event):
+class Resolved(GameEvent):
     claim: ClaimId
     verdict: Verdict
     winner: Address

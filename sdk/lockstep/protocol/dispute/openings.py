@@ -37,7 +37,7 @@ _WORDS = (1 << _COUNT_AT) - 1
 # -- what a party holds ------------------------------------------------------------------------------------------------
 
 
-class Tensor(Protocol):
+class CommittedTensor(Protocol):
     """A committed tensor with its contents."""
 
     @property
@@ -67,13 +67,13 @@ class MaterialisedStep(Protocol):
     def graph(self) -> Levels:
         """Levels over the 2^D leaves of G_t."""
 
-    def output(self, op: int) -> Tensor:
+    def output(self, op: int) -> CommittedTensor:
         """The output of an op."""
 
-    def state(self, entry: int) -> Tensor:
+    def state(self, entry: int) -> CommittedTensor:
         """A tensor of S_{t-1}."""
 
-    def dataset(self) -> Tensor:
+    def dataset(self) -> CommittedTensor:
         """The job's dataset; asked for by a draw alone."""
 
     def partials(self, op: int, element: int, group: int | None) -> Sequence[int]:
@@ -231,7 +231,7 @@ def build(
     )
 
 
-def _source(step: MaterialisedStep, op: Op, operand: int) -> Tensor:
+def _source(step: MaterialisedStep, op: Op, operand: int) -> CommittedTensor:
     if operand == DATASET:
         return step.dataset()
     view = op.views[operand]
@@ -252,7 +252,7 @@ def _root_proof(step: MaterialisedStep, graph: Known, op: Op, operand: int) -> t
     return tuple(merkle.proof(step.prev if view.tag == Tag.STATE else step.program.consts_levels, view.index))
 
 
-def _opening(tensor: Tensor, leaf: int, root_proof: tuple[Digest, ...]) -> Opening:
+def _opening(tensor: CommittedTensor, leaf: int, root_proof: tuple[Digest, ...]) -> Opening:
     return Opening(
         tensor.header.encode(), tensor.leaf(leaf), tuple(merkle.proof(tensor.levels, leaf)), root_proof, leaf
     )
@@ -279,7 +279,7 @@ class OpeningWrong(Reverted, Mismatch):
         super().__init__(rule, values, described(rule, values), hint, f"chain.{rule}")
 
 
-class Opened:
+class OpenedOperands:
     """The verified operands of one element or chunk.
 
     Raises OpeningWrong where contracts/Arbiter.sol reverts.
@@ -391,7 +391,9 @@ def stage(statement: Statement, op_index: int, op: Op, element: int, openings: S
     if op.kind != Kind.MAP:
         raise OpeningWrong("OpUnknown", int(op.kind))
     known, words = staged_count(staged), staged & _WORDS
-    opened = Opened(statement, op_index, _first_tensors(op, known + len(openings)), element, 0, openings, staged)
+    opened = OpenedOperands(
+        statement, op_index, _first_tensors(op, known + len(openings)), element, 0, openings, staged
+    )
     for view in [view for view in op.views if view.tag < Tag.IOTA][known : known + len(openings)]:
         words |= opened.word(view.tag, view.index, flat(view, coordinates(op, element))) << 32 * known
         known += 1

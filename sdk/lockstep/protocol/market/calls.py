@@ -30,7 +30,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Call:
+class MarketCall:
     """One function call of one contract."""
 
     contract: str
@@ -47,7 +47,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Event:
+class Emitted:
     """One log entry."""
 
     contract: str

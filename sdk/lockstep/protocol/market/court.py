@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.dispute.docket import SCAN, Docket
-from lockstep.protocol.dispute.game import NO_GAME, Claim, Game
-from lockstep.protocol.dispute.moves import Finding, Phase, Proof, Verdict, Wrong
+from lockstep.protocol.dispute.game import NO_GAME, DisputedClaim, Game
+from lockstep.protocol.dispute.moves import Finding, GamePhase, Proof, Verdict, Wrong
 from lockstep.protocol.jobs import NO_SEED, NO_STATE, ZERO, ZERO_ADDRESS, Body, Facts, GameTerms
 from lockstep.protocol.market import ids, vault, verdicts
 from lockstep.protocol.market.ids import claim_id
@@ -64,7 +64,7 @@ class Signed:
     signature: bytes
 
 
-class Shown(NamedTuple):
+class OperandProof(NamedTuple):
     """What shows an op's operands (Solidity: `Proof`)."""
 
     descriptor: bytes
@@ -92,7 +92,7 @@ def open_(
     """Opens a game on transition t of a claim, or on the whole trace (t = 0); locks the bond."""
     id_ = game.game_id(claim, sender, nonce)
     # INVARIANT: a claim, a challenger and a nonce name one game.
-    if d.games[id_].phase != Phase.NONE:
+    if d.games[id_].phase != GamePhase.NONE:
         raise revert("GameExists", id_)
     terms = verdicts.on_open(d, d.at.game, claim, body)
     move = moves.Open(claim, body, nonce, t, next_, next_proof, step)
@@ -115,11 +115,11 @@ def open_(
 def move(d: Draft, sender: Address, id_: GameId, made: moves.Answer) -> None:
     """Every move of a game that is open."""
     played = d.games[id_]
-    if played.phase == Phase.NONE:
-        raise revert("PhaseWrong", Phase.NONE)
+    if played.phase == GamePhase.NONE:
+        raise revert("PhaseWrong", GamePhase.NONE)
     challengers = not played.defender_moves
     after, events = game.play(played, made, sender, d.block.time, _stored(d, played), d.at.arbiter)
-    if after.phase == Phase.CLOSED:
+    if after.phase == GamePhase.CLOSED:
         found, *_ = events
         _log(d, id_, (found,))
         # Counted in what is given back, and gone with the rest of the game.
@@ -172,7 +172,7 @@ def _close(d: Draft, id_: GameId, verdict: Verdict) -> None:
     # A missed deadline proves no step wrong.
     t = g.t if verdict == Verdict.FRAUD else 0
     d.defending[g.defender] -= 1
-    d.games[id_] = replace(NO_GAME, claim=g.claim, phase=Phase.CLOSED, verdict=verdict)
+    d.games[id_] = replace(NO_GAME, claim=g.claim, phase=GamePhase.CLOSED, verdict=verdict)
     winner = {Verdict.REJECTED: g.defender, Verdict.VOID: ZERO_ADDRESS}.get(verdict, g.challenger)
     d.emit("DisputeGame", "Resolved", id_, g.claim, verdict, winner)
     if verdict == Verdict.REJECTED:
@@ -214,7 +214,7 @@ def _docket(d: Draft, claim: ClaimId) -> tuple[Docket, dict[GameId, Game]]:
 
 
 @dataclass(frozen=True)
-class _Asked(Claim):
+class _Asked(DisputedClaim):
     """A claim whose facts come from the market, when a move needs them."""
 
     tables: Reader | None = None
@@ -225,7 +225,7 @@ class _Asked(Claim):
         return facts_of(self.tables, self.id, t, carried)
 
 
-def _asked(d: Draft, claim: ClaimId, terms: GameTerms, body: Body) -> Claim:
+def _asked(d: Draft, claim: ClaimId, terms: GameTerms, body: Body) -> DisputedClaim:
     """The claim that a game is opened on."""
     return _Asked(
         claim, terms.defender, terms.transitions, body, NO_STATE, _NO_PROGRAM, _NO_PROGRAM, NO_SEED, 0, 0,
@@ -238,7 +238,7 @@ _NO_PROGRAM = ProgramRoot(ZERO)
 _NO_BODY = Body(TraceRoot(ZERO), NO_STATE, NO_STATE)
 
 
-def _stored(d: Draft, g: Game) -> Claim:
+def _stored(d: Draft, g: Game) -> DisputedClaim:
     """The claim of a game that was opened."""
     transitions = d.claims[g.claim].transitions
     delegate = d.delegate_of[g.defender]
@@ -258,7 +258,7 @@ def _spend(d: Draft, id_: GameId) -> None:
     d.games[id_] = replace(g, spent=min(spent, MAX_SPENT))
 
 
-def _log(d: Draft, id_: GameId, events: tuple[moves.Event, ...]) -> None:
+def _log(d: Draft, id_: GameId, events: tuple[moves.GameEvent, ...]) -> None:
     for event in events:
         d.emit("DisputeGame", type(event).__name__, id_, *(getattr(event, f.name) for f in fields(event)))
 

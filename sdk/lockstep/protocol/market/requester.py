@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.protocol.jobs import Job, JobParams, JobStatus
+from lockstep.protocol.jobs import JobParams, JobState, JobStatus
 from lockstep.protocol.market import ids, vault
 from lockstep.protocol.market.job_rules import check_params
 from lockstep.protocol.market.state import Draft
@@ -48,7 +48,7 @@ def cancel(d: Draft, sender: Address, job: JobId) -> None:
     refund(d, j, amount)
 
 
-def refund(d: Draft, j: Job, amount: int) -> None:
+def refund(d: Draft, j: JobState, amount: int) -> None:
     """Gives escrow back to the requester."""
     j.refunded = Wei(j.refunded + amount)
 
@@ -67,7 +67,7 @@ def _create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) ->
     d.params[job] = p
     # INVARIANT: the deposit pays every round that can be in flight when the job is proven invalid, and one round's pay
     # more, which its requester then loses.
-    d.jobs[job] = Job(sender, JobStatus.ACTIVE, escrow=Wei(escrow), deposit=p.deposit)
+    d.jobs[job] = JobState(sender, JobStatus.ACTIVE, escrow=Wei(escrow), deposit=p.deposit)
 
     d.emit("JobMarket", "JobCreated", job, sender, p.spec.digest, escrow, p.deposit)
     return job, escrow + p.deposit

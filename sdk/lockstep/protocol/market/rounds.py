@@ -19,8 +19,8 @@ from lockstep.protocol.jobs import (
     Body,
     Claim,
     ClaimStatus,
-    Job,
     JobParams,
+    JobState,
     JobStatus,
     Phase,
     Receipt,
@@ -493,7 +493,7 @@ def _fail(d: Draft, job: JobId, r: int, ro: Round) -> None:
     _settle(d, job, j)
 
 
-def _settle(d: Draft, job: JobId, j: Job) -> None:
+def _settle(d: Draft, job: JobId, j: JobState) -> None:
     """Moves past every leading round that can no more be voided."""
     while j.settled < j.started and d.rounds[job, j.settled].phase in (Phase.FINAL, Phase.FAILED):
         j.settled += 1

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 from lockstep.protocol.dispute.game import NO_GAME, Arbiter, Game
 from lockstep.protocol.dispute.moves import Opening
 from lockstep.protocol.dispute.statement import Statement
-from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, Job, JobParams, JobStatus, Round
-from lockstep.protocol.market.calls import MAX_UINT, Block, Event
+from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, JobParams, JobState, JobStatus, Round
+from lockstep.protocol.market.calls import MAX_UINT, Block, Emitted
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.types import Asked, Audit, Demand, Duty, Lock, Unbond, Witness
 from lockstep.protocol.reverts import overflow
@@ -213,7 +213,7 @@ class State:
     locks: Table[bytes, Lock]
 
     # JobMarket
-    jobs: Table[JobId, Job]
+    jobs: Table[JobId, JobState]
     params: Table[JobId, JobParams | None]
     rounds: Table[tuple[JobId, int], Round]
     claims: Table[ClaimId, Claim]
@@ -258,7 +258,7 @@ class State:
         return State(
             at, Table(0), Table(0), Table(0),
             Table(0), Table(0), Table(ZERO_ADDRESS), Table(Unbond()), Table(Lock()),
-            Table(Job(ZERO_ADDRESS, JobStatus.NONE)), Table(None), Table(Round()), Table(Claim()), Table(False),
+            Table(JobState(ZERO_ADDRESS, JobStatus.NONE)), Table(None), Table(Round()), Table(Claim()), Table(False),
             Table(False),
             Table(Witness()), Table(()), Table(Audit()), Table(Duty()), Table(None),
             Table(Demand()), Table(Asked()), Table(0),
@@ -285,7 +285,7 @@ class Draft:
     delegate_of = _Overlaid[Address, Address]()
     unbonding = _Overlaid[Address, Unbond]()
     locks = _Overlaid[bytes, Lock]()
-    jobs = _Overlaid[JobId, Job]()
+    jobs = _Overlaid[JobId, JobState]()
     params = _Overlaid[JobId, "JobParams | None"]()
     rounds = _Overlaid[tuple[JobId, int], Round]()
     claims = _Overlaid[ClaimId, Claim]()
@@ -315,11 +315,11 @@ class Draft:
         self.total_supply = before.total_supply
         self.total_escrow = before.total_escrow
         self.base_fees = before.base_fees
-        self.events: list[Event] = []
+        self.events: list[Emitted] = []
 
     def emit(self, contract: str, name: str, *values: Any) -> None:
         """Writes a log entry."""
-        self.events.append(Event(contract, name, values))
+        self.events.append(Emitted(contract, name, values))
 
     def close(self) -> State:
         """The State after the transaction."""

@@ -14,8 +14,8 @@ from lockstep.protocol.jobs import (
     Claim,
     ClaimStatus,
     GameTerms,
-    Job,
     JobParams,
+    JobState,
     JobStatus,
     Phase,
     Round,
@@ -169,7 +169,7 @@ def on_demanded(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> Non
 # -- inside
 
 
-def _rewind(d: Draft, p: JobParams, c: Claim, j: Job, ro: Round) -> int:
+def _rewind(d: Draft, p: JobParams, c: Claim, j: JobState, ro: Round) -> int:
     """A convicted merge: what was built on it is void without fault, and the round merges again from the same mergeIn.
 
     Returns what the void rounds' work and witnesses are paid from the slash; `release` hands it out.

@@ -12,8 +12,8 @@ from lockstep.protocol.jobs import (
     Claim,
     ClaimStatus,
     Facts,
-    Job,
     JobParams,
+    JobState,
     Phase,
     Round,
 )
@@ -94,7 +94,7 @@ def params(s: Reader, job: JobId) -> JobParams:
     return p
 
 
-def is_voided(j: Job) -> bool:
+def is_voided(j: JobState) -> bool:
     """Whether the job was proven invalid: it stays so once it is Done."""
     return j.prover != ZERO_ADDRESS
 

@@ -32,7 +32,7 @@ from lockstep.protocol.programs.program import (
     decode_entry,
     graph_depth,
 )
-from lockstep.protocol.programs.rules import Broken, Free, Rule, Side
+from lockstep.protocol.programs.rules import Broken, Free, LayoutSide, Rule
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Digest
 
@@ -58,7 +58,7 @@ class Subject(IntEnum):
     DATASET = 12
 
 
-class Job(Protocol):
+class JobFacts(Protocol):
     """What of a job's parameters (`protocol.jobs.JobParams`) its rules depend on."""
 
     @property
@@ -129,7 +129,7 @@ def job_of(p: JobParams) -> JobParts:
     )  # fmt: skip
 
 
-def abi_job(job: Job) -> tuple[Any, ...]:
+def abi_job(job: JobFacts) -> tuple[Any, ...]:
     """The contract's struct Job."""
     return tuple(getattr(job, name) for name in JOB_FIELDS)
 
@@ -174,7 +174,7 @@ class Evidence:
         return astuple(self)
 
 
-def check(job: Job, e: Evidence) -> Rule:
+def check(job: JobFacts, e: Evidence) -> Rule:
     """The rule that the evidence shows to be broken; HOLDS if it breaks none. Raises if it is none of this job's."""
     try:
         _check(job, e)
@@ -183,7 +183,7 @@ def check(job: Job, e: Evidence) -> Rule:
     return Rule.HOLDS
 
 
-def _check(job: Job, e: Evidence) -> None:
+def _check(job: JobFacts, e: Evidence) -> None:
     if e.subject == Subject.DATASET:
         return _dataset(job, e)
     if e.subject == Subject.LAYOUT:
@@ -219,7 +219,7 @@ def _program_of(subject: Subject, program: int) -> int:
 # -- headers -----------------------------------------------------------------------------------------------------------
 
 
-def _code(job: Job, which: int, code: Code) -> Opened:
+def _code(job: JobFacts, which: int, code: Code) -> OpenedProgram:
     """The header of Program `which`, if it is one."""
     if which > MERGE:
         raise revert("EvidenceWrong")
@@ -245,11 +245,11 @@ def _code(job: Job, which: int, code: Code) -> Opened:
     # INVARIANT: G_t is the least tree with room for every op and, aligned, the state block.
     if f.depth != graph_depth(f.n, f.s_out):
         raise Broken(Rule.GRAPH_DEPTH, f"a graph of depth {f.depth}")
-    return Opened(code, f)
+    return OpenedProgram(code, f)
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedProgram:
     """A Program as far as it is shown: its header, and what pieces open of it."""
 
     code: Code
@@ -322,7 +322,7 @@ def _stands(root: bytes, value: bytes, index: int, count: int, proof: Sequence[b
 class _Entries(Sequence[TensorHeader | None]):
     """The input state's entries, read when they are asked for."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedProgram) -> None:
         self._opened = opened
 
     def __len__(self) -> int:
@@ -366,7 +366,7 @@ def _parse(data: bytes) -> Op:
     return Op.decode(data)
 
 
-def _op(job: Job, e: Evidence, opened: Opened) -> Op:
+def _op(job: JobFacts, e: Evidence, opened: OpenedProgram) -> Op:
     """Everything that op `e.index` (piece 0) must be by itself."""
     op = _shaped(opened.descriptor(e.index, e.pieces, 0))
     rules.check_fields(op)
@@ -377,13 +377,13 @@ def _op(job: Job, e: Evidence, opened: Opened) -> Op:
     return op
 
 
-def _cumulative(e: Evidence, opened: Opened) -> None:
+def _cumulative(e: Evidence, opened: OpenedProgram) -> None:
     op = _shaped(opened.descriptor(e.index, e.pieces, 0))
     before = _parse(opened.descriptor(e.index - 1, e.pieces, 1)).cumulative if e.index else 0
     rules.check_cumulative(op, before)
 
 
-def _operand(job: Job, e: Evidence, opened: Opened) -> None:
+def _operand(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
     op = _op(job, e, opened)
     if e.at >= len(op.views):
         raise revert("EvidenceWrong")
@@ -417,13 +417,13 @@ def _leaf(e: Evidence, header: TensorHeader) -> None:
         raise Broken(Rule.TENSOR_LEAF, f"leaf {e.at} has {len(piece.data)} bytes")
 
 
-def _genesis(job: Job, e: Evidence, opened: Opened) -> None:
+def _genesis(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
     """Tensor `e.index` of the job's first checkpoint is that of the Programs' states."""
     outer = e.subject == Subject.OUTER
     quarter = 1 << job.shared_depth
     if e.index >= quarter or not e.pieces:
         raise revert("EvidenceWrong")
-    side = Side.MERGE_IN if outer else Side.STEP_IN
+    side = LayoutSide.MERGE_IN if outer else LayoutSide.STEP_IN
     _width(job, side, opened)
     entry = opened.entry(e.index + (quarter if outer else 0))
     piece = e.pieces[0]
@@ -438,13 +438,13 @@ def _genesis(job: Job, e: Evidence, opened: Opened) -> None:
         _leaf(e, entry)
 
 
-def _zero(job: Job, e: Evidence, opened: Opened) -> None:
+def _zero(job: JobFacts, e: Evidence, opened: OpenedProgram) -> None:
     """Tensor `e.index` of what stands for a carry or a payload is zero."""
     carry = e.subject == Subject.CARRY
     depth = job.shared_depth if carry else job.payload_depth
     if e.index >= 1 << depth or not e.pieces:
         raise revert("EvidenceWrong")
-    _width(job, Side.STEP_IN if carry else Side.ENCODE_OUT, opened)
+    _width(job, LayoutSide.STEP_IN if carry else LayoutSide.ENCODE_OUT, opened)
     entry = opened.entry(e.index + (2 << depth)) if carry else opened.output(e.index, e.pieces, 1)
     value = e.pieces[0].tree
     _verify(job.zero_carry if carry else job.zero_payload, value, e.index, depth, e.pieces[0].proof)
@@ -453,7 +453,7 @@ def _zero(job: Job, e: Evidence, opened: Opened) -> None:
         raise Broken(Rule.ZERO_ENTRY, f"entry {e.index} is not the zero tensor of {entry}")
 
 
-def _dataset(job: Job, e: Evidence) -> None:
+def _dataset(job: JobFacts, e: Evidence) -> None:
     header = TensorHeader(I32, (job.dataset_rows, job.row_length))
     # INVARIANT: a dataset is a tensor like any other: at most 2^31 - 1 elements.
     if header.elements > rules.MAX_ELEMENTS:
@@ -489,10 +489,10 @@ def zero_tensor(entry: TensorHeader | None) -> Digest:
 # -- three Programs ----------------------------------------------------------------------------------------------------
 
 
-def _layout(job: Job, e: Evidence) -> None:
-    if e.program > Side.MERGE_OUT:
+def _layout(job: JobFacts, e: Evidence) -> None:
+    if e.program > LayoutSide.MERGE_OUT:
         raise revert("EvidenceWrong")
-    side = Side(e.program)
+    side = LayoutSide(e.program)
     own = _code(job, side // 2, e.code)
     _width(job, side, own)
     entry = _at(own, side, e.index, e.pieces)
@@ -507,11 +507,11 @@ def _layout(job: Job, e: Evidence) -> None:
     rules.check_layout_entry(side, e.index, entry, wanted)
 
 
-def _at(opened: Opened, side: Side, k: int, pieces: Sequence[Piece]) -> TensorHeader | None:
+def _at(opened: OpenedProgram, side: LayoutSide, k: int, pieces: Sequence[Piece]) -> TensorHeader | None:
     return opened.output(k, pieces) if side % 2 else opened.entry(k)
 
 
-def _width(job: Job, side: Side, opened: Opened) -> None:
+def _width(job: JobFacts, side: LayoutSide, opened: OpenedProgram) -> None:
     rules.check_layout_width(side, 1 << (opened.fields.s_out if side % 2 else opened.fields.s_in), job)
 
 
@@ -525,7 +525,7 @@ def _verify(root: bytes, value: bytes, index: int, depth: int, proof: Sequence[b
 
 
 @dataclass(frozen=True)
-class Parts:
+class ProgramParts:
     """A Program's committed bytes, whether or not they are one: what its file holds."""
 
     header: bytes
@@ -533,9 +533,9 @@ class Parts:
     consts: tuple[Const, ...] = ()
 
     @staticmethod
-    def of(program: Program) -> Parts:
+    def of(program: Program) -> ProgramParts:
         """The bytes of a Program."""
-        return Parts(program.header, program.descriptors, program.consts)
+        return ProgramParts(program.header, program.descriptors, program.consts)
 
     @cached_property
     def ops(self) -> list[list[Digest]]:
@@ -580,8 +580,8 @@ class Parts:
 class Held:
     """A job's committed parts, as far as a party holds them."""
 
-    job: Job
-    programs: tuple[Parts, Parts, Parts]
+    job: JobFacts
+    programs: tuple[ProgramParts, ProgramParts, ProgramParts]
     """step, encode, merge."""
 
 
@@ -589,7 +589,7 @@ def every(held: Held) -> Iterator[Evidence]:
     """All evidence about the three Programs, with whatever pieces it needs; none of it convicts a valid job."""
     for which in (STEP, ENCODE, MERGE):
         yield from _of_program(which, held.programs[which])
-    for side in Side:
+    for side in LayoutSide:
         yield from _of_layout(held, side)
 
 
@@ -602,7 +602,7 @@ def find(held: Held) -> tuple[Evidence, Rule] | None:
     return None
 
 
-def _of_program(which: int, parts: Parts) -> Iterator[Evidence]:
+def _of_program(which: int, parts: ProgramParts) -> Iterator[Evidence]:
     about = Evidence(Subject.HEADER, which, code=parts.code)
     yield about
     fields = _fields(parts.header)
@@ -630,7 +630,7 @@ def _fields(header: bytes) -> HeaderFields | None:
     return fields if fields is not None and fields.s_in < 16 and fields.length == len(header) else None
 
 
-def _sources(parts: Parts, i: int) -> Iterator[tuple[Piece, ...]]:
+def _sources(parts: ProgramParts, i: int) -> Iterator[tuple[Piece, ...]]:
     """Per operand of op i, the piece that opens what it reads."""
     try:
         views = _parse(parts.op(i).data).views
@@ -645,7 +645,7 @@ def _sources(parts: Parts, i: int) -> Iterator[tuple[Piece, ...]]:
             yield ()
 
 
-def _alias_piece(parts: Parts, fields: HeaderFields, k: int) -> tuple[Piece, ...]:
+def _alias_piece(parts: ProgramParts, fields: HeaderFields, k: int) -> tuple[Piece, ...]:
     if k >= 1 << fields.s_out:
         return ()
     alias = fields.alias(parts.header, k)
@@ -653,7 +653,7 @@ def _alias_piece(parts: Parts, fields: HeaderFields, k: int) -> tuple[Piece, ...
     return (parts.op(alias.index),) if named else ()
 
 
-def _of_layout(held: Held, side: Side) -> Iterator[Evidence]:
+def _of_layout(held: Held, side: LayoutSide) -> Iterator[Evidence]:
     parts = held.programs[side // 2]
     fields = _fields(parts.header)
     if fields is None:
@@ -678,7 +678,7 @@ def _of_layout(held: Held, side: Side) -> Iterator[Evidence]:
 
 
 def checkpoint_evidence(
-    subject: Subject, parts: Parts, tensors: Sequence[tuple[TensorHeader, Digest] | None]
+    subject: Subject, parts: ProgramParts, tensors: Sequence[tuple[TensorHeader, Digest] | None]
 ) -> Iterator[Evidence]:
     """GENESIS or OUTER: every entry of a checkpoint's subtree, given as (header, tree), None = EMPTY."""
     roots = [merkle.EMPTY[0] if t is None else Digest(merkle.tensor_root_of_tree(t[0], t[1])) for t in tensors]
@@ -689,7 +689,7 @@ def checkpoint_evidence(
         yield Evidence(subject, index=k, code=parts.code, pieces=(piece,))
 
 
-def zero_evidence(subject: Subject, parts: Parts, roots: Sequence[Digest]) -> Iterator[Evidence]:
+def zero_evidence(subject: Subject, parts: ProgramParts, roots: Sequence[Digest]) -> Iterator[Evidence]:
     """CARRY or PAYLOAD: every entry of what stands for a zero carry or payload."""
     levels = merkle.levels(list(roots))
     fields = _fields(parts.header)

@@ -456,7 +456,7 @@ class Shapes(Protocol):
         """1: `encode` puts out the carry quarter of its state beside the payload."""
 
 
-class Side(IntEnum):
+class LayoutSide(IntEnum):
     """One of the six layouts of a job's three Programs."""
 
     STEP_IN = 0
@@ -472,46 +472,46 @@ class Free:
 
 
 FREE = Free()
-Due = TensorHeader | tuple[Side, int] | Free | None
+Due = TensorHeader | tuple[LayoutSide, int] | Free | None
 """What an entry must be: a tensor, the same as an entry of another layout, anything, or EMPTY."""
 
 
-def width_of(side: Side, p: Shapes) -> int:
+def width_of(side: LayoutSide, p: Shapes) -> int:
     """Entries of a layout."""
     b, payload, q = p.shared_depth, p.payload_depth, ceil_log2(p.slots)
     return 1 << (b + 2, b + 2, b + 2, payload + 1, payload + q + 2, b + 1)[side]
 
 
-def due(side: Side, k: int, p: Shapes) -> Due:
+def due(side: LayoutSide, k: int, p: Shapes) -> Due:
     """What entry k of a layout must be (docs/protocol.md, section 3)."""
     # INVARIANT: layouts of consecutive Programs are equal.
     quarter, width, room = 1 << p.shared_depth, 1 << p.payload_depth, 1 << (p.payload_depth + ceil_log2(p.slots))
-    if side in (Side.STEP_OUT, Side.ENCODE_IN):
-        return Side.STEP_IN, k
-    if side == Side.STEP_IN:
+    if side in (LayoutSide.STEP_OUT, LayoutSide.ENCODE_IN):
+        return LayoutSide.STEP_IN, k
+    if side == LayoutSide.STEP_IN:
         if quarter <= k < 2 * quarter:
-            return Side.STEP_IN, k - quarter
+            return LayoutSide.STEP_IN, k - quarter
         if k < 3 * quarter:
             return FREE
         return TensorHeader(I32, ()) if k == 3 * quarter else None
-    if side == Side.ENCODE_OUT:
+    if side == LayoutSide.ENCODE_OUT:
         if k < width:
             return FREE
         # INVARIANT: what one round puts out as its carry is laid out as the next one's.
-        return (Side.ENCODE_IN, 2 * quarter + k - width) if p.carry else None
+        return (LayoutSide.ENCODE_IN, 2 * quarter + k - width) if p.carry else None
     if k < quarter:
-        return Side.STEP_IN, k
-    if side == Side.MERGE_OUT:
-        return Side.MERGE_IN, k
+        return LayoutSide.STEP_IN, k
+    if side == LayoutSide.MERGE_OUT:
+        return LayoutSide.MERGE_IN, k
     if k < 2 * quarter:
         return FREE
     k -= 2 * room
     if 0 <= k < p.slots * width:
-        return Side.ENCODE_OUT, k % width
+        return LayoutSide.ENCODE_OUT, k % width
     return TensorHeader(F32, (p.slots,)) if k == room else None
 
 
-def check_layout_width(side: Side, entries: int, p: Shapes) -> None:
+def check_layout_width(side: LayoutSide, entries: int, p: Shapes) -> None:
     """A layout has as many entries as the job's depths say."""
     wanted = width_of(side, p)
     # INVARIANT: a layout has the width that the job's depths imply.
@@ -519,13 +519,13 @@ def check_layout_width(side: Side, entries: int, p: Shapes) -> None:
         raise Broken(Rule.LAYOUT_WIDTH, f"the {_name(side)} has {entries} entries, {wanted} are due", LAYOUT_HINT)
 
 
-def check_layout_entry(side: Side, k: int, entry: TensorHeader | None, wanted: TensorHeader | None) -> None:
+def check_layout_entry(side: LayoutSide, k: int, entry: TensorHeader | None, wanted: TensorHeader | None) -> None:
     """Entry k is what `due` says."""
     # INVARIANT: layouts of consecutive Programs are equal.
     if entry != wanted:
         raise Broken(Rule.LAYOUT_ENTRY, f"{_name(side)} entry {k} is {entry}, {wanted} is due", LAYOUT_HINT)
 
 
-def _name(side: Side) -> str:
+def _name(side: LayoutSide) -> str:
     program, _, end = side.name.lower().partition("_")
     return f"{program} {end}put"

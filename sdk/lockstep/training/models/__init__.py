@@ -19,14 +19,14 @@ from lockstep.training.models.lora import LoRA, LoRAConfig
 from lockstep.training.models.mlp import MLP, MLPConfig
 
 __all__ = [
-    "CNN", "GPT", "MLP", "MODELS", "CNNConfig", "Encoder", "EncoderConfig", "GPTConfig", "Kind", "Llama", "LlamaConfig",
-    "LoRA", "LoRAConfig", "MLPConfig", "build_model", "describe", "image_loss", "loss_of", "masked_token_loss",
+    "CNN", "GPT", "MLP", "MODELS", "CNNConfig", "Encoder", "EncoderConfig", "GPTConfig", "Llama", "LlamaConfig", "LoRA",
+    "LoRAConfig", "MLPConfig", "ModelKind", "build_model", "describe", "image_loss", "loss_of", "masked_token_loss",
     "next_token_loss",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Kind:
+class ModelKind:
     """One row of the registry."""
 
     config: type[Any]
@@ -37,13 +37,13 @@ class Kind:
     """What a model is trained on."""
 
 
-MODELS: dict[str, Kind] = {
-    "gpt": Kind(GPTConfig, GPT, lambda model: next_token_loss),
-    "llama": Kind(LlamaConfig, Llama, lambda model: next_token_loss),
-    "mlp": Kind(MLPConfig, MLP, lambda model: next_token_loss),
-    "encoder": Kind(EncoderConfig, Encoder, lambda model: masked_token_loss(model.config.vocabulary)),
-    "cnn": Kind(CNNConfig, CNN, lambda model: image_loss),
-    "lora": Kind(LoRAConfig, LoRA, lambda model: loss_of(model.base)),
+MODELS: dict[str, ModelKind] = {
+    "gpt": ModelKind(GPTConfig, GPT, lambda model: next_token_loss),
+    "llama": ModelKind(LlamaConfig, Llama, lambda model: next_token_loss),
+    "mlp": ModelKind(MLPConfig, MLP, lambda model: next_token_loss),
+    "encoder": ModelKind(EncoderConfig, Encoder, lambda model: masked_token_loss(model.config.vocabulary)),
+    "cnn": ModelKind(CNNConfig, CNN, lambda model: image_loss),
+    "lora": ModelKind(LoRAConfig, LoRA, lambda model: loss_of(model.base)),
 }
 """By the name in `config.json`."""
 
@@ -79,7 +79,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     return model
 
 
-def _row(model: nn.Module) -> tuple[str, Kind]:
+def _row(model: nn.Module) -> tuple[str, ModelKind]:
     for name, kind in MODELS.items():
         if type(model) is kind.model:
             return name, kind

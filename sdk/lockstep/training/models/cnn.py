@@ -47,7 +47,7 @@ class CNNConfig:
         return self.pixels + 1
 
 
-class Stage(nn.Module):
+class ConvStage(nn.Module):
     """Convolution 3 x 3, norm, ReLU, and the largest of each 2 x 2."""
 
     def __init__(self, inputs: int, outputs: int, groups: int) -> None:
@@ -66,8 +66,8 @@ class CNN(nn.Module):
     def __init__(self, config: CNNConfig) -> None:
         super().__init__()
         self.config = config
-        self.first = Stage(config.channels, config.width, config.groups)
-        self.second = Stage(config.width, 2 * config.width, config.groups)
+        self.first = ConvStage(config.channels, config.width, config.groups)
+        self.second = ConvStage(config.width, 2 * config.width, config.groups)
         self.head = nn.Linear(2 * config.width * (config.size // 4) ** 2, config.classes)
 
     def forward(self, pixels_BN: Tensor) -> Tensor:

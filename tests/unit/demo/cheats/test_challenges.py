@@ -12,7 +12,7 @@ from lockstep.execution.jobs import Job, slot_run
 from lockstep.node.player import HeldClaim
 from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.dispute import honest, moves
-from lockstep.protocol.dispute.game import Claim, Refused
+from lockstep.protocol.dispute.game import DisputedClaim, MoveRefused
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NO_STATE, Body
@@ -36,10 +36,10 @@ def held_pair(job: Job, seed: int) -> tuple[HeldClaim, HeldClaim]:
     return truth, lie
 
 
-def claim_of(job: Job, held: HeldClaim) -> Claim:
+def claim_of(job: Job, held: HeldClaim) -> DisputedClaim:
     p = job.params
     body = Body(TraceRoot(honest.trace_levels(held.trace)[-1][0]), NO_STATE, NO_STATE)
-    return Claim(
+    return DisputedClaim(
         ClaimId(b"\7" * 32), games.WORKER, len(held.trace), body,
         held.state_zero, ProgramRoot(p.role.step_program), ProgramRoot(p.role.encode_program), toyjob.SEED, 0, 0,
         TensorRoot(p.role.dataset_root), p.role.dataset_rows, p.role.row_length,
@@ -60,7 +60,7 @@ def test_false_challenger_comes_to_a_proof_that_proves_nothing(job: Job, seed: i
     def attacks(state: Any, log: Any) -> moves.Move | None:
         move = honest.point(state, log, lie)
         if isinstance(move, moves.ProveOp):
-            with pytest.raises(Refused) as raised:
+            with pytest.raises(MoveRefused) as raised:
                 match.play(move, games.CHALLENGER)
             refused.append(raised.value.rule)
             return None

@@ -27,11 +27,11 @@ def lie_of(name: str, seed: int, job: Job) -> Cheat:
     return cheat_of(name, job.programs, job.params, seed, DEVNET_CHAIN_ID)
 
 
-def claim_of(run: ClaimRun, held: HeldClaim) -> game.Claim:
+def claim_of(run: ClaimRun, held: HeldClaim) -> game.DisputedClaim:
     """What the market would say of the claim."""
     params = run.job.params
     body = Body(TraceRoot(trace_root(held.trace)), NO_STATE, NO_STATE)
-    return game.Claim(
+    return game.DisputedClaim(
         ClaimId(b"claim".ljust(32)), games.WORKER, run.transitions, body, held.state_zero,
         ProgramRoot(params.role.step_program), ProgramRoot(params.role.encode_program), run.seed, run.round, run.slot,
         TensorRoot(params.role.dataset_root), params.role.dataset_rows, params.role.row_length, Seconds(120),

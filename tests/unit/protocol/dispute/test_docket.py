@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.protocol.dispute.docket import SCAN, Docket
 from lockstep.protocol.dispute.game import Game
-from lockstep.protocol.dispute.moves import Phase, Resolve
+from lockstep.protocol.dispute.moves import GamePhase, Resolve
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests.property.table import START, Table
@@ -37,7 +37,7 @@ def docket_of(closed: str) -> tuple[Docket, dict[GameId, Game]]:
         opened = letters.open_at(claim, letters.truth(2), 1, i)
         table.play(id_of(i), opened, challenger(i), START)
         state = replace(table.records[id_of(i)].state, spent=1_000 + i)
-        games[id_of(i)] = replace(state, phase=Phase.CLOSED) if mark == "x" else state
+        games[id_of(i)] = replace(state, phase=GamePhase.CLOSED) if mark == "x" else state
     return Docket(list(games)), games
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game, honest, moves
-from lockstep.protocol.dispute.game import Refused
+from lockstep.protocol.dispute.game import MoveRefused
 from lockstep.protocol.dispute.moves import Verdict, Wrong
 from lockstep.protocol.jobs import NO_STATE, Body
 from lockstep.protocol.types import Address, Digest, Seconds, Seed
@@ -171,7 +171,7 @@ def test_right_state_with_garbage_graph_loses_by_the_clock() -> None:
     match = Match(games.claim_of(liar))
 
     def defender(state: game.Game, log: object) -> moves.Move | None:
-        if state.phase == moves.Phase.TENSOR:
+        if state.phase == moves.GamePhase.TENSOR:
             return None
         return games.defends(liar)(state, match.log)
 
@@ -221,7 +221,7 @@ def test_honest_defender_beats_random_challengers(seed: int) -> None:
     def play(state: game.Game, log: object) -> moves.Move | None:
         move = challenger(state, match.log)
         if isinstance(move, moves.ProveOp | moves.ProveAlias | moves.ProvePadding):
-            with pytest.raises(Refused, match="EqualBits"):
+            with pytest.raises(MoveRefused, match="EqualBits"):
                 game.play(state, move, CHALLENGER, state.deadline, match.claim, match.arbiter)
             return None
         return move
@@ -241,7 +241,7 @@ def begun(t: int = 2) -> Match:
 
 
 def refused(match: Match, move: moves.Move, sender: Address) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(MoveRefused) as caught:
         match.play(move, sender)
     return caught.value.rule
 
@@ -292,7 +292,7 @@ def test_delegate_answers_for_the_defender() -> None:
     match.claim = replace(match.claim, delegate=Address("0x" + "33" * 20))
     match.play(move, Address("0x" + "33" * 20))
     assert match.state is not None
-    assert match.state.phase == moves.Phase.GRAPH_PICK
+    assert match.state.phase == moves.GamePhase.GRAPH_PICK
 
 
 def test_move_that_answers_another_node_reverts() -> None:
@@ -346,7 +346,7 @@ def test_partials_that_do_not_combine_revert() -> None:
     match.play(opening, CHALLENGER)
     while True:
         assert match.state is not None
-        if match.state.phase == moves.Phase.PARTIALS:
+        if match.state.phase == moves.GamePhase.PARTIALS:
             break
         side = honest.answer(match.state, match.log, liar) or honest.point(match.state, match.log, HONEST)
         assert side is not None

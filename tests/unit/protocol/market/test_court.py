@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import game
-from lockstep.protocol.dispute.moves import NO_TRANSITION, Phase, Verdict
+from lockstep.protocol.dispute.moves import NO_TRANSITION, GamePhase, Verdict
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import ClaimStatus
 from lockstep.protocol.market.types import BURN
@@ -59,7 +59,7 @@ def test_a_game_is_opened_once_and_locks_the_bond() -> None:
     assert id_ == game.game_id(claim, Address(CHALLENGER), 0)
     paid = before - scene.market.books.free[Address(CHALLENGER)]
     assert scene.market.books.locks[id_].amount == PARAMS.prices.bond == paid
-    assert (stored(scene, id_).phase, stored(scene, id_).spent) == (Phase.TRACE_REVEAL, 21_000 + GAS)
+    assert (stored(scene, id_).phase, stored(scene, id_).spent) == (GamePhase.TRACE_REVEAL, 21_000 + GAS)
     assert events(scene) == ["Opened", "Locked"]
     with pytest.raises(Reverted, match="GameExists"):
         opens(scene, claim, CHALLENGER)
@@ -112,12 +112,12 @@ def test_a_challenger_who_does_not_point_loses_its_bond() -> None:
     levels = merkle.levels([*_leaves(scene, claim)])
     assert levels[-1][0] == opened.body.trace_root
     scene.market.ledger.do("DisputeGame", "reveal", Address(HONEST), id_, levels[-1][0], levels[0], block=scene.block)
-    assert stored(scene, id_).phase == Phase.TRACE_PICK
+    assert stored(scene, id_).phase == GamePhase.TRACE_PICK
     with pytest.raises(Reverted, match="ClockRunning"):
         resolves(scene, id_)
     scene.later(PARAMS.windows.clock_seconds + 1)
     resolves(scene, id_)
-    assert (stored(scene, id_).phase, stored(scene, id_).verdict) == (Phase.CLOSED, Verdict.REJECTED)
+    assert (stored(scene, id_).phase, stored(scene, id_).verdict) == (GamePhase.CLOSED, Verdict.REJECTED)
     won = PARAMS.prices.bond * 60 // 100
     assert scene.market.books.credits[Address(HONEST)] == won
     assert scene.market.books.credits[BURN] == PARAMS.prices.bond - won

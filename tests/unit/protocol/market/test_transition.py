@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.chain import artifacts
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.market.calls import Block, Call
+from lockstep.protocol.market.calls import Block, MarketCall
 from lockstep.protocol.market.state import FOLD_AT, Deployment, State, Table
 from lockstep.protocol.reverts import Reverted
 from lockstep.protocol.transition import STRUCTS, VERBS, VIEWS, apply, view
@@ -19,8 +19,8 @@ BLOCK = Block(1, Seconds(1_000))
 HONEST, STRANGER = actor(0x11), actor(0x12)
 
 
-def call(contract: str, function: str, sender: Address, *arguments: object) -> Call:
-    return Call(contract, function, sender, arguments)
+def call(contract: str, function: str, sender: Address, *arguments: object) -> MarketCall:
+    return MarketCall(contract, function, sender, arguments)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)

@@ -11,7 +11,7 @@ import pytest
 from lockstep.numerics import validate
 from lockstep.protocol.errors import ChainError, ProgramInvalid
 from lockstep.protocol.programs import defects
-from lockstep.protocol.programs.defects import Evidence, Held, Parts, Piece, Subject
+from lockstep.protocol.programs.defects import Evidence, Held, Piece, ProgramParts, Subject
 from lockstep.protocol.programs.program import Program
 from lockstep.protocol.programs.rules import Rule
 from lockstep.protocol.types import Digest
@@ -81,7 +81,7 @@ def test_what_the_parties_refuse_is_what_can_be_proven(monkeypatch: pytest.Monke
     assert min(refused, sound) > jobs // 20, "both kinds are met"
 
 
-def _has_more_than_it_says(parts: Parts) -> bool:
+def _has_more_than_it_says(parts: ProgramParts) -> bool:
     """A header that counts fewer ops or constants than there are: parties refuse it, no game meets the rest."""
     if len(parts.header) < 15:
         return False
@@ -101,7 +101,7 @@ def _refuses(job: Held) -> bool:
 @pytest.mark.parametrize("carry", [0, 1])
 def test_the_toy_job_cannot_be_voided(carry: int) -> None:
     programs = toyjob.schedule(carry=bool(carry))
-    parts = (Parts.of(programs.step), Parts.of(programs.encode), Parts.of(programs.merge))
+    parts = (ProgramParts.of(programs.step), ProgramParts.of(programs.encode), ProgramParts.of(programs.merge))
     roots = dict(zip(("step_program", "encode_program", "merge_program"), (p.root for p in parts), strict=True))
     job = replace(invalid.sound().job, row_length=toyjob.TERMS, slots=toyjob.SLOTS, **roots)
     job = replace(job, payload_depth=carry, carry=carry)
