@@ -160,7 +160,7 @@ class MemoryProvider(BaseProvider):
 
 
 def signed(raw: bytes, chain_id: int) -> Transaction:
-    """A signed transaction, its sender recovered. Raises `TransactionRefused` unless it is EIP-1559's, of this chain."""
+    """A signed transaction and its sender. Raises `TransactionRefused` unless it is EIP-1559's, of this chain."""
     from eth_account import Account
     from eth_account.typed_transactions import TypedTransaction
     from hexbytes import HexBytes

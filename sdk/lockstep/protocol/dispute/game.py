@@ -1,8 +1,8 @@
 """The dispute game's rules: from a claim down to one chunk of arithmetic.
 
 The readable twin of contracts/DisputeGame.sol: the same names, the same order, the same sentences above the guards.
-Everything here is pure: `play(game, move, ...)` gives the next game and the events, or raises `MoveRefused` with the name
-of the Solidity error. What executes an op comes in as an `Arbiter`: the protocol knows no arithmetic.
+Everything here is pure: `play(game, move, ...)` gives the next game and the events, or raises `MoveRefused` with the
+name of the Solidity error. What executes an op comes in as an `Arbiter`: the protocol knows no arithmetic.
 """
 
 from __future__ import annotations
