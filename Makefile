@@ -111,6 +111,7 @@ lint: setup ## style, types, who may import whom
 	$(BIN)/mypy
 	$(BIN)/mypy --strict sdk/lockstep/protocol sdk/lockstep/numerics
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
+	$(BIN)/python tools/rooms.py
 
 .PHONY: test
 test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, StepContext
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.protocol.merkle import ceil_log2
 from lockstep.protocol.types import MERGE_SLOT
 from lockstep.storage.payload import INT8_FORMAT, wire_length

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from measure import in_turn, ratio, wait_asleep
 
-from lockstep.numerics import _native, executor
+from lockstep.numerics import _native, paths
+from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.builder import ProgramBuilder, Tensor
-from lockstep.numerics.executor import StepContext
 from lockstep.protocol.programs.program import F32, Program
 
 
@@ -127,7 +127,7 @@ def time_product(shape: Shape, layout: str, threads: int, path: str, runs: int) 
     right = right.mT if layout[1] == "T" else right
     if shape.batch == 1:
         left, right = left[0], right[0]
-    executable = executor.compile(product(shape, layout), threads=threads, path=path)
+    executable = paths.compile(product(shape, layout), threads=threads, path=path)
     context = StepContext(bytes(32), 0, 0, 1)
 
     def ours() -> Any:

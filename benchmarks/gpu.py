@@ -34,13 +34,13 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from lockstep.numerics import executor
+from lockstep.numerics import arrays, paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import ProgramBuilder, Tensor
 from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import generate
-from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import F32, Program
@@ -109,7 +109,7 @@ def beginning(program: Program, config: GPTConfig, batch: Batch) -> tuple[list[A
     """Small parameters, zero moments; a dataset."""
     rng = np.random.default_rng(0)
     state: list[Array | None] = [
-        None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
+        None if h is None else np.zeros(h.shape, arrays.DTYPES[h.dtype]) for h in program.inputs
     ]
     for k in (0, 2):  # the parameters and the round's anchor
         header = program.inputs[k]
@@ -123,7 +123,7 @@ def beginning(program: Program, config: GPTConfig, batch: Batch) -> tuple[list[A
 def compare_roots(device: Device, program: Program, config: GPTConfig, batch: Batch, steps: int, threads: int) -> Roots:
     """Trains on both until a root differs."""
     state, dataset = beginning(program, config, batch)
-    processor, ours = executor.compile(program, threads=threads), CudaExecutable(program, device=device)
+    processor, ours = paths.compile(program, threads=threads), CudaExecutable(program, device=device)
     resident = ours.upload(state)
     root = ""
     for t in range(1, steps + 1):

@@ -16,7 +16,7 @@ from typing import Any, overload
 import numpy as np
 
 from lockstep.numerics import _native, reference
-from lockstep.numerics.executor import to_array
+from lockstep.numerics.arrays import to_array
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import HashedContents, tensor_root
 from lockstep.protocol import merkle

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from lockstep.numerics import executor  # noqa: E402
+from lockstep.numerics import paths  # noqa: E402
+from lockstep.numerics.arrays import Array, StepContext  # noqa: E402
 from lockstep.numerics.builder import Expression, ProgramBuilder  # noqa: E402
-from lockstep.numerics.executor import Array, StepContext  # noqa: E402
 from lockstep.protocol.programs.program import F32, Program  # noqa: E402
 
 CONTEXT = StepContext(bytes(32), 0, 0, 1)
@@ -135,7 +135,7 @@ CASES = (adamw, gelu, residual, scales)
 
 def measure(case: Case, threads: int, fused: str, runs: int) -> Result:
     """One case, ours and theirs."""
-    executable = executor.compile(case.program, threads=threads, fused=fused)
+    executable = paths.compile(case.program, threads=threads, fused=fused)
     times = in_turn(runs, lambda: executable.run(case.state, CONTEXT), case.eager, cold=2)
     ms, torch_ms = (1e3 * statistics.median(found) for found in times)
     return Result(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, StepContext
+from lockstep.numerics import arrays, paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.protocol.types import StateRoot
@@ -58,12 +58,12 @@ class Training:
 
     def __init__(self, program: Program, vocabulary: int, threads: int, path: str = "auto") -> None:
         self.program, self.threads = program, threads
-        self.executable = executor.compile(program, threads=threads, path=path)
+        self.executable = paths.compile(program, threads=threads, path=path)
         rng = np.random.default_rng(0)
         length = next(op.extents[1] for op in program.ops if op.kind == Kind.DRAW)
         self.dataset = rng.integers(0, vocabulary, (1000, length)).astype(np.int32)
         self.state: list[Array | None] = [
-            None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
+            None if h is None else np.zeros(h.shape, arrays.DTYPES[h.dtype]) for h in program.inputs
         ]
         weights = self.state[0]
         assert weights is not None, "the state begins with the parameters"

@@ -35,7 +35,7 @@ from torch import nn
 from benchmarks.measure import Training, ratio, resident, wait_asleep
 from lockstep.execution import footprint
 from lockstep.execution.jobs import ClaimSchedule
-from lockstep.numerics.executor import Array
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.programs.program import Program
 from lockstep.storage.payload import BLOCK

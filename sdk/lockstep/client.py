@@ -28,7 +28,7 @@ from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, load, subtr
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.node.ledger import Watcher
-from lockstep.numerics.executor import DTYPES
+from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.jobs import (

@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.demo.cheats.lies import inserted
 from lockstep.execution.jobs import ClaimRun, State
-from lockstep.numerics.executor import to_bytes
+from lockstep.numerics.arrays import to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import StepTrace, materialise, tensor_root
 from lockstep.protocol.programs.program import Alias, Const, Instr, Kind, Op, Program, Tag, View

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.execution.jobs import ClaimRun
-from lockstep.numerics.executor import StepContext
+from lockstep.numerics.arrays import StepContext
 from tests.adversarial.cheat import Cheat, Ended, convict, run
 from tests.adversarial.court import Court, Where
 from tests.adversarial.lies import named

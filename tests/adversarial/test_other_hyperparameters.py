@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lockstep.demo.cheats.lies import DEVNET_CHAIN_ID, cheat_of
-from lockstep.numerics.executor import to_array, to_bytes
+from lockstep.numerics.arrays import to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.protocol.programs.program import Const, Program
 from tests.adversarial.cheat import Cheat, Ended, convict, convicts, run

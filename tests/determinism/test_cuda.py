@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.cuda import CudaExecutable, open_device
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
@@ -63,7 +63,7 @@ def test_every_model_takes_emulated_steps(name: str) -> None:
     flat, dataset = initial_parameters(model, 1), rows(length)
     zero = np.zeros_like(flat)
     begin: list[Array | None] = [flat, None, flat, None, zero, zero, np.array(0, np.int32), None]
-    executable, state = executor.compile(program, fused="off"), begin
+    executable, state = paths.compile(program, fused="off"), begin
     for t in range(1, 4):
         state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))
     assert trained(program, Emulator(), 3, begin, dataset) == layout_root(program.output_layout, state).hex()

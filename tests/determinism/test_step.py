@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, StepContext
+from lockstep.numerics import arrays, paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.libraries import find_compiler
 from lockstep.numerics.trace import layout_root, materialise
 from lockstep.protocol.programs.program import Program
@@ -40,7 +40,7 @@ def start(program: Program) -> tuple[list[Array | None], Array]:
     rng = np.random.default_rng(0)
     state: list[Array | None] = []
     for k, header in enumerate(program.inputs):
-        zeros = None if header is None else np.zeros(header.shape, executor.DTYPES[header.dtype])
+        zeros = None if header is None else np.zeros(header.shape, arrays.DTYPES[header.dtype])
         state.append(zeros)
         if k in (0, 2) and zeros is not None:
             state[k] = (np.random.default_rng(1).standard_normal(zeros.shape) * 0.02).astype(np.float32)
@@ -49,7 +49,7 @@ def start(program: Program) -> tuple[list[Array | None], Array]:
 
 def roots(program: Program, path: str, threads: int, fused: str = "off") -> list[str]:
     """S_1 .. S_STEPS."""
-    executable = executor.compile(program, path=path, threads=threads, fused=fused)
+    executable = paths.compile(program, path=path, threads=threads, fused=fused)
     state, dataset = start(program)
     found = []
     for t in range(1, STEPS + 1):
@@ -83,7 +83,7 @@ def test_roots_are_those_of_compiled_maps(
 
 def test_roots_do_not_depend_on_what_is_kept(step: Program, expected: Sequence[str]) -> None:
     state, dataset = start(step)
-    traced = materialise(executor.compile(step), state, StepContext(SEED, 2, 1, 1), dataset)
+    traced = materialise(paths.compile(step), state, StepContext(SEED, 2, 1, 1), dataset)
     assert traced.root.hex() == expected[0]
 
 

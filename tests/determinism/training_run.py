@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.numerics import _native, executor
-from lockstep.numerics.executor import Array, StepContext
+from lockstep.numerics import _native, arrays, paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program
@@ -65,7 +65,7 @@ def gpt() -> Program:
 def start(program: Program) -> tuple[list[Array | None], Array]:
     """S_0 and the dataset, from SHAKE-256 alone: multiples of 2^-20 below 2^-5 for weights, tokens for rows."""
     state: list[Array | None] = [
-        None if h is None else np.zeros(h.shape, executor.DTYPES[h.dtype]) for h in program.inputs
+        None if h is None else np.zeros(h.shape, arrays.DTYPES[h.dtype]) for h in program.inputs
     ]
     weights = state[0]
     assert weights is not None, "the state begins with the parameters"
@@ -81,7 +81,7 @@ def train(program: Program, steps: int, path: str, threads: int, fused: str) -> 
 
     Raises UsageError for a path that this machine lacks; DoctorError without the compiler that "require" wants.
     """
-    executable = executor.compile(program, path=path, threads=threads, fused=fused)
+    executable = paths.compile(program, path=path, threads=threads, fused=fused)
     state, dataset = start(program)
     for t in range(1, steps + 1):
         state = list(executable.run(state, StepContext(SEED, 0, 1, t), dataset))

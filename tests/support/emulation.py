@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.cuda import CudaExecutable
 from lockstep.numerics.cuda.emulator import Emulator
-from lockstep.numerics.executor import Array, StepContext
 from lockstep.numerics.trace import layout_root, tensor_root
 from lockstep.protocol.programs.program import Program
 from tests.unit.numerics.comparison import words
@@ -20,7 +20,7 @@ class Both:
 
     def __init__(self, program: Program, *, descending: bool = False) -> None:
         self.program = program
-        self.processor = executor.compile(program, fused="off")
+        self.processor = paths.compile(program, fused="off")
         self.device = Emulator(descending=descending)
         self.emulated = CudaExecutable(program, device=self.device)
 

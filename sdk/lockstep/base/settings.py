@@ -46,7 +46,7 @@ class Settings:
 
     @property
     def path(self) -> str:
-        """Of `executor.compile`: the device that was chosen, or the processor's widest kernels."""
+        """Of `paths.compile`: the device that was chosen, or the processor's widest kernels."""
         return "auto" if self.device in ("auto", "cpu") else self.device
 
     @property

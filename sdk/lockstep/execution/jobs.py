@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from lockstep.numerics import executor
-from lockstep.numerics.executor import Executable, StepContext
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed, Resident
 from lockstep.numerics.trace import StepTrace, layout_root, materialise
 from lockstep.numerics.validate import check_schedule
@@ -188,7 +189,7 @@ class Job:
 
     def _compile(self, program: Program) -> Executable:
         try:
-            return executor.compile(program, threads=self.threads, path=self.path)
+            return paths.compile(program, threads=self.threads, path=self.path)
         except DeviceFailed as failure:
             log.warning("the processor runs a Program that the device cannot hold: %s", failure)
         except UsageError as error:
@@ -200,7 +201,7 @@ class Job:
     def _on_processor(self, program: Program) -> Executable:
         if program.root not in self._processor:
             path = self.path if self.path in PROCESSOR_PATHS else "auto"
-            self._processor[program.root] = executor.compile(program, threads=self.threads, path=path)
+            self._processor[program.root] = paths.compile(program, threads=self.threads, path=path)
         return self._processor[program.root]
 
     @property

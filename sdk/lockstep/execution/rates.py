@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from lockstep.numerics import _native, executor
+from lockstep.numerics import _native, paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import Expression, ProgramBuilder
-from lockstep.numerics.executor import Array, StepContext
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.programs.program import F32, Program
 
@@ -100,7 +100,7 @@ def _update() -> Program:
 
 
 def _run(program: Program, state: list[Array | None], threads: int, path: str) -> Callable[[], object]:
-    executable = executor.compile(program, threads=threads, path=path)
+    executable = paths.compile(program, threads=threads, path=path)
     return lambda: executable.run(state, _CONTEXT)
 
 

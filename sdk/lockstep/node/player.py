@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.chain import games
 from lockstep.execution.jobs import ClaimRun, State
-from lockstep.numerics.executor import Array
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.trace import StepTrace, TensorShelf
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from lockstep.numerics.arrays import const
 from lockstep.numerics.scalar import ARITY
 from lockstep.protocol.errors import ProgramInvalid
 from lockstep.protocol.merkle import TensorHeader, ceil_log2
@@ -142,8 +143,6 @@ class ProgramBuilder:
 
     def const(self, array: npt.NDArray[Any]) -> Tensor:
         """A constant table (float32 or int32); equal tables are one."""
-        from lockstep.numerics.executor import const
-
         table = const(array)
         if table not in self.consts:
             self.consts.append(table)

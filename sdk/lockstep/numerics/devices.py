@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lockstep.base.machine import memory
-from lockstep.numerics import _native, executor
+from lockstep.numerics import _native, paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.executor import Array, Executable, StepContext
+from lockstep.numerics.executor import Executable
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 from lockstep.protocol.programs.program import F32
@@ -45,7 +46,7 @@ class Choice:
 
     @property
     def path(self) -> str:
-        """Of `executor.compile`."""
+        """Of `paths.compile`."""
         return "auto" if self.device == "cpu" else self.device
 
 
@@ -121,11 +122,11 @@ def present() -> list[str]:
 
 
 def speed(path: str, threads: int = 1) -> float:
-    """Operations a second of a square product on a path of `executor.compile`."""
+    """Operations a second of a square product on a path of `paths.compile`."""
     for size in SIZES:
         b = ProgramBuilder([(F32, size * size), (F32, size * size)])
         product = b.dot(b.input(0).reshape(size, 1, size), b.input(1).reshape(size, size))
-        seconds = _seconds(executor.compile(b.finish([product]), threads=threads, path=path), size * size)
+        seconds = _seconds(paths.compile(b.finish([product]), threads=threads, path=path), size * size)
         if seconds >= MEASURED_SECONDS:
             break
     return 2 * size**3 / seconds

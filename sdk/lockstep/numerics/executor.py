@@ -1,82 +1,19 @@
-"""Running a Program: flat state tensors in, flat state tensors out, the same bits on every machine.
-
->>> from lockstep.numerics.builder import ProgramBuilder
->>> b = ProgramBuilder([(F32, 4)])
->>> x = b.input(0)
->>> y = b.map((4,), [x], lambda e, v: e.fadd(v, v))
->>> executable = compile(b.finish([y]))
->>> executable.run([np.arange(4, dtype=np.float32)], Context(bytes(32), 0, 0, 1))[0].tolist()
-[0.0, 2.0, 4.0, 6.0]
-"""
+"""A Program planned for this machine's processor: flat state tensors in, flat state tensors out."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from lockstep.numerics import _native
-from lockstep.numerics.fused import Fusion, mode_of
-from lockstep.numerics.selftest import check_machine
+from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.fused import Fusion
 from lockstep.protocol import merkle
-from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
-from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import F32, I32, Alias, Const, Kind, Program
+from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid
+from lockstep.protocol.programs.program import I32, Alias, Kind, Program
 from lockstep.protocol.types import TensorRoot
-
-Array: TypeAlias = npt.NDArray[Any]
-
-DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
-"""numpy's name of each dtype of a Program."""
-
-
-@dataclass(frozen=True)
-class StepContext:
-    """What a step depends on beside its state."""
-
-    seed: bytes
-    """32 bytes: the round's randomness."""
-    round: int
-    slot: int
-    t: int
-    """The step within the claim, from 1."""
-
-    def __post_init__(self) -> None:
-        if len(self.seed) != 32:
-            raise UsageError(f"a seed of {len(self.seed)} bytes", hint="a seed is 32 bytes")
-        if not all(0 <= word < 1 << 32 for word in self.words):
-            raise UsageError(f"context {self.words}", hint="round, slot and t are 32-bit unsigned integers")
-
-    @property
-    def words(self) -> tuple[int, int, int]:
-        """What a view of tag CONTEXT reads: round, slot, t."""
-        return self.round, self.slot, self.t
-
-
-def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
-    """A tensor's committed bytes as a read-only array of its shape."""
-    if len(data) != 4 * header.elements:
-        raise PayloadInvalid(
-            f"{len(data)} bytes for a tensor of shape {header.shape}", hint=f"{4 * header.elements} bytes are due"
-        )
-    return np.frombuffer(data, DTYPES[header.dtype]).reshape(header.shape)
-
-
-def to_bytes(array: Array) -> bytes:
-    """The committed bytes of a tensor: little-endian words, row-major."""
-    return np.ascontiguousarray(array).tobytes()
-
-
-def const(array: Array) -> Const:
-    """A constant table of a Program from a float32 or int32 array."""
-    for dtype, name in DTYPES.items():
-        if array.dtype == name:
-            return Const(TensorHeader(dtype, array.shape), to_bytes(array))
-    raise UsageError(f"a constant of dtype {array.dtype}", hint="constants are float32 or int32")
 
 
 @dataclass(frozen=True)
@@ -223,27 +160,3 @@ class Executable:
         if not len(dataset):
             raise PayloadInvalid("the dataset has no rows", hint="a draw needs one row at least")
         return np.ascontiguousarray(dataset)
-
-
-def compile(  # noqa: A001 - the verb that the field uses
-    program: Program, *, threads: int | None = None, path: str = "auto", fused: str | None = None
-) -> Executable:
-    """Decodes and plans a Program. `threads` defaults to OMP_NUM_THREADS, or 1; `fused` to LOCKSTEP_FUSED, or "auto".
-
-    `path` "cuda", "cuda:N" or "emulated" gives a `cuda.CudaExecutable` on that device. Raises ProgramInvalid;
-    DoctorError on a machine whose arithmetic fails the self-test, or which cannot compile loops that `fused="require"`
-    wants; UsageError for a path that this machine does not have.
-    """
-    if path == "emulated" or path.partition(":")[0] == "cuda":
-        from lockstep.numerics.cuda import CudaExecutable, open_device
-
-        return CudaExecutable(program, device=open_device("cuda:0" if path == "cuda" else path))
-    mode = mode_of(fused)
-    try:
-        check_machine(path)
-    except ValueError as error:
-        raise UsageError(str(error), hint=f"this machine's widest is {_native.best_isa()}; auto chooses it") from error
-    if threads is None:
-        setting = os.environ.get("OMP_NUM_THREADS", "1").split(",")[0]
-        threads = max(1, int(setting)) if setting.isdigit() else 1
-    return Executable(program, threads, path, mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
-from lockstep.numerics.executor import Array
+from lockstep.numerics.arrays import Array
 from lockstep.protocol.errors import DoctorError, Mismatch
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.types import StateRoot

@@ -24,7 +24,8 @@ import numpy as np
 
 from lockstep.base.shelf import Shelf
 from lockstep.numerics import _native, reference
-from lockstep.numerics.executor import DTYPES, Array, Executable, StepContext, to_array
+from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.openings import Levels

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, cast
-from urllib.parse import unquote, urlsplit
 
 from lockstep.base.decoding import from_cbor, refusing
 from lockstep.base.settings import cache_directory, resolve
@@ -206,32 +205,6 @@ class BufferFile(io.RawIOBase):
         piece = bytes(self._data[self._at : end])
         self._at += len(piece)
         return piece
-
-
-def open_store(url: str) -> ContentStore:
-    """The store at `url`; nothing is contacted yet (`check` does that).
-
-    dir:///path, dir://~/path       a directory of blocks on this machine
-    /ip4/127.0.0.1/tcp/5001/http    a Kubo RPC by multiaddr (Kubo itself or `lockstep storage serve`)
-    http://127.0.0.1:5001           the same by URL
-    """
-    if url.startswith("/"):
-        from lockstep.storage.kubo import KuboStore
-
-        return KuboStore(url)
-    parts = urlsplit(url)
-    if parts.scheme == "dir" and parts.netloc in ("", "~") and parts.path.startswith("/"):
-        from lockstep.storage.directory import DirectoryStore
-
-        return DirectoryStore(Path(parts.netloc + unquote(parts.path)).expanduser())
-    if parts.scheme in ("http", "https"):
-        from lockstep.storage.kubo import KuboStore, multiaddr_of_url
-
-        return KuboStore(multiaddr_of_url(url))
-    raise UsageError(
-        f"not a storage URL: {url!r}",
-        "use dir:///absolute/path, http://host:port of a Kubo RPC, or its multiaddr /ip4/127.0.0.1/tcp/5001/http",
-    )
 
 
 def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lockstep.numerics import executor
-from lockstep.numerics.executor import Array, StepContext
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.training.baseline import Sample, load_parameters, optimise
 from lockstep.training.job import Batch, build_programs
 from lockstep.training.losses import Loss, RandomLoss
@@ -67,7 +67,7 @@ def compare(
     eager_seconds = time.perf_counter() - begin
 
     spec = diloco.Spec(inner=inner, inner_steps=steps)
-    step = executor.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2).step)
+    step = paths.compile(build_programs(model, loss, spec, batch=batch, rounds=1, slots=2).step)
     zero = np.zeros_like(start)
     state: list[Array | None] = [start, None, start, None, zero, zero, np.array(0, np.int32), None]
     ours, ours_seconds = [], 0.0

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.numerics import _native, executor, reference
-from lockstep.numerics.executor import Array, StepContext
+from lockstep.numerics import _native, paths, reference
+from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.trace import materialise, tensor_root
 from lockstep.protocol.programs.program import Alias, Op, Program
 
@@ -48,13 +48,13 @@ def compare(
 ) -> None:
     """Asserts equal bits on all paths and thread counts, kept or not, and against the reference for about `budget`
     elements of each op (a fold's K terms count)."""
-    slow = executor.compile(program, path="scalar", threads=1)
+    slow = paths.compile(program, path="scalar", threads=1)
     every = slow.run(state, CONTEXT, dataset, keep=True)
     roots = tuple(tensor_root(array) for array in every if array is not None)
     rng = np.random.default_rng(0)
     for path in PATHS:
         for count in threads:
-            executable = executor.compile(program, path=path, threads=count)
+            executable = paths.compile(program, path=path, threads=count)
             kept = executable.run(state, CONTEXT, dataset, keep=True)
             for i, (got, due) in enumerate(zip(kept, every, strict=True)):
                 label = f"op {i} ({program.name_of(i)}) on {path} with {count} threads"

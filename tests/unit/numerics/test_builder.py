@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
 from lockstep.numerics.builder import Expression, ProgramBuilder
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import ProgramInvalid
@@ -40,7 +40,7 @@ def test_views_read_what_numpy_reads() -> None:
         "lead": (x.slice(0, 0, 1).reshape(3, 4).expand(2, 3, 4), np.broadcast_to(y[0], (2, 3, 4))),
     }
     copies = [b.map(view.shape, [view], name=name) for name, (view, _) in views.items()]
-    outputs = executor.compile(b.finish([])).run([values], CONTEXT, keep=True)
+    outputs = paths.compile(b.finish([])).run([values], CONTEXT, keep=True)
     for copy, (name, (_, due)) in zip(copies, views.items(), strict=True):
         got = outputs[copy.index]
         assert got is not None
@@ -51,7 +51,7 @@ def test_folds_broadcast_all_but_the_last_axis() -> None:
     b = ProgramBuilder([(F32, 6), (F32, 12)])
     product = b.dot(b.input(0).reshape(2, 1, 3), b.input(1).reshape(4, 3))
     x, y = np.arange(6, dtype=np.float32), np.arange(12, dtype=np.float32)
-    output = executor.compile(b.finish([product])).run([x, y], CONTEXT)[0]
+    output = paths.compile(b.finish([product])).run([x, y], CONTEXT)[0]
     assert output is not None
     np.testing.assert_array_equal(output, x.reshape(2, 3) @ y.reshape(4, 3).T)
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.cuda import CudaExecutable, generate, open_device
 from lockstep.numerics.cuda.device import FOLDER, Kernels
@@ -15,7 +16,6 @@ from lockstep.numerics.cuda.emulator import Emulator
 from lockstep.numerics.cuda.generate import Space
 from lockstep.numerics.cuda.memory import plan
 from lockstep.numerics.cuda.selftest import check_device
-from lockstep.numerics.executor import Array, StepContext, to_array
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import DoctorError, PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import F32, I32, Fold, Kind, Op, Program, Tag, View
@@ -170,7 +170,7 @@ def test_every_barrier_is_needed(barrier: int, monkeypatch: pytest.MonkeyPatch) 
     program = b.finish([b.dot(x.unsqueeze(1), y), b.sum(x)])
     rng = np.random.default_rng(5)
     state = [normal(rng, 70 * 300), normal(rng, 70 * 300)]
-    due = executor.compile(program).run(state, CONTEXT)
+    due = paths.compile(program).run(state, CONTEXT)
     shown = False
     for descending in (False, True):
         mutant = Mutant("__syncthreads();", "", which=barrier, descending=descending)
@@ -278,7 +278,7 @@ def test_without_a_device_the_path_is_refused() -> None:
         open_device()
     except UsageError:
         with pytest.raises(UsageError, match=r"cuda|CUDA") as refused:
-            executor.compile(simple(), path="cuda")
+            paths.compile(simple(), path="cuda")
         assert refused.value.hint
     else:
         pytest.skip("this machine has a CUDA device")
@@ -291,5 +291,5 @@ def test_without_the_bindings_the_hint_names_the_extra(monkeypatch: pytest.Monke
     monkeypatch.setattr("lockstep.numerics.cuda.device.import_module", no_bindings)
     open_device.cache_clear()
     with pytest.raises(UsageError) as refused:
-        executor.compile(simple(), path="cuda")
+        paths.compile(simple(), path="cuda")
     assert "lockstep-compute[cuda]" in refused.value.hint

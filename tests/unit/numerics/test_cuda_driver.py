@@ -31,7 +31,7 @@ program = products()
 device = Cuda()
 executable = CudaExecutable(program, device=device)
 state = filled(program, normal)
-due = executor.compile(program, fused="off").run(state, CONTEXT)
+due = paths.compile(program, fused="off").run(state, CONTEXT)
 
 def check():
     resident = executable.step(executable.upload(state), CONTEXT)
@@ -44,7 +44,7 @@ thread = threading.Thread(target=check)  # a worker's own
 thread.start()
 thread.join()
 assert sum(executable.profile(state, CONTEXT)) > 0
-kept = executor.compile(program, fused="off").run(state, CONTEXT, keep=True)
+kept = paths.compile(program, fused="off").run(state, CONTEXT, keep=True)
 assert executable.roots(state, CONTEXT) == tuple(map(tensor_root, kept))
 print(found, device.label, device.architecture, device.memory.total)
 """

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder
-from lockstep.numerics.executor import Array
 from lockstep.numerics.scalar import ARITY, FUNCTIONS
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid, UsageError
@@ -106,7 +106,7 @@ def test_tiny_negative_products_keep_their_zero_inside_a_chunk() -> None:
     total = b.dot(b.input(0), b.input(1))
     least = np.full(600, 1e-30, np.float32)
     compare(b.finish([total]), [least, -least], budget=600)
-    assert words(executor.compile(b.finish([total])).run([least, -least], CONTEXT)[0])[0] == 0, "the sum is +0"
+    assert words(paths.compile(b.finish([total])).run([least, -least], CONTEXT)[0])[0] == 0, "the sum is +0"
 
 
 def test_integer_sums_wrap() -> None:
@@ -253,12 +253,12 @@ def simple() -> Program:
 
 def test_an_untouched_entry_is_the_same_array() -> None:
     clock = np.array(3, np.int32)
-    outputs = executor.compile(simple()).run([np.ones(4, np.float32), None, clock, None], CONTEXT)
+    outputs = paths.compile(simple()).run([np.ones(4, np.float32), None, clock, None], CONTEXT)
     assert outputs[1] is clock, "an alias of the input copies nothing"
 
 
 def test_outputs_are_read_only_and_outlive_the_executable() -> None:
-    executable = executor.compile(simple())
+    executable = paths.compile(simple())
     first = executable.run([np.ones(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)[0]
     again = executable.run([np.zeros(4, np.float32), None, np.array(3, np.int32), None], CONTEXT)[0]
     del executable
@@ -274,13 +274,13 @@ def test_outputs_are_read_only_and_outlive_the_executable() -> None:
 )
 def test_a_tensor_of_another_header_is_refused(array: Array | None) -> None:
     with pytest.raises(PayloadInvalid, match="state entry 0") as refused:
-        executor.compile(simple()).run([array, None, np.array(3, np.int32), None], CONTEXT)
+        paths.compile(simple()).run([array, None, np.array(3, np.int32), None], CONTEXT)
     assert "float32" in refused.value.hint
 
 
 def test_a_missing_dataset_is_refused() -> None:
     b = ProgramBuilder([])
-    executable = executor.compile(b.finish([b.draw(2, 5)]))
+    executable = paths.compile(b.finish([b.draw(2, 5)]))
     with pytest.raises(PayloadInvalid, match="dataset"):
         executable.run([None], CONTEXT)
     with pytest.raises(PayloadInvalid, match="dataset"):
@@ -291,7 +291,7 @@ def test_a_missing_dataset_is_refused() -> None:
 
 def test_draws_of_two_lengths_are_refused() -> None:
     b = ProgramBuilder([])
-    executable = executor.compile(b.finish([b.draw(2, 5), b.draw(2, 6)]))
+    executable = paths.compile(b.finish([b.draw(2, 5), b.draw(2, 6)]))
     with pytest.raises(PayloadInvalid) as refused:
         executable.run([None], CONTEXT, np.zeros((4, 5), np.int32))
     assert "5 and 6" in refused.value.hint
@@ -326,12 +326,12 @@ def test_draws_of_two_lengths_are_refused() -> None:
 def test_what_would_read_foreign_memory_is_refused(op: Op) -> None:
     """The executor's own net, under the validator."""
     with pytest.raises(ProgramInvalid):
-        executor.compile(Program((op,), simple().inputs, simple().outputs[:1]))
+        paths.compile(Program((op,), simple().inputs, simple().outputs[:1]))
 
 
 def test_unknown_path_is_refused() -> None:
     with pytest.raises(UsageError, match="path"):
-        executor.compile(simple(), path="abacus")
+        paths.compile(simple(), path="abacus")
 
 
 def test_importing_the_executor_imports_no_torch() -> None:

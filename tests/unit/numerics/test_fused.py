@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor, fused, libraries, loops
+from lockstep.numerics import arrays, executor, fused, libraries, loops, paths
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder
-from lockstep.numerics.executor import Array
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.scalar import Op as Opcode
 from lockstep.protocol.errors import DoctorError, UsageError
@@ -34,10 +34,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 def compare_fused(program: Program, state: Sequence[Array | None], *, paths: Sequence[str] = PATHS) -> None:
     """Asserts the interpreter's bits of every output on each path, at one thread and at three."""
-    due = executor.compile(program, path="scalar", fused="off").run(state, CONTEXT)
+    due = paths.compile(program, path="scalar", fused="off").run(state, CONTEXT)
     for path in paths:
         for threads in (1, 3):
-            executable = executor.compile(program, path=path, threads=threads, fused="require")
+            executable = paths.compile(program, path=path, threads=threads, fused="require")
             assert executable.compiled
             for k, (got, wanted) in enumerate(zip(executable.run(state, CONTEXT), due, strict=True)):
                 label = f"output {k} ({program.name_of(program.outputs[k].index)}) on {path} with {threads} threads"
@@ -91,7 +91,7 @@ def test_random_maps_of_random_views(seed: int) -> None:
         tuple(maker.ops),
         tuple(TensorHeader(F32, shape) for shape in shapes),
         tuple(Alias(Alias.OP_KIND, min(i, 59)) for i in range(1, 65, 2)),
-        tuple(executor.const(array) for array in state),
+        tuple(arrays.const(array) for array in state),
     )
     compare_fused(program, state)
 
@@ -135,7 +135,7 @@ def test_results_too_large_for_a_cache() -> None:
     turned = b.map(shape, [b.input(1).reshape(*reversed(shape)).permute(1, 0)], lambda e, v: e.fneg(v), name="turned")
     program = b.finish([scaled, both, turned])
     rng = np.random.default_rng(8)
-    assert all(streams for *_, streams in executor.compile(program)._executor.loops())
+    assert all(streams for *_, streams in paths.compile(program)._executor.loops())
     compare_fused(program, [strange(rng, n), strange(rng, n), strange(rng, shape[0]), None])
 
 
@@ -146,7 +146,7 @@ def test_a_loop_stores_what_is_read_elsewhere_and_nothing_else() -> None:
     moment = b.map((5000,), [scaled, y], lambda e, v, w: e.fadd(v, w), name="read by a fold, too")
     moved = b.map((5000,), [moment, y], lambda e, v, w: e.fmul(v, w), name="output")
     program = b.finish([moved, b.sum(moment)])
-    told = executor.compile(program)._executor.loops()
+    told = paths.compile(program)._executor.loops()
     assert [(len(operands), len(results)) for _, operands, _, results, _ in told] == [(2, 2)]
     rng = np.random.default_rng(2)
     compare_fused(program, [strange(rng, 5000), strange(rng, 5000)])
@@ -159,7 +159,7 @@ def test_what_a_fold_reads_in_between_is_computed_before_it() -> None:
     total = b.sum(a)
     c = b.map((20, 300), [a, total.unsqueeze(1).expand(20, 300)], lambda e, v, s: e.fdiv(v, s), name="b")
     program = b.finish([c])
-    assert len(executor.compile(program)._executor.loops()) == 2
+    assert len(paths.compile(program)._executor.loops()) == 2
     compare_fused(program, [strange(np.random.default_rng(3), 6000)])
 
 
@@ -208,19 +208,19 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_compiled_code_takes_over_between_runs_and_another_executable_finds_it(empty: Path) -> None:
     state = [normal(np.random.default_rng(5), 1 << 20)]
-    executable = executor.compile(large())
+    executable = paths.compile(large())
     first = executable.run(state, CONTEXT)[0]
     assert not executable.compiled
     assert not list(empty.glob("*.so")), "what runs once is not compiled for"
     assert settled(executable, state)
     np.testing.assert_array_equal(words(executable.run(state, CONTEXT)[0]), words(first))
-    another = executor.compile(large())
+    another = paths.compile(large())
     another.run(state, CONTEXT)
     assert another.compiled, "a library that is there is taken at once"
 
 
 def test_small_programs_are_not_compiled(empty: Path) -> None:
-    executable = executor.compile(small())
+    executable = paths.compile(small())
     for _ in range(4):
         executable.run([np.ones(100, np.float32)], CONTEXT)
     assert not any(thread.name == "lockstep-fuse" for thread in threading.enumerate())
@@ -229,7 +229,7 @@ def test_small_programs_are_not_compiled(empty: Path) -> None:
 
 def test_off_compiles_nothing(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_FUSED", "off")
-    executable = executor.compile(large())
+    executable = paths.compile(large())
     state = [normal(np.random.default_rng(6), 1 << 20)]
     for _ in range(3):
         executable.run(state, CONTEXT)
@@ -239,10 +239,10 @@ def test_off_compiles_nothing(empty: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="sometimes"):
-        executor.compile(small(), fused="sometimes")
+        paths.compile(small(), fused="sometimes")
     monkeypatch.setenv("LOCKSTEP_FUSED", "perhaps")
     with pytest.raises(UsageError, match="perhaps"):
-        executor.compile(small())
+        paths.compile(small())
 
 
 def test_without_a_compiler_maps_are_interpreted(
@@ -250,8 +250,8 @@ def test_without_a_compiler_maps_are_interpreted(
 ) -> None:
     monkeypatch.setenv("CXX", "a-compiler-that-is-not-there")
     with pytest.raises(DoctorError, match="no C\\+\\+ compiler"):
-        executor.compile(small(), fused="require")
-    executable = executor.compile(large())
+        paths.compile(small(), fused="require")
+    executable = paths.compile(large())
     state = [normal(np.random.default_rng(7), 1 << 20)]
     with caplog.at_level(logging.DEBUG, logger=fused.__name__):
         outputs = [executable.run(state, CONTEXT)[0] for _ in range(4)]
@@ -266,7 +266,7 @@ def test_a_compiler_that_fails_is_named(empty: Path, monkeypatch: pytest.MonkeyP
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(DoctorError, match="out of ideas"):
-        executor.compile(small(), fused="require")
+        paths.compile(small(), fused="require")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -277,12 +277,12 @@ def test_a_compiler_that_errs_is_found_out(empty: Path, monkeypatch: pytest.Monk
     program = b.finish([b.map((n,), [b.input(0), b.input(1)], lambda e, x, y: e.ffma(x, y, e.f32(1.0)))])
     monkeypatch.setitem(loops.FLOATS, Opcode.FFMA, "{0} * {1} + {2}")
     with pytest.raises(DoctorError, match="other bits"):
-        executor.compile(program, path=path, fused="require")
+        paths.compile(program, path=path, fused="require")
     state = [normal(np.random.default_rng(9), n), normal(np.random.default_rng(10), n)]
-    executable = executor.compile(program, path=path)
+    executable = paths.compile(program, path=path)
     outputs = [words(executable.run(state, CONTEXT)[0])]
     monkeypatch.undo()
-    outputs.append(words(executor.compile(program, path=path, fused="off").run(state, CONTEXT)[0]))
+    outputs.append(words(paths.compile(program, path=path, fused="off").run(state, CONTEXT)[0]))
     np.testing.assert_array_equal(*outputs)
 
 

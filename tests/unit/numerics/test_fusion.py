@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Tensor
-from lockstep.numerics.executor import Array
 from lockstep.protocol.programs.program import F32, I32, Alias, Program
 from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange, words
 
@@ -19,7 +19,7 @@ Mask = Callable[[Expression, int, int, int, int], None]
 
 def unused(program: Program, state: list[Array | None]) -> list[str]:
     """Names of the ops whose outputs a plain run does not compute."""
-    spent = executor.compile(program).profile(state, CONTEXT)
+    spent = paths.compile(program).profile(state, CONTEXT)
     return [program.name_of(i) for i, nanoseconds in enumerate(spent) if nanoseconds == 0]
 
 
@@ -112,8 +112,8 @@ class Softmax:
 
 def run_plainly(program: Program, state: list[Array | None]) -> None:
     """A plain run on the widest path gives the bits of the separate ops."""
-    due = executor.compile(program, fused="off").run(state, CONTEXT, keep=True)
-    final = executor.compile(program, fused="off").run(state, CONTEXT)
+    due = paths.compile(program, fused="off").run(state, CONTEXT, keep=True)
+    final = paths.compile(program, fused="off").run(state, CONTEXT)
     for got, alias in zip(final, program.outputs, strict=True):
         if alias.kind == Alias.OP_KIND:
             np.testing.assert_array_equal(words(got), words(due[alias.index]), err_msg=f"op {alias.index}")

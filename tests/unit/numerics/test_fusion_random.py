@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import Expression, ProgramBuilder, Tensor, row_major
-from lockstep.numerics.executor import Array
 from lockstep.numerics.trace import tensor_root
 from lockstep.protocol.programs.program import F32, Alias, Program, Tag
 from tests.unit.numerics.comparison import CONTEXT, PATHS, normal, strange, words
@@ -248,11 +248,11 @@ def check(seed: int, fused: str = "off") -> None:
     data = (normal, normal, strange, lambda rng, n: normal(rng, n) * np.float32(1e18))[seed % 4]
     state: list[Array | None] = [data(rng, WORDS) for _ in range(ENTRIES)]
     state += [None] * (len(program.inputs) - ENTRIES)
-    due = executor.compile(program, path="scalar", threads=1, fused="off").run(state, CONTEXT, keep=True)
+    due = paths.compile(program, path="scalar", threads=1, fused="off").run(state, CONTEXT, keep=True)
     roots = tuple(tensor_root(array) for array in due if array is not None)
     for path in {PATHS[0], PATHS[-1]}:
         for threads in (1, 3):
-            executable = executor.compile(program, path=path, threads=threads, fused=fused)
+            executable = paths.compile(program, path=path, threads=threads, fused=fused)
             for _ in range(2):  # the second time in memory that is used already
                 final = executable.run(state, CONTEXT)
                 for k, alias in enumerate(program.outputs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor, scalar, selftest
+from lockstep.numerics import paths, scalar, selftest
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.protocol.errors import DoctorError
 from tests.unit.numerics.comparison import PATHS
@@ -41,7 +41,7 @@ def test_a_machine_that_flushes_subnormals_is_refused(monkeypatch: pytest.Monkey
     selftest._results.cache_clear()
     try:
         with pytest.raises(DoctorError, match="subnormal") as refused:
-            executor.compile(ProgramBuilder([]).finish([]))
+            paths.compile(ProgramBuilder([]).finish([]))
         assert "must not sign" in refused.value.hint
     finally:
         selftest._results.cache_clear()

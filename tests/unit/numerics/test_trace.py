@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lockstep.numerics import executor, reference
+from lockstep.numerics import paths, reference
 from lockstep.numerics import trace as trace_module
+from lockstep.numerics.arrays import Array
 from lockstep.numerics.builder import ProgramBuilder
-from lockstep.numerics.executor import Array
 from lockstep.numerics.trace import StepTrace, layout_root, materialise, tensor_root
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import Mismatch, NotFoundError
@@ -34,12 +34,12 @@ def step() -> StepTrace:
     rng = np.random.default_rng(1)
     state = [normal(rng, K), np.array(4, np.int32), None, None]
     dataset = rng.integers(0, 99, (20, 5)).astype(np.int32)
-    return materialise(executor.compile(program), state, CONTEXT, dataset)
+    return materialise(paths.compile(program), state, CONTEXT, dataset)
 
 
 def computed(step: StepTrace) -> tuple[Array | None, ...]:
     """The tensors of S_t as an ordinary step gives them."""
-    return executor.compile(step.program).run(step.before, step.context, step.rows)
+    return paths.compile(step.program).run(step.before, step.context, step.rows)
 
 
 def test_next_state_is_the_state_block_of_the_graph(step: StepTrace) -> None:
@@ -126,7 +126,7 @@ def doubled() -> Program:
 
 
 def test_roots_of_read_only_tensors_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    output = executor.compile(doubled()).run([np.ones(8, np.float32)], CONTEXT)[0]
+    output = paths.compile(doubled()).run([np.ones(8, np.float32)], CONTEXT)[0]
     assert output is not None
     first = tensor_root(output)
     monkeypatch.setattr(merkle, "tensor_root", lambda *_: pytest.fail("hashed again"))
@@ -146,7 +146,7 @@ def test_a_tensor_that_can_be_written_is_hashed_each_time() -> None:
 
 
 def test_remembered_roots_go_with_their_arrays() -> None:
-    output = executor.compile(doubled()).run([np.ones(8, np.float32)], CONTEXT)[0]
+    output = paths.compile(doubled()).run([np.ones(8, np.float32)], CONTEXT)[0]
     assert output is not None
     tensor_root(output)
     key = id(output)

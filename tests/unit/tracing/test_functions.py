@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.reference import philox
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from lockstep.numerics import executor
-from lockstep.numerics.executor import Array
+from lockstep.numerics import paths
+from lockstep.numerics.arrays import Array
 from lockstep.protocol.programs.program import Kind, Program
 from lockstep.tracing import trace
 from tests.unit.numerics.comparison import CONTEXT, compare, normal, strange
@@ -77,7 +77,7 @@ def attention_step(attend: Attend, B: int, T: int, H: int, D: int) -> Program:
 
 def computed(program: Program, state: list[Array | None]) -> set[int]:
     """Sizes of the outputs that a plain run computes on their own."""
-    spent = executor.compile(program).profile(state, CONTEXT)
+    spent = paths.compile(program).profile(state, CONTEXT)
     return {op.header.elements for op, nanoseconds in zip(program.ops, spent, strict=True) if nanoseconds}
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import fx
 from torch.nn import functional as F  # noqa: N812
 
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.protocol.errors import LoweringError
 from lockstep.tracing import trace
 from lockstep.tracing.capture import capture

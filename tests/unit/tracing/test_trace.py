@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LoweringError, UsageError
 from lockstep.protocol.merkle import TensorHeader

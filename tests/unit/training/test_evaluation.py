@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from lockstep.execution.jobs import subtree_root
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.trace import tensor_root
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle

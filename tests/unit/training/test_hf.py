@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.protocol.programs.program import Program

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.reference import drawn_row
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import UsageError

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs import defects

@@ -12,7 +12,8 @@ from torch import nn
 
 from lockstep.client import _params
 from lockstep.execution.jobs import check_checkpoint, checkpoint_of, load, merge_run, payload_of, slot_run
-from lockstep.numerics.executor import StepContext, compile  # noqa: A004
+from lockstep.numerics.arrays import StepContext
+from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import LoweringError, PayloadInvalid, UsageError

@@ -16,7 +16,7 @@ import numpy as np
 
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, State
 from lockstep.numerics import scalar
-from lockstep.numerics.executor import Array, to_array, to_bytes
+from lockstep.numerics.arrays import Array, to_array, to_bytes
 from lockstep.numerics.scalar import Op as Code
 from lockstep.numerics.trace import Made, StepTrace
 from lockstep.protocol.errors import UsageError

@@ -19,9 +19,10 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from lockstep.numerics.arrays import DTYPES, Array, StepContext
 from lockstep.numerics.cuda.device import Address, Device
 from lockstep.numerics.cuda.loaded import DeviceState, DeviceTensor, Loaded, available
-from lockstep.numerics.executor import DTYPES, Array, Executable, StepContext
+from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import Resident
 from lockstep.protocol.errors import PayloadInvalid
 from lockstep.protocol.merkle import TensorHeader

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from lockstep.numerics import reference
+from lockstep.numerics.arrays import Array, StepContext, to_array
 from lockstep.numerics.cuda.device import Address, Device, Kernels, addresses
 from lockstep.numerics.cuda.generate import Generated, Space, generate
 from lockstep.numerics.cuda.memory import plan, reads
-from lockstep.numerics.executor import Array, StepContext, to_array
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.merkle import EMPTY, TensorHeader, tensor_root_of_tree
 from lockstep.protocol.programs.program import Alias, Program

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.builder import ProgramBuilder
 from lockstep.numerics.cuda.device import Device
 from lockstep.numerics.cuda.executable import CudaExecutable
-from lockstep.numerics.executor import StepContext
 from lockstep.numerics.scalar import ARITY
 from lockstep.numerics.selftest import CHAINS, GOLDEN, HINT, TERMS, terms
 from lockstep.protocol.errors import DoctorError

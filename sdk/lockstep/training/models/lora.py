@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.protocol.errors import UsageError
+from lockstep.training.models.registry import build_model, describe
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,6 @@ class LoRA(nn.Module):
     """A frozen model whose target layers are adapted."""
 
     def __init__(self, config: LoRAConfig, base: nn.Module | None = None) -> None:
-        from lockstep.training.models import build_model
-
         super().__init__()
         self.config = config
         self.base = build_model(config.base) if base is None else base
@@ -98,8 +97,6 @@ class LoRA(nn.Module):
 
 def adapt(base: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: Sequence[str] = ("qkv",)) -> LoRA:
     """The model, frozen, with adapters on the layers named; `base` stays as it is, and both have the same weights."""
-    from lockstep.training.models import describe
-
     # A base is as large as a machine's memory, and often mapped from a file: what is not trained needs no copy.
     shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in base.parameters()}
     shared |= {id(b): b for b in base.buffers()}

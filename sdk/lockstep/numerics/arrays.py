@@ -1,0 +1,63 @@
+"""What a Program reads and writes, as numpy arrays: a step's context, tensors and their bytes, constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lockstep.protocol.errors import PayloadInvalid, UsageError
+from lockstep.protocol.merkle import TensorHeader
+from lockstep.protocol.programs.program import F32, I32, Const
+
+Array: TypeAlias = npt.NDArray[Any]
+
+DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
+"""numpy's name of each dtype of a Program."""
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step depends on beside its state."""
+
+    seed: bytes
+    """32 bytes: the round's randomness."""
+    round: int
+    slot: int
+    t: int
+    """The step within the claim, from 1."""
+
+    def __post_init__(self) -> None:
+        if len(self.seed) != 32:
+            raise UsageError(f"a seed of {len(self.seed)} bytes", hint="a seed is 32 bytes")
+        if not all(0 <= word < 1 << 32 for word in self.words):
+            raise UsageError(f"context {self.words}", hint="round, slot and t are 32-bit unsigned integers")
+
+    @property
+    def words(self) -> tuple[int, int, int]:
+        """What a view of tag CONTEXT reads: round, slot, t."""
+        return self.round, self.slot, self.t
+
+
+def to_array(header: TensorHeader, data: bytes | memoryview) -> Array:
+    """A tensor's committed bytes as a read-only array of its shape."""
+    if len(data) != 4 * header.elements:
+        raise PayloadInvalid(
+            f"{len(data)} bytes for a tensor of shape {header.shape}", hint=f"{4 * header.elements} bytes are due"
+        )
+    return np.frombuffer(data, DTYPES[header.dtype]).reshape(header.shape)
+
+
+def to_bytes(array: Array) -> bytes:
+    """The committed bytes of a tensor: little-endian words, row-major."""
+    return np.ascontiguousarray(array).tobytes()
+
+
+def const(array: Array) -> Const:
+    """A constant table of a Program from a float32 or int32 array."""
+    for dtype, name in DTYPES.items():
+        if array.dtype == name:
+            return Const(TensorHeader(dtype, array.shape), to_bytes(array))
+    raise UsageError(f"a constant of dtype {array.dtype}", hint="constants are float32 or int32")
