@@ -88,10 +88,10 @@ class Sender(Generic[Act]):
 
     # -- waiting for blocks
 
-    def attempt(self, key: str, call: Call) -> bool:
+    def attempt(self, key: str, call: Call, timeout: float = 120.0) -> bool:
         """Send what others may do as well, and wait; False if somebody was first, or the chain cannot take it now."""
         try:
-            self._outbox.send(call, key)
+            self._outbox.send(call, key, timeout=timeout)
         except (ChainError, FundsError, TryLater) as error:
             log.info("not done", key=key, why=error.message)
             return False

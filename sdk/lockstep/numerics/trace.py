@@ -1,7 +1,7 @@
 """A materialised step: the roots of every tensor of G_t, and on demand the tensors, leaves and partials of a game.
 
 >>> from lockstep.numerics.builder import F32, ProgramBuilder
->>> from lockstep.numerics.executor import compile
+>>> from lockstep.numerics.paths import compile
 >>> b = ProgramBuilder([(F32, 2)])
 >>> program = b.finish([b.map((2,), [b.input(0)], lambda e, x: e.fmul(x, e.f32(0.5)))])
 >>> state = [np.array([1.0, 2.0], dtype=np.float32)]

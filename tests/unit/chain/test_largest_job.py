@@ -8,7 +8,8 @@ from eth_account import Account
 
 from lockstep.chain.contracts import GAS, Contracts
 from lockstep.chain.devnet import Devnet, deploy, key_of
-from lockstep.chain.outbox import Outbox, Receipt
+from lockstep.chain.journal import SentReceipt
+from lockstep.chain.outbox import Outbox
 from lockstep.protocol import merkle
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.jobs import Body, Phase, Reveal
@@ -39,7 +40,7 @@ def test_the_loops_over_all_slots_fit_their_limits(tmp_path: Path) -> None:
         )  # fmt: skip
         requester.send(market.create(params, 0, params.escrow), "create")
         job = ids.job_id(chain.w3.eth.chain_id, contracts.addresses.market, aggregator, 0, params)
-        used: list[Receipt] = []
+        used: list[SentReceipt] = []
 
         requester.send(market.start_round(job, 0), "start 0")
         for s, outbox in enumerate(workers):

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.aggregator import Aggregator
+from coordinator.loading import Aggregators
 from coordinator.parts import CoordinatorParts
 from coordinator.service import Coordinator
+from lockstep.base.shelf import Shelf
 from lockstep.cli.output import event
 from lockstep.demo.cheats.lies import Cheat, cheat_of, require_devnet
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
@@ -25,21 +27,30 @@ class LyingAggregator(Aggregator):
         return self.cheat.run(super().merge_run(base, payloads, seed, number))
 
 
+class LyingAggregators(Aggregators):
+    """Opens every job with a lying aggregator."""
+
+    def __init__(self, parts: CoordinatorParts, name: str, seed: int) -> None:
+        super().__init__(parts)
+        self._name = name
+        self._seed = seed
+
+    def make(self, job: Job, archive: Path, shelf: Shelf) -> Aggregator:
+        """An aggregator that tells which lie it is about to tell."""
+        party = self._parts.party
+        cheat = cheat_of(self._name, job.programs, job.params, self._seed, party.addresses.chain_id)
+        event("lie", time=party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
+        lying = LyingAggregator(job, party.store, self._parts.guard, archive, shelf)
+        lying.cheat = cheat
+        return lying
+
+
 def coordinator_of(name: str, seed: int) -> type[Coordinator]:
     """The coordinator that tells the lie `name`, its place drawn from `seed`."""
 
-    class LyingService(Coordinator):
-        """Opens every job with a lying aggregator."""
-
-        def __init__(self, parts: CoordinatorParts) -> None:
+    class LyingCoordinator(Coordinator):
+        def aggregators(self, parts: CoordinatorParts) -> Aggregators:
             require_devnet(parts.party.addresses.chain_id)
-            super().__init__(parts)
+            return LyingAggregators(parts, name, seed)
 
-        def aggregator(self, job: Job, archive: Path) -> Aggregator:
-            cheat = cheat_of(name, job.programs, job.params, seed, self._party.addresses.chain_id)
-            event("lie", time=self._party.head().time, cheat=cheat.name, expectation=cheat.expectation.to_dict())
-            lying = LyingAggregator(job, self._party.store, self._parts.guard, archive, self._shelf)
-            lying.cheat = cheat
-            return lying
-
-    return LyingService
+    return LyingCoordinator

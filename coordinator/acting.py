@@ -1,0 +1,163 @@
+"""Doing what was decided about one job: payloads judged, transactions sent, rows posted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator import reading, receipts
+from coordinator.decide import (
+    Action,
+    AggregatorJob,
+    AggregatorRound,
+    Attest,
+    Back,
+    Decider,
+    Deposit,
+    Finalize,
+    Finish,
+    Freeze,
+    Merge,
+    Release,
+    Seal,
+    StartRound,
+    Withdraw,
+    receipts_due,
+)
+from coordinator.loading import Aggregators
+from coordinator.models import PayloadRow
+from lockstep.cli.output import event
+from lockstep.node.demands import Answers
+from lockstep.node.sender import MINED_SECONDS, Sender
+from lockstep.protocol.errors import LockstepError, TryLater
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.types import MERGE_SLOT, JobId, Seconds
+
+if TYPE_CHECKING:
+    from coordinator.parts import CoordinatorParts
+    from lockstep.chain.contracts import Call
+
+log = structlog.get_logger(__name__)
+
+
+class Actions:
+    """What one coordinator does."""
+
+    def __init__(self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators) -> None:
+        self._parts = parts
+        self._contracts = parts.party.contracts
+        self._sender = sender
+        self._aggregators = aggregators
+        self._answers = Answers(parts.party.contracts, parts.party.store, parts.me)
+
+    def judge(self, job: JobId, params: JobParams, seen: AggregatorJob, wanted: Sequence[tuple[int, int]]) -> None:
+        """Fetch payloads and write down what they are."""
+        if not wanted:
+            return
+        aggregator = self._aggregators.of(job, params)
+        with self._parts.database.reading() as session:
+            claims = {
+                (view.number, claim.slot): claim
+                for view in seen.views
+                for claim in reading.revealed(session, reading.hex32(job), view.number, view.stored.attempt)
+            }
+        found = []
+        for place in wanted:
+            claim = claims[place]
+            report, reason = aggregator.judge(reading.payload_of(claim))
+            found.append(PayloadRow(claim=claim.id, report=report.value, reason=reason))
+            log.info("payload judged", claim=claim.id, report=report.value, why=reason)
+        with self._parts.database.session() as session:
+            for row in found:
+                session.merge(row)
+
+    def act(self, job: JobId, seen: AggregatorJob, actions: Iterable[Action], decider: Decider) -> bool:
+        """Send what was decided, all of it before waiting for any; whether anything took effect."""
+        sent = []
+        for action in actions:
+            try:
+                key, call = self._call(job, seen, action, decider)
+                self._sender.again(key, call)
+                sent.append(key)
+            except LockstepError as error:
+                # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
+                log.info("not done", action=type(action).__name__, why=error.message, hint=error.hint)
+        return sum(self._sender.mined(key) for key in sent) > 0
+
+    def _call(self, job: JobId, seen: AggregatorJob, action: Action, decider: Decider) -> tuple[str, Call]:
+        """(key, transaction) of an action; runs the merge Program for a merge."""
+        market, vault = self._contracts.market, self._contracts.vault
+        name = f"{type(action).__name__.lower()}/{job.hex()}/{seen.job.attempt}"
+        match action:
+            case Deposit(amount):
+                return f"{name}/{decider.block}", self._parts.party.deposit(amount, decider.now)
+            case StartRound(r):
+                return f"{name}/{r}", market.start_round(job, r)
+            case Seal(r):
+                view = seen.round(r)
+                drawing = view is not None and view.stored.seed_block > 0
+                return f"{name}/{r}/{'draw' if drawing else 'close'}", market.seal(job, r)
+            case Attest(r):
+                view = seen.round(r)
+                assert view is not None, "receipts are decided on a round in view"
+                return f"{name}/{r}", self._attest(job, view, receipts_due(view, seen.params, decider.now))
+            case Freeze(r):
+                view = seen.round(r)
+                assert view is not None, "a freeze is decided on a round in view"
+                with self._parts.database.reading() as session:
+                    bodies = reading.bodies(session, reading.hex32(job), r, view.stored.attempt)
+                return f"{name}/{r}", market.freeze(job, r, bodies)
+            case Merge(r, rounds):
+                return self._merge(job, seen, r, rounds)
+            case Back(r, rounds, backed):
+                return f"{name}/{r}/{backed}", market.back(job, r, rounds)
+            case Finalize(r):
+                return f"{name}/{r}", market.finalize(job, r)
+            case Release(r):
+                return f"{name}/{r}", market.release(job, r)
+            case Finish():
+                return name, market.finish(job)
+            case Withdraw():
+                return f"{name}/{decider.block}", vault.withdraw()
+
+    def _attest(self, job: JobId, view: AggregatorRound, slots: Collection[int]) -> Call:
+        """All these slots' receipts in one transaction; one that the contract refuses by now keeps no other."""
+        with self._parts.database.reading() as session:
+            given = receipts.held(session, reading.hex32(job), view.number, view.stored.attempt, slots)
+        whole = self._contracts.market.attest(job, view.number, given)
+        if self._sender.allowed(whole):
+            return whole
+        alone = [r for r in given if self._sender.allowed(self._contracts.market.attest(job, view.number, [r]))]
+        if not alone:
+            raise TryLater("the chain takes none of these receipts now", hint="others may have sent them already")
+        return self._contracts.market.attest(job, view.number, alone)
+
+    def _merge(self, job: JobId, seen: AggregatorJob, r: int, rounds: int) -> tuple[str, Call]:
+        view = seen.round(r)
+        assert view is not None, "a merge is decided on a round in view"
+        claim = claim_id(job, r, seen.job.attempt, MERGE_SLOT)
+        with self._parts.database.reading() as session:
+            before, accepted = reading.merge_inputs(session, reading.hex32(job), r, view.stored, seen.params)
+        aggregator = self._aggregators.of(job, seen.params)
+        out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
+        return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid, rounds)
+
+    def answer_rows(self, job: JobId, params: JobParams, now: Seconds) -> bool:
+        """Post the rows that somebody demands: the data are here, and an answer earns 60 % of the asker's bond."""
+        with self._parts.database.reading() as session:
+            asked = reading.row_demands(session, reading.hex32(job), now)
+        posted = 0
+        for demand in asked:
+            due = self._answers.row(demand, self._aggregators.of(job, params).job)
+            if due is None or self._sender.known(due[0]):
+                continue
+            key, call = due
+            # Another holder may have posted it in the same block.
+            if not self._sender.attempt(key, call, MINED_SECONDS):
+                continue
+            posted += 1
+            event("precommitted" if key.startswith("commit") else "answered", time=now, demand=demand.id.hex())
+        return posted > 0
