@@ -57,8 +57,8 @@ def up(
     )  # fmt: skip
     from lockstep.node import logs
     from lockstep.node.party import Party
-    from verifier.memory import Memory
-    from verifier.service import Service
+    from verifier.journal import Journal
+    from verifier.service import Verifier
 
     logs.configure()
     settings, chosen = on_device(settings)
@@ -69,11 +69,11 @@ def up(
             raise KeyboardInterrupt
         stop.set()
 
-    with Memory(settings.home_dir) as memory, Party.open(settings) as party:
+    with Journal(settings.home_dir) as journal, Party.open(settings) as party:
         signal.signal(signal.SIGTERM, told_to_stop)
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
-        Service(party, memory, witness=witness, volunteer=volunteer or not witness).run(stop)
+        Verifier(party, journal, witness=witness, volunteer=volunteer or not witness).run(stop)
 
 
 @app.command("void")

@@ -21,8 +21,8 @@ RETRY_SECONDS = Seconds(5)
 ENDED = (Phase.FINAL, Phase.FAILED, Phase.VOID)
 
 
-class Outcome(StrEnum):
-    """Of a claim, as the event `audited` says it."""
+class AuditResult(StrEnum):
+    """What became of a claim's audit, as the event `audited` says it."""
 
     MATCH = "match"
     MISMATCH = "mismatch"
@@ -62,10 +62,10 @@ def _of_round(job: JobLedger, round_: RoundLedger, challenge: Seconds) -> Iterat
 
 
 def next_claim(
-    found: Iterable[Candidate], settled: Collection[ClaimId], rest: Mapping[ClaimId, Seconds], now: Seconds
+    found: Iterable[Candidate], settled: Collection[ClaimId], resting: Collection[ClaimId], now: Seconds
 ) -> Candidate | None:
     """The claim to replay now: of those neither settled nor resting, the one whose window ends first."""
-    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled and rest.get(c.record.id, now) <= now]
+    waiting = [c for c in found if c.open_at(now) and c.record.id not in settled and c.record.id not in resting]
     return min(waiting, key=lambda c: (c.window_ends, c.record.round, c.record.slot), default=None)
 
 

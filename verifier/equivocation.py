@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,12 +19,13 @@ import structlog
 
 from lockstep.base.decoding import U64, anything, from_json, refusing, several, table, whole
 from lockstep.chain.contracts import Call, Contracts
+from lockstep.node.bench import Bench
 from lockstep.node.ledger import UNSEALED, ClaimRecord, Ledger, RoundLedger
 from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import LockstepError, Mismatch, Unreachable
 from lockstep.protocol.types import ClaimId
 from verifier import decide
-from verifier.memory import Memory
+from verifier.journal import Journal
 
 PATH = "/api/v1/signed"
 POLL_SECONDS = 2.0
@@ -34,18 +35,20 @@ PAGE = 200
 MAX_PAGE_BYTES = 1 << 20
 PAGE_OF = table({"items": several(anything, 4096), "last": whole(0, U64)})
 
+Pages = dict[str, tuple[list[Any], int]]
+"""By coordinator: its new signed claims, and the number to go on from."""
+
 log = structlog.get_logger(__name__)
 
 
 class Equivocations:
     """Who signed twice, as far as the coordinators at `urls` were shown."""
 
-    def __init__(self, urls: Sequence[str], contracts: Contracts, memory: Memory) -> None:
+    def __init__(self, urls: Sequence[str], contracts: Contracts, journal: Journal) -> None:
         self._contracts = contracts
-        self._memory = memory
+        self._journal = journal
         self._after = {url.rstrip("/"): 0 for url in urls}
-        self._thread = ThreadPoolExecutor(1, "signed")
-        self._reading: Future[dict[str, tuple[list[Any], int]]] | None = None
+        self._bench: Bench[str, Pages] = Bench("signed")
         self._read_at = 0.0
         self.looks = 0
         """How often every coordinator was asked."""
@@ -54,20 +57,19 @@ class Equivocations:
 
     def step(self, ledger: Ledger) -> None:
         """Keep what was read since, and read on beside the loop."""
-        if self._reading is not None and self._reading.done():
-            reading, self._reading = self._reading, None
+        if self._bench.over(PATH):
             self.looks += 1
-            for url, (items, last) in reading.result().items():
+            for url, (items, last) in (self._bench.take(PATH) or {}).items():
                 self._after[url] = last
                 self._pending += items
         self._pending = [fields for fields in self._pending if not self._keep(ledger, fields)][-PAGE:]
-        if self._after and self._reading is None and time.monotonic() - self._read_at >= POLL_SECONDS:
+        if self._after and PATH not in self._bench and time.monotonic() - self._read_at >= POLL_SECONDS:
             self._read_at = time.monotonic()
-            self._reading = self._thread.submit(_read_all, dict(self._after))
+            self._bench.begin(PATH, partial(_read_all, dict(self._after)))
 
     def due(self, ledger: Ledger) -> Iterator[tuple[ClaimRecord, Call]]:
         """Every claim that stands though its worker signed another one, with the transaction that convicts it."""
-        for claim, work in self._memory.contradicted():
+        for claim, work in self._journal.contradicted():
             found = ledger.find(claim)
             if found is None:
                 continue
@@ -75,12 +77,12 @@ class Equivocations:
             over = round_.phase in decide.ENDED or job.rounds.get(round_.number) is not round_
             if over or record.convicted:
                 continue
-            a, b = (SignedClaim.parse(json.loads(text)) for text in self._memory.signed(claim, work))
+            a, b = (SignedClaim.parse(json.loads(text)) for text in self._journal.signed(claim, work))
             yield record, self._contracts.game.call("equivocate", a.work(), a.signed(), b.signed())
 
     def close(self) -> None:
         """Let what is being read end, within its timeout."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._bench.close()
 
     def _keep(self, ledger: Ledger, fields: Mapping[str, Any]) -> bool:
         """Whether a signed claim needs no second look: it was kept, or proves nothing."""
@@ -96,7 +98,7 @@ class Equivocations:
             log.info("a signed claim proves nothing", why=error.message)
             return True
         digest = signed.digest(addresses.chain_id, addresses.market)
-        self._memory.keep_signed(signed.id, signed.seed + signed.base, digest, json.dumps(fields, sort_keys=True))
+        self._journal.keep_signed(signed.id, signed.seed + signed.base, digest, json.dumps(fields, sort_keys=True))
         return True
 
     @staticmethod
@@ -104,7 +106,7 @@ class Equivocations:
         holder = round_.holders.get(signed.said.slot)
         if holder is None or holder[0] != signer:
             raise Mismatch("it is not signed by the slot's owner")
-        # INVARIANT: whoever fills the memory signs what convicts it: only the chain's own work is kept, twice a slot.
+        # INVARIANT: whoever fills the journal signs what convicts it: only the chain's own work is kept, twice a slot.
         if (signed.seed, signed.base) != (round_.seed, round_.base):
             raise Mismatch("its seed or base is not the round's")
 
@@ -115,9 +117,9 @@ def _round_of(ledger: Ledger, signed: SignedClaim) -> RoundLedger | None:
     return next((r for r in rounds if (r.number, r.attempt) == (signed.said.round, signed.said.attempt)), None)
 
 
-def _read_all(after: Mapping[str, int]) -> dict[str, tuple[list[Any], int]]:
-    """(new signed claims, the number to go on from) of every coordinator that answers."""
-    found = {}
+def _read_all(after: Mapping[str, int]) -> Pages:
+    """A page of every coordinator that answers."""
+    found: Pages = {}
     for url, number in after.items():
         try:
             found[url] = _read(url, number)

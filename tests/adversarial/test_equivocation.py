@@ -21,7 +21,7 @@ from lockstep.protocol.types import ClaimId, Seed, StateRoot, TraceRoot
 from tests.adversarial.cheat import Cheat, Ended, run
 from tests.adversarial.court import Court, Where
 from verifier.equivocation import Equivocations
-from verifier.memory import Memory
+from verifier.journal import Journal
 from worker.announcing import Announcer
 from worker.progress import Material
 
@@ -98,7 +98,7 @@ def shown(court: Court) -> Ended:
     first, *others = material.roots
     materials = (material, replace(material, roots=(StateRoot(first[::-1]), *others)))
     said = [announcer.body(m, StateRoot(stored.base), court.params.role.transitions) for m in materials]
-    # What a stranger signed, what is about another seed, and what is nothing: none of it fills the verifier's memory.
+    # What a stranger signed, what is about another seed, and what is nothing: none of it fills the verifier's journal.
     stray = [
         {**said[0], "signature": said[1]["signature"]},
         {"claim": {**said[0]["claim"], "seed": "0x" + "44" * 32}},
@@ -108,13 +108,13 @@ def shown(court: Court) -> Ended:
         Coordinator([*stray, said[0]]) as one,
         Coordinator([said[1], said[0]]) as other,
         Coordinator(None) as mute,
-        Memory(court.folder / f"verifier-{court.now()}") as memory,
+        Journal(court.folder / f"verifier-{court.now()}") as journal,
     ):
-        watch = Equivocations([one.url, mute.url], court.contracts, memory)
+        watch = Equivocations([one.url, mute.url], court.contracts, journal)
         assert found(watch, court) == [], "one claim, signed once"
         watch.close()
         # The verifier is killed, and started again with another coordinator: what it read is in its home.
-        watch = Equivocations([other.url], court.contracts, memory)
+        watch = Equivocations([other.url], court.contracts, journal)
         ((record, call),) = found(watch, court, wanted=1)
         assert record.id == claim
         court.send(call, "verifier")

@@ -1,7 +1,8 @@
 """The honest parties: each look at the chain through the programs' own pure functions, each act a transaction.
 
-worker.decide, coordinator.decide, verifier.decide and verifier.witnessing decide; protocol.honest plays the games. What
-takes a machine time takes time here: a step that a game argues about is computed once, stepSeconds long, one at a time.
+worker.decide, coordinator.decide, verifier.decide and verifier.witness.decide decide; protocol.honest plays the games.
+What takes a machine time takes time here: a step that a game argues about is computed once, stepSeconds long, one at a
+time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.search.scene import AGGREGATOR, VERIFIER, WITNESS, WORKERS, Scene, ro
 from tests.support.constant import ConstantClaim
 from tests.support.wander import LINKS, Wanderer
 from verifier import decide as verifying
-from verifier.witnessing import Due, due
+from verifier.witness.decide import DutyAct, next_act
 from worker import decide as working
 from worker.decide import Act, Do
 
@@ -359,10 +360,10 @@ class Party:
                 continue
             a = s.audits[audit]
             claim = ids.claim_id(a.job, a.round, a.attempt, duty.slot)
-            said = due(SimpleNamespace(state=a), duty, self._decided(s, audit, claim), b.time)  # type: ignore[arg-type]
-            if said in (Due.LOOK, Due.SPEAK):
-                yield self._word(audit, i, duty, a.beacon, claim, reveals=said == Due.SPEAK)
-            elif said == Due.SETTLE and b.time >= self.rests.get((audit, i), 0):
+            said = next_act(SimpleNamespace(state=a), duty, self._decided(s, audit, claim), b.time)  # type: ignore[arg-type]
+            if said in (DutyAct.LOOK, DutyAct.SPEAK):
+                yield self._word(audit, i, duty, a.beacon, claim, reveals=said == DutyAct.SPEAK)
+            elif said == DutyAct.SETTLE and b.time >= self.rests.get((audit, i), 0):
                 # What the contract refuses while a game goes on is tried again later.
                 self.rests[audit, i] = b.time + REST_BLOCKS * max(1, int(self.scene.setting.chain.inclusion))
                 yield MarketCall("Witnesses", "settle", self.me, (audit, i))

@@ -19,13 +19,18 @@ class Backoff(Generic[Key]):
 
     def rests(self, key: Key, now: float) -> bool:
         """Whether it is too early to try again."""
-        return key in self._rests and now < self._rests[key][0]
+        # One look-up: the key may succeed on another thread.
+        until, _ = self._rests.get(key, (now, 0.0))
+        return now < until
 
     def failed(self, key: Key, now: float, *, at_most: float | None = None) -> None:
-        """It failed now: it rests, twice as long as before."""
-        last = self._rests[key][1] if key in self._rests else self._first / 2
+        """It failed now: it rests, twice as long as before.
+
+        With `at_most` it rests no longer than that, and the rest after it is no longer for this one.
+        """
+        _, last = self._rests.get(key, (now, self._first / 2))
         rest = min(2 * last, self._most)
-        self._rests[key] = now + (rest if at_most is None else min(rest, at_most)), rest
+        self._rests[key] = (now + rest, rest) if at_most is None else (now + min(rest, at_most), last)
 
     def __contains__(self, key: Key) -> bool:
         """Whether it failed, and did not succeed since."""

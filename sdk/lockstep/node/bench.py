@@ -34,6 +34,7 @@ class Bench(Generic[Key, Result]):
         self._pool = ThreadPoolExecutor(threads, name)
         self._wake = wake
         self._work: dict[Key, Future[Result]] = {}
+        self._cancelled: set[Key] = set()
         self._stop = threading.Event()
 
     def begin(self, key: Key, work: Callable[[], Result]) -> None:
@@ -53,13 +54,25 @@ class Bench(Generic[Key, Result]):
         """Whether the work with this key can be taken."""
         return key in self._work and self._work[key].done()
 
+    def finished(self) -> list[Key]:
+        """The keys whose work can be taken, in the order in which it was begun."""
+        return [key for key in self._work if self.over(key)]
+
     def take(self, key: Key) -> Result | None:
         """The result, once; None while there is none. Raises what the work raised."""
-        return self._work.pop(key).result() if self.over(key) else None
+        if not self.over(key):
+            return None
+        self._cancelled.discard(key)
+        return self._work.pop(key).result()
 
-    def go_on(self) -> None:
-        """Called by the work between its steps; raises Stopped once the bench is closed."""
-        if self._stop.is_set():
+    def cancel(self, key: Key) -> None:
+        """Tell the work with this key to stop after its step; it is there until it is taken."""
+        if key in self._work:
+            self._cancelled.add(key)
+
+    def go_on(self, key: Key | None = None) -> None:
+        """Called by the work between its steps; raises Stopped once the bench is closed or `key` is cancelled."""
+        if self._stop.is_set() or key in self._cancelled:
             raise Stopped
 
     def close(self, *, wait: bool = True) -> None:

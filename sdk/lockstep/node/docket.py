@@ -12,13 +12,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Bench
+from lockstep.node.isolation import Isolation
 from lockstep.node.player import AtHand, Due, HeldClaim, NotAtHand, Seat, Side, Table
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
@@ -36,7 +37,8 @@ STUCK_WAIT_SECONDS = 40.0
 REST_SECONDS = (1.0, 10.0)
 """How long a game rests whose move failed: at first, and at most, doubled each time."""
 
-log = structlog.get_logger(__name__)
+PLAY, PREPARE = "play", "prepare"
+"""The two kinds of work beside the caller, one piece of each at a time."""
 
 HeldOf = Callable[[ClaimId], HeldClaim | None]
 """A claim as this party computed it; None if it is not there."""
@@ -56,19 +58,20 @@ class _Entry:
     """The move that is under way."""
     sent_at: float = 0.0
     took: float = 0.0
-    stuck: Future[object] | None = None
     hard: bool = False
     """Its move has to be prepared."""
     quiet: int = -1
     """The block at which nothing was due."""
-    again_at: float = 0.0
-    rest: float = REST_SECONDS[0]
-    logged: set[str] = field(default_factory=set)
 
     @property
     def deadline(self) -> Seconds:
         """The mover's."""
         return Seconds(0) if self.game is None else self.game.deadline
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What a line of the log says of it."""
+        return {"game": self.id.hex(), "claim": self.claim.hex()}
 
 
 class Docket:
@@ -85,32 +88,29 @@ class Docket:
         self._block = -1
         self._now = Seconds(0)
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._players = ThreadPoolExecutor(1, "play")
-        self._preparers = ThreadPoolExecutor(1, "prepare")
-        self._waiters = ThreadPoolExecutor(4, "mined")
-        self._turn: Future[None] | None = None
-        self._preparing: Future[None] | None = None
+        self._bench: Bench[str, None] = Bench("play", threads=2)
+        self._waits: Bench[str, None] = Bench("mined", threads=4)
+        self._rests: Backoff[GameId] = Backoff(*REST_SECONDS)
+        self._isolation = Isolation()
 
     def play(self, games: Mapping[GameId, ClaimId], block: int, now: Seconds, at_hand: HeldOf, held_of: HeldOf) -> None:
         """Make every move that is due in these open games, as soon as it can be made; returns at once.
 
         `at_hand`: the claim if it is in memory. Raises what a turn raised that no game is the reason of.
         """
-        if self._turn is not None:
-            if not self._turn.done():
-                return
-            turn, self._turn = self._turn, None
-            turn.result()
+        self._bench.take(PLAY)
+        if PLAY in self._bench:
+            return
         with self._lock:
             for gone in set(self._entries) - set(games):
                 del self._entries[gone]
+                self._rests.succeeded(gone)
             for game, claim in games.items():
                 self._entries.setdefault(game, _Entry(game, claim))
         if games:
-            self._turn = self._players.submit(self._pass, block, now, at_hand)
-            if self._preparing is None or self._preparing.done():
-                self._preparing = self._preparers.submit(self._prepare, at_hand, held_of)
+            self._bench.begin(PLAY, partial(self._pass, block, now, at_hand))
+            self._bench.take(PREPARE)
+            self._bench.begin(PREPARE, partial(self._prepare, at_hand, held_of))
 
     def needs(self) -> dict[ClaimId, frozenset[int]]:
         """The transitions that open games are about, by claim, the claim with the earliest deadline first."""
@@ -128,24 +128,21 @@ class Docket:
 
     def close(self) -> None:
         """Finish the slice in work; what was sent stays sent."""
-        self._closing.set()
-        for pool in (self._players, self._preparers, self._waiters):
-            pool.shutdown(wait=True, cancel_futures=True)
+        self._bench.close()
+        self._waits.close()
 
     # -- what can be done at once
 
     def _pass(self, block: int, now: Seconds, at_hand: HeldOf) -> None:
         fresh, self._block, self._now = block != self._block, block, now
         for entry in self._by_deadline():
-            if self._closing.is_set():
-                return
+            self._bench.go_on()
             if fresh or entry.game is None:
                 self._guarded(entry, partial(self._read, entry))
         for entry in self._by_deadline():
-            if self._closing.is_set():
-                return
+            self._bench.go_on()
             waits = entry.sent is not None or entry.hard or entry.quiet == block
-            if entry.game is not None and not waits and entry.again_at <= time.monotonic():
+            if entry.game is not None and not waits and not self._rests.rests(entry.id, time.monotonic()):
                 self._guarded(entry, partial(self._turn_at, entry, at_hand))
 
     def _read(self, entry: _Entry) -> None:
@@ -157,9 +154,9 @@ class Docket:
         """What became of the move that was sent."""
         receipt = self._outbox.receipt(sent.key)
         if receipt is None:
-            stuck = time.monotonic() - entry.sent_at > STUCK_SECONDS
-            if stuck and (entry.stuck is None or entry.stuck.done()):
-                entry.stuck = self._waiters.submit(self._wait, sent.key)
+            if time.monotonic() - entry.sent_at > STUCK_SECONDS:
+                self._waits.take(sent.key)
+                self._waits.begin(sent.key, partial(self._wait, sent.key))
             return
         entry.sent = None
         # The game was read before the receipt: a block may lie between them.
@@ -167,19 +164,17 @@ class Docket:
             entry.game = self._table.game(entry.id)
         # INVARIANT: a move answers one node; if the game stands elsewhere, that node was answered.
         if receipt.succeeded and not _stands(entry.game, sent.state):
-            entry.rest, entry.again_at = REST_SECONDS[0], 0.0
+            self._rests.succeeded(entry.id)
             self._made(entry.id, sent, entry.took)
             return
         self._outbox.forget(sent.key)
         if _stands(entry.game, sent.state):
             raise ChainError(f"{sent.move.call} did nothing", hint="it is tried again", code="chain.reverted")
 
-    def _wait(self, key: str) -> object:
-        try:
-            return self._outbox.wait(key, STUCK_WAIT_SECONDS)
-        except LockstepError:
-            # What came of it the next look says.
-            return None
+    def _wait(self, key: str) -> None:
+        # What came of it the next look says.
+        with suppress(LockstepError):
+            self._outbox.wait(key, STUCK_WAIT_SECONDS)
 
     def _turn_at(self, entry: _Entry, at_hand: HeldOf) -> None:
         """Send the move that is due, if what it takes is in memory; else have it prepared."""
@@ -189,7 +184,7 @@ class Docket:
             return
         mine = (game.phase in DEFENDERS) == (self._side is Side.DEFENDER)
         if mine and self._now > game.deadline and not self._decided(game):
-            self._note(entry, "late", "a game's clock has run out")
+            self._isolation.log(LockstepError("a game's clock has run out", code="late"), entry.id, **entry.fields)
             return
         began = time.monotonic()
         try:
@@ -217,9 +212,10 @@ class Docket:
 
     def _prepare(self, at_hand: HeldOf, held_of: HeldOf) -> None:
         """Prepare moves until none is left, the one with the earliest deadline first."""
-        while not self._closing.is_set():
+        while True:
+            self._bench.go_on()
             now = time.monotonic()
-            waiting = [e for e in self._by_deadline() if e.hard and e.sent is None and e.again_at <= now]
+            waiting = [e for e in self._by_deadline() if e.hard and e.sent is None and not self._rests.rests(e.id, now)]
             if not waiting:
                 return
             entry = waiting[0]
@@ -250,28 +246,16 @@ class Docket:
     def _guarded(self, entry: _Entry, work: Callable[[], None]) -> bool:
         """Do something about one game; what goes wrong there rests, and holds up no other. Tells if it went well."""
         try:
-            work()
+            failure = self._isolation.run(work, entry.id, **entry.fields)
+        except Unreachable as error:
+            # A store that does not answer for one game's material must not end those that need none.
+            failure = error
+            self._isolation.log(error, entry.id, **entry.fields)
+        if failure is None:
             return True
-        except (Unreachable, TryLater) as error:
-            self._note(entry, error.code, error.message)
-            entry.again_at = time.monotonic() + REST_SECONDS[0]
-            return False
-        except LockstepError as error:
-            self._note(entry, error.code, error.message)
-        except Exception as error:
-            # A defect in one game's material must not end those that defend others.
-            if (name := type(error).__name__) not in entry.logged:
-                entry.logged.add(name)
-                log.exception("a game's move failed", game=entry.id.hex(), claim=entry.claim.hex())
-        entry.again_at = time.monotonic() + entry.rest
-        entry.rest = min(2 * entry.rest, REST_SECONDS[1])
+        passes = isinstance(failure, Unreachable | TryLater)
+        self._rests.failed(entry.id, time.monotonic(), at_most=REST_SECONDS[0] if passes else None)
         return False
-
-    def _note(self, entry: _Entry, code: str, message: str) -> None:
-        """Log once what keeps a game's move."""
-        if code not in entry.logged:
-            entry.logged.add(code)
-            log.warning("move failed", game=entry.id.hex(), claim=entry.claim.hex(), code=code, message=message)
 
 
 def _stands(game: Game | None, sent: Game) -> bool:

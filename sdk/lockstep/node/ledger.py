@@ -6,7 +6,7 @@ come from the contracts' views; what is here only events tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -280,9 +280,9 @@ class Ledger:
 
     def apply(self, event: Event) -> None:
         """Take one event; those that say nothing here change nothing."""
-        act = getattr(self, f"_{event.contract}_{event.name}", None)
-        if act is not None:
-            act(event)
+        fold = _FOLDS.get((event.contract, event.name))
+        if fold is not None:
+            fold(self, event)
 
     def all_games(self) -> list[GameRecord]:
         """Every game ever opened."""
@@ -315,192 +315,280 @@ class Ledger:
                         return job, r, record
         return None
 
-    # -- vault
 
-    def _StakeVault_NodeRegistered(self, e: Event) -> None:
-        self.nodes.pop(e.account, None)
-        self.nodes[e.account] = e.args["key"]
-        self.registrations[e.account] = self.registrations.get(e.account, 0) + 1
+Fold = Callable[[Ledger, "Event"], None]
 
-    def _StakeVault_Slashed(self, e: Event) -> None:
-        self.slashed[e.args["key"]] = e.amount
-        self.locks.pop(e.args["key"], None)
+_FOLDS: dict[tuple[str, str], Fold] = {}
+"""What each event changes, by its contract and name."""
 
-    def _StakeVault_Locked(self, e: Event) -> None:
-        self.locks[e.args["key"]] = e.account
 
-    def _StakeVault_Unlocked(self, e: Event) -> None:
-        self.locks.pop(e.args["key"], None)
+def _folds(contract: str, name: str) -> Callable[[Fold], Fold]:
+    def added(fold: Fold) -> Fold:
+        _FOLDS[contract, name] = fold
+        return fold
 
-    def _StakeVault_BondTaken(self, e: Event) -> None:
-        self.locks.pop(e.args["key"], None)
+    return added
 
-    # -- market
 
-    def _JobMarket_JobCreated(self, e: Event) -> None:
-        self.jobs[e.job] = JobLedger(JobId(e.job), e.requester, e.block)
+# -- vault
 
-    def _JobMarket_JobDone(self, e: Event) -> None:
-        self.jobs[e.job].done = True
 
-    def _JobMarket_RoundStarted(self, e: Event) -> None:
-        job = self.jobs[e.job]
-        if e.round in job.rounds:
-            job.past.append(job.rounds[e.round])
-        job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
+@_folds("StakeVault", "NodeRegistered")
+def _node_registered(ledger: Ledger, e: Event) -> None:
+    ledger.nodes.pop(e.account, None)
+    ledger.nodes[e.account] = e.args["key"]
+    ledger.registrations[e.account] = ledger.registrations.get(e.account, 0) + 1
 
-    def _JobMarket_Joined(self, e: Event) -> None:
-        r = self._round(e)
-        r.holders[e.slot] = (e.worker, ClaimStatus.JOINED)
-        self.places[claim_id(e.job, e.round, r.attempt, e.slot)] = JobId(e.job), e.round
 
-    def _JobMarket_Left(self, e: Event) -> None:
-        self._round(e).holders.pop(e.slot)
+@_folds("StakeVault", "Slashed")
+def _slashed(ledger: Ledger, e: Event) -> None:
+    ledger.slashed[e.args["key"]] = e.amount
+    ledger.locks.pop(e.args["key"], None)
 
-    def _JobMarket_Sealed(self, e: Event) -> None:
-        self._round(e).seed = Seed(e.seed)
 
-    def _JobMarket_Committed(self, e: Event) -> None:
-        self._advance(e, ClaimStatus.COMMITTED)
+@_folds("StakeVault", "Locked")
+def _locked(ledger: Ledger, e: Event) -> None:
+    ledger.locks[e.args["key"]] = e.account
 
-    def _JobMarket_Revealed(self, e: Event) -> None:
-        self._advance(e, ClaimStatus.REVEALED)
-        r = self._round(e)
-        r.claims[e.slot] = ClaimRecord(
-            ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
-            Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), e.time,
-        )  # fmt: skip
 
-    def _JobMarket_Frozen(self, e: Event) -> None:
-        r = self._round(e)
-        r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
-        self._close(
-            r,
-            {
-                ClaimStatus.REVEALED: None,
-                ClaimStatus.JOINED: ClaimStatus.ABSENT,
-                ClaimStatus.COMMITTED: ClaimStatus.ABSENT,
-            },
+@_folds("StakeVault", "Unlocked")
+def _unlocked(ledger: Ledger, e: Event) -> None:
+    ledger.locks.pop(e.args["key"], None)
+
+
+@_folds("StakeVault", "BondTaken")
+def _bond_taken(ledger: Ledger, e: Event) -> None:
+    ledger.locks.pop(e.args["key"], None)
+
+
+# -- market
+
+
+@_folds("JobMarket", "JobCreated")
+def _job_created(ledger: Ledger, e: Event) -> None:
+    ledger.jobs[e.job] = JobLedger(JobId(e.job), e.requester, e.block)
+
+
+@_folds("JobMarket", "JobDone")
+def _job_done(ledger: Ledger, e: Event) -> None:
+    ledger.jobs[e.job].done = True
+
+
+@_folds("JobMarket", "RoundStarted")
+def _round_started(ledger: Ledger, e: Event) -> None:
+    job = ledger.jobs[e.job]
+    if e.round in job.rounds:
+        job.past.append(job.rounds[e.round])
+    job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
+
+
+@_folds("JobMarket", "Joined")
+def _joined(ledger: Ledger, e: Event) -> None:
+    r = _round(ledger, e)
+    r.holders[e.slot] = (e.worker, ClaimStatus.JOINED)
+    ledger.places[claim_id(e.job, e.round, r.attempt, e.slot)] = JobId(e.job), e.round
+
+
+@_folds("JobMarket", "Left")
+def _left(ledger: Ledger, e: Event) -> None:
+    _round(ledger, e).holders.pop(e.slot)
+
+
+@_folds("JobMarket", "Sealed")
+def _sealed(ledger: Ledger, e: Event) -> None:
+    _round(ledger, e).seed = Seed(e.seed)
+
+
+@_folds("JobMarket", "Committed")
+def _committed(ledger: Ledger, e: Event) -> None:
+    _advance(ledger, e, ClaimStatus.COMMITTED)
+
+
+@_folds("JobMarket", "Revealed")
+def _revealed(ledger: Ledger, e: Event) -> None:
+    _advance(ledger, e, ClaimStatus.REVEALED)
+    r = _round(ledger, e)
+    r.claims[e.slot] = ClaimRecord(
+        ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
+        Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), e.time,
+    )  # fmt: skip
+
+
+@_folds("JobMarket", "Frozen")
+def _frozen(ledger: Ledger, e: Event) -> None:
+    r = _round(ledger, e)
+    r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
+    _close(
+        r,
+        {
+            ClaimStatus.REVEALED: None,
+            ClaimStatus.JOINED: ClaimStatus.ABSENT,
+            ClaimStatus.COMMITTED: ClaimStatus.ABSENT,
+        },
+    )
+
+
+@_folds("JobMarket", "Merged")
+def _merged(ledger: Ledger, e: Event) -> None:
+    job, r = ledger.jobs[e.job], _round(ledger, e)
+    ledger.places[ClaimId(e.claim)] = JobId(e.job), e.round
+    trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
+    r.merges.append(
+        ClaimRecord(
+            ClaimId(e.claim), JobId(e.job), e.round, job.attempt, MERGE_SLOT, e.worker, trace_root, Digest(e.out),
+            Digest(e.out2), None, Cid(e.checkpoint_cid), e.time,
         )
+    )  # fmt: skip
 
-    def _JobMarket_Merged(self, e: Event) -> None:
-        job, r = self.jobs[e.job], self._round(e)
-        self.places[ClaimId(e.claim)] = JobId(e.job), e.round
-        trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
-        r.merges.append(
-            ClaimRecord(
-                ClaimId(e.claim), JobId(e.job), e.round, job.attempt, MERGE_SLOT, e.worker, trace_root, Digest(e.out),
-                Digest(e.out2), None, Cid(e.checkpoint_cid), e.time,
-            )
-        )  # fmt: skip
 
-    def _JobMarket_RoundFinal(self, e: Event) -> None:
-        r = self._round(e)
-        r.phase = Phase.FINAL
-        self._close(r, {ClaimStatus.ACCEPTED: ClaimStatus.FINAL, ClaimStatus.EXCLUDED: ClaimStatus.FINAL})
+@_folds("JobMarket", "RoundFinal")
+def _round_final(ledger: Ledger, e: Event) -> None:
+    r = _round(ledger, e)
+    r.phase = Phase.FINAL
+    _close(r, {ClaimStatus.ACCEPTED: ClaimStatus.FINAL, ClaimStatus.EXCLUDED: ClaimStatus.FINAL})
 
-    def _JobMarket_RoundFailed(self, e: Event) -> None:
-        r = self._round(e)
-        r.phase = Phase.FAILED
-        silent = ClaimStatus.ABSENT if r.seed != UNSEALED else ClaimStatus.VOID
-        self._close(r, {ClaimStatus.JOINED: silent, ClaimStatus.COMMITTED: silent})
-        self._close(
-            r, dict.fromkeys((ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED), ClaimStatus.VOID)
-        )
 
-    def _JobMarket_RoundVoid(self, e: Event) -> None:
-        self._round(e).phase = Phase.VOID
+@_folds("JobMarket", "RoundFailed")
+def _round_failed(ledger: Ledger, e: Event) -> None:
+    r = _round(ledger, e)
+    r.phase = Phase.FAILED
+    silent = ClaimStatus.ABSENT if r.seed != UNSEALED else ClaimStatus.VOID
+    _close(r, {ClaimStatus.JOINED: silent, ClaimStatus.COMMITTED: silent})
+    _close(r, dict.fromkeys((ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED), ClaimStatus.VOID))
 
-    def _JobMarket_Convicted(self, e: Event) -> None:
-        job, r = self.jobs[e.job], self._round(e)
-        if e.slot == MERGE_SLOT:
-            job.attempt += 1
-            r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
-        elif claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
-            r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
-            r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
 
-    def _JobMarket_Paid(self, e: Event) -> None:
-        self.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, e.time))
+@_folds("JobMarket", "RoundVoid")
+def _round_void(ledger: Ledger, e: Event) -> None:
+    _round(ledger, e).phase = Phase.VOID
 
-    # -- games
 
-    def _DisputeGame_Opened(self, e: Event) -> None:
-        self.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
+@_folds("JobMarket", "Convicted")
+def _convicted(ledger: Ledger, e: Event) -> None:
+    job, r = ledger.jobs[e.job], _round(ledger, e)
+    if e.slot == MERGE_SLOT:
+        job.attempt += 1
+        r.merges = [replace(m, convicted=True) if m.id == e.claim else m for m in r.merges]
+    elif claim_id(e.job, e.round, r.attempt, e.slot) == e.claim:
+        r.holders[e.slot] = (e.worker, ClaimStatus.CONVICTED)
+        r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
 
-    def _DisputeGame_Resolved(self, e: Event) -> None:
-        self.ended[e.game] = replace(self.games.pop(e.game), verdict=Verdict(e.verdict))
 
-    # -- witnesses
+@_folds("JobMarket", "Paid")
+def _paid(ledger: Ledger, e: Event) -> None:
+    ledger.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, e.time))
 
-    def _Witnesses_Enrolled(self, e: Event) -> None:
-        self.heads[e.job, e.account] = Digest(e.head)
 
-    def _Witnesses_AuditOpened(self, e: Event) -> None:
-        state = Audit(AuditStatus.DRAWING, JobId(e.job), e.round, e.attempt, e.beacon_block)
-        self.audits[e.audit] = self.jobs[e.job].audits[e.audit] = AuditLedger(AuditId(e.audit), state)
+# -- games
 
-    def _Witnesses_DutyDrawn(self, e: Event) -> None:
-        self.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
 
-    def _Witnesses_AuditDrawn(self, e: Event) -> None:
-        state = self.audits[e.audit].state
-        state.status, state.beacon, state.duties = AuditStatus.DRAWN, Digest(e.beacon), e.duties
-        state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+@_folds("DisputeGame", "Opened")
+def _opened(ledger: Ledger, e: Event) -> None:
+    ledger.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
 
-    def _Witnesses_AuditSkipped(self, e: Event) -> None:
-        self.audits[e.audit].state.status = AuditStatus.SKIPPED
 
-    def _Witnesses_VerdictCommitted(self, e: Event) -> None:
-        audit = self.audits[e.audit]
-        audit.state.committed += 1
-        audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, Digest(e.commitment)
+@_folds("DisputeGame", "Resolved")
+def _resolved(ledger: Ledger, e: Event) -> None:
+    ledger.ended[e.game] = replace(ledger.games.pop(e.game), verdict=Verdict(e.verdict))
 
-    def _Witnesses_CommitsEnded(self, e: Event) -> None:
-        state = self.audits[e.audit].state
-        state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
 
-    def _Witnesses_VerdictRevealed(self, e: Event) -> None:
-        duty = self.audits[e.audit].duties[e.i]
-        duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
+# -- witnesses
 
-    def _Witnesses_DutyClosed(self, e: Event) -> None:
-        self.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
 
-    def _Witnesses_TracePublished(self, e: Event) -> None:
-        r = self._round(e)
-        if e.slot in r.claims and r.claims[e.slot].id == e.claim:
-            r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=Cid(e.trace_cid))
+@_folds("Witnesses", "Enrolled")
+def _enrolled(ledger: Ledger, e: Event) -> None:
+    ledger.heads[e.job, e.account] = Digest(e.head)
 
-    # -- inside
 
-    # -- demands
+@_folds("Witnesses", "AuditOpened")
+def _audit_opened(ledger: Ledger, e: Event) -> None:
+    state = Audit(AuditStatus.DRAWING, JobId(e.job), e.round, e.attempt, e.beacon_block)
+    ledger.audits[e.audit] = ledger.jobs[e.job].audits[e.audit] = AuditLedger(AuditId(e.audit), state)
 
-    def _Availability_PayloadDemanded(self, e: Event) -> None:
-        claim = ClaimId(e.claim)
-        self.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), claim, 0, e.asker, e.deadline)
 
-    def _Availability_RowDemanded(self, e: Event) -> None:
-        self.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), None, e.row, e.asker, e.deadline)
+@_folds("Witnesses", "DutyDrawn")
+def _duty_drawn(ledger: Ledger, e: Event) -> None:
+    ledger.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
 
-    def _Availability_Settled(self, e: Event) -> None:
-        self.demands.pop(e.demand, None)
 
-    # -- inside
+@_folds("Witnesses", "AuditDrawn")
+def _audit_drawn(ledger: Ledger, e: Event) -> None:
+    state = ledger.audits[e.audit].state
+    state.status, state.beacon, state.duties = AuditStatus.DRAWN, Digest(e.beacon), e.duties
+    state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
 
-    def _round(self, e: Event) -> RoundLedger:
-        return self.jobs[e.job].rounds[e.round]
 
-    def _advance(self, e: Event, status: ClaimStatus) -> None:
-        holders = self._round(e).holders
-        holders[e.slot] = (holders[e.slot][0], status)
+@_folds("Witnesses", "AuditSkipped")
+def _audit_skipped(ledger: Ledger, e: Event) -> None:
+    ledger.audits[e.audit].state.status = AuditStatus.SKIPPED
 
-    @staticmethod
-    def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> None:
-        for slot, (worker, status) in r.holders.items():
-            if status in become:
-                accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else ClaimStatus.EXCLUDED
-                r.holders[slot] = (worker, become[status] or accepted)
+
+@_folds("Witnesses", "VerdictCommitted")
+def _verdict_committed(ledger: Ledger, e: Event) -> None:
+    audit = ledger.audits[e.audit]
+    audit.state.committed += 1
+    audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, Digest(e.commitment)
+
+
+@_folds("Witnesses", "CommitsEnded")
+def _commits_ended(ledger: Ledger, e: Event) -> None:
+    state = ledger.audits[e.audit].state
+    state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
+
+
+@_folds("Witnesses", "VerdictRevealed")
+def _verdict_revealed(ledger: Ledger, e: Event) -> None:
+    duty = ledger.audits[e.audit].duties[e.i]
+    duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
+
+
+@_folds("Witnesses", "DutyClosed")
+def _duty_closed(ledger: Ledger, e: Event) -> None:
+    ledger.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
+
+
+@_folds("Witnesses", "TracePublished")
+def _trace_published(ledger: Ledger, e: Event) -> None:
+    r = _round(ledger, e)
+    if e.slot in r.claims and r.claims[e.slot].id == e.claim:
+        r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=Cid(e.trace_cid))
+
+
+# -- demands
+
+
+@_folds("Availability", "PayloadDemanded")
+def _payload_demanded(ledger: Ledger, e: Event) -> None:
+    claim = ClaimId(e.claim)
+    ledger.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), claim, 0, e.asker, e.deadline)
+
+
+@_folds("Availability", "RowDemanded")
+def _row_demanded(ledger: Ledger, e: Event) -> None:
+    ledger.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), None, e.row, e.asker, e.deadline)
+
+
+@_folds("Availability", "Settled")
+def _settled(ledger: Ledger, e: Event) -> None:
+    ledger.demands.pop(e.demand, None)
+
+
+# -- inside
+
+
+def _round(ledger: Ledger, e: Event) -> RoundLedger:
+    return ledger.jobs[e.job].rounds[e.round]
+
+
+def _advance(ledger: Ledger, e: Event, status: ClaimStatus) -> None:
+    holders = _round(ledger, e).holders
+    holders[e.slot] = (holders[e.slot][0], status)
+
+
+def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> None:
+    for slot, (worker, status) in r.holders.items():
+        if status in become:
+            accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else ClaimStatus.EXCLUDED
+            r.holders[slot] = (worker, become[status] or accepted)
 
 
 class Watcher:

@@ -3,6 +3,7 @@
 submit(key, call):  never waits; what came of it a later `settle` finds
 attempt(key, call): waits; whether it was done by us
 again(key, call):   what is due again is sent again, mined or not; `mined` waits
+try_again(key, call): the same; whether the chain takes it now
 """
 
 from __future__ import annotations
@@ -103,6 +104,15 @@ class Sender(Generic[Act]):
         if self._outbox.receipt(key) is not None:
             self._outbox.forget(key)
         self._outbox.submit(call, key)
+
+    def try_again(self, key: str, call: Call) -> bool:
+        """Submit what is due by what the chain says now; False if the chain cannot take it now."""
+        try:
+            self.again(key, call)
+        except (ChainError, FundsError, TryLater) as error:
+            log.info("not sent", key=key, why=error.message)
+            return False
+        return True
 
     def mined(self, key: str) -> bool:
         """Wait for what `again` submitted; whether it was done."""

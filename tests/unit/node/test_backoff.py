@@ -35,3 +35,13 @@ def test_without_a_bound_every_rest_is_the_same_and_one_may_be_shorter() -> None
         assert not backoff.rests("a", now + 8)
     backoff.failed("a", 200, at_most=1)
     assert not backoff.rests("a", 201)
+
+
+def test_a_shorter_rest_makes_the_next_one_no_longer() -> None:
+    backoff: Backoff[str] = Backoff(1, 8)
+    for now in range(5):
+        backoff.failed("a", now, at_most=1)
+        assert not backoff.rests("a", now + 1)
+    backoff.failed("a", 10)
+    assert backoff.rests("a", 10.5)
+    assert not backoff.rests("a", 11), "the first that counts"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -69,3 +71,36 @@ def test_closing_stops_work_between_its_steps(bench: Bench[str, int]) -> None:
     bench.close()
     with pytest.raises(Stopped):
         bench.take("a")
+
+
+def test_cancelled_work_stops_between_its_steps_and_frees_its_key_when_it_is_taken() -> None:
+    bench: Bench[str, int] = Bench("two", threads=2)
+    enough = threading.Event()
+
+    def work(key: str) -> int:
+        while not enough.wait(0.01):
+            bench.go_on(key)
+        return 7
+
+    bench.cancel("a")
+    for key in ("a", "b"):
+        bench.begin(key, partial(work, key))
+    assert bench.finished() == [], "what is cancelled before it begins is begun all the same"
+    bench.cancel("a")
+    wait_for(bench, "a")
+    assert bench.finished() == ["a"], "the other goes on"
+    with pytest.raises(Stopped):
+        bench.take("a")
+    bench.begin("a", partial(work, "a"))
+    enough.set()
+    for key in ("a", "b"):
+        wait_for(bench, key)
+        assert bench.take(key) == 7, "what was cancelled may be begun again"
+    bench.close()
+
+
+def wait_for(bench: Bench[str, int], key: str) -> None:
+    until = time.monotonic() + 10
+    while not bench.over(key):
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -6,8 +6,9 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from lockstep.chain import artifacts
 from lockstep.chain.events import NO_CID, Cursor, Event, EventBatch
-from lockstep.node.ledger import Ledger, Watcher
+from lockstep.node.ledger import _FOLDS, Ledger, Watcher
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import ClaimStatus, Phase
@@ -268,3 +269,9 @@ def test_a_merges_stake_is_one_of_its_job() -> None:
     chain.say("Locked", "StakeVault", key=merge, account=W0, amount=5)
     assert chain.ledger.staked(W0) == [merge]
     assert chain.ledger.places[merge] == (JOB, 0)
+
+
+def test_every_fold_is_of_an_event_that_its_contract_emits() -> None:
+    emitted = {(contract, name) for contract in artifacts.NAMES for name in artifacts.load(contract).entries("event")}
+    assert set(_FOLDS) <= emitted, "a misspelt one would be skipped in silence"
+    assert {name for contract, name in emitted if contract == "Witnesses"} >= {"DutyDrawn", "DutyClosed"}

@@ -37,7 +37,7 @@ def replace_part(name: str, seed: int, program: str) -> None:
         import verifier.service
         from lockstep.demo.cheats.challenges import challenger_of
 
-        verifier.service.Service = challenger_of(seed)  # type: ignore[misc, assignment]
+        verifier.service.Verifier = challenger_of(seed)  # type: ignore[misc, assignment]
     else:
         raise UsageError(f"no cheat of a {program} is called {name!r}", hint="see lockstep/demo/cheats/lies.py")
 

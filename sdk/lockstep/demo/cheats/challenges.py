@@ -38,7 +38,6 @@ from verifier import decide
 
 FALSE_CHALLENGE = "false-challenge"
 POLL_SECONDS = 0.2
-PERMIT_SECONDS = 3600
 
 log = structlog.get_logger(__name__)
 
@@ -213,10 +212,7 @@ class FalseChallenger:
         party = self._party
         missing = decide.deposit_due(party.contracts.vault.free(party.address), bond)
         if missing:
-            deadline = Seconds(party.head().time + PERMIT_SECONDS)
-            permit = party.contracts.token.sign_permit(party.account, party.addresses.vault, missing, deadline)
-            deposit = party.contracts.vault.deposit_with_permit(missing, permit)
-            party.outbox.send(deposit, f"deposit/{record.id.hex()}/0")
+            party.outbox.send(party.deposit(missing, party.head().time), f"deposit/{record.id.hex()}/0")
 
     def _move(self, seat: Seat, now: Seconds) -> None:
         if seat.verdict is not Verdict.NONE:

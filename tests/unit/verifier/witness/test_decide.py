@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from lockstep.protocol.market import court, draws, ids
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Word
 from lockstep.protocol.types import Address, AuditId, Digest, JobId, Seconds, StateRoot
 from tests.support.world import World
-from verifier.memory import Memory, Verdict
-from verifier.witnessing import LINKS, Due, agrees, decided, due, to_draw
+from verifier.witness.decide import DutyAct, agrees, decided, next_act, to_draw
+from verifier.witness.enrolling import LINKS
 
 JOB = JobId(b"\7" * 32)
 AUDIT = ids.audit_id(JOB, 0, 0)
@@ -35,23 +34,23 @@ def audit(status: DutyStatus) -> tuple[AuditLedger, Duty]:
 @pytest.mark.parametrize(
     ("status", "now", "is_decided", "to_do"),
     [
-        (DutyStatus.DRAWN, 99, False, Due.LOOK),
-        (DutyStatus.DRAWN, 100, False, Due.SETTLE),
-        (DutyStatus.COMMITTED, 99, False, Due.NOTHING),
-        (DutyStatus.COMMITTED, 100, False, Due.SPEAK),
-        (DutyStatus.COMMITTED, 199, False, Due.SPEAK),
-        (DutyStatus.COMMITTED, 200, False, Due.SETTLE),
-        (DutyStatus.AGREED, 150, False, Due.NOTHING),
-        (DutyStatus.AGREED, 150, True, Due.SETTLE),
-        (DutyStatus.DIFFERED, 900, False, Due.NOTHING),
-        (DutyStatus.DIFFERED, 900, True, Due.SETTLE),
-        (DutyStatus.CLOSED, 900, True, Due.NOTHING),
+        (DutyStatus.DRAWN, 99, False, DutyAct.LOOK),
+        (DutyStatus.DRAWN, 100, False, DutyAct.SETTLE),
+        (DutyStatus.COMMITTED, 99, False, DutyAct.NOTHING),
+        (DutyStatus.COMMITTED, 100, False, DutyAct.SPEAK),
+        (DutyStatus.COMMITTED, 199, False, DutyAct.SPEAK),
+        (DutyStatus.COMMITTED, 200, False, DutyAct.SETTLE),
+        (DutyStatus.AGREED, 150, False, DutyAct.NOTHING),
+        (DutyStatus.AGREED, 150, True, DutyAct.SETTLE),
+        (DutyStatus.DIFFERED, 900, False, DutyAct.NOTHING),
+        (DutyStatus.DIFFERED, 900, True, DutyAct.SETTLE),
+        (DutyStatus.CLOSED, 900, True, DutyAct.NOTHING),
     ],
 )
 def test_a_duty_is_looked_into_spoken_of_and_settled_in_its_windows(
-    status: DutyStatus, now: int, is_decided: bool, to_do: Due
+    status: DutyStatus, now: int, is_decided: bool, to_do: DutyAct
 ) -> None:
-    assert due(*audit(status), is_decided, Seconds(now)) is to_do
+    assert next_act(*audit(status), is_decided, Seconds(now)) is to_do
 
 
 def test_agreeing_means_every_root_up_to_t_star() -> None:
@@ -207,21 +206,3 @@ def signed_twice(world: World, slot: int) -> None:
         signature = key.unsafe_sign_hash(digest).signature  # type: ignore[arg-type]
         signed.append(court.Signed(*said, bytes(signature)))  # type: ignore[arg-type]
     world.send(world.contracts.game.call("equivocate", work, *signed), "verifier")
-
-
-def test_a_witness_s_secrets_survive_the_process(tmp_path: Path) -> None:
-    secret = b"\5" * 32
-    top = draws.chained(Digest(secret), LINKS)
-    roots = tuple(StateRoot(keccak(bytes([t]))) for t in range(3))
-    first = Verdict(AUDIT, 2, keccak(b"beacon"), keccak(b"salt"), roots)
-    with Memory(tmp_path) as memory:
-        memory.keep_chain(top, secret)
-        assert memory.keep_verdict(first) == first
-        again = Verdict(AUDIT, 2, keccak(b"beacon"), keccak(b"another salt"), roots)
-        assert memory.keep_verdict(again) == first, "a commitment to the first may be on its way"
-    with Memory(tmp_path) as memory:
-        assert memory.secret_of(top) == secret
-        assert memory.secret_of(Digest(bytes(32))) is None
-        assert memory.verdict(AUDIT, 2, keccak(b"beacon")) == first
-        assert memory.verdict(AUDIT, 2, keccak(b"after a reorganisation")) is None
-        assert memory.verdict(AuditId(bytes(32)), 2, keccak(b"beacon")) is None

@@ -1,4 +1,4 @@
-"""What a verifier remembers across restarts: claims found right, signed claims, a witness's secrets.
+"""What a verifier keeps on disk: claims found right, signed claims, a witness's secrets.
 
 Everything else the chain says again. The home is locked while a verifier runs: one key, one process.
 """
@@ -32,7 +32,7 @@ KEPT_SIGNED = 2
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Observation:
     """What a witness saw: its own S_1 .. S_t*, and the salt that hides the last of them."""
 
     audit: AuditId
@@ -42,11 +42,11 @@ class Verdict:
     roots: tuple[StateRoot, ...]
 
 
-class Memory:
-    """The memory of one verifier's home; closes with the process."""
+class Journal:
+    """The journal of one verifier's home; closes with the process."""
 
     def __init__(self, home: Path) -> None:
-        """Lock `home` and open its memory; raises DoctorError if another verifier runs there or it is unusable."""
+        """Lock `home` and open its journal; raises DoctorError if another verifier runs there or it is unusable."""
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         # INVARIANT: one home, one verifier.
         self._lock = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
@@ -106,15 +106,15 @@ class Memory:
         row = self._db.execute("SELECT secret FROM chains WHERE head = ?", (head,)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def keep_verdict(self, verdict: Verdict) -> Verdict:
+    def keep_observation(self, seen: Observation) -> Observation:
         """Keep what a duty's replay gave; the first one counts: a commitment to it may be on its way."""
-        row = (verdict.audit, verdict.i, verdict.beacon, verdict.salt, b"".join(verdict.roots))
+        row = (seen.audit, seen.i, seen.beacon, seen.salt, b"".join(seen.roots))
         self._db.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?)", row)
-        kept = self.verdict(verdict.audit, verdict.i, verdict.beacon)
+        kept = self.observation(seen.audit, seen.i, seen.beacon)
         assert kept is not None, "it was just written"
         return kept
 
-    def verdict(self, audit: AuditId, i: int, beacon: Digest) -> Verdict | None:
+    def observation(self, audit: AuditId, i: int, beacon: Digest) -> Observation | None:
         """What a duty's replay gave; a beacon that a reorganisation has changed is another duty."""
         row = self._db.execute(
             "SELECT salt, roots FROM verdicts WHERE audit = ? AND i = ? AND beacon = ?", (audit, i, beacon)
@@ -123,10 +123,10 @@ class Memory:
             return None
         salt, roots = row
         split = tuple(StateRoot(roots[at : at + 32]) for at in range(0, len(roots), 32))
-        return Verdict(audit, i, beacon, Digest(salt), split)
+        return Observation(audit, i, beacon, Digest(salt), split)
 
     def close(self) -> None:
-        """Close the memory and unlock the home."""
+        """Close the journal and unlock the home."""
         self._db.close()
         os.close(self._lock)
 

@@ -1,0 +1,118 @@
+"""Challenges claims that were found wrong: stakes the bond, opens a game, sits down at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import structlog
+
+from lockstep.chain import games
+from lockstep.node.backoff import Backoff
+from lockstep.node.ledger import ClaimRecord
+from lockstep.node.party import Party
+from lockstep.node.player import Table
+from lockstep.node.replay import Replay, first_difference, published_trace
+from lockstep.protocol.dispute import honest
+from lockstep.protocol.dispute.game import game_id
+from lockstep.protocol.errors import ChainError, FundsError, Mismatch, NotFoundError, TryLater
+from lockstep.protocol.market.ids import audit_id
+from lockstep.protocol.types import ClaimId, Wei
+from verifier import decide
+from verifier.playing import Seats
+from verifier.reading import MarketView
+from verifier.staking import Wallet
+from verifier.telling import Teller
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class WrongClaim:
+    """A claim that was found wrong, its game not opened yet."""
+
+    record: ClaimRecord
+    audit: Replay
+
+
+class Challenger:
+    """Opens one game about each wrong claim."""
+
+    def __init__(
+        self, party: Party, table: Table, wallet: Wallet, seats: Seats, teller: Teller, rests: Backoff[ClaimId]
+    ) -> None:
+        """`rests`: claims that are left alone for now."""
+        self._party = party
+        self._table = table
+        self._wallet = wallet
+        self._seats = seats
+        self._teller = teller
+        self._rests = rests
+        self._wrong: dict[ClaimId, WrongClaim] = {}
+
+    def __len__(self) -> int:
+        """How many games are still to be opened."""
+        return len(self._wrong)
+
+    def add(self, record: ClaimRecord, audit: Replay) -> None:
+        """Have a claim challenged."""
+        self._wrong[record.id] = WrongClaim(record, audit)
+
+    def step(self, view: MarketView) -> None:
+        """Open every game that can be opened."""
+        for wrong in list(self._wrong.values()):
+            claim = wrong.record.id
+            if self._rests.rests(claim, view.now):
+                continue
+            nonce = decide.nonce_of(claim, self._party.address, view.games)
+            try:
+                if nonce is not None:
+                    self._challenge(self._with_list(wrong, view), nonce)
+            except (FundsError, TryLater) as error:
+                log.warning("a wrong claim cannot be challenged yet", claim=claim.hex(), why=str(error))
+                self._rests.failed(claim, view.now)
+                continue
+            except (ChainError, Mismatch) as error:
+                # Closed in the meantime, or convicted by somebody else.
+                log.warning("a wrong claim is not challenged", claim=claim.hex(), why=str(error))
+            del self._wrong[claim]
+
+    def _with_list(self, wrong: WrongClaim, view: MarketView) -> WrongClaim:
+        """With the claim's list of roots, if its job draws witnesses and it was published since.
+
+        Raises TryLater while its owner may still publish it: a game that knows t is four moves shorter.
+        """
+        params = view.params[wrong.record.job]
+        found = view.ledger.find(wrong.record.id)
+        if wrong.audit.published is not None or wrong.record.is_merge or not params.role.witnesses or found is None:
+            return wrong
+        record = found[2]
+        published = published_trace(self._party.store, record, params.role.transitions) if record.trace_cid else None
+        drawn = view.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
+        if published is None and view.now < decide.list_due(record, params, None if drawn is None else drawn.state):
+            raise TryLater("the claim's list of roots may still be published", hint="it is looked for again")
+        t = first_difference(published, wrong.audit.held.trace)
+        return WrongClaim(record, replace(wrong.audit, published=published, t=t))
+
+    def _challenge(self, wrong: WrongClaim, nonce: int) -> None:
+        party, record, found = self._party, wrong.record, wrong.audit
+        claim = games.claim(party.contracts.market, record.id, record.body, found.held.carried)
+        # INVARIANT: both sides argue from the S_0 that the contract computes.
+        if claim.live and claim.state_zero != found.held.state_zero:
+            raise Mismatch("our S_0 is not the contract's", hint="this is a bug or a reorganisation: look at the claim")
+        move = honest.opening(claim, found.held, found.published, nonce)
+        if move is None:
+            return
+        self._wallet.stake(Wei(claim.bond), f"{record.id.hex()}/{nonce}")
+        game = game_id(record.id, party.address, nonce)
+        key = f"open/{record.id.hex()}/{nonce}"
+        party.outbox.send(games.call(party.contracts.game, move, game), key)
+        try:
+            self._table.game(game)
+        except NotFoundError as error:
+            # What an earlier process had mined, a reorganisation has undone since.
+            party.outbox.forget(key)
+            raise TryLater("the game is not on the chain", hint="it is opened again") from error
+        self._teller.tell(
+            "challenged", claim=record.id.hex(), game=game.hex(), t=move.t, round=record.round, slot=record.slot
+        )
+        self._seats.sit(game, record.id, found.held)

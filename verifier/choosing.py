@@ -1,0 +1,128 @@
+"""Chooses what is replayed next: first claims that own games are about, then those whose window ends first.
+
+Every claim is told of once when it needs no more replaying, and once when its data cannot be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from lockstep.execution.capacity import AGAIN_SECONDS
+from lockstep.node.backoff import Backoff
+from lockstep.node.ledger import ClaimRecord, GameRecord
+from lockstep.node.replay import UNAVAILABLE
+from lockstep.protocol.errors import LockstepError, Unfit
+from lockstep.protocol.types import ClaimId, JobId, Seconds
+from verifier import decide
+from verifier.decide import AuditResult, Candidate
+from verifier.journal import Journal
+from verifier.reading import MarketView
+from verifier.telling import Teller
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A claim to replay: to audit it, or to hold it again because an own game about it runs."""
+
+    claim: ClaimRecord
+    game: GameRecord | None = None
+
+
+class Backlog:
+    """The claims that are still to be replayed."""
+
+    def __init__(
+        self, journal: Journal, teller: Teller, rests: Backoff[ClaimId], *, volunteers: bool, witnesses: bool
+    ) -> None:
+        """`volunteers`: every claim is one of them, else suspects alone. `rests`: claims to leave alone for now."""
+        self._journal = journal
+        self._teller = teller
+        self._rests = rests
+        self._volunteers = volunteers
+        self._witnesses = witnesses
+        self._settled: set[ClaimId] = set()
+        """Claims that need no (more) replaying."""
+        self._suspects: set[ClaimId] = set()
+        """Claims that a duty led to; who is a witness alone replays no others to their end."""
+        self._unavailable: set[ClaimId] = set()
+        self._too_large: Backoff[JobId] = Backoff(AGAIN_SECONDS)
+        """Jobs that this machine cannot hold."""
+
+    # -- what is next
+
+    def next(self, view: MarketView, games: Iterable[GameRecord]) -> Task | None:
+        """The claim to replay now; `games` are own ones whose claim is not held."""
+        # INVARIANT: a game that runs is answered before anything new is looked at.
+        for game in games:
+            known = view.ledger.find(game.claim)
+            if known is not None and not self._rests.rests(game.claim, view.now):
+                self._settled.add(game.claim)
+                return Task(known[2], game)
+        if view.draining and (self._volunteers or not self._suspects):
+            return None
+        found = [c for c in self._candidates(view) if not self._too_large.rests(c.record.job, view.now)]
+        resting = {c.record.id for c in found if self._rests.rests(c.record.id, view.now)}
+        while (chosen := decide.next_claim(found, self._settled, resting, view.now)) is not None:
+            if not self._is_known(chosen.record):
+                return Task(chosen.record)
+            self._settle(chosen.record, AuditResult.MATCH)
+        return None
+
+    def settle_missed(self, view: MarketView) -> None:
+        """Settle the claims that nobody can challenge any more."""
+        for passed in decide.missed(self._candidates(view), self._settled, view.now):
+            self._settle(passed.record, AuditResult.MATCH if self._is_known(passed.record) else AuditResult.CLOSED)
+
+    def suspect(self, record: ClaimRecord) -> None:
+        """Have a claim replayed to its end, and challenged if it is wrong."""
+        self._suspects.add(record.id)
+
+    def reopen(self, claim: ClaimId) -> None:
+        """Look at a claim anew."""
+        self._settled.discard(claim)
+
+    # -- what came of it
+
+    def matched(self, record: ClaimRecord, seconds: float, payload: str | None) -> None:
+        """A claim is right; `payload` is what is wrong with its stored payload."""
+        self._journal.remember(record.id, record.trace_root)
+        self._settle(record, AuditResult.MATCH, seconds=round(seconds, 3), payload=payload)
+
+    def mismatched(self, record: ClaimRecord, t: int | None, seconds: float) -> None:
+        """A claim is wrong, from transition t on."""
+        self._settle(record, AuditResult.MISMATCH, t=t, seconds=round(seconds, 3))
+
+    def failed(self, record: ClaimRecord, error: LockstepError, now: Seconds) -> None:
+        """A claim could not be replayed: it is tried again a little later, as long as its window is open."""
+        level = log.info if isinstance(error, UNAVAILABLE) else log.error
+        level("a claim cannot be replayed yet", claim=record.id.hex(), why=error.message, hint=error.hint)
+        self._rests.failed(record.id, now)
+        if record.id not in self._unavailable:
+            self._unavailable.add(record.id)
+            self._teller.audited(record, AuditResult.UNAVAILABLE, reason=error.code)
+
+    def refused(self, job: JobId, error: Unfit, now: Seconds) -> None:
+        """This machine cannot hold a job: it is looked at again later, in case memory comes free, and told of once."""
+        if job not in self._too_large:
+            self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+        self._too_large.failed(job, now)
+
+    # -- inside
+
+    def _candidates(self, view: MarketView) -> list[Candidate]:
+        windows = {job: params.windows.challenge_seconds for job, params in view.params.items()}
+        found = decide.candidates(view.ledger, windows)
+        return [c for c in found if self._volunteers or c.record.id in self._suspects]
+
+    def _is_known(self, record: ClaimRecord) -> bool:
+        # A witness that must agree without a list needs the roots of its own replay.
+        return not self._witnesses and self._journal.matched(record.id, record.trace_root)
+
+    def _settle(self, record: ClaimRecord, result: AuditResult, **more: object) -> None:
+        self._settled.add(record.id)
+        self._teller.audited(record, result, **more)

@@ -1,0 +1,68 @@
+"""Demands data that cannot be had, answers demands for rows, ends own demands that nobody answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lockstep.chain.contracts import Call
+from lockstep.node.demands import Answers, Asks
+from lockstep.node.ledger import ClaimRecord
+from lockstep.node.party import Party
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import RowMissing
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.types import JobId, Wei
+from verifier.loading import LoadedJobs
+from verifier.reading import MarketView
+from verifier.staking import Wallet
+from verifier.telling import Teller
+
+NOT_THERE = ("blob_missing", "blob_corrupt", "payload_invalid", "mismatch")
+"""Faults of a stored payload that its worker can mend by posting it; nobody answering is none."""
+
+ANSWERED = {"commit": "precommitted", "answer": "answered", "settle": "settled"}
+"""What is told of an act about a demand, by its key."""
+
+
+class Demander:
+    """What one account demands of the market, and answers."""
+
+    def __init__(self, party: Party, jobs: LoadedJobs, sender: Sender[None], wallet: Wallet, teller: Teller) -> None:
+        """`jobs`: those whose rows can be posted."""
+        self._contracts = party.contracts
+        self._jobs = jobs
+        self._sender = sender
+        self._wallet = wallet
+        self._teller = teller
+        self._asks = Asks(party.contracts, party.address)
+        self._answers = Answers(party.contracts, party.store, party.address)
+
+    def demand_payload(self, record: ClaimRecord, fault: str | None, lacking: Sequence[tuple[int, int]]) -> None:
+        """Demand a payload that is not where its worker said, while that can still keep it out of the merge."""
+        market = self._contracts.market
+        if fault not in NOT_THERE or record.is_merge or market.phase(record.job, record.round) != Phase.ATTESTING:
+            return
+        found = self._asks.payload(record.job, record.round, record.slot, record.id, lacking)
+        told = {"claim": record.id.hex(), "round": record.round, "slot": record.slot}
+        self._demand(market.bond_of(record.job), found, told)
+
+    def demand_row(self, view: MarketView, job: JobId, missing: RowMissing) -> None:
+        """Demand a row of the dataset that cannot be had, when that pays: nobody can judge the job without it."""
+        found = self._asks.row(job, view.params[job], missing, view.now)
+        bond = self._contracts.demands.row_bond_of(job, missing.row)
+        self._demand(bond, found, {"job": job.hex(), "row": missing.row})
+
+    def step(self, view: MarketView) -> None:
+        """Post rows that somebody demands, and end own demands that nobody answered."""
+        for key, call in self._answers.due(view.ledger, self._jobs.find, view.now):
+            act, demand, *_ = key.split("/")
+            if self._sender.attempt(key, call):
+                self._teller.tell(ANSWERED[act], demand=demand)
+
+    def _demand(self, bond: Wei, found: tuple[str, Call] | None, told: dict[str, Any]) -> None:
+        if found is None or self._sender.known(found[0]):
+            return
+        key, demand = found
+        if self._wallet.try_stake(bond, key) and self._sender.attempt(key, demand):
+            self._teller.tell("demanded", **told)

@@ -1,0 +1,43 @@
+"""Loads jobs, each once: its Programs and dataset, with the public data that its claims start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lockstep.base.shelf import Shelf
+from lockstep.execution import footprint
+from lockstep.execution.jobs import Job
+from lockstep.node.party import Party
+from lockstep.node.replay import PublicData
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.types import JobId
+
+Load = Callable[..., Job]
+"""`lockstep.execution.jobs.load`, or `invalidity.load`, which looks for evidence against a job that breaks a rule."""
+
+
+class LoadedJobs:
+    """The jobs that one bench works on."""
+
+    def __init__(self, party: Party, load: Load, shelf: Shelf | None = None) -> None:
+        """`shelf`: where checkpoints and payloads lie until the next claim asks for them."""
+        self._load = load
+        self._store = party.store
+        self._settings = party.settings
+        self._shelf = shelf
+        self._loaded: dict[JobId, PublicData] = {}
+
+    def get(self, job: JobId, params: JobParams, fits: footprint.Fits | None = None) -> PublicData:
+        """A job, loaded now if it was not. On the bench.
+
+        Raises what `fits` raises of its Programs, ProgramInvalid if it breaks a rule, and the store's errors.
+        """
+        if job not in self._loaded:
+            loaded = self._load(job, params, self._store, self._settings.threads, self._settings.path, fits=fits)
+            self._loaded[job] = PublicData(loaded, self._store, self._shelf)
+        return self._loaded[job]
+
+    def find(self, job: JobId) -> Job | None:
+        """A job, if it is loaded."""
+        public = self._loaded.get(job)
+        return None if public is None else public.job

@@ -1,0 +1,88 @@
+"""Plays own games: sits down at them, makes their moves through the docket, tells how they end."""
+
+from __future__ import annotations
+
+from lockstep.execution.states import States
+from lockstep.node.docket import Docket
+from lockstep.node.ledger import GameRecord
+from lockstep.node.party import Party
+from lockstep.node.player import Due, HeldClaim, Side, Table
+from lockstep.protocol.errors import NotFoundError
+from lockstep.protocol.types import ClaimId, GameId
+from verifier import decide
+from verifier.reading import MarketView
+from verifier.telling import Teller
+
+
+class Seats:
+    """The challenger's seats at own games that run."""
+
+    def __init__(self, party: Party, table: Table, states: States, teller: Teller) -> None:
+        """`states`: on disk, of the claims that are played about."""
+        self._me = party.address
+        self._table = table
+        self._states = states
+        self._teller = teller
+        self._docket = Docket(table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
+        self._claims: dict[GameId, ClaimId] = {}
+        """Of the games that are sat at."""
+        self._held: dict[ClaimId, HeldClaim] = {}
+        self._told: set[GameId] = set()
+
+    def __len__(self) -> int:
+        """How many games are sat at."""
+        return len(self._claims)
+
+    def sit(self, game: GameId, claim: ClaimId, held: HeldClaim) -> None:
+        """Sit down at a game, with its claim as it was replayed."""
+        self._claims[game], self._held[claim] = claim, held
+
+    def empty(self, view: MarketView) -> list[GameRecord]:
+        """Own games that run and that nobody sits at, the earliest deadline first: after a restart, all of them."""
+        return sorted(decide.seats(self._me, view.games, self._claims), key=self._deadline)
+
+    def tell_ends(self, view: MarketView) -> None:
+        """Leave games that are over, and tell how they ended."""
+        for game in decide.ended(self._me, view.games, self._told):
+            self._told.add(game.id)
+            seat = self._claims.pop(game.id, None)
+            self._held.pop(game.claim, None)
+            self._states.forget(game.claim)
+            # What ended before this process began was told by an earlier one.
+            if seat is not None:
+                name = decide.name_of_end(game.verdict)
+                self._teller.tell(name, claim=game.claim.hex(), game=game.id.hex(), verdict=game.verdict.name.lower())
+
+    def leave_undone(self, view: MarketView) -> list[ClaimId]:
+        """Leave games whose opening a reorganisation has undone; returns their claims."""
+        undone = [g for g in self._claims if g not in view.ledger.games and g not in view.ledger.ended]
+        claims = [self._claims.pop(game) for game in undone]
+        for claim in claims:
+            self._held.pop(claim, None)
+        return claims
+
+    def play(self, view: MarketView) -> None:
+        """Make every move that is due, the earliest deadline first; returns at once."""
+        needs = self._docket.needs()
+        self._states.need({claim: {t - 1 for t in ts} for claim, ts in needs.items()})
+        self._docket.play(dict(self._claims), view.head.number, view.now, self._held.get, self._held.get)
+
+    def at_rest(self, view: MarketView) -> bool:
+        """Tells if no own game runs."""
+        return not self._claims and not decide.seats(self._me, view.games, ())
+
+    def close(self) -> None:
+        """Finish the slice in work; what was sent stays sent."""
+        self._docket.close()
+
+    def _moved(self, game: GameId, due: Due, seconds: float) -> None:
+        self._teller.tell(
+            "moved", game=game.hex(), claim=due.state.claim.hex(), move=due.move.call, phase=due.state.phase.name,
+            seconds=round(seconds, 3),
+        )  # fmt: skip
+
+    def _deadline(self, game: GameRecord) -> int:
+        try:
+            return self._table.game(game.id).deadline
+        except NotFoundError:
+            return 0

@@ -1,0 +1,53 @@
+"""Reads the market: its events folded into the ledger, the parameters of each job, the latest block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lockstep.chain.events import EventReader
+from lockstep.node.ledger import GameRecord, Ledger, Watcher
+from lockstep.node.party import Head, Party
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.types import JobId, Seconds
+
+
+@dataclass(frozen=True)
+class MarketView:
+    """The market at one look: everything is decided from it."""
+
+    ledger: Ledger
+    params: Mapping[JobId, JobParams]
+    head: Head
+    draining: bool
+    """This process was told to end: nothing new is begun."""
+
+    @property
+    def now(self) -> Seconds:
+        """Chain time."""
+        return self.head.time
+
+    @property
+    def games(self) -> list[GameRecord]:
+        """Every game ever opened."""
+        return self.ledger.all_games()
+
+
+class MarketReader:
+    """Reads the chain's events, and each job's parameters once."""
+
+    def __init__(self, party: Party) -> None:
+        self._market = party.contracts.market
+        self._watcher = Watcher(EventReader(party.w3, party.addresses))
+        self._params: dict[JobId, JobParams] = {}
+
+    def read(self) -> None:
+        """Bring the ledger up to the latest block."""
+        self._watcher.poll()
+        for job in self._watcher.ledger.jobs:
+            if job not in self._params:
+                self._params[job] = self._market.params(job)
+
+    def view(self, head: Head, draining: bool) -> MarketView:
+        """What was read so far."""
+        return MarketView(self._watcher.ledger, self._params, head, draining)

@@ -1,0 +1,139 @@
+"""Replays claims beside the loop, one at a time.
+
+the backlog's next claim -> its job and public data -> every state against the published list -> Replayed
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from lockstep.base.shelf import Shelf
+from lockstep.execution import footprint
+from lockstep.execution.invalidity import Undefendable
+from lockstep.execution.jobs import ClaimRun
+from lockstep.execution.states import ClaimStates, States
+from lockstep.node.bench import Bench, Stopped
+from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
+from lockstep.node.player import HeldClaim
+from lockstep.node.replay import Replay, audit
+from lockstep.protocol.errors import LockstepError, RowMissing, Unfit
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.types import StateRoot
+from lockstep.storage import ContentStore
+from verifier.choosing import Backlog, Task
+from verifier.demanding import Demander
+from verifier.loading import LoadedJobs
+from verifier.playing import Seats
+from verifier.reading import MarketView
+from verifier.reporting import Reporter
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay showed."""
+
+    task: Task
+    audit: Replay
+    seconds: float
+    """How long it took on this machine."""
+    payload: str | None = None
+    """What is wrong with the stored payload, if anything: reported, and no ground for a game."""
+    lacking: tuple[tuple[int, int], ...] = ()
+    """(tensor, leaf) of the payload's leaves that are not what was replayed."""
+
+
+class Replayer:
+    """One bench, and what it works on."""
+
+    def __init__(
+        self, store: ContentStore, jobs: LoadedJobs, shelf: Shelf, states: States, backlog: Backlog, seats: Seats,
+        demander: Demander, reporter: Reporter,
+    ) -> None:  # fmt: skip
+        """`shelf`, `states`: where states of claims lie, in memory and on disk, until a game asks for them."""
+        self._store = store
+        self._jobs = jobs
+        self._shelf = shelf
+        self._states = states
+        self._backlog = backlog
+        self._seats = seats
+        self._demander = demander
+        self._reporter = reporter
+        self._bench: Bench[Task, Replayed] = Bench("replay")
+        self._task: Task | None = None
+        """What the bench works on, or has ready."""
+
+    def step(self, view: MarketView) -> None:
+        """Give the bench its next work, if it is free; while this process ends, it works for games alone."""
+        if view.draining and self._task is not None and self._task.game is None:
+            self._bench.cancel(self._task)
+        self.begin(view)
+
+    def begin(self, view: MarketView) -> None:
+        """Give the bench its next work, if it is free."""
+        self._backlog.settle_missed(view)
+        if self._task is None and (task := self._backlog.next(view, self._seats.empty(view))) is not None:
+            known = view.ledger.find(task.claim.id)
+            assert known is not None, "a task comes from the ledger"
+            self._task = task
+            self._bench.begin(task, partial(self._replay, task, view.params[task.claim.job], *known))
+
+    @property
+    def done(self) -> bool:
+        """Tells if a result can be taken."""
+        return self._task is not None and self._bench.over(self._task)
+
+    def take(self, view: MarketView) -> Replayed | None:
+        """The result, once; None for a replay that was cancelled, or that failed and was seen to here."""
+        assert self._task is not None, "something is done"
+        task, self._task = self._task, None
+        record = task.claim
+        try:
+            return self._bench.take(task)
+        except Stopped:
+            return None
+        except Unfit as error:
+            self._backlog.refused(record.job, error, view.now)
+            return None
+        except LockstepError as error:
+            if isinstance(error, Undefendable):
+                self._reporter.void(record.job, error)
+            if isinstance(error, RowMissing):
+                self._demander.demand_row(view, record.job, error)
+            self._backlog.failed(record, error, view.now)
+            return None
+        except Exception as error:  # whatever a claimant published must not end the games that run
+            log.exception("a replay failed", claim=record.id.hex())
+            self._backlog.failed(record, LockstepError(f"{type(error).__name__}: {error}"), view.now)
+            return None
+
+    def close(self) -> None:
+        """Stop the replay after its step."""
+        self._bench.close()
+
+    def _replay(
+        self, task: Task, params: JobParams, ledger: JobLedger, round_: RoundLedger, record: ClaimRecord
+    ) -> Replayed:
+        """Replay a claim. On the bench."""
+        began = time.monotonic()
+        # INVARIANT: whatever it needs, a job is loaded in which a game of ours runs.
+        public = self._jobs.get(record.job, params, None if task.game else footprint.fitting(footprint.verifier))
+        run = public.run_of(ledger, round_, record)
+        self._bench.go_on(task)
+
+        def hold(run: ClaimRun, trace: Sequence[StateRoot]) -> HeldClaim:
+            return HeldClaim(run, trace, self._shelf, ClaimStates(self._states, record.id))
+
+        found = audit(run, record, self._store, lambda t, root: self._bench.go_on(task), hold)
+        if not found.matches or found.final is None:
+            return Replayed(task, found, time.monotonic() - began)
+        public.keep(record, found.final)
+        fault = None if record.is_merge else public.fault_of_payload(record)
+        lacking = public.wrong_leaves(record) if fault else ()
+        return Replayed(task, found, time.monotonic() - began, fault, lacking)

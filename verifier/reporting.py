@@ -1,0 +1,60 @@
+"""Reports what convicts without a game: a job that breaks a rule, two claims that one worker signed for one slot."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lockstep.execution.invalidity import Undefendable, proof
+from lockstep.node.backoff import Backoff
+from lockstep.node.party import Party
+from lockstep.node.sender import Sender
+from lockstep.protocol.types import ClaimId, JobId
+from verifier.equivocation import Equivocations, key_of
+from verifier.reading import MarketView
+from verifier.telling import Teller
+
+
+class Reporter:
+    """Proves to the contracts what they can check themselves."""
+
+    def __init__(
+        self, party: Party, equivocations: Equivocations, sender: Sender[None], teller: Teller, rests: Backoff[ClaimId]
+    ) -> None:
+        """`rests`: claims that are left alone for now."""
+        self._party = party
+        self._equivocations = equivocations
+        self._sender = sender
+        self._teller = teller
+        self._rests = rests
+        self._voided: set[JobId] = set()
+
+    def step(self, view: MarketView) -> None:
+        """Convict who signed two claims for one slot: no game, no bond."""
+        self._equivocations.step(view.ledger)
+        for record, call in self._equivocations.due(view.ledger):
+            if self._rests.rests(record.id, view.now):
+                continue
+            self._rests.failed(record.id, view.now)
+            if self._sender.attempt(key_of(record.id), call):
+                self._teller.tell(
+                    "equivocated", claim=record.id.hex(), round=record.round, slot=record.slot, worker=record.worker
+                )
+
+    def void(self, job: JobId, error: Undefendable) -> None:
+        """Void a job that breaks a rule, once: commit to the proof, then show it."""
+        if job in self._voided:
+            return
+        due = partial(proof, self._party.contracts.validator, self._party.address, job, error.evidence)
+        key, call = due()
+        if key.startswith("commit"):
+            if self._sender.attempt(key, call):
+                self._teller.tell("precommitted", job=job.hex())
+            key, call = due()
+        if not key.startswith("commit"):
+            self._voided.add(job)
+            if self._sender.attempt(key, call):
+                self._teller.tell("voided", job=job.hex(), rule=error.rule.name.lower())
+
+    def close(self) -> None:
+        """Let what is being read end, within its timeout."""
+        self._equivocations.close()

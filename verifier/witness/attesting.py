@@ -1,0 +1,108 @@
+"""Attests which payloads of a round are there, as its witness: judges them on the bench, signs one receipt a duty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from lockstep.execution import merging
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Bench, Stopped
+from lockstep.node.ledger import AuditLedger
+from lockstep.node.party import Party
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import LockstepError, RowMissing
+from lockstep.protocol.jobs import JobParams, Phase
+from lockstep.protocol.market.receipts import FINAL_REPORTS, WITNESS, Report, last_chance, mask_of
+from lockstep.protocol.types import AuditId, JobId, Seconds
+from verifier.decide import ENDED
+from verifier.demanding import Demander
+from verifier.loading import LoadedJobs
+from verifier.reading import MarketView
+from verifier.witness.decide import round_of
+from verifier.witness.enrolling import LOAD_SECONDS
+from verifier.witness.looking import RETRY_SECONDS
+
+AGAIN_SECONDS = Seconds(1)
+"""Of chain time: after payloads were judged, until those that were not there are looked for again."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Work for the bench: the payloads of an audit's round."""
+
+    audit: AuditId
+
+
+class Attester:
+    """Gives the receipts of a round's witness."""
+
+    def __init__(
+        self, party: Party, jobs: LoadedJobs, bench: Bench[Any, Any], demander: Demander, sender: Sender[None]
+    ) -> None:
+        self._party = party
+        self._jobs = jobs
+        self._bench = bench
+        self._demander = demander
+        self._sender = sender
+        self._reports: dict[AuditId, Mapping[int, Report]] = {}
+        self._given: set[AuditId] = set()
+        self._rests: Backoff[AuditId] = Backoff(LOAD_SECONDS)
+
+    def attest(self, view: MarketView, audit: AuditLedger, mine: Sequence[int]) -> None:
+        """Sign and send the receipts of our duties, once every payload is judged or it is the last chance."""
+        job, round_ = round_of(view.ledger, audit)
+        a, market = audit.state, self._party.contracts.market
+        closed = round_.merge_in is not None or round_.phase in ENDED or job.rounds.get(a.round) is not round_
+        if closed or audit.id in self._given or self._rests.rests(audit.id, view.now):
+            return
+        stored = market.round(a.job, a.round)
+        if market.phase(a.job, a.round) != Phase.ATTESTING:
+            return
+        params, reports = view.params[a.job], self._reports.get(audit.id)
+        last = last_chance(stored.attest_ends, params.role.attest_seconds, view.now)
+        missing = reports is None or any(report not in FINAL_REPORTS for report in reports.values())
+        if missing and (reports is None or not last):
+            if not len(self._bench):
+                judge = partial(self._judge, a.job, params, round_.payloads, reports or {})
+                self._bench.begin(Judgement(audit.id), judge)
+            return
+        assert reports is not None
+        silent = [WITNESS + i for i in mine if not stored.spoke >> (WITNESS + i) & 1]
+        given = self._party.contracts.sign_receipts(
+            self._party.account, a.job, a.round, a.attempt, mask_of(reports), silent
+        )
+        key = f"witness/attest/{audit.id.hex()}"
+        if given and self._sender.try_again(key, market.attest(a.job, a.round, given)):
+            self._given.add(audit.id)
+
+    def take(self, view: MarketView, judgement: Judgement) -> None:
+        """Keep what the payloads are, or try again later."""
+        audit = view.ledger.audits.get(judgement.audit)
+        try:
+            self._reports[judgement.audit] = self._bench.take(judgement) or {}
+        except Stopped:
+            return
+        except LockstepError as error:
+            if isinstance(error, RowMissing) and audit is not None:
+                self._demander.demand_row(view, audit.state.job, error)
+            log.warning("payloads cannot be judged yet", why=error.message, hint=error.hint)
+            self._rests.failed(judgement.audit, view.now, at_most=RETRY_SECONDS)
+        except Exception:
+            log.exception("payloads cannot be judged", audit=judgement.audit.hex())
+            self._rests.failed(judgement.audit, view.now)
+        else:
+            self._rests.failed(judgement.audit, view.now, at_most=AGAIN_SECONDS)
+
+    def _judge(
+        self, job: JobId, params: JobParams, payloads: Mapping[int, merging.Payload], known: Mapping[int, Report]
+    ) -> dict[int, Report]:
+        """What each revealed payload is. On the bench."""
+        judged = merging.judge_payloads(self._jobs.get(job, params).job, self._party.store, payloads, known)
+        return {**known, **{slot: report for slot, report, _ in judged}}

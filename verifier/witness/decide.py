@@ -1,0 +1,84 @@
+"""What a witness does next: pure functions of what the chain's events say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from lockstep.node.ledger import AuditLedger, JobLedger, Ledger, RoundLedger
+from lockstep.protocol.market import draws, ids
+from lockstep.protocol.market.types import AuditStatus, Duty, DutyStatus
+from lockstep.protocol.types import Address, Seconds, StateRoot
+from verifier.decide import ENDED
+
+
+class DutyAct(Enum):
+    """What is to be done about a duty."""
+
+    LOOK = auto()
+    """Replay to t* and commit, while commitments are taken."""
+    SPEAK = auto()
+    """Compare with the published list and reveal."""
+    SETTLE = auto()
+    NOTHING = auto()
+
+
+def next_act(audit: AuditLedger, duty: Duty, decided: bool, now: Seconds) -> DutyAct:
+    """What is to be done about a duty at `now`; `decided`: its round is over, for good or ill."""
+    a = audit.state
+    if duty.status == DutyStatus.DRAWN:
+        return DutyAct.LOOK if now < a.commit_ends else DutyAct.SETTLE
+    if duty.status == DutyStatus.COMMITTED:
+        if now >= a.reveal_ends:
+            return DutyAct.SETTLE
+        return DutyAct.SPEAK if now >= a.commit_ends else DutyAct.NOTHING
+    if duty.status in (DutyStatus.AGREED, DutyStatus.DIFFERED):
+        return DutyAct.SETTLE if decided else DutyAct.NOTHING
+    return DutyAct.NOTHING
+
+
+def agrees(seen: tuple[StateRoot, ...], published: tuple[StateRoot, ...]) -> bool:
+    """Whether every root of the list up to t* is one's own."""
+    return published[: len(seen)] == seen
+
+
+def to_draw(ledger: Ledger, job: JobLedger, block: int) -> Iterator[int]:
+    """Rounds of a job whose audit may have to be opened or drawn: the market's phase decides."""
+    for r, round_ in job.rounds.items():
+        if not round_.claims or round_.merge_in is not None or round_.phase in ENDED:
+            continue
+        known = ledger.audits.get(ids.audit_id(job.id, r, round_.attempt))
+        # A transaction sent now is executed in the next block at the earliest.
+        if known is None or (known.state.status == AuditStatus.DRAWING and block >= known.state.beacon_block):
+            yield r
+
+
+def round_of(ledger: Ledger, audit: AuditLedger) -> tuple[JobLedger, RoundLedger]:
+    """The audit's round, of the audit's attempt."""
+    job = ledger.jobs[audit.state.job]
+    found = (r for r in job.all_rounds() if (r.number, r.attempt) == (audit.state.round, audit.state.attempt))
+    return job, next(found)
+
+
+def decided(ledger: Ledger, audit: AuditLedger, duty: Duty) -> bool:
+    """Whether a duty that has spoken can be closed: its round is over or begun anew, or its word is shown false."""
+    job, round_ = round_of(ledger, audit)
+    over = job.done or round_.phase in ENDED or job.rounds[round_.number] is not round_
+    return over or (duty.status == DutyStatus.AGREED and round_.claims[duty.slot].convicted)
+
+
+def owes(ledger: Ledger, me: Address, now: Seconds) -> bool:
+    """Whether a duty of ours can be failed by leaving now."""
+    waits = (DutyAct.LOOK, DutyAct.SPEAK)
+    return any(
+        next_act(audit, duty, False, now) in waits or duty.status == DutyStatus.COMMITTED
+        for audit in ledger.audits.values()
+        for duty in audit.duties
+        if duty.account == me and now < audit.state.reveal_ends
+    )
+
+
+def staked(ledger: Ledger, me: Address) -> bool:
+    """Whether a stake of ours in a job that is done is still locked."""
+    done = (job.id for job in ledger.jobs.values() if job.done)
+    return any(draws.stake_key(job, me) in ledger.locks for job in done)

@@ -1,0 +1,133 @@
+"""The duties of a witness: what is owed first, then the jobs' lists and draws.
+
+    drawn -> replay S_1 .. S_t* -> commit -> (the owner publishes its list) -> compare -> reveal -> settle
+
+Secrets and what was seen are on disk before anything that relies on them is sent; everything else the chain says again,
+so this may be killed at any line.
+"""
+
+from __future__ import annotations
+
+from lockstep.execution import jobs
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Bench
+from lockstep.node.ledger import AuditLedger, ClaimRecord, JobLedger
+from lockstep.node.party import Party
+from lockstep.node.replay import Replay
+from lockstep.node.sender import Sender
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market import ids
+from lockstep.protocol.market.types import AuditStatus, DutyStatus
+from lockstep.protocol.types import AuditId, Seconds
+from verifier.choosing import Backlog
+from verifier.demanding import Demander
+from verifier.journal import Journal
+from verifier.loading import LoadedJobs
+from verifier.reading import MarketView
+from verifier.staking import Wallet
+from verifier.telling import Teller
+from verifier.witness.attesting import Attester, Judgement
+from verifier.witness.decide import DutyAct, decided, next_act, owes, round_of, staked, to_draw
+from verifier.witness.enrolling import Enrolment, Trial
+from verifier.witness.looking import RETRY_SECONDS, Look, Looker
+from verifier.witness.speaking import Speaker
+
+COURTESY_SECONDS = Seconds(30)
+"""Of chain time: how long duties of others are left to others."""
+
+
+class Duties:
+    """One witness, in every job that draws some."""
+
+    def __init__(
+        self, party: Party, journal: Journal, sender: Sender[None], wallet: Wallet, demander: Demander,
+        backlog: Backlog, teller: Teller,
+    ) -> None:  # fmt: skip
+        """`backlog`: has suspects replayed to their end, and challenged if they are wrong."""
+        loaded = LoadedJobs(party, jobs.load)
+        self._me = party.address
+        self._market = party.contracts.market
+        self._contract = party.contracts.witnesses
+        self._sender = sender
+        self._backlog = backlog
+        self._bench: Bench[Trial | Look | Judgement, object] = Bench("witness")
+        """One thread: what begins waits until it is free."""
+        self._enrolment = Enrolment(party, journal, loaded, self._bench, sender, wallet, teller)
+        self._looker = Looker(party, journal, loaded, self._bench, self._enrolment, demander, sender, teller)
+        self._speaker = Speaker(party, journal, self._enrolment, backlog, sender, teller)
+        self._attester = Attester(party, loaded, self._bench, demander, sender)
+        self._settling: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
+
+    def step(self, view: MarketView) -> None:
+        """Act on one look at the market."""
+        self._take(view)
+        # What is owed comes first: a job that is tried takes the bench.
+        for audit in list(view.ledger.audits.values()):
+            if audit.state.status == AuditStatus.DRAWN and audit.state.job in view.params:
+                self._audit(view, audit)
+        busy = owes(view.ledger, self._me, view.now)
+        for job in view.ledger.jobs.values():
+            if job.id in view.params and view.params[job.id].role.witnesses:
+                self._enrolment.step(view, job, owes=busy)
+                if not view.draining and not job.done:
+                    self._draw(view, job)
+
+    def audited(self, record: ClaimRecord, found: Replay) -> None:
+        """Take what the replay of a whole claim showed."""
+        self._speaker.audited(record, found)
+
+    def at_rest(self, view: MarketView) -> bool:
+        """Tells if leaving now fails no duty and leaves no stake behind."""
+        return not owes(view.ledger, self._me, view.now) and not staked(view.ledger, self._me)
+
+    def close(self) -> None:
+        """Stop what is being computed."""
+        self._bench.close()
+
+    def _take(self, view: MarketView) -> None:
+        for work in self._bench.finished():
+            if isinstance(work, Trial):
+                self._enrolment.take(view, work)
+            elif isinstance(work, Look):
+                self._looker.take(view, work)
+            else:
+                self._attester.take(view, work)
+
+    def _audit(self, view: MarketView, audit: AuditLedger) -> None:
+        mine = [i for i, duty in enumerate(audit.duties) if duty.account == self._me]
+        if mine:
+            self._attester.attest(view, audit, mine)
+        for i, duty in enumerate(audit.duties):
+            if duty.status == DutyStatus.CLOSED:
+                continue
+            act = next_act(audit, duty, decided(view.ledger, audit, duty), view.now)
+            if act is DutyAct.SETTLE:
+                self._settle(view, audit, i, i in mine)
+            elif i in mine:
+                self._do(view, audit, i, act)
+
+    def _do(self, view: MarketView, audit: AuditLedger, i: int, act: DutyAct) -> None:
+        duty = audit.duties[i]
+        if duty.status == DutyStatus.DIFFERED:
+            self._backlog.suspect(round_of(view.ledger, audit)[1].claims[duty.slot])
+        if act is DutyAct.LOOK:
+            self._looker.look(view, audit, i)
+        elif act is DutyAct.SPEAK:
+            self._speaker.speak(view, audit, i)
+
+    def _settle(self, view: MarketView, audit: AuditLedger, i: int, is_mine: bool) -> None:
+        courtesy = 0 if is_mine else audit.state.reveal_ends + COURTESY_SECONDS
+        if view.now < courtesy or self._settling.rests((audit.id, i), view.now):
+            return
+        self._settling.failed((audit.id, i), view.now)
+        key = f"witness/settle/{audit.id.hex()}/{i}/{audit.duties[i].status.name}/{audit.state.beacon.hex()}"
+        self._sender.try_again(key, self._contract.settle(audit.id, i))
+
+    def _draw(self, view: MarketView, job: JobLedger) -> None:
+        """Have the job's rounds drawn."""
+        for r in to_draw(view.ledger, job, view.head.number):
+            if self._market.phase(job.id, r) == Phase.ATTESTING:
+                attempt = job.rounds[r].attempt
+                opened = ids.audit_id(job.id, r, attempt) in view.ledger.audits
+                key = f"witness/draw/{job.id.hex()}/{r}/{attempt}/{view.head.number if opened else 'open'}"
+                self._sender.try_again(key, self._contract.draw(job.id, r))

@@ -1,0 +1,147 @@
+"""Enrols in jobs that draw witnesses, where this machine can keep up, and retires while this process ends.
+
+Who enrols shows the top of a hash chain. Each duty takes one link of it: which step a witness looks up to is decided
+when it enrols, and is known to nobody else until it reveals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_bytes
+from typing import Any
+
+import structlog
+
+from lockstep.execution import capacity, footprint
+from lockstep.node.backoff import Backoff
+from lockstep.node.bench import Bench, Stopped
+from lockstep.node.ledger import AuditLedger, JobLedger, Ledger
+from lockstep.node.party import Party
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import LockstepError, ProgramInvalid, Unfit
+from lockstep.protocol.jobs import JobParams
+from lockstep.protocol.market import draws
+from lockstep.protocol.market.types import Standing
+from lockstep.protocol.types import Digest, JobId, Seconds
+from verifier.journal import Journal
+from verifier.loading import LoadedJobs
+from verifier.reading import MarketView
+from verifier.staking import Wallet
+from verifier.telling import Teller
+
+LINKS = 4096
+"""Preimages in a hash chain: as many duties."""
+
+LOAD_SECONDS = Seconds(15)
+"""Of chain time: how long a job rests that could not be loaded."""
+
+ENROL_SECONDS = Seconds(3)
+"""The same for an enrolment that was sent, or was not due."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Work for the bench: how fast this machine runs a job."""
+
+    job: JobId
+
+
+class Enrolment:
+    """This account's places on the jobs' lists of witnesses, and the hash chains that it enrolled with."""
+
+    def __init__(
+        self, party: Party, journal: Journal, jobs: LoadedJobs, bench: Bench[Any, Any], sender: Sender[None],
+        wallet: Wallet, teller: Teller,
+    ) -> None:  # fmt: skip
+        """`bench`: free, it tries jobs."""
+        self._party = party
+        self._journal = journal
+        self._jobs = jobs
+        self._bench = bench
+        self._sender = sender
+        self._wallet = wallet
+        self._teller = teller
+        self._fit: set[JobId] = set()
+        """Jobs whose duties this machine can do in time."""
+        self._refused: set[JobId] = set()
+        """Those that were told of as refused."""
+        self._given_up: set[JobId] = set()
+        self._rests: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
+
+    def step(self, view: MarketView, job: JobLedger, *, owes: bool) -> None:
+        """Be on a job's list, and off it once it is done or this process ends; `owes`: a duty may need the bench."""
+        if view.draining or job.done:
+            self._retire(view, job)
+            return
+        # INVARIANT: one enrolment a job: who was taken off the list has failed a duty, and a person should look why.
+        enrolled = (job.id, self._party.address) in view.ledger.heads
+        if enrolled or job.id in self._given_up or self._rests.rests(job.id, view.now):
+            return
+        if job.id in self._fit:
+            self._enrol(view, job.id)
+        elif not len(self._bench) and not owes:
+            self._bench.begin(Trial(job.id), partial(self._try, job.id, view.params[job.id]))
+
+    def take(self, view: MarketView, trial: Trial) -> None:
+        """What a trial has shown."""
+        job = trial.job
+        try:
+            self._bench.take(trial)
+        except Stopped:
+            return
+        except (Unfit, ProgramInvalid) as error:
+            # A slow machine may have been busy; a Program stays what it is.
+            if isinstance(error, Unfit):
+                self._rests.failed(job, view.now)
+            else:
+                self._given_up.add(job)
+            if job not in self._refused:
+                self._refused.add(job)
+                self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
+        except LockstepError as error:
+            log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)
+            self._rests.failed(job, view.now, at_most=LOAD_SECONDS)
+        except Exception:
+            # A defect that a stranger's job found ends the witnessing of that job alone.
+            log.exception("a job is not witnessed", job=job.hex())
+            self._given_up.add(job)
+        else:
+            self._fit.add(job)
+
+    def preimage(self, ledger: Ledger, audit: AuditLedger, i: int) -> Digest:
+        """The link of our chain at a duty's serial."""
+        secret = self._journal.secret_of(ledger.heads[audit.state.job, self._party.address])
+        if secret is None:
+            raise LockstepError(
+                "the hash chain that this account enrolled with is not in this home",
+                hint="use the home that enrolled it, or retire",
+            )
+        return draws.chained(Digest(secret), LINKS - audit.duties[i].serial)
+
+    def _try(self, job: JobId, params: JobParams) -> None:
+        """Raises Unfit if this machine is. On the bench."""
+        # INVARIANT: a witness enrols only where its machine can look as far as a duty may ask.
+        public = self._jobs.get(job, params, footprint.fitting(footprint.verifier))
+        capacity.keep_up(public.job, capacity.require_witness, self._party.chain_pace(), footprint.verifier)
+
+    def _enrol(self, view: MarketView, job: JobId) -> None:
+        self._rests.failed(job, view.now, at_most=ENROL_SECONDS)
+        secret = token_bytes(32)
+        top = draws.chained(Digest(secret), LINKS)
+        if not self._wallet.try_stake(view.params[job].prices.witness_stake, f"witness/{job.hex()}"):
+            return
+        # INVARIANT: the chain's bottom is on disk before anybody sees its top.
+        self._journal.keep_chain(top, secret)
+        if self._sender.attempt(f"witness/enrol/{top.hex()}", self._party.contracts.witnesses.enrol(job, top)):
+            self._teller.tell("enrolled", job=job.hex())
+
+    def _retire(self, view: MarketView, job: JobLedger) -> None:
+        contract, me = self._party.contracts.witnesses, self._party.address
+        # INVARIANT: a witness's stake comes back though its job has ended, once its duties are closed.
+        locked = draws.stake_key(job.id, me) in view.ledger.locks
+        if locked and contract.witness(job.id, me).standing == Standing.LISTED:
+            head = view.ledger.heads[job.id, me]
+            self._sender.try_again(f"witness/retire/{job.id.hex()}/{head.hex()}", contract.retire(job.id))

@@ -1,0 +1,112 @@
+"""Speaks about a duty: compares what was seen with the claim's published list, and reveals that it agrees or differs.
+
+Where the owner withholds its list, the claim is replayed to its end, which decides as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from lockstep.node.backoff import Backoff
+from lockstep.node.ledger import AuditLedger, ClaimRecord
+from lockstep.node.party import Party
+from lockstep.node.replay import Replay, published_trace
+from lockstep.node.sender import Sender
+from lockstep.protocol import merkle
+from lockstep.protocol.errors import TryLater, Unreachable
+from lockstep.protocol.jobs import Body
+from lockstep.protocol.market.types import Word
+from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
+from verifier.choosing import Backlog
+from verifier.journal import Journal, Observation
+from verifier.reading import MarketView
+from verifier.telling import Teller
+from verifier.witness.decide import agrees, round_of
+from verifier.witness.enrolling import Enrolment
+from verifier.witness.looking import RETRY_SECONDS
+
+log = structlog.get_logger(__name__)
+
+
+class Speaker:
+    """Reveals own verdicts."""
+
+    def __init__(
+        self, party: Party, journal: Journal, enrolment: Enrolment, backlog: Backlog, sender: Sender[None],
+        teller: Teller,
+    ) -> None:  # fmt: skip
+        """`backlog`: has suspects replayed to their end."""
+        self._party = party
+        self._journal = journal
+        self._enrolment = enrolment
+        self._backlog = backlog
+        self._sender = sender
+        self._teller = teller
+        self._replayed: dict[ClaimId, Replay] = {}
+        """Suspects, replayed to their end."""
+        self._rests: Backoff[tuple[AuditId, int]] = Backoff(RETRY_SECONDS)
+        self._told: set[str] = set()
+
+    def audited(self, record: ClaimRecord, found: Replay) -> None:
+        """Keep what the replay of a whole claim showed."""
+        self._replayed[record.id] = replace(found, final=None)
+
+    def speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
+        """Reveal, once the list is there or the claim has been replayed to its end without one."""
+        if self._rests.rests((audit.id, i), view.now):
+            return
+        try:
+            self._speak(view, audit, i)
+        except (Unreachable, TryLater) as error:
+            log.info("a verdict waits", why=error.message)
+            self._rests.failed((audit.id, i), view.now)
+
+    def _speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
+        _, round_ = round_of(view.ledger, audit)
+        record = round_.claims[audit.duties[i].slot]
+        seen = self._journal.observation(audit.id, i, audit.state.beacon)
+        if seen is None:
+            log.error("a committed verdict is not in this home", audit=audit.id.hex())
+            return
+        transitions = view.params[audit.state.job].role.transitions
+        listed = published_trace(self._party.store, record, transitions) if record.trace_cid else None
+        if listed is None:
+            listed = self._without_list(view, audit, record)
+            if listed is None and record.id not in self._replayed:
+                return
+        same = listed is not None and agrees(seen.roots, listed)
+        self._reveal(view, audit, i, record, seen, listed if same else None)
+        if not same:
+            self._backlog.suspect(record)
+
+    def _without_list(self, view: MarketView, audit: AuditLedger, record: ClaimRecord) -> tuple[StateRoot, ...] | None:
+        """The claim's list as our own full replay has it; None while that is not there, or if the claim is wrong."""
+        if record.id in self._replayed:
+            found = self._replayed[record.id]
+            return tuple(found.held.trace) if found.matches else None
+        if view.now >= audit.state.commit_ends + view.params[audit.state.job].windows.audit_seconds // 2:
+            self._backlog.suspect(record)
+        return None
+
+    def _reveal(
+        self, view: MarketView, audit: AuditLedger, i: int, record: ClaimRecord, seen: Observation,
+        listed: tuple[StateRoot, ...] | None,
+    ) -> None:  # fmt: skip
+        """Agree, with the place of S_t* in the claim's list, or differ."""
+        t = len(seen.roots)
+        proof: tuple[Digest, ...] = ()
+        if listed is not None:
+            proof = tuple(merkle.proof(merkle.levels([merkle.leaf(root) for root in listed]), t - 1))
+        body = Body(TraceRoot(record.trace_root), StateRoot(record.out), StateRoot(record.out2))
+        preimage = self._enrolment.preimage(view.ledger, audit, i)
+        word = Word(preimage, seen.roots[-1], seen.salt, listed is not None, body, proof)
+        key = f"witness/reveal/{audit.id.hex()}/{i}/{seen.salt.hex()}/{word.agrees}"
+        self._sender.try_again(key, self._party.contracts.witnesses.reveal(audit.id, i, word))
+        if key not in self._told:
+            self._told.add(key)
+            self._teller.tell(
+                "witnessed", claim=record.id.hex(), round=record.round, slot=record.slot, t=t,
+                verdict="agrees" if word.agrees else "differs",
+            )  # fmt: skip
