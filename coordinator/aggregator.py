@@ -12,7 +12,7 @@ from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution import jobs, merging
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
 from lockstep.execution.merging import Merged, RoundRecord
-from lockstep.node.guard.memory import Memory, Place, Promise
+from lockstep.node.guard.memory import GuardMemory, Place, Promise
 from lockstep.node.player import HeldClaim
 from lockstep.protocol.errors import LockstepError, Mismatch
 from lockstep.protocol.jobs import Round
@@ -38,7 +38,9 @@ from lockstep.storage.tensors import head_line, read_tensors
 class Aggregator:
     """One job, loaded and checked, with what was fetched for it."""
 
-    def __init__(self, job: Job, store: ContentStore, guard: Memory, archive: Path, shelf: Shelf | None = None) -> None:
+    def __init__(
+        self, job: Job, store: ContentStore, guard: GuardMemory, archive: Path, shelf: Shelf | None = None
+    ) -> None:
         """`archive`: a folder for the material of merge claims. `shelf`: what all jobs' claims and payloads take in
         memory."""
         self.job = job

@@ -9,7 +9,7 @@ from coordinator import reading
 from coordinator.loading import Aggregators
 from lockstep.cli.output import event
 from lockstep.node.isolation import Isolation
-from lockstep.node.player import AtHand, Due, NotAtHand, Seat, Side, Table
+from lockstep.node.player import AtHand, Due, GameTable, NotAtHand, Seat, Side
 from lockstep.node.sender import Sender
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.jobs import JobParams
@@ -35,7 +35,7 @@ class MergeDefence:
         self._parts = parts
         self._sender = sender
         self._aggregators = aggregators
-        self._table = Table(parts.party.contracts.game, parts.party.addresses.block)
+        self._table = GameTable(parts.party.contracts.game, parts.party.addresses.block)
         self._isolation = Isolation()
 
     def defend(self, job: JobId, params: JobParams, now: Seconds) -> bool:

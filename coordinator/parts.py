@@ -9,7 +9,7 @@ from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
 from coordinator.settings import CoordinatorSettings
-from lockstep.node.guard.memory import Memory, Scope
+from lockstep.node.guard.memory import GuardMemory, Scope
 from lockstep.node.party import Party
 from lockstep.protocol.types import Address
 
@@ -23,13 +23,13 @@ class CoordinatorParts:
     """Chain, storage, key, outbox."""
     database: Database
     nonces: Nonces
-    guard: Memory
+    guard: GuardMemory
 
     @staticmethod
     def open(settings: CoordinatorSettings) -> CoordinatorParts:
         """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
         party = Party.open(settings.shared)
-        guard = Memory(settings.home, Scope.of(party.w3, party.addresses, party.address))
+        guard = GuardMemory(settings.home, Scope.of(party.w3, party.addresses, party.address))
         return CoordinatorParts(
             settings, party, Database(settings.database_url), Nonces(settings.home / FILE_NAME), guard
         )

@@ -10,7 +10,7 @@ from lockstep.chain import games
 from lockstep.node.backoff import Backoff
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.party import Party
-from lockstep.node.player import Table
+from lockstep.node.player import GameTable
 from lockstep.node.replay import Replay, first_difference, published_trace
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
@@ -38,7 +38,7 @@ class Challenger:
     """Opens one game about each wrong claim."""
 
     def __init__(
-        self, party: Party, table: Table, wallet: Wallet, seats: Seats, teller: Teller, rests: Backoff[ClaimId]
+        self, party: Party, table: GameTable, wallet: Wallet, seats: Seats, teller: Teller, rests: Backoff[ClaimId]
     ) -> None:
         """`rests`: claims that are left alone for now."""
         self._party = party

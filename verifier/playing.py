@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lockstep.execution.states import States
-from lockstep.node.docket import Docket
+from lockstep.node.docket import PartyDocket
 from lockstep.node.ledger import GameRecord
 from lockstep.node.party import Party
-from lockstep.node.player import Due, HeldClaim, Side, Table
+from lockstep.node.player import Due, GameTable, HeldClaim, Side
 from lockstep.protocol.errors import NotFoundError
 from lockstep.protocol.types import ClaimId, GameId
 from verifier import decide
@@ -17,13 +17,13 @@ from verifier.telling import Teller
 class Seats:
     """The challenger's seats at own games that run."""
 
-    def __init__(self, party: Party, table: Table, states: States, teller: Teller) -> None:
+    def __init__(self, party: Party, table: GameTable, states: States, teller: Teller) -> None:
         """`states`: on disk, of the claims that are played about."""
         self._me = party.address
         self._table = table
         self._states = states
         self._teller = teller
-        self._docket = Docket(table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
+        self._docket = PartyDocket(table, party.outbox, Side.CHALLENGER, self._moved, lambda: None)
         self._claims: dict[GameId, ClaimId] = {}
         """Of the games that are sat at."""
         self._held: dict[ClaimId, HeldClaim] = {}

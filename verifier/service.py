@@ -29,7 +29,7 @@ from lockstep.execution.states import States
 from lockstep.node.backoff import Backoff
 from lockstep.node.isolation import Isolation
 from lockstep.node.party import Party
-from lockstep.node.player import Table
+from lockstep.node.player import GameTable
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.types import ClaimId
@@ -66,7 +66,7 @@ class Verifier:
         """`witness`: look where it is drawn, for the fee. `volunteer`: look at every claim."""
         shelf = Shelf(party.settings.memory_bytes)
         states = States(party.settings.home_dir / STATES, party.settings.disk_bytes)
-        table = Table(party.contracts.game, party.addresses.block, party.contracts.market)
+        table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
         jobs = LoadedJobs(party, invalidity.load, shelf)
         sender: Sender[None] = Sender(party.outbox)
         # One for all: a claim that is about to be convicted is neither replayed nor challenged meanwhile.

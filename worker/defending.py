@@ -11,9 +11,9 @@ from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.execution.states import ClaimStates, States
-from lockstep.node.docket import Docket
+from lockstep.node.docket import PartyDocket
 from lockstep.node.ledger import GameRecord, Ledger
-from lockstep.node.player import Due, HeldClaim, Side, Table
+from lockstep.node.player import Due, GameTable, HeldClaim, Side
 from lockstep.protocol.types import ClaimId, GameId, Seconds
 from worker.progress import Material, WorkFolder, materials
 
@@ -39,8 +39,8 @@ class Defence:
         self.states = States(parts.home / STATES, parts.disk_bytes)
         self._games: dict[GameId, ClaimId] = {}
         self._now = Seconds(0)
-        table = Table(parts.contracts.game, parts.contracts.addresses.block)
-        self._docket = Docket(table, parts.outbox, Side.DEFENDER, self._made, wake)
+        table = GameTable(parts.contracts.game, parts.contracts.addresses.block)
+        self._docket = PartyDocket(table, parts.outbox, Side.DEFENDER, self._made, wake)
 
     def hold(self, material: Material, run: ClaimRun) -> HeldClaim:
         """Keep a claim's computation at hand. Called from the training thread, too."""

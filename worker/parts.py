@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lockstep.chain.outbox import Outbox
     from lockstep.execution.jobs import Job
     from lockstep.node.guard.doppelganger import Watch
-    from lockstep.node.guard.memory import Memory
+    from lockstep.node.guard.memory import GuardMemory
     from lockstep.node.identity import NodeKey
     from lockstep.node.ledger import JobLedger, Watcher
     from lockstep.node.party import Party
@@ -32,7 +32,7 @@ class WorkerParts:
 
     party: Party
     node: NodeKey
-    guard: Memory
+    guard: GuardMemory
     watch: Watch
     watcher: Watcher
     announcer: Announcer

@@ -33,7 +33,7 @@ from worker.parts import Taken, WorkerParts
 from worker.progress import Material
 from worker.reading import look
 from worker.taking import Jobs
-from worker.telling import Teller
+from worker.telling import WorkerTeller
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Worker:
         self._jobs = Jobs(parts, self._sender, self._wake.set, only)
         self._leaving = Leaving(parts, self._sender)
         self._answers = Answers(parts.contracts, parts.store, parts.address)
-        self._teller = Teller(parts.address)
+        self._teller = WorkerTeller(parts.address)
         self._isolation = Isolation()
         self._told_why = False
 

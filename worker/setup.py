@@ -10,7 +10,7 @@ from lockstep.chain.events import EventReader
 from lockstep.chain.keys import NODE_KEY
 from lockstep.node.guard import lock
 from lockstep.node.guard.doppelganger import Watch
-from lockstep.node.guard.memory import Memory, Scope
+from lockstep.node.guard.memory import GuardMemory, Scope
 from lockstep.node.identity import NodeKey
 from lockstep.node.ledger import Watcher
 from lockstep.node.party import Party
@@ -27,7 +27,7 @@ def assemble(settings: Settings) -> Iterator[WorkerParts]:
         # The lock comes first: nothing of the home is read while another worker writes it.
         stack.enter_context(lock.held(home, "worker"))
         party = stack.enter_context(Party.open(settings))
-        guard = stack.enter_context(Memory(home, Scope.of(party.w3, party.addresses, party.address)))
+        guard = stack.enter_context(GuardMemory(home, Scope.of(party.w3, party.addresses, party.address)))
         node = NodeKey.open(home / NODE_KEY)
         watch = Watch(
             guard, party.address, node.public, party.outbox.sent, party.contracts.market.phase,

@@ -27,7 +27,7 @@ TOLD = {
 }
 
 
-class Teller:
+class WorkerTeller:
     """Tells what is about one account."""
 
     def __init__(self, me: Address) -> None:

@@ -33,7 +33,7 @@ from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, TrainingJob
 from lockstep.execution.merging import fetch_payloads, finish
 from lockstep.node.ledger import ClaimRecord, Ledger, Watcher
-from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.node.player import GameTable, HeldClaim, Seat, Side
 from lockstep.node.replay import PublicData, Replay, audit
 from lockstep.protocol.dispute import game, honest, moves
 from lockstep.protocol.dispute.game import game_id
@@ -405,9 +405,9 @@ class Court:
         self.send(games.call(self.contracts.game, opening, game), name)
         return game
 
-    def table(self) -> Table:
+    def table(self) -> GameTable:
         """The games as the chain shows them."""
-        return Table(self.contracts.game, self.contracts.addresses.block, self.contracts.market)
+        return GameTable(self.contracts.game, self.contracts.addresses.block, self.contracts.market)
 
     def seat(self, game: GameId, side: Side, held: Any, name: str) -> Seat:
         """A party at a game, playing as its program does."""

@@ -27,7 +27,7 @@ from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job
 from lockstep.execution.merging import RoundRecord, base_checkpoint, store_payload
 from lockstep.node.ledger import Watcher
-from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.node.player import GameTable, HeldClaim, Seat, Side
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest, moves
@@ -286,7 +286,7 @@ class Market:
         thread.start()
 
     def _defend(self) -> None:
-        table = Table(self.contracts.game, self.contracts.addresses.block)
+        table = GameTable(self.contracts.game, self.contracts.addresses.block)
         seen = -1
         while not self._defending.wait(0.1):
             head = self.devnet.w3.eth.get_block("latest")

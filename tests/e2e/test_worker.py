@@ -28,7 +28,7 @@ from lockstep.execution import jobs
 from lockstep.execution.jobs import Job, slot_run, trace_root
 from lockstep.execution.merging import base_checkpoint
 from lockstep.node.ledger import Ledger, Watcher
-from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.node.player import GameTable, HeldClaim, Seat, Side
 from lockstep.presets import CHAINS
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.jobs import JobStatus, Phase
@@ -271,7 +271,7 @@ class Challenger:
         assert opening is not None, "the claim is wrong"
         game = GameId(contracts.game.read("gameIdOf", claim.id, self.address, 0))
         self.outbox.send(games.call(contracts.game, opening, game), "open")
-        seat = Seat(game, Side.CHALLENGER, held, Table(contracts.game, contracts.addresses.block), self.outbox.send)
+        seat = Seat(game, Side.CHALLENGER, held, GameTable(contracts.game, contracts.addresses.block), self.outbox.send)
 
         def over() -> bool:
             seat.turn(self.market.now())

@@ -50,7 +50,7 @@ class SentReceipt:
     succeeded: bool
 
 
-class Journal:
+class OutboxJournal:
     """The transactions of one account on one chain. Its caller's lock makes it safe for threads."""
 
     def __init__(self, path: Path, account: str, genesis: str) -> None:

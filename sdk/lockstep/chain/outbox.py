@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lockstep.chain.contracts import Call
-from lockstep.chain.journal import Journal, SentReceipt
+from lockstep.chain.journal import OutboxJournal, SentReceipt
 from lockstep.chain.wire import Wire
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.market.prices import MAX_FEE_CAP
@@ -47,7 +47,7 @@ class Outbox:
         self._wire = Wire(w3, account, max_fee_wei)
         self._lock = threading.RLock()
         self._push_at = time.monotonic() + STUCK_SECONDS
-        self._journal = Journal(path, account.address, w3.eth.get_block(0)["hash"].hex())
+        self._journal = OutboxJournal(path, account.address, w3.eth.get_block(0)["hash"].hex())
         self.recover()
 
     @property

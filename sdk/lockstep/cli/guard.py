@@ -15,7 +15,7 @@ from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from lockstep.node.guard.memory import Memory
+    from lockstep.node.guard.memory import GuardMemory
 
 app = typer.Typer(
     name="guard", help="What this home has promised: never two claims for one slot.", no_args_is_help=True
@@ -57,17 +57,17 @@ def import_(
 
 
 @contextmanager
-def _memory(settings: Settings) -> Iterator[Memory]:
+def _memory(settings: Settings) -> Iterator[GuardMemory]:
     """The memory of a home at rest, for the chain and market that the settings name."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.keys import KEYSTORE, account_address
     from lockstep.chain.rpc import connect
     from lockstep.node.guard import lock
-    from lockstep.node.guard.memory import Memory, Scope
+    from lockstep.node.guard.memory import GuardMemory, Scope
 
     home = settings.home_path
     mine = account_address(home / KEYSTORE)
     addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
-    with lock.held(home, "guard command"), Memory(home, Scope.of(w3, addresses, mine)) as memory:
+    with lock.held(home, "guard command"), GuardMemory(home, Scope.of(w3, addresses, mine)) as memory:
         yield memory

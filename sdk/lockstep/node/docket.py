@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lockstep.node.backoff import Backoff
 from lockstep.node.bench import Bench
 from lockstep.node.isolation import Isolation
-from lockstep.node.player import AtHand, Due, HeldClaim, NotAtHand, Seat, Side, Table
+from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, NotAtHand, Seat, Side
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.dispute.moves import DEFENDERS, GamePhase
 from lockstep.protocol.errors import ChainError, LockstepError, TryLater, Unreachable
@@ -74,10 +74,10 @@ class _Entry:
         return {"game": self.id.hex(), "claim": self.claim.hex()}
 
 
-class Docket:
+class PartyDocket:
     """Every open game in which a party plays one side."""
 
-    def __init__(self, table: Table, outbox: Outbox, side: Side, made: Made, wake: Callable[[], None]) -> None:
+    def __init__(self, table: GameTable, outbox: Outbox, side: Side, made: Made, wake: Callable[[], None]) -> None:
         """`wake` is called whenever something was prepared."""
         self._table = table
         self._outbox = outbox

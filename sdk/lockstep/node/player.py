@@ -86,7 +86,7 @@ class HeldClaim:
             return pinned
         if t not in self._trees:
             self.whole(t)
-        return Shown(self._trees[t], self.place(t), lambda: self.whole(t))
+        return ShownStep(self._trees[t], self.place(t), lambda: self.whole(t))
 
     def at_hand(self, t: int) -> MaterialisedStep:
         """Transition t, as far as it is in memory; what is not raises NotAtHand, here or when it is asked for."""
@@ -95,7 +95,7 @@ class HeldClaim:
             return pinned
         if t not in self._trees:
             raise NotAtHand
-        return Shown(self._trees[t], self.place(t), lambda: self._in_memory(t))
+        return ShownStep(self._trees[t], self.place(t), lambda: self._in_memory(t))
 
     def has(self, t: int) -> bool:
         """Tells if transition t can be shown without a replay: S_{t-1} is in memory."""
@@ -213,7 +213,7 @@ class InMemory:
         raise NotAtHand
 
 
-class Shown:
+class ShownStep:
     """A step as one move sees it: its tree, and tensors from where they lie; the step itself only if one is missing."""
 
     def __init__(self, tree: Tree, place: TensorShelf, find: Callable[[], StepTrace]) -> None:
@@ -293,7 +293,7 @@ class Side(Enum):
 
 
 @dataclass(frozen=True)
-class Table:
+class GameTable:
     """The games as the chain shows them."""
 
     contract: GameContract
@@ -334,7 +334,7 @@ class Seat:
     game: GameId
     side: Side
     held: honest.MaterialisedClaim
-    table: Table
+    table: GameTable
     send: Send
 
     def due(self, now: Seconds, state: Game | None = None) -> Due | None:

@@ -14,7 +14,7 @@ from coordinator.aggregator import Aggregator
 from coordinator.decide import Report
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import Payload, load_checkpoint, merge_round
-from lockstep.node.guard.memory import Memory, Place, Promise
+from lockstep.node.guard.memory import GuardMemory, Place, Promise
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import GuardRefused, Mismatch
 from lockstep.protocol.types import Cid, Digest, StateRoot, TraceRoot
@@ -37,18 +37,18 @@ def job(store: ContentStore) -> Job:
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> Iterator[Memory]:
-    with Memory(tmp_path, SCOPE) as guard:
+def guard(tmp_path: Path) -> Iterator[GuardMemory]:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         yield guard
 
 
 @pytest.fixture
-def aggregator(job: Job, store: ContentStore, guard: Memory, tmp_path: Path) -> Aggregator:
+def aggregator(job: Job, store: ContentStore, guard: GuardMemory, tmp_path: Path) -> Aggregator:
     return Aggregator(job, store, guard, tmp_path / "claims")
 
 
 def test_reports_tell_the_four_cases_apart(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory, tmp_path: Path
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory, tmp_path: Path
 ) -> None:
     good = put(job, store, trained(job, 0))
     assert aggregator.judge(good) == (Report.DECODED, "")
@@ -64,7 +64,7 @@ def test_reports_tell_the_four_cases_apart(
 
 
 def test_a_merge_is_bound_archived_stored_and_right(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory
 ) -> None:
     payloads = [trained(job, 0), None, trained(job, 2)]
     refs = [None if p is None else put(job, store, p) for p in payloads]
@@ -78,7 +78,7 @@ def test_a_merge_is_bound_archived_stored_and_right(
 
 
 def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory
 ) -> None:
     refs = [put(job, store, trained(job, s)) for s in range(3)]
     with pytest.raises(Mismatch, match="mergeIn"):
@@ -87,7 +87,7 @@ def test_inputs_that_the_contract_did_not_freeze_are_not_merged(
 
 
 def test_other_outputs_than_those_bound_are_never_told(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory
 ) -> None:
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
     place = Place(CLAIM, toyjob.SEED, StateRoot(frozen(job, refs).merge_in))
@@ -99,7 +99,7 @@ def test_other_outputs_than_those_bound_are_never_told(
 
 @pytest.mark.parametrize("archive", ["kept", "damaged", "lost"])
 def test_a_claim_is_defended_after_a_restart(
-    aggregator: Aggregator, job: Job, store: ContentStore, guard: Memory, tmp_path: Path, archive: str
+    aggregator: Aggregator, job: Job, store: ContentStore, guard: GuardMemory, tmp_path: Path, archive: str
 ) -> None:
     refs: list[Payload | None] = [put(job, store, trained(job, s)) for s in range(3)]
     stored = frozen(job, refs)

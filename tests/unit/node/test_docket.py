@@ -15,7 +15,7 @@ from lockstep.base.shelf import Shelf
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.execution.states import ClaimStates, States
 from lockstep.node import docket as module
-from lockstep.node.docket import Docket
+from lockstep.node.docket import PartyDocket
 from lockstep.node.player import HeldClaim, Side
 from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import NOBODY, Game
@@ -128,7 +128,7 @@ class Desk:
     """A docket and the claims behind it."""
 
     court: Court
-    docket: Docket
+    docket: PartyDocket
     held_of: Callable[[ClaimId], HeldClaim | None]
     rebuilt: list[ClaimId]
     made: list[GameId]
@@ -185,7 +185,7 @@ def desk_of(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             return HeldClaim(runs[i], roots[i], shelf, ClaimStates(states, claim))
 
         made_one = lambda game, due, seconds: made.append(game)  # noqa: E731
-        docket = Docket(court, court, Side.DEFENDER, made_one, lambda: None)  # type: ignore[arg-type]
+        docket = PartyDocket(court, court, Side.DEFENDER, made_one, lambda: None)  # type: ignore[arg-type]
         desks.append(Desk(court, docket, held_of, rebuilt, made))
         return desks[-1]
 

@@ -15,7 +15,7 @@ from lockstep.base.shelf import Shelf
 from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
 from lockstep.execution.jobs import ClaimRun, Job, State, slot_run, trace_root
-from lockstep.node.player import AtHand, HeldClaim, NotAtHand, Seat, Side, Table
+from lockstep.node.player import AtHand, GameTable, HeldClaim, NotAtHand, Seat, Side
 from lockstep.protocol.dispute import honest, moves
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Verdict
@@ -53,7 +53,7 @@ class Court:
 
     def seat(self, game: GameId, side: Side, held: Any, watched: bool = False) -> Seat:
         contracts = self.arena.contracts
-        table = Table(contracts.game, 0, contracts.market if watched else None)
+        table = GameTable(contracts.game, 0, contracts.market if watched else None)
         account = self.arena.worker if side is Side.DEFENDER else self.arena.challenger
         return Seat(game, side, held, table, self.sender(account))
 

@@ -24,7 +24,7 @@ from lockstep.demo.cheats.lies import require_devnet
 from lockstep.execution.jobs import ClaimRun, ClaimSchedule, load
 from lockstep.node.ledger import ClaimRecord, Watcher
 from lockstep.node.party import Party
-from lockstep.node.player import HeldClaim, Seat, Side, Table
+from lockstep.node.player import GameTable, HeldClaim, Seat, Side
 from lockstep.node.replay import PublicData, published_trace
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute import honest
@@ -149,7 +149,7 @@ class FalseChallenger:
         self._party = party
         self._seed = seed
         self._watcher = Watcher(EventReader(party.w3, party.addresses))
-        self._table = Table(party.contracts.game, party.addresses.block, party.contracts.market)
+        self._table = GameTable(party.contracts.game, party.addresses.block, party.contracts.market)
         self._seat: Seat | None = None
         self._stuck = False
 

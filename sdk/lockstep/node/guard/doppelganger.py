@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from lockstep.node.guard.memory import Memory, Place
+from lockstep.node.guard.memory import GuardMemory, Place
 from lockstep.protocol.errors import GuardRefused
 from lockstep.protocol.jobs import ClaimStatus, Phase
 from lockstep.protocol.types import Address, JobId, Seconds
@@ -39,7 +39,7 @@ class Watch:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: GuardMemory,
         me: Address,
         node_key: bytes,
         sent: Callable[[bytes], bool],

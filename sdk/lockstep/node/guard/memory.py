@@ -92,7 +92,7 @@ class Promise:
         return self.trace_root, self.out, self.out2
 
 
-class Memory:
+class GuardMemory:
     """The promises of one account; several threads and processes may share the file."""
 
     def __init__(self, home: Path, scope: Scope) -> None:

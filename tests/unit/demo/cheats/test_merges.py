@@ -11,7 +11,7 @@ from lockstep.demo.cheats.coordinator import LyingAggregator
 from lockstep.demo.cheats.lies import Cheat, cheat_of, lying_aggregator
 from lockstep.execution.jobs import Job
 from lockstep.execution.merging import Payload, load_checkpoint, merge_round
-from lockstep.node.guard.memory import Memory
+from lockstep.node.guard.memory import GuardMemory
 from lockstep.protocol.errors import UsageError
 from lockstep.storage import ContentStore
 from tests.support import toyjob
@@ -33,7 +33,7 @@ def test_the_lie_is_where_it_was_declared_and_consistent(toy: Job, toy_store: Co
     assert (expected.program, expected.step, expected.op_kind) == ("merge", 1, "map")
     refs: list[Payload | None] = [put(toy, toy_store, trained(toy, s)) for s in range(3)]
     stored = frozen(toy, refs)
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         liar = LyingAggregator(toy, toy_store, guard, tmp_path / "lies")
         liar.cheat = cheat
         out, out2, cid = liar.merge(CLAIM, 0, stored, (), refs)

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from lockstep.node.guard import lock, memory
-from lockstep.node.guard.memory import Memory, Place, Promise, Scope
+from lockstep.node.guard.memory import GuardMemory, Place, Promise, Scope
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seed, StateRoot, TraceRoot
 
 SCOPE = Scope(31337, b"g" * 32, Address("0x" + "11" * 20), Address("0x" + "22" * 20))
@@ -54,7 +54,7 @@ def main(home: Path, signed: Path, kill_at: int) -> None:
     """Promise, then sign, CLAIMS times."""
     die_at(kill_at)
     file = os.open(signed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with lock.held(home, "worker"), Memory(home, SCOPE) as guard:
+    with lock.held(home, "worker"), GuardMemory(home, SCOPE) as guard:
         for number in range(CLAIMS):
             guard.bind(place(number), promise(number))
             os.write(file, f"{number}\n".encode())

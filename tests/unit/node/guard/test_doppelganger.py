@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.chain.events import Event
 from lockstep.node.guard.doppelganger import FENCE_BLOCKS, Watch
-from lockstep.node.guard.memory import Memory, Place, Promise
+from lockstep.node.guard.memory import GuardMemory, Place, Promise
 from lockstep.node.ledger import Ledger
 from lockstep.protocol.errors import GuardRefused
 from lockstep.protocol.jobs import Phase
@@ -40,7 +40,7 @@ def market(name: str, transaction: bytes = FOREIGN, **args: Any) -> Event:
 class World:
     """A ledger, a memory, and phases that the test sets."""
 
-    memory: Memory
+    memory: GuardMemory
     ledger: Ledger = field(default_factory=Ledger)
     phase: Phase = Phase.TRAINING
 
@@ -65,7 +65,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with Memory(tmp_path, SCOPE) as memory:
+    with GuardMemory(tmp_path, SCOPE) as memory:
         yield World(memory)
 
 

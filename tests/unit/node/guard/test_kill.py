@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.node.guard import lock
-from lockstep.node.guard.memory import Memory
+from lockstep.node.guard.memory import GuardMemory
 from lockstep.protocol.errors import GuardRefused
 from tests.unit.node.guard.promising import CLAIMS, SCOPE, main, place, promise
 
@@ -32,7 +32,7 @@ def test_a_process_killed_at_any_line_has_promised_what_it_signed(tmp_path: Path
         home = tmp_path / f"home{line}"
         code, signed = run(home, line)
         # The lock died with the process, and the memory opens again.
-        with lock.held(home, "worker"), Memory(home, SCOPE) as guard:
+        with lock.held(home, "worker"), GuardMemory(home, SCOPE) as guard:
             promised = {n for n in range(CLAIMS) if guard.promised(place(n)) is not None}
             assert set(signed) <= promised, f"signed {signed}, promised {promised}, killed at line {line}"
             assert len(promised) - len(signed) <= 1, "at most the claim in work was promised and not signed"

@@ -12,7 +12,7 @@ import pytest
 
 from lockstep.base.machine import is_full
 from lockstep.node.guard import interchange
-from lockstep.node.guard.memory import FILE_NAME, Memory, Promise
+from lockstep.node.guard.memory import FILE_NAME, GuardMemory, Promise
 from lockstep.protocol.errors import DoctorError, GuardRefused, Mismatch, UsageError
 from lockstep.protocol.types import Address, Digest, Seed, StateRoot
 from tests.unit.node.guard.promising import SCOPE, place, promise
@@ -30,7 +30,7 @@ def homes(tmp_path: Path, count: int = 2) -> list[Path]:
 
 
 def test_a_claim_is_bound_once_and_for_all(tmp_path: Path) -> None:
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         assert guard.promised(PLACE) is None, "nothing is promised yet"
         assert guard.bind(PLACE, PROMISE) == PROMISE
         for other in ("trace_root", "out", "out2"):
@@ -41,29 +41,29 @@ def test_a_claim_is_bound_once_and_for_all(tmp_path: Path) -> None:
 
 
 def test_the_promise_outlives_the_process_and_keeps_its_first_nonce(tmp_path: Path) -> None:
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         guard.bind(PLACE, PROMISE)
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         assert guard.bind(PLACE, replace(PROMISE, nonce=b"m" * 32)).nonce == PROMISE.nonce
         with pytest.raises(GuardRefused):
             guard.bind(PLACE, replace(PROMISE, out=Digest(b"x" * 32)))
 
 
 def test_what_no_contract_could_punish_is_another_place(tmp_path: Path) -> None:
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         guard.bind(PLACE, PROMISE)
         redrawn = replace(PLACE, seed=Seed(b"r" * 32))
         assert guard.bind(redrawn, OTHER) == OTHER, "a reorganisation drew another seed"
         rebased = replace(PLACE, base=StateRoot(b"r" * 32))
         assert guard.bind(rebased, OTHER) == OTHER
     for scope in (replace(SCOPE, genesis=b"h" * 32), replace(SCOPE, account=Address("0x" + "33" * 20))):
-        with Memory(tmp_path, scope) as guard:
+        with GuardMemory(tmp_path, scope) as guard:
             assert guard.promised(PLACE) is None, "other chains and keys are bound to nothing"
             assert guard.bind(PLACE, OTHER) == OTHER
 
 
 def test_of_two_threads_and_two_files_handles_one_wins(tmp_path: Path) -> None:
-    guards = [Memory(tmp_path, SCOPE) for _ in range(4)]
+    guards = [GuardMemory(tmp_path, SCOPE) for _ in range(4)]
     start, won, lost = threading.Barrier(len(guards)), [], []
 
     def work(i: int) -> None:
@@ -86,11 +86,11 @@ def test_of_two_threads_and_two_files_handles_one_wins(tmp_path: Path) -> None:
 
 def test_an_export_moves_the_promises_and_nothing_else(tmp_path: Path) -> None:
     here, there = homes(tmp_path)
-    with Memory(here, SCOPE) as guard:
+    with GuardMemory(here, SCOPE) as guard:
         guard.bind(PLACE, PROMISE)
         guard.bind(place(2), promise(2))
         text = interchange.dumps(SCOPE, guard.promises())
-    with Memory(there, SCOPE) as guard:
+    with GuardMemory(there, SCOPE) as guard:
         assert guard.merge(interchange.loads(text, SCOPE)) == 2
         assert guard.promises() == [(PLACE, PROMISE), (place(2), promise(2))]
         assert guard.merge(interchange.loads(text, SCOPE)) == 0, "a second import changes nothing"
@@ -100,7 +100,7 @@ def test_an_export_moves_the_promises_and_nothing_else(tmp_path: Path) -> None:
 
 def test_of_two_memories_that_differ_neither_signs(tmp_path: Path) -> None:
     here, there = homes(tmp_path)
-    with Memory(here, SCOPE) as first, Memory(there, SCOPE) as second:
+    with GuardMemory(here, SCOPE) as first, GuardMemory(there, SCOPE) as second:
         first.bind(PLACE, PROMISE)
         second.bind(PLACE, OTHER)
         assert second.merge(first.promises()) == 1
@@ -120,7 +120,7 @@ def test_of_two_memories_that_differ_neither_signs(tmp_path: Path) -> None:
 
 
 def test_an_import_is_taken_in_whole_or_not_at_all(tmp_path: Path) -> None:
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         entries: list[tuple[object, Promise]] = [(PLACE, PROMISE), ("no place", PROMISE)]
         with pytest.raises(AttributeError):
             guard.merge(entries)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_an_import_is_taken_in_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_an_import_onto_a_full_disk_says_so_and_takes_nothing_in(tmp_path: Path) -> None:
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         (pages,) = guard._db.execute("PRAGMA page_count").fetchone()
         guard._db.execute(f"PRAGMA max_page_count = {pages}")
         entries = [(place(i), promise(i)) for i in range(200)]
@@ -173,10 +173,10 @@ def test_an_export_is_its_owners_alone_and_overwrites_nothing(tmp_path: Path) ->
 
 
 def test_a_home_is_trusted_once_it_has_listened_and_not_after_an_import(tmp_path: Path) -> None:
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         assert not guard.trusted(), "a fresh home"
         guard.trust()
-    with Memory(tmp_path, SCOPE) as guard:
+    with GuardMemory(tmp_path, SCOPE) as guard:
         assert guard.trusted()
         guard.merge([])
         assert not guard.trusted(), "what the other machine does now is in no file"
@@ -184,23 +184,23 @@ def test_a_home_is_trusted_once_it_has_listened_and_not_after_an_import(tmp_path
 
 def test_a_copied_home_is_not_trusted(tmp_path: Path) -> None:
     here, there = homes(tmp_path)
-    with Memory(here, SCOPE) as guard:
+    with GuardMemory(here, SCOPE) as guard:
         guard.bind(PLACE, PROMISE)
         guard.trust()
     shutil.copytree(here, there, dirs_exist_ok=True)
-    with Memory(there, SCOPE) as guard:
+    with GuardMemory(there, SCOPE) as guard:
         assert not guard.trusted()
         assert guard.promised(PLACE) == PROMISE
-    with Memory(here, SCOPE) as guard:
+    with GuardMemory(here, SCOPE) as guard:
         assert guard.trusted(), "the original is"
 
 
 def test_a_damaged_memory_stops_its_owner(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
     with pytest.raises(DoctorError):
-        Memory(tmp_path, SCOPE)
+        GuardMemory(tmp_path, SCOPE)
     with pytest.raises(DoctorError):
-        Memory(tmp_path / "absent", SCOPE)
+        GuardMemory(tmp_path / "absent", SCOPE)
 
 
 @pytest.mark.parametrize(
