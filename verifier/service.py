@@ -73,6 +73,8 @@ class Verifier:
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
         equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, journal)
         self._party = party
+        self._seen = -1
+        """The block that was acted on last."""
         self._market = MarketReader(party)
         self._isolation = Isolation()
         self._teller = teller = Teller()
@@ -93,23 +95,12 @@ class Verifier:
         """Until `stop` is set and every own game is over."""
         for key in self._party.settle():
             log.info("an earlier transaction did nothing", key=key)
-        seen = -1
         try:
             while True:
                 draining = stop.is_set()
                 try:
                     with room_on_disk():
-                        head = self._party.head()
-                        # While it ends, every look counts: the last one pays the credits out.
-                        fresh = head.number != seen or draining
-                        if fresh:
-                            self._market.read()
-                        view = self._market.view(head, draining)
-                        if fresh:
-                            self.step(view)
-                            seen = head.number
-                        self._collect(view)
-                        self._seats.play(view)
+                        view = self.look(draining)
                     if draining and self._at_rest(view):
                         return
                 except Unreachable as error:
@@ -119,10 +110,33 @@ class Verifier:
                     time.sleep(PATIENCE_SECONDS)
                 time.sleep(POLL_SECONDS)
         finally:
-            self._close()
+            self.close()
 
-    def step(self, view: MarketView) -> None:
-        """Act on one look at the market."""
+    def look(self, draining: bool = False) -> MarketView:
+        """Look once: act if the chain has a new block, then take what was done beside. Returns what it acted on."""
+        head = self._party.head()
+        # While it ends, every look counts: the last one pays the credits out.
+        fresh = head.number != self._seen or draining
+        if fresh:
+            self._market.read()
+        view = self._market.view(head, draining)
+        if fresh:
+            self._step(view)
+            self._seen = head.number
+        self._collect(view)
+        self._seats.play(view)
+        return view
+
+    def close(self) -> None:
+        """Stop what is computed beside the loop; what was sent stays sent."""
+        self._seats.close()
+        self._replayer.close()
+        self._reporter.close()
+        if self._duties is not None:
+            self._duties.close()
+
+    def _step(self, view: MarketView) -> None:
+        """Act on a new block."""
         self._teller.now = view.now
         self._seats.tell_ends(view)
         for claim in self._seats.leave_undone(view):
@@ -173,10 +187,3 @@ class Verifier:
         """Tells if nothing is lost by leaving now."""
         done = self._duties is None or self._duties.at_rest(view)
         return done and self._seats.at_rest(view) and not len(self._challenger)
-
-    def _close(self) -> None:
-        self._seats.close()
-        self._replayer.close()
-        self._reporter.close()
-        if self._duties is not None:
-            self._duties.close()

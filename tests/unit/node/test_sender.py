@@ -102,3 +102,22 @@ def test_gas_that_cannot_be_paid_ends_the_worker(desk: Desk, tmp_path: Path) -> 
     with pytest.raises(FundsError):
         Sender(poor).submit("k", desk.world.contracts.vault.set_delegate(desk.world.address("worker-1")))
     poor.close()
+
+
+def test_what_is_due_again_is_sent_again_though_it_was_mined(desk: Desk) -> None:
+    market, chain = desk.world.contracts.market, desk.world.devnet
+    assert desk.sender.try_again("k", desk.join())
+    assert desk.sender.try_again("k", desk.join()), "under way"
+    assert desk.waiting == 1
+    desk.mine()
+    assert desk.sender.known("k")
+    assert not desk.sender.try_again("k", desk.join()), "it is done: the chain refuses it"
+    assert not desk.sender.try_again("another", desk.join(7)), "NoSuchSlot"
+    assert desk.sender.try_again("second", desk.join(2))
+    desk.mine()
+    assert desk.sender.known("second")
+    chain._request("anvil_reorg", [1])
+    assert market.claim(desk.world.claim_id(2)).worker != desk.world.address("worker-1"), "its block is gone"
+    assert desk.sender.try_again("second", desk.join(2))
+    desk.mine()
+    assert market.claim(desk.world.claim_id(2)).worker == desk.world.address("worker-1")

@@ -1,0 +1,186 @@
+"""A verifier on a market in memory: the chain's own bytes, claims of support/constant.py in the place of replays.
+
+desk.look()          # a turn of its loop, and what was begun beside it is over
+desk.told("audited") # what it wrote to stdout
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from lockstep.base.settings import Settings
+from lockstep.chain.outbox import Outbox
+from lockstep.execution import merging
+from lockstep.node.ledger import ClaimRecord
+from lockstep.node.party import Party
+from lockstep.node.replay import Audit
+from lockstep.protocol.dispute.openings import MaterialisedStep
+from lockstep.protocol.market.receipts import Report
+from lockstep.protocol.types import ClaimId, StateRoot
+from lockstep.storage.directory import DirectoryStore
+from tests.support.constant import ConstantClaim, Lie
+from tests.support.world import World
+from verifier.journal import Journal
+from verifier.loading import LoadedJobs
+from verifier.service import Verifier
+from verifier.witness import enrolling
+
+SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Held(ConstantClaim):
+    """A claim whose steps are all in memory."""
+
+    wanted: frozenset[int] = field(default=frozenset(), hash=False, compare=False)
+
+    def has(self, t: int) -> bool:
+        return True
+
+    def at_hand(self, t: int) -> MaterialisedStep:
+        return self.step(t)
+
+
+@dataclass
+class Replays:
+    """In the place of jobs and their data: what a replay of each claim gives."""
+
+    world: World
+    faults: dict[ClaimId, str] = field(default_factory=dict)
+    """Of stored payloads."""
+    failing: dict[ClaimId, Exception] = field(default_factory=dict)
+    """Claims that cannot be replayed."""
+    begun: list[ClaimId] = field(default_factory=list)
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    @property
+    def job(self) -> Any:
+        return SimpleNamespace(params=self.world.params)
+
+    def run_of(self, ledger: Any, round_: Any, record: ClaimRecord) -> Any:
+        self.begun.append(record.id)
+        if record.id in self.failing:
+            raise self.failing[record.id]
+        truth = self.world.held[record.id].truth
+        return SimpleNamespace(states=lambda: ((t, None, root) for t, root in enumerate(truth.trace, 1)))
+
+    def audit(self, run: Any, record: ClaimRecord, store: Any, told: Any, hold: Any) -> Audit:
+        made = self.world.held[record.id]
+        told(1, StateRoot(made.truth.trace[0]))
+        held: Any = Held(made.zero, Lie.NONE, made.is_merge, made.start)
+        right = made.lie == Lie.NONE
+        return Audit(right, made.wrong_from or None, held, made.trace, [] if right else None)
+
+    def keep(self, record: ClaimRecord, final: Any) -> None:
+        pass
+
+    def fault_of_payload(self, record: ClaimRecord) -> str | None:
+        return self.faults.get(record.id)
+
+    def wrong_leaves(self, record: ClaimRecord) -> tuple[tuple[int, int], ...]:
+        return ()
+
+
+@dataclass
+class Desk:
+    """One verifier and its market."""
+
+    world: World
+    home: Path
+    options: dict[str, Any]
+    replays: Replays
+    events: list[dict[str, Any]]
+    party: Party = field(init=False)
+    journal: Journal = field(init=False)
+    verifier: Verifier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """A process begins."""
+        world, settings = self.world, Settings("", "", "", str(self.home), "", "", 1, 0, disk_mib=1)
+        account = world.accounts["verifier"]
+        outbox = Outbox(self.home / "outbox.sqlite", world.devnet.w3, account)
+        store = DirectoryStore(self.home / "blocks")
+        addresses = world.contracts.addresses
+        self.party = Party(settings, addresses, world.devnet.w3, world.contracts, store, account, outbox)
+        self.journal = Journal(self.home)
+        self.verifier = Verifier(self.party, self.journal, **self.options)
+
+    def stop(self) -> None:
+        """It is over, as far as it came."""
+        self.verifier.close()
+        self.journal.close()
+        self.party.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def look(self, blocks: int = 1, *, draining: bool = False) -> None:
+        """Turns of the loop, each at a new block; what was begun beside it ends before the next."""
+        for _ in range(blocks):
+            self.verifier.look(draining)
+            self._settled()
+            self.world.devnet.mine(1)
+
+    def until(self, name: str, count: int = 1, *, draining: bool = False) -> dict[str, Any]:
+        """Look until an event was told so often; returns the last one."""
+        end = time.monotonic() + SECONDS
+        while len(self.told(name)) < count:
+            assert time.monotonic() < end, (name, self.events)
+            self.look(draining=draining)
+        return self.told(name)[-1]
+
+    def told(self, name: str, **fields: Any) -> list[dict[str, Any]]:
+        """Events of a name with these fields."""
+        return [e for e in self.events if e["event"] == name and fields.items() <= e.items()]
+
+    def _settled(self) -> None:
+        """Waits for the benches, and takes what they have."""
+        duties, replayer, seats = self.verifier._duties, self.verifier._replayer, self.verifier._seats
+        benches = [replayer._bench, seats._docket._bench, *([duties._bench] if duties else [])]
+        end = time.monotonic() + SECONDS
+        while any(len(b) > len(b.finished()) for b in benches):
+            assert time.monotonic() < end, benches
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def desk_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes a desk in a world: `desk_of(world, witness=True)`."""
+    desks: list[Desk] = []
+
+    def made(world: World, **options: Any) -> Desk:
+        replays, events = Replays(world), []
+        monkeypatch.setattr(LoadedJobs, "get", replays.get)
+        monkeypatch.setattr("verifier.replaying.audit", replays.audit)
+        monkeypatch.setattr("verifier.telling.event", lambda name, **fields: events.append({"event": name, **fields}))
+        monkeypatch.setattr(enrolling.capacity, "keep_up", lambda *_: None)
+        decoded = lambda job, store, payloads, known: [(slot, Report.DECODED, None) for slot in payloads]  # noqa: E731
+        monkeypatch.setattr(merging, "judge_payloads", decoded)
+        desks.append(Desk(world, tmp_path, options, replays, events))
+        return desks[-1]
+
+    yield made
+    for desk in desks:
+        desk.stop()
+
+
+def lying(world: World, slot: int, lie: Lie = Lie.VALUE) -> ClaimId:
+    """The id of a slot's claim, which is changed into a lie before it is revealed."""
+    claim = world.claim_id(slot)
+    world.held[claim] = replace(world.held[claim], lie=lie)
+    return claim

@@ -1,0 +1,220 @@
+"""The loop: what it reads, in which order it acts, and that no part of it keeps another from acting."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from lockstep.execution.invalidity import Undefendable
+from lockstep.node.sender import Sender
+from lockstep.protocol.errors import BlobMissing, ChainError, Mismatch, ProgramInvalid, TryLater, Unfit, Unreachable
+from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.programs.defects import Rule
+from lockstep.protocol.types import ClaimId
+from tests.support.constant import Lie
+from tests.support.world import World
+from tests.unit.verifier.desk import SECONDS, Desk, Replays, desk_of
+from verifier.challenging import Challenger
+from verifier.demanding import Demander
+from verifier.replaying import Replayer
+
+__all__ = ["desk_of"]
+
+LIAR = 1
+
+
+@pytest.fixture
+def world() -> World:
+    """A round whose second slot lies, revealed."""
+    made = World.start()
+    made.to(Phase.ATTESTING, lies={LIAR: Lie.VALUE})
+    return made
+
+
+@pytest.fixture
+def desk(world: World, desk_of: Any) -> Desk:
+    made: Desk = desk_of(world)
+    return made
+
+
+def to_the_end(desk: Desk) -> dict[str, Any]:
+    """The liar never answers, and its clock runs out."""
+    desk.look(3)
+    desk.world.pass_to(desk.world.now + 2 * desk.world.params.windows.clock_seconds)
+    return desk.until("won")
+
+
+def test_a_lie_is_audited_challenged_and_won(desk: Desk, world: World) -> None:
+    claims = [world.claim_id(slot) for slot in range(2)]
+    challenged = desk.until("challenged")
+    assert [(e["claim"], e["verdict"]) for e in desk.told("audited")] == [
+        (claims[0].hex(), "match"), (claims[LIAR].hex(), "mismatch"),
+    ]  # fmt: skip
+    mismatch = desk.told("audited")[LIAR]
+    assert list(mismatch) == ["event", "time", "claim", "job", "round", "slot", "verdict", "t", "seconds"]
+    assert (challenged["claim"], challenged["t"], challenged["slot"]) == (claims[LIAR].hex(), 1, LIAR)
+    won = to_the_end(desk)
+    assert (won["game"], won["verdict"]) == (challenged["game"], "timeout")
+    assert world.contracts.market.claim(claims[LIAR]).status == ClaimStatus.CONVICTED
+    assert desk.until("withdrawn", draining=True)["amount"] != "0"
+    assert desk.verifier._at_rest(desk.verifier.look(True))
+    assert len(desk.told("won")) == len(desk.told("challenged")) == 1
+
+
+def test_who_is_killed_sits_down_again_and_opens_nothing_twice(desk: Desk) -> None:
+    desk.until("challenged")
+    desk.stop()
+    desk.start()
+    assert not desk.verifier._at_rest(desk.verifier.look(True)), "its game runs, though nobody sits at it yet"
+    to_the_end(desk)
+    assert len(desk.told("challenged")) == 1
+    assert desk.replays.begun[-1] == desk.world.claim_id(LIAR), "the game's claim is held again"
+    assert len(desk.told("audited", verdict="match", claim=desk.world.claim_id(0).hex())) == 2
+    assert desk.replays.begun.count(desk.world.claim_id(0)) == 1, "what was found right is not replayed again"
+
+
+def test_a_part_that_fails_is_logged_once_and_keeps_no_other(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: Demander, view: Any) -> None:
+        raise Mismatch("what a stranger published", hint="")
+
+    monkeypatch.setattr(Demander, "step", failing)
+    with capture_logs() as logs:
+        desk.until("challenged")
+    assert [line["where"] for line in logs if line["log_level"] == "error"] == [failing.__qualname__]
+
+
+def test_without_a_chain_no_part_goes_on_and_the_block_is_looked_at_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: Challenger, view: Any) -> None:
+        raise Unreachable("nobody answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Challenger, "step", failing)
+        with pytest.raises(Unreachable):
+            desk.verifier.look()
+        assert not desk.replays.begun
+    desk.verifier.look()
+    desk._settled()
+    assert desk.replays.begun, "the same block"
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [(TryLater("wait"), True), (ChainError("closed"), False), (Mismatch("another S_0"), False)],
+    ids=["later", "closed", "mismatch"],
+)
+def test_a_game_that_cannot_be_opened_yet_is_opened_later_and_one_that_never_can_is_given_up(
+    desk: Desk, error: Exception, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: Challenger, wrong: Any, nonce: int) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Challenger, "_challenge", failing)
+        desk.until("audited", 2)
+        assert len(desk.verifier._challenger) == stays
+    if stays:
+        desk.until("challenged")
+    else:
+        desk.look(10)
+        assert not desk.told("challenged")
+
+
+def test_a_claim_whose_data_cannot_be_had_rests_and_is_told_of_once(desk: Desk) -> None:
+    claim = desk.world.claim_id(0)
+    desk.replays.failing[claim] = BlobMissing("nobody holds it")
+    desk.until("audited", 2)
+    desk.look(12)
+    assert len(desk.told("audited", claim=claim.hex(), verdict="unavailable", reason="blob_missing")) == 1
+    tries = desk.replays.begun.count(claim)
+    assert 1 < tries <= 4, "five seconds of chain time apart"
+    del desk.replays.failing[claim]
+    desk.until("audited", 3)
+    assert desk.told("audited", claim=claim.hex(), verdict="match")
+
+
+def test_a_defect_in_a_replay_ends_nothing(desk: Desk) -> None:
+    desk.replays.failing[desk.world.claim_id(0)] = ZeroDivisionError("what a stranger published")
+    desk.until("challenged")
+    assert desk.told("audited", verdict="unavailable", reason="internal")
+
+
+def test_a_job_that_this_machine_cannot_hold_is_refused_once(desk: Desk) -> None:
+    for slot in range(2):
+        desk.replays.failing[desk.world.claim_id(slot)] = Unfit("too large")
+    desk.look(12)
+    assert len(desk.told("refused", code="unfit", job=desk.world.job.hex())) == 1
+    assert len(desk.replays.begun) == 1, "no claim of the job is looked at meanwhile"
+
+
+def test_a_payload_that_is_not_there_is_demanded_while_that_can_keep_it_out(desk: Desk) -> None:
+    claim = desk.world.claim_id(0)
+    desk.replays.faults[claim] = "blob_missing"
+    demanded = desk.until("demanded")
+    assert (demanded["claim"], demanded["slot"]) == (claim.hex(), 0)
+    assert desk.told("audited", claim=claim.hex(), verdict="match", payload="blob_missing"), "no ground for a game"
+    assert desk.world.ledger().demands
+
+
+def test_who_ends_stops_auditing_and_plays_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.until("challenged")
+    merged: list[ClaimId] = []
+    monkeypatch.setattr(Replayer, "_replay", lambda self, task, *_: merged.append(task.claim.id))
+    desk.world.to(Phase.FREEZING)
+    desk.look(3, draining=True)
+    assert not merged, "nothing new is begun"
+    desk.world.pass_to(desk.world.now + 2 * desk.world.params.windows.clock_seconds)
+    desk.until("won", draining=True)
+
+
+def test_claims_that_nobody_can_challenge_any_more_are_told_as_closed(desk: Desk) -> None:
+    desk.world.pass_to(desk.world.now + desk.world.params.windows.challenge_seconds)
+    desk.look()
+    assert [e["verdict"] for e in desk.told("audited")] == ["closed", "closed"]
+    assert not desk.replays.begun
+
+
+def test_who_ends_stops_the_replay_of_a_claim_but_not_of_a_game(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    plain = Replays.audit
+
+    def waiting(self: Replays, run: Any, record: Any, store: Any, told: Any, hold: Any) -> Any:
+        began.set()
+        assert go_on.wait(SECONDS)
+        return plain(self, run, record, store, told, hold)
+
+    monkeypatch.setattr("verifier.replaying.audit", partial(waiting, desk.replays))
+    desk.verifier.look()
+    assert began.wait(SECONDS)
+    desk.verifier.look(draining=True)
+    go_on.set()
+    desk.look(2, draining=True)
+    assert not desk.told("audited")
+    assert desk.verifier._at_rest(desk.verifier.look(True))
+
+
+def test_a_game_s_claim_is_replayed_to_its_end_while_the_process_ends(desk: Desk) -> None:
+    desk.until("challenged")
+    desk.stop()
+    desk.start()
+    desk.look(2, draining=True)
+    assert len(desk.verifier._seats) == 1
+
+
+def test_a_job_that_breaks_a_rule_is_voided_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, sent = next(iter(Rule)), []
+    keys = iter(["commit/a", "void/a"])
+    monkeypatch.setattr("verifier.reporting.proof", lambda *_: (next(keys), None))
+    monkeypatch.setattr(Sender, "attempt", lambda self, key, call: sent.append(key) or True)
+    error = Undefendable(ProgramInvalid("a rule"), None, rule)  # type: ignore[arg-type]
+    for slot in range(2):
+        desk.replays.failing[desk.world.claim_id(slot)] = error
+    desk.look(3)
+    assert sent == ["commit/a", "void/a"]
+    assert [e["job"] for e in desk.told("precommitted")] == [desk.world.job.hex()]
+    assert desk.told("voided", rule=rule.name.lower())

@@ -1,0 +1,153 @@
+"""A witness on a market in memory: from its enrolment to its fee, and what it does when a claim is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockstep.protocol.errors import BlobMissing, LockstepError, ProgramInvalid, Unfit
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.market.types import DutyStatus
+from lockstep.protocol.types import ClaimId
+from tests.support.constant import Lie
+from tests.support.world import World
+from tests.unit.verifier.desk import Desk, desk_of
+from verifier.journal import Journal
+from verifier.witness import enrolling
+
+__all__ = ["desk_of"]
+
+WITNESSED = {"witnesses": 1, "witness_fee": 11, "witness_stake": 223, "audit_seconds": 40}
+
+
+@pytest.fixture
+def desk(desk_of: Any) -> Desk:
+    """A witness, in a job whose round waits for workers."""
+    world = World.start(**WITNESSED)
+    world.to(Phase.JOINING)
+    made: Desk = desk_of(world, witness=True, volunteer=False)
+    return made
+
+
+def drawn(desk: Desk, lie: Lie = Lie.NONE) -> ClaimId:
+    """The claim that the witness is drawn for; each slot tells this lie."""
+    desk.until("enrolled")
+    desk.world.to(Phase.ATTESTING, lies=dict.fromkeys(range(2), lie))
+    desk.until("looked")
+    (audit,) = desk.world.ledger().audits.values()
+    assert audit.duties[0].account == desk.party.address
+    return desk.world.claim_id(audit.duties[0].slot)
+
+
+def status(desk: Desk) -> DutyStatus:
+    (audit,) = desk.world.ledger().audits.values()
+    return audit.duties[0].status
+
+
+def test_a_witness_enrols_looks_agrees_attests_and_is_paid(desk: Desk) -> None:
+    claim = drawn(desk)
+    assert desk.told("looked")[0]["t"] in (1, 2)
+    said = desk.until("witnessed")
+    assert (said["claim"], said["verdict"]) == (claim.hex(), "agrees")
+    desk.look(2)
+    assert status(desk) == DutyStatus.AGREED
+    assert desk.world.contracts.market.round(desk.world.job, 0).receipts == 1, "it said which payloads are there"
+    assert desk.told("audited", claim=claim.hex(), verdict="match"), "its list was withheld: it replayed the claim"
+    desk.world.to(Phase.FINAL)
+    desk.look(8)
+    assert status(desk) == DutyStatus.CLOSED
+    assert desk.world.contracts.vault.credits(desk.party.address) == WITNESSED["witness_fee"]
+    assert {name: len(desk.told(name)) for name in ("enrolled", "looked", "witnessed")} == {
+        "enrolled": 1, "looked": 1, "witnessed": 1,
+    }  # fmt: skip
+
+
+def test_a_witness_that_sees_another_state_differs_and_has_the_claim_challenged(desk: Desk) -> None:
+    claim = drawn(desk, Lie.VALUE)
+    said = desk.until("witnessed")
+    assert (said["claim"], said["verdict"]) == (claim.hex(), "differs")
+    assert desk.until("challenged")["claim"] == claim.hex()
+    assert len(desk.told("audited")) == 1, "who is a witness alone replays no other claim to its end"
+
+
+def test_the_chain_is_on_disk_before_its_top_is_shown_and_what_was_seen_before_it_is_committed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: (order.append(name), plain(*a, **k))[1])
+
+    noted(Journal, "keep_chain")
+    noted(Journal, "keep_observation")
+    contract = type(desk.party.contracts.witnesses)
+    noted(contract, "enrol")
+    noted(contract, "commit")
+    drawn(desk)
+    desk.look(3)
+    assert list(dict.fromkeys(order)) == ["keep_chain", "enrol", "keep_observation", "commit"]
+
+
+def test_who_is_killed_after_it_looked_commits_to_what_it_saw_then(desk: Desk) -> None:
+    drawn(desk)
+    begun = len(desk.replays.begun)
+    desk.stop()
+    desk.start()
+    desk.until("witnessed")
+    assert len(desk.told("looked")) == 1
+    assert len(desk.replays.begun) == begun + 1, "for want of its list, the whole claim alone"
+
+
+def test_a_witness_does_not_leave_while_it_owes_and_its_stake_comes_back_when_it_does(desk: Desk) -> None:
+    drawn(desk)
+    assert not desk.verifier._at_rest(desk.verifier.look(True))
+    desk.until("witnessed")
+    desk.look(2)
+    desk.world.to(Phase.FINAL)
+    desk.look(8)
+    desk.look(3, draining=True)
+    assert desk.verifier._at_rest(desk.verifier.look(True))
+    vault = desk.party.contracts.vault
+    assert vault.free(desk.party.address) > 0
+    assert not desk.verifier._duties._enrolment._wallet._missing(WITNESSED["witness_stake"])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "tries"),
+    [
+        (Unfit("too slow"), 1, 1),
+        (ProgramInvalid("a rule"), 1, 1),
+        (RuntimeError("a defect"), 0, 1),
+        (BlobMissing("not yet"), 0, 2),
+    ],
+    ids=["unfit", "invalid", "defect", "missing"],
+)
+def test_a_job_that_cannot_be_witnessed_is_not_enrolled_in(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, told: int, tries: int
+) -> None:
+    tried: list[int] = []
+
+    def keep_up(*_: Any) -> None:
+        tried.append(1)
+        raise error
+
+    monkeypatch.setattr(enrolling.capacity, "keep_up", keep_up)
+    desk.look(enrolling.LOAD_SECONDS + 3)
+    assert not desk.told("enrolled")
+    assert len(desk.told("refused")) == told
+    assert len(tried) == tries, "what may come is looked for again"
+
+
+def test_a_duty_whose_data_cannot_be_had_is_looked_into_again(desk: Desk) -> None:
+    desk.until("enrolled")
+    desk.world.to(Phase.ATTESTING)
+    for slot in range(2):
+        desk.replays.failing[desk.world.claim_id(slot)] = LockstepError("not yet")
+    while not desk.replays.begun:
+        desk.look()
+    desk.look(5)
+    assert len(desk.replays.begun) in (2, 3), "three seconds of chain time apart"
+    desk.replays.failing.clear()
+    desk.until("looked")
