@@ -20,7 +20,7 @@ from lockstep.chain.outbox import Outbox
 from lockstep.execution import merging
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.party import Party
-from lockstep.node.replay import Audit
+from lockstep.node.replay import Replay
 from lockstep.protocol.dispute.openings import MaterialisedStep
 from lockstep.protocol.market.receipts import Report
 from lockstep.protocol.types import ClaimId, StateRoot
@@ -73,12 +73,12 @@ class Replays:
         truth = self.world.held[record.id].truth
         return SimpleNamespace(states=lambda: ((t, None, root) for t, root in enumerate(truth.trace, 1)))
 
-    def audit(self, run: Any, record: ClaimRecord, store: Any, told: Any, hold: Any) -> Audit:
+    def audit(self, run: Any, record: ClaimRecord, store: Any, told: Any, hold: Any) -> Replay:
         made = self.world.held[record.id]
         told(1, StateRoot(made.truth.trace[0]))
         held: Any = Held(made.zero, Lie.NONE, made.is_merge, made.start)
         right = made.lie == Lie.NONE
-        return Audit(right, made.wrong_from or None, held, made.trace, [] if right else None)
+        return Replay(right, made.wrong_from or None, held, made.trace, [] if right else None)
 
     def keep(self, record: ClaimRecord, final: Any) -> None:
         pass
