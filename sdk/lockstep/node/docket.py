@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 SLICE_SECONDS = 1.0
 """Of this machine's time: how long a replay goes on before the order is looked at again."""
-STUCK_SECONDS = 20.0
-"""Of this machine's time: after that a transaction is waited for beside, where its fee is raised."""
-STUCK_WAIT_SECONDS = 40.0
 REST_SECONDS = (1.0, 10.0)
 """How long a game rests whose move failed: at first, and at most, doubled each time."""
 
@@ -56,7 +52,6 @@ class _Entry:
     """As last read."""
     sent: Due | None = None
     """The move that is under way."""
-    sent_at: float = 0.0
     took: float = 0.0
     hard: bool = False
     """Its move has to be prepared."""
@@ -89,7 +84,6 @@ class PartyDocket:
         self._now = Seconds(0)
         self._lock = threading.Lock()
         self._bench: Bench[str, None] = Bench("play", threads=2)
-        self._waits: Bench[str, None] = Bench("mined", threads=4)
         self._rests: Backoff[GameId] = Backoff(*REST_SECONDS)
         self._isolation = Isolation()
 
@@ -129,7 +123,6 @@ class PartyDocket:
     def close(self) -> None:
         """Finish the slice in work; what was sent stays sent."""
         self._bench.close()
-        self._waits.close()
 
     # -- what can be done at once
 
@@ -154,9 +147,7 @@ class PartyDocket:
         """What became of the move that was sent."""
         receipt = self._outbox.receipt(sent.key)
         if receipt is None:
-            if time.monotonic() - entry.sent_at > STUCK_SECONDS:
-                self._waits.take(sent.key)
-                self._waits.begin(sent.key, partial(self._wait, sent.key))
+            # The outbox sends again what waits for long.
             return
         entry.sent = None
         # The game was read before the receipt: a block may lie between them.
@@ -170,11 +161,6 @@ class PartyDocket:
         self._outbox.forget(sent.key)
         if _stands(entry.game, sent.state):
             raise ChainError(f"{sent.move.call} did nothing", hint="it is tried again", code="chain.reverted")
-
-    def _wait(self, key: str) -> None:
-        # What came of it the next look says.
-        with suppress(LockstepError):
-            self._outbox.wait(key, STUCK_WAIT_SECONDS)
 
     def _turn_at(self, entry: _Entry, at_hand: HeldOf) -> None:
         """Send the move that is due, if what it takes is in memory; else have it prepared."""
@@ -206,7 +192,7 @@ class PartyDocket:
             entry.quiet = self._block
             return
         self._outbox.submit(due.call, due.key)
-        entry.sent, entry.sent_at, entry.took = due, time.monotonic(), took
+        entry.sent, entry.took = due, took
 
     # -- what takes time
 
