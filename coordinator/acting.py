@@ -69,7 +69,7 @@ class Actions:
             claim = claims[place]
             report, reason = aggregator.judge(reading.payload_of(claim))
             found.append(PayloadRow(claim=claim.id, report=report.value, reason=reason))
-            log.info("payload judged", claim=claim.id, report=report.value, why=reason)
+            log.info("payload checked", claim=claim.id, report=report.value, why=reason)
         with self._parts.database.session() as session:
             for row in found:
                 session.merge(row)
@@ -84,7 +84,12 @@ class Actions:
                 sent.append(key)
             except LockstepError as error:
                 # Mostly that anybody may call these, and somebody was first; what stays due is tried again.
-                log.info("not done", action=type(action).__name__, why=error.message, hint=error.hint)
+                log.info(
+                    "the transaction was not sent: another party may have been first",
+                    action=type(action).__name__,
+                    why=error.message,
+                    hint=error.hint,
+                )
         return sum(self._sender.mined(key) for key in sent) > 0
 
     def _call(self, job: JobId, seen: AggregatorJob, action: Action, decider: Decider) -> tuple[str, Call]:

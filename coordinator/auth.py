@@ -108,7 +108,7 @@ async def _read(request: Request, length: int) -> bytes:
                     raise UsageError("the body is longer than declared", "send what you declare", code="body_too_large")
     except TimeoutError as error:
         raise UsageError(
-            f"the body did not arrive within {BODY_SECONDS:.0f} s", "try again", code="body_timeout"
+            f"the body did not arrive within {BODY_SECONDS:.0f} s", "a job waits: trying again", code="body_timeout"
         ) from error
     except ClientDisconnect as error:
         raise UsageError("the body is cut off", "try again") from error

@@ -39,7 +39,7 @@ class Backing:
             async with asyncio.timeout(self._wait_seconds):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise TryLater("the store has all the calls that it may have", "try again shortly", code="busy") from error
+            raise TryLater("the store is busy: too many calls at once", "try again shortly", code="busy") from error
         # INVARIANT: a call holds its place until its thread is free, whoever still waits for it.
         running = _in_thread(act)
         running.add_done_callback(self._ended)

@@ -110,7 +110,7 @@ def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[
         try:
             queue.send_task(LOOK, (job,), expires=expires, retry=False)
         except (OperationalError, OSError) as error:
-            log.warning("a poke was lost", job=job, why=str(error))
+            log.warning("a task could not be queued", job=job, why=str(error))
 
     return poke
 
@@ -121,7 +121,7 @@ def _no_trace() -> Iterator[None]:
     try:
         yield
     except LockstepError as error:
-        log.warning("try again", code=error.code, why=error.message, hint=error.hint)
+        log.warning("a job waits: trying again", code=error.code, why=error.message, hint=error.hint)
 
 
 @cache

@@ -71,7 +71,7 @@ class Coordinator:
         parts.database.check()
         leases.clear(parts.database)
         for key in parts.party.settle():
-            log.info("an earlier transaction did nothing", key=key)
+            log.info("a transaction of an earlier process reverted", key=key)
         return cls(parts)
 
     def index(self) -> list[str]:

@@ -68,7 +68,7 @@ class Challenger:
                 if nonce is not None:
                     self._challenge(self._with_list(wrong, view), nonce)
             except (FundsError, TryLater) as error:
-                log.warning("a wrong claim cannot be challenged yet", claim=claim.hex(), why=str(error))
+                log.warning("a wrong claim is not challenged yet: trying again", claim=claim.hex(), why=str(error))
                 self._rests.failed(claim, view.now)
                 continue
             except (ChainError, Mismatch) as error:
@@ -89,7 +89,10 @@ class Challenger:
         published = published_trace(self._party.store, record, params.role.transitions) if record.trace_cid else None
         drawn = view.ledger.audits.get(audit_id(record.job, record.round, record.attempt))
         if published is None and view.now < decide.list_due(record, params, None if drawn is None else drawn.state):
-            raise TryLater("the claim's list of roots may still be published", hint="it is looked for again")
+            raise TryLater(
+                "the owner may still publish the claim's state roots",
+                hint="no action is needed: it is looked for again",
+            )
         t = first_difference(published, wrong.audit.held.trace)
         return WrongClaim(record, replace(wrong.audit, published=published, t=t))
 
@@ -98,7 +101,10 @@ class Challenger:
         claim = games.claim(party.contracts.market, record.id, record.body, found.held.carried)
         # INVARIANT: both sides argue from the S_0 that the contract computes.
         if claim.live and claim.state_zero != found.held.state_zero:
-            raise Mismatch("our S_0 is not the contract's", hint="this is a bug or a reorganisation: look at the claim")
+            raise Mismatch(
+                "the claim's first state hashes differently here than in the contract",
+                hint="after a reorganisation this passes; otherwise report it: it is a bug",
+            )
         move = honest.opening(claim, found.held, found.published, nonce)
         if move is None:
             return

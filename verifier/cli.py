@@ -27,9 +27,14 @@ from lockstep.protocol.errors import Mismatch, NotFoundError, UsageError
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import JobId
 
-Witness = Annotated[bool, typer.Option("--witness", help="Look only where drawn, with a stake, for a fee.")]
+Witness = Annotated[
+    bool,
+    typer.Option(
+        "--witness", help="Enrol as a witness: stake, replay the claims that this account is drawn for, earn a fee."
+    ),
+]
 
-Volunteer = Annotated[bool, typer.Option("--volunteer", help="With --witness: look at every claim besides.")]
+Volunteer = Annotated[bool, typer.Option("--volunteer", help="With --witness: also replay every other claim.")]
 
 app = typer.Typer(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
 
@@ -114,5 +119,5 @@ def _job_id(text: str) -> JobId:
     except ValueError:
         value = b""
     if len(value) != 32:
-        raise UsageError(f"{text!r} is no job", hint="64 hex digits, as `lockstep train list` shows them")
+        raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
     return JobId(value)

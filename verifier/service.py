@@ -94,7 +94,7 @@ class Verifier:
     def run(self, stop: Flag) -> None:
         """Until `stop` is set and every own game is over."""
         for key in self._party.settle():
-            log.info("an earlier transaction did nothing", key=key)
+            log.info("a transaction of an earlier process reverted", key=key)
         try:
             while True:
                 draining = stop.is_set()

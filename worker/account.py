@@ -23,7 +23,7 @@ MEANINGS = {
     "excluded": "the payload could not be fetched or decoded in time: unpaid, the stake is returned",
     "convicted": "a challenger proved the claim wrong: the stake was slashed",
     "round_failed": "too few payloads, or nobody merged: nobody is paid, stakes are returned",
-    "round_void": "a merge before it was convicted: void without fault, the stake is returned",
+    "round_void": "an earlier merge was convicted: this round does not count, the stake is returned",
 }
 """Reason codes, as people are told."""
 

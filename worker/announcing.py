@@ -106,7 +106,7 @@ class Announcer:
                 timeout=TIMEOUT_SECONDS,
             )
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-            log.info("coordinator not told", path=path, error=str(error))
+            log.info("the coordinator cannot be reached", path=path, error=str(error))
             return ReceiptAnswer.REFUSED
         if answer.is_success:
             return ReceiptAnswer.TAKEN

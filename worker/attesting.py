@@ -100,5 +100,5 @@ class Attesting:
         found = dict(known)
         for slot, report, why in merging.judge_payloads(taken.job, self._parts.store, payloads, known):
             found[slot] = report
-            log.info("payload judged", slot=slot, report=report.value, why=why)
+            log.info("payload checked", slot=slot, report=report.value, why=why)
         return found

@@ -59,7 +59,12 @@ class Bases:
             self._backoff.failed(job, now)
             if not isinstance(error, LockstepError):
                 raise
-            log.warning("a base is not there", round=number, code=error.code, message=error.message)
+            log.warning(
+                "the checkpoint that a round starts from cannot be fetched yet",
+                round=number,
+                code=error.code,
+                message=error.message,
+            )
         genesis = roots == (taken.params.genesis.shared, taken.params.genesis.outer)
         # The view may be a block ahead of the events.
         known = genesis or taken.ledger.merge_of(*roots, number) is not None

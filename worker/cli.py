@@ -125,5 +125,5 @@ def _job_id(text: str | None) -> JobId | None:
     except ValueError:
         value = b""
     if len(value) != 32:
-        raise UsageError(f"{text!r} is no job", hint="64 hex digits, as `lockstep train list` shows them")
+        raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
     return JobId(value)

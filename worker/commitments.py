@@ -58,7 +58,9 @@ class Commitments:
         claim = claim_of(taken, r, act.slot)
         material, bound = WorkFolder(self._parts.home, claim).material(), self._parts.guard.promised(place_of(claim, r))
         if material is None or bound is None:
-            log.error("a committed claim has no material here", claim=claim.hex())
+            log.error(
+                "the files of a committed claim are missing from this home: it cannot be revealed", claim=claim.hex()
+            )
             return
         # What is revealed is signed for the coordinator too: the guard is asked again.
         bound = self._parts.guard.bind(place_of(claim, r), promise_of(material, bound.nonce))
@@ -74,7 +76,11 @@ class Commitments:
         """Name the list of the claim's state roots, now that the witnesses have committed."""
         material = WorkFolder(self._parts.home, claim_of(taken, r, act.slot)).material()
         if material is None:
-            log.error("a revealed claim has no material here", round=r.number, slot=act.slot)
+            log.error(
+                "the files of a revealed claim are missing: its state roots cannot be published",
+                round=r.number,
+                slot=act.slot,
+            )
             return
         call = self._parts.contracts.witnesses.publish(taken.ledger.id, r.number, act.slot, material.trace_cid)
         if self._sender.submit(key, call, act):

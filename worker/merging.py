@@ -67,7 +67,10 @@ class Merger:
             merged = merging.merge_round(taken.job, start, payloads, record.seed, r.number)
             # INVARIANT: what is merged is what the contract froze.
             if merged.run.root(0, merged.run.start) != r.state.merge_in:
-                raise DoctorError("the merge's input is not the contract's", hint="do not merge with this build")
+                raise DoctorError(
+                    "the merge's input hashes differently here than on chain",
+                    hint="run `lockstep doctor`: a claim of this build would lose its stake",
+                )
             material = Material(
                 claim, taken.ledger.id, r.number, attempt, MERGE_SLOT, record.seed, base, record.payloads,
                 (merged.root,), merged.out, merged.out2, Cid(""),

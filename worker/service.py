@@ -88,7 +88,9 @@ class Worker:
                         self._tick(began)
                     heard = time.monotonic()
                 except (Unreachable, TryLater) as error:
-                    log.warning("waiting", code=error.code, message=error.message)
+                    log.warning(
+                        "the chain or the store does not answer: trying again", code=error.code, message=error.message
+                    )
                     # Who could lose a stake by silence waits for as long as it takes.
                     if time.monotonic() - heard > PATIENCE_SECONDS and not self._ledger.at_stake(self.parts.address):
                         raise
@@ -119,7 +121,7 @@ class Worker:
         if watch.until is not None:
             event("listening", time=head.time, until=watch.until, reasons=reasons)
         elif reasons:
-            log.warning("not listening for this key's work elsewhere", reasons=reasons)
+            log.warning("doppelganger protection is off: this key may be at work in another home", reasons=reasons)
         return head.number
 
     def _tick(self, began: int) -> None:

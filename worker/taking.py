@@ -132,7 +132,7 @@ class Jobs:
 
     def _not_loaded(self, job: JobId, error: Exception, ledger: Ledger, free: Wei, now: Seconds) -> None:
         if isinstance(error, BlobMissing | Unreachable):
-            log.info("job not loaded yet", job=job.hex(), message=error.message)
+            log.info("a job's data cannot be fetched yet: trying again", job=job.hex(), message=error.message)
             if isinstance(error, RowMissing):
                 self._ask_row(job, error, free, now)
             self._missing.failed(job, now)

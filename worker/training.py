@@ -96,9 +96,11 @@ class Training:
             return self._backoff.rests(claim, now)
         self._backoff.failed(claim, now)
         if is_full(error):
-            log.warning("claim not computed: the disk is full", claim=claim.hex())
+            log.warning("training a slot failed, the disk is full: trying again", claim=claim.hex())
         elif isinstance(error, LockstepError) and not isinstance(error, LASTING):
-            log.warning("claim not computed", claim=claim.hex(), code=error.code, message=error.message)
+            log.warning(
+                "training a slot failed: trying again", claim=claim.hex(), code=error.code, message=error.message
+            )
         elif not isinstance(error, Stopped):
             raise error
         return True

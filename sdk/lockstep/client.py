@@ -129,7 +129,10 @@ class Network:
         escrow and deposit; nothing is stored or sent in either case. A `nonce` given again is the same job.
         """
         if quote.spec is None:
-            raise UsageError("a job without its first weights", hint="make it again with weights=True")
+            raise UsageError(
+                "this job was made without weights: it can be quoted, not submitted",
+                hint="make it with training_job(..., weights=True)",
+            )
         escrow, deposit = quote.escrow, quote.deposit
         # INVARIANT: a requester never escrows more than its budget.
         if escrow > budget:
@@ -355,7 +358,8 @@ def _cid_of_program(name: str, program: Program) -> Cid:
     # INVARIANT: no job is opened whose parts its parties would refuse to read.
     if len(data) > MAX_PROGRAM_BYTES:
         raise UsageError(
-            f"the {name} Program has {len(data)} bytes, {MAX_PROGRAM_BYTES} are read", hint="a model of fewer ops"
+            f"the {name} Program has {len(data)} bytes, {MAX_PROGRAM_BYTES} are read",
+            hint="use a model with fewer operations",
         )
     return cid_of(data)
 

@@ -374,7 +374,11 @@ def test_who_cannot_have_the_base_starts_and_joins_nothing_and_loses_nothing(mar
     for block in taken:
         block.rename(lost / block.name)
     for worker in workers:
-        wait(partial(said, worker, "a base is not there"), 60, "look for the base in vain")
+        wait(
+            partial(said, worker, "the checkpoint that a round starts from cannot be fetched yet"),
+            60,
+            "look for the base in vain",
+        )
     until = market.now() + 3 * RETRY_SECONDS
     wait(lambda: market.now() > until, 60, "time")
     assert chain.phase(job.id, 0) == Phase.FINAL, "what needs no base goes on"

@@ -102,11 +102,11 @@ class Enrolment:
                 self._refused.add(job)
                 self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         except LockstepError as error:
-            log.warning("a job cannot be witnessed yet", job=job.hex(), why=error.message, hint=error.hint)
+            log.warning("cannot enrol as a witness of a job yet", job=job.hex(), why=error.message, hint=error.hint)
             self._rests.failed(job, view.now, at_most=LOAD_SECONDS)
         except Exception:
             # A defect that a stranger's job found ends the witnessing of that job alone.
-            log.exception("a job is not witnessed", job=job.hex())
+            log.exception("a bug while preparing to witness a job: it is left out", job=job.hex())
             self._given_up.add(job)
         else:
             self._fit.add(job)

@@ -96,11 +96,15 @@ class Looker:
             if isinstance(error, RowMissing) and audit is not None:
                 # Who is drawn and cannot look is fined: the demand protects.
                 self._demander.demand_row(view, audit.state.job, error)
-            log.warning("a duty cannot be looked into yet", why=error.message, hint=error.hint)
+            log.warning(
+                "the slot that this witness was drawn for cannot be replayed yet", why=error.message, hint=error.hint
+            )
             self._rests.failed(look, view.now, at_most=RETRY_SECONDS)
             return
         except Exception:
-            log.exception("a duty cannot be looked into", audit=look.audit.hex(), duty=look.i)
+            log.exception(
+                "the slot that this witness was drawn for cannot be replayed", audit=look.audit.hex(), duty=look.i
+            )
             self._rests.failed(look, view.now)
             return
         assert seen is not None, "it was over"

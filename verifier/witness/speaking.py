@@ -60,7 +60,7 @@ class Speaker:
         try:
             self._speak(view, audit, i)
         except (Unreachable, TryLater) as error:
-            log.info("a verdict waits", why=error.message)
+            log.info("a witness's verdict cannot be revealed yet: trying again", why=error.message)
             self._rests.failed((audit.id, i), view.now)
 
     def _speak(self, view: MarketView, audit: AuditLedger, i: int) -> None:
@@ -68,7 +68,10 @@ class Speaker:
         record = round_.claims[audit.duties[i].slot]
         seen = self._journal.observation(audit.id, i, audit.state.beacon)
         if seen is None:
-            log.error("a committed verdict is not in this home", audit=audit.id.hex())
+            log.error(
+                "the verdict that this account committed is missing from this home: its fee is lost",
+                audit=audit.id.hex(),
+            )
             return
         transitions = view.params[audit.state.job].role.transitions
         listed = published_trace(self._party.store, record, transitions) if record.trace_cid else None

@@ -45,7 +45,7 @@ def build(
 
 @app.command("verify")
 def verify(
-    cid: Annotated[str, typer.Argument(metavar="CID", help="Of the dataset's manifest.")],
+    cid: Annotated[str, typer.Argument(metavar="CID", help="CID of the dataset's manifest.")],
     texts: TextsArgument,
     storage: Storage = None,
     as_json: Json = False,

@@ -10,10 +10,10 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout;
 Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain.")]
 Storage = Annotated[str | None, typer.Option(help="dir:///path or a Kubo RPC address.")]
 DeploymentFile = Annotated[str | None, typer.Option("--deployment", help="File of contract addresses.")]
-Home = Annotated[str | None, typer.Option(help="The process's own directory.")]
+Home = Annotated[str | None, typer.Option(help="This process's directory: keys, transactions, work in progress.")]
 PasswordFile = Annotated[str | None, typer.Option(help="File that holds the keystore's password.")]
 CoordinatorUrl = Annotated[str | None, typer.Option("--coordinator", help="URL of a coordinator (optional).")]
-Threads = Annotated[int | None, typer.Option(help="Kernel threads.")]
+Threads = Annotated[int | None, typer.Option(help="Threads that compute; the bits do not depend on them.")]
 Device = Annotated[
     str | None,
     typer.Option(
@@ -26,6 +26,6 @@ Listen = Annotated[
     int | None,
     typer.Option(
         "--listen-seconds",
-        help="How long a home that does not know what its key signed elsewhere listens; 0 skips it, at your own risk.",
+        help="Doppelganger protection: seconds that a new home watches the chain for its own key; 0: at your own risk.",
     ),
 ]

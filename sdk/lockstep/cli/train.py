@@ -84,7 +84,9 @@ def quote(
     home: Home = None,
     password_file: PasswordFile = None,
     threads: Threads = None,
-    seconds: Annotated[float, typer.Option(min=0, help="That trying a step may take; 0 estimates it.")] = 20.0,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds to spend on timing a step; 0 estimates it instead.")
+    ] = 20.0,
     as_json: Json = False,
 ) -> None:
     """Trace the job and say what it asks of everybody: memory, traffic, time, cost. Nothing is stored or sent."""
@@ -183,7 +185,7 @@ def metrics(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """What an evaluation has found: mean loss, and of how many rows."""
+    """An evaluation's mean loss, and over how many rows."""
     found = _handle(job, rpc, storage, deployment, home, password_file).metrics()
     more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
     without = f", without {found.left_out} convicted" if found.left_out else ""
@@ -203,7 +205,7 @@ def cancel(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Stop new rounds; what no round in flight has reserved comes back."""
+    """Start no new rounds; refund what the rounds under way do not need."""
     handle = _handle(job, rpc, storage, deployment, home, password_file)
     handle.cancel()
     emit(handle.status(), as_json)

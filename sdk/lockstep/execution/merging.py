@@ -197,7 +197,9 @@ def _named(cid: Cid) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise BlobMissing(f"{cid!r} names no content", hint="its claimant wrote no CID there") from error
+        raise BlobMissing(
+            f"{cid!r} is no content identifier", hint="the claim's owner published none: its payload cannot be fetched"
+        ) from error
 
 
 def _recomputed(

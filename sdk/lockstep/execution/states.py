@@ -86,7 +86,12 @@ class States:
                 write_atomically(path, chain([line], parts))
             except (LockstepError, OSError) as error:
                 # A full disk costs time in games, and nothing else.
-                log.warning("a state is not kept", claim=claim.hex(), t=t, why=str(error))
+                log.warning(
+                    "a state could not be written to disk: a dispute may have to replay the claim",
+                    claim=claim.hex(),
+                    t=t,
+                    why=str(error),
+                )
                 return False
             return True
 

@@ -160,7 +160,9 @@ class PartyDocket:
             return
         self._outbox.forget(sent.key)
         if _stands(entry.game, sent.state):
-            raise ChainError(f"{sent.move.call} did nothing", hint="it is tried again", code="chain.reverted")
+            raise ChainError(
+                f"{sent.move.call} did nothing", hint="no action is needed: it is sent again", code="chain.reverted"
+            )
 
     def _turn_at(self, entry: _Entry, at_hand: HeldOf) -> None:
         """Send the move that is due, if what it takes is in memory; else have it prepared."""
@@ -214,7 +216,10 @@ class PartyDocket:
         assert game is not None, "only what was read is hard"
         held = at_hand(entry.claim) or held_of(entry.claim)
         if held is None:
-            raise LockstepError("no material for a challenged claim", hint="its stake is lost unless it comes back")
+            raise LockstepError(
+                "the files of a challenged claim are missing",
+                hint="restore the home from a backup, or its stake is lost",
+            )
         needs = self.needs()
         held.wanted = needs.get(entry.claim, frozenset())
         if game.t and not held.has(game.t) and held.approach(game.t, SLICE_SECONDS) is None:

@@ -42,6 +42,12 @@ class Isolation:
         if isinstance(error, TryLater):
             log.warning("tried again later", code=error.code, message=error.message, **fields)
         elif isinstance(error, LockstepError):
-            log.error("this goes on without it", code=error.code, message=error.message, hint=error.hint, **fields)
+            log.error(
+                "a job or a game failed: the others go on",
+                code=error.code,
+                message=error.message,
+                hint=error.hint,
+                **fields,
+            )
         else:
-            log.error("a defect: this goes on without it", exc_info=error, **fields)
+            log.error("a bug in the work on one job or game: the others go on", exc_info=error, **fields)

@@ -52,13 +52,13 @@ class Sender(Generic[Act]):
         try:
             self._outbox.submit(call, key)
         except ChainError as error:
-            log.debug("not now", key=key, rule=error.code)
+            log.debug("the chain would refuse this transaction now", key=key, rule=error.code)
             return False
         except FundsError as error:
             # A contract that finds too little stake is a rule like others; gas that cannot be paid is the end.
             if not error.code.startswith("funds."):
                 raise
-            log.info("not now", key=key, rule=error.code)
+            log.info("the chain would refuse this transaction now", key=key, rule=error.code)
             return False
         self._sent[key] = act
         return True
@@ -75,7 +75,7 @@ class Sender(Generic[Act]):
                 continue
             del self._sent[key]
             if not receipt.succeeded:
-                log.info("reverted", key=key, block=receipt.block)
+                log.info("a transaction reverted: it may be sent again", key=key, block=receipt.block)
                 self._outbox.forget(key)
 
     @property
@@ -94,7 +94,7 @@ class Sender(Generic[Act]):
         try:
             self._outbox.send(call, key, timeout=timeout)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("not done", key=key, why=error.message)
+            log.info("the transaction did nothing: another party may have been first", key=key, why=error.message)
             return False
         return True
 
@@ -119,7 +119,7 @@ class Sender(Generic[Act]):
         try:
             self._outbox.wait(key, MINED_SECONDS)
         except (ChainError, FundsError, TryLater) as error:
-            log.info("not done", key=key, why=error.message)
+            log.info("the transaction did nothing: another party may have been first", key=key, why=error.message)
             return False
         return True
 

@@ -23,7 +23,7 @@
     ├── Inconclusive        11   inconclusive     the evidence decides neither way
     └── TryLater            75   try_later        correct, but not now: waiting helps
 
-The number is the process exit status (document "Experience"); a child without one inherits its parent's.
+The number is the process exit status (docs/commands.md); a child without one inherits its parent's.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ HINTS: dict[str, str] = {
     "Unauthorized": "another account alone may do this: check which key signs",
     "Panic": "the numbers do not fit the contract's integers: use smaller ones",
     # vault
-    "StakeTooLow": "deposit more stake first: `lockstep worker stake`",
+    "StakeTooLow": "deposit more stake first; `lockstep worker up` does it from the account's tokens",
     "NothingDue": "there is nothing to pay out yet",
     "AlreadyLocked": "this claim or game has its lock already",
     "NotLocked": "the lock was given back or taken already",
@@ -24,7 +24,7 @@ HINTS: dict[str, str] = {
     "Unbonding": "wait until the chain's time has reached the one given",
     "AmountTooLarge": "use a smaller amount",
     "TokenMismatch": "this token takes a fee on transfers and cannot be used",
-    "EscrowTooLow": "the books of the job do not cover this: report it",
+    "EscrowTooLow": "the job's escrow does not cover this payment: report it as a bug",
     # market
     "JobInvalid": "correct the parameters of the group named, then submit again",
     "EscrowInsufficient": "offer at least rounds x (slots x slotPrice + mergePrice + witnesses x witnessFee)",
@@ -59,7 +59,7 @@ HINTS: dict[str, str] = {
     "PartialsWrong": "the partials do not combine to the claimed word",
     # witnesses
     "NotWitness": "another account was drawn for this, or this one is not enrolled",
-    "PreimageWrong": "reveal the preimage that the chain given at enrolment has at this duty's serial",
+    "PreimageWrong": "reveal the secret whose turn it is in the hash chain given at enrolment",
     "DutyOpen": "the duty's windows are not over, or its claim is not decided yet",
     # arbiter
     "DescriptorInvalid": "the op breaks a rule of the validator: nobody can prove it, and no worker should have joined",

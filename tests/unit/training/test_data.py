@@ -90,7 +90,7 @@ def test_demo_corpus_of_another_package_version_is_a_mismatch(sotu: Path, tmp_pa
     (tmp_path / "1983_ronald_reagan_r.txt").write_bytes(b"other words")
     with pytest.raises(Mismatch, match="pinned") as error:
         data.demo_texts(tmp_path)
-    assert "npm ci" in error.value.hint
+    assert "make setup" in error.value.hint
 
 
 def test_speeches_that_are_not_installed_are_an_error_of_the_set_up(
@@ -99,4 +99,4 @@ def test_speeches_that_are_not_installed_are_an_error_of_the_set_up(
     monkeypatch.setattr(data, "__file__", str(tmp_path / "site-packages/data.py"))
     with pytest.raises(DoctorError) as error:
         data.find_sotu(tmp_path)
-    assert "npm ci" in error.value.hint
+    assert "make setup" in error.value.hint

@@ -129,8 +129,8 @@ class GuardMemory:
         # INVARIANT: never two different claims for one place.
         if standing is None or standing.torn or standing.values != wanted.values:
             raise GuardRefused(
-                f"claim {place.claim.hex()[:16]} was bound to other values before",
-                hint="equal inputs gave other bits, or two machines use this key: find out which before it runs again",
+                f"claim {place.claim.hex()[:16]} was signed with other values before: the guard refuses",
+                hint="this machine computes other bits than before, or two use one key: stop and find out which",
             )
         return standing
 
