@@ -167,6 +167,15 @@ test-forge: setup ## fuzz tests and invariants
 test-cheats: setup ## every cheat, played to its end on Anvil, in one table (CHEATS_ARGS="one-ulp": some)
 	$(BIN)/python -m tests.adversarial --table $(CHEATS_ARGS)
 
+.PHONY: test-honest
+test-honest: setup ## the roles' tests on a wheel without the demo: what lies is not in the programs
+	rm -rf out/honest && mkdir -p out/honest
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir out/honest .
+	$(BIN)/python -m zipfile -e out/honest/*.whl out/honest/site
+	rm -r out/honest/site/lockstep/demo
+	cd out/honest && PYTHONPATH=site ../../$(BIN)/python -c "import lockstep; assert 'honest' in lockstep.__file__"
+	PYTHONPATH=out/honest/site $(BIN)/pytest -q -n $(JOBS) tests/unit/worker tests/unit/verifier tests/unit/coordinator tests/unit/node
+
 .PHONY: test-games
 test-games: setup ## 100,000 games on the pure rules, 10,000 and more in forge, 1,000 on both with every move compared
 	$(BIN)/python -m tests.property.games --games 100000

@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 
-from lockstep.demo.cheats import lies
-from lockstep.demo.cheats.lies import lying_aggregator
 from lockstep.execution import jobs
 from lockstep.execution.jobs import ClaimRun, Job, State
 from lockstep.execution.merging import merge_round, store_payload
@@ -38,6 +36,8 @@ from lockstep.storage import ContentStore, open_store
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import store_checkpoint
 from tests.support import toyjob
+
+lies = pytest.importorskip("lockstep.demo.cheats.lies")
 
 WORKER = Address("0x" + "11" * 20)
 NOWHERE = Cid("bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku")
@@ -188,7 +188,7 @@ def test_merge_is_replayed_from_accepted_payloads(job: Job, store: ContentStore)
     record = merge_record(job, merged.out, merged.out2, store_checkpoint(store, merged.checkpoint))
     public = PublicData(job, store)
     assert audit(public.run_of(ledger, round_, record), record, store).matches
-    lie = lying_aggregator(job.programs, job.params, Random(0)).run(merged.run)
+    lie = lies.lying_aggregator(job.programs, job.params, Random(0)).run(merged.run)
     out, out2 = job.checkpoint_roots(jobs.checkpoint_of(job, lie.advance(1, lie.start)))
     wrong = audit(public.run_of(ledger, round_, record), merge_record(job, out, out2, NOWHERE), store)
     assert (wrong.matches, wrong.t) == (False, 1)
@@ -253,7 +253,7 @@ def test_base_of_a_round_built_on_a_convicted_merge_is_that_merge(job: Job, stor
     claims = [published(slot_run(job, slot), store) for slot in range(3)]
     ledger, round_ = ledgers(job, claims, 0b111)
     merged = merge_round(job, job.genesis, [jobs.payload_of(job, f) for f in finals(job)], toyjob.SEED, 0)
-    lie = lying_aggregator(job.programs, job.params, Random(0)).run(merged.run)
+    lie = lies.lying_aggregator(job.programs, job.params, Random(0)).run(merged.run)
     false = jobs.checkpoint_of(job, lie.advance(1, lie.start))
     out, out2 = job.checkpoint_roots(false)
     wrong = merge_record(job, out, out2, store_checkpoint(store, false))
