@@ -256,6 +256,10 @@ class Outbox:
         ).fetchall()
 
     def _look(self, key: str) -> Receipt | None:
+        row = self._row(key)
+        if row is not None and row["state"] != "sent":
+            # A reorganisation may have taken it off the chain: then it is sent again, and not done.
+            self._restore()
         receipt = self._settle(key)
         if receipt is None and time.monotonic() >= self._push_at:
             self._push()
