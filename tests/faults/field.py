@@ -21,7 +21,7 @@ from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.execution import jobs
 from lockstep.execution.jobs import Job
 from lockstep.protocol.dispute import moves
-from lockstep.protocol.errors import ChainError
+from lockstep.protocol.errors import ChainError, NotFoundError, TryLater
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests.e2e.test_lasting import Attacker
@@ -322,11 +322,14 @@ class Field:
         if self.attacker is None:
             return
         # A reorganisation may take an opening or a pointing back: it tries again, as anybody would.
-        with suppress(ChainError, AssertionError, KeyError):
-            if not self.opened:
-                self._open_all()
-            elif self.attacker.answered(self.opened):
-                self.attacker.point_all(self.opened)
+        try:
+            with suppress(ChainError, TryLater, AssertionError, KeyError):
+                if not self.opened:
+                    self._open_all()
+                elif self.attacker.answered(self.opened):
+                    self.attacker.point_all(self.opened)
+        except NotFoundError:
+            self.opened = []
 
     def _open_all(self) -> None:
         assert self.attacker is not None

@@ -159,6 +159,9 @@ class Outbox:
                 self._wire.broadcast(row["raw"])
 
     def _look(self, key: str) -> SentReceipt | None:
+        if self._known(key)["state"] != "sent":
+            # A reorganisation may have taken it off the chain: then it is sent again, and not done.
+            self._restore()
         receipt = self._settle(key)
         if receipt is None and time.monotonic() >= self._push_at:
             self._push()

@@ -282,6 +282,18 @@ def test_what_a_reorganisation_took_off_the_chain_is_sent_again(tmp_path: Path) 
         outbox.close()
 
 
+def test_a_receipt_counts_as_long_as_its_transaction_is_on_the_chain(tmp_path: Path) -> None:
+    with Devnet(tmp_path, block_seconds=0) as devnet:
+        outbox = Outbox(tmp_path / "outbox.sqlite", devnet.w3, devnet.account("giver"))
+        first, second = outbox.send(_gift(1), "first"), outbox.send(_gift(10), "second")
+        devnet._request("anvil_reorg", [1, []])
+        assert outbox.receipt("first") == first
+        assert outbox.receipt("second") != second, "it is not done: whoever asks has it sent again"
+        assert outbox.wait("second", 20).block > second.block
+        assert devnet.w3.eth.get_balance(STRANGER) == 11
+        outbox.close()
+
+
 def test_what_a_reorganisation_took_and_nobody_waits_for_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
