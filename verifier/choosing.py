@@ -73,6 +73,10 @@ class Backlog:
             self._settle(chosen.record, AuditResult.MATCH)
         return None
 
+    def owes(self, task: Task) -> bool:
+        """Tells if a replay is due though this process ends: a game needs it, or a witness that must speak of it."""
+        return task.game is not None or (not self._volunteers and task.claim.id in self._suspects)
+
     def settle_missed(self, view: MarketView) -> None:
         """Settle the claims that nobody can challenge any more."""
         for passed in decide.missed(self._candidates(view), self._settled, view.now):

@@ -70,8 +70,8 @@ class Replayer:
         """What the bench works on, or has ready."""
 
     def step(self, view: MarketView) -> None:
-        """Give the bench its next work, if it is free; while this process ends, it works for games alone."""
-        if view.draining and self._task is not None and self._task.game is None:
+        """Give the bench its next work, if it is free; while this process ends, it works for games and duties alone."""
+        if view.draining and self._task is not None and not self._backlog.owes(self._task):
             self._bench.cancel(self._task)
         self.begin(view)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lockstep.protocol.market.types import DutyStatus
 from lockstep.protocol.types import ClaimId
 from tests.support.constant import Lie
 from tests.support.world import World
-from tests.unit.verifier.desk import Desk, desk_of
+from tests.unit.verifier.desk import SECONDS, Desk, desk_of
 from verifier.journal import Journal
 from verifier.witness import enrolling
 
@@ -151,3 +152,25 @@ def test_a_duty_whose_data_cannot_be_had_is_looked_into_again(desk: Desk) -> Non
     assert len(desk.replays.begun) in (2, 3), "three seconds of chain time apart"
     desk.replays.failing.clear()
     desk.until("looked")
+
+
+def test_a_replay_that_a_duty_waits_for_goes_on_while_the_process_ends(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def waiting(*args: Any) -> Any:
+        began.set()
+        assert go_on.wait(SECONDS)
+        return desk.replays.audit(*args)
+
+    monkeypatch.setattr("verifier.replaying.audit", waiting)
+    drawn(desk)
+    while not began.wait(0.01):
+        desk.verifier.look(True)
+        desk.world.devnet.mine(1)
+    for _ in range(3):
+        desk.verifier.look(True)
+    go_on.set()
+    assert desk.until("witnessed", draining=True)["verdict"] == "agrees"
+    assert len(desk.replays.begun) == 2, "the look, and the whole claim once"
