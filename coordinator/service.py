@@ -145,7 +145,7 @@ class Coordinator:
         params = self._params_of(job)
         if params.merge.aggregator != self._parts.me:
             return False
-        decider = reading.read_world(self._parts.party)
+        decider = reading.read_decider(self._parts.party)
         seen = self._read(job, params, decider)
         if seen.job.status != JobStatus.DONE and not self._aggregators.prepared(job, params, decider.now):
             return False
