@@ -1,8 +1,8 @@
-"""Doing what was decided about one job: payloads judged, transactions sent, rows posted."""
+"""Sending what was decided about one job: each action becomes a transaction, all are sent before any is waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,14 +27,10 @@ from coordinator.decide import (
     receipts_due,
 )
 from coordinator.loading import Aggregators
-from coordinator.models import PayloadRow
-from lockstep.cli.output import event
-from lockstep.node.demands import Answers
-from lockstep.node.sender import MINED_SECONDS, Sender
+from lockstep.node.sender import Sender
 from lockstep.protocol.errors import LockstepError, TryLater
-from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, JobId, Seconds
+from lockstep.protocol.types import MERGE_SLOT, JobId
 
 if TYPE_CHECKING:
     from coordinator.parts import CoordinatorParts
@@ -44,35 +40,13 @@ log = structlog.get_logger(__name__)
 
 
 class Actions:
-    """What one coordinator does."""
+    """The transactions of a coordinator's decisions."""
 
     def __init__(self, parts: CoordinatorParts, sender: Sender[None], aggregators: Aggregators) -> None:
         self._parts = parts
         self._contracts = parts.party.contracts
         self._sender = sender
         self._aggregators = aggregators
-        self._answers = Answers(parts.party.contracts, parts.party.store, parts.me)
-
-    def judge(self, job: JobId, params: JobParams, seen: AggregatorJob, wanted: Sequence[tuple[int, int]]) -> None:
-        """Fetch payloads and write down what they are."""
-        if not wanted:
-            return
-        aggregator = self._aggregators.of(job, params)
-        with self._parts.database.reading() as session:
-            claims = {
-                (view.number, claim.slot): claim
-                for view in seen.views
-                for claim in reading.revealed(session, reading.hex32(job), view.number, view.stored.attempt)
-            }
-        found = []
-        for place in wanted:
-            claim = claims[place]
-            report, reason = aggregator.judge(reading.payload_of(claim))
-            found.append(PayloadRow(claim=claim.id, report=report.value, reason=reason))
-            log.info("payload checked", claim=claim.id, report=report.value, why=reason)
-        with self._parts.database.session() as session:
-            for row in found:
-                session.merge(row)
 
     def act(self, job: JobId, seen: AggregatorJob, actions: Iterable[Action], decider: Decider) -> bool:
         """Send what was decided, all of it before waiting for any; whether anything took effect."""
@@ -149,20 +123,3 @@ class Actions:
         aggregator = self._aggregators.of(job, seen.params)
         out, out2, cid = aggregator.merge(claim, r, view.stored, before, accepted)
         return f"merge/{claim.hex()}", self._contracts.market.merge(job, r, out, out2, cid, rounds)
-
-    def answer_rows(self, job: JobId, params: JobParams, now: Seconds) -> bool:
-        """Post the rows that somebody demands: the data are here, and an answer earns 60 % of the asker's bond."""
-        with self._parts.database.reading() as session:
-            asked = reading.row_demands(session, reading.hex32(job), now)
-        posted = 0
-        for demand in asked:
-            due = self._answers.row(demand, self._aggregators.of(job, params).job)
-            if due is None or self._sender.known(due[0]):
-                continue
-            key, call = due
-            # Another holder may have posted it in the same block.
-            if not self._sender.attempt(key, call, MINED_SECONDS):
-                continue
-            posted += 1
-            event("precommitted" if key.startswith("commit") else "answered", time=now, demand=demand.id.hex())
-        return posted > 0

@@ -13,7 +13,7 @@ from coordinator.auth import SignedRequest
 from coordinator.context import ApiContext
 from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, JobRow, SignedClaimRow
 from coordinator.projections import claim_id_hex
-from coordinator.schema import ClaimIn, Signed
+from coordinator.schema import ClaimIn, SignedClaimBody
 from lockstep.node.signed import SignedClaim
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.types import MERGE_SLOT, Digest
@@ -59,7 +59,7 @@ def _keep(session: Session, announced: ClaimIn, key: str, digest: Digest, now: i
         raise Mismatch(
             f"{KEPT_SIGNED} different claims are signed for this slot", hint="one is made", code="claims_full"
         )
-    body = Signed.model_validate(announced.model_dump(include=set(Signed.model_fields))).model_dump()
+    body = SignedClaimBody.model_validate(announced.model_dump(include=set(SignedClaimBody.model_fields))).model_dump()
     session.add(SignedClaimRow(claim=key, digest="0x" + digest.hex(), body=body, time=now))
 
 

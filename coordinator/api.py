@@ -37,7 +37,7 @@ from coordinator.schema import (
     ReceiptAccepted,
     ReceiptIn,
     RoundOut,
-    Signed,
+    SignedClaimBody,
     SignedPage,
     StatusOut,
 )
@@ -158,7 +158,7 @@ def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> Signed
         rows = session.scalars(query.limit(limit)).all()
         newest = session.scalar(select(func.max(SignedClaimRow.id))) or 0
         last = rows[-1].id if len(rows) == limit else newest
-        return SignedPage(items=[Signed.model_validate(row.body) for row in rows], last=last)
+        return SignedPage(items=[SignedClaimBody.model_validate(row.body) for row in rows], last=last)
 
 
 @public.get("/games")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lockstep.protocol.jobs import JobParams, JobState, JobStatus, Phase, Round
-from lockstep.protocol.market import backing
+from lockstep.protocol.market import backing, views
 from lockstep.protocol.market.receipts import FINAL_REPORTS, Report, batch_due
 from lockstep.protocol.types import Address, Seconds, Wei
 
@@ -54,6 +54,11 @@ class AggregatorJob:
     def round(self, number: int) -> AggregatorRound | None:
         """The view of a round, if it is among `views`."""
         return next((v for v in self.views if v.number == number), None)
+
+    @property
+    def leads(self) -> list[tuple[int, Round]]:
+        """Rounds that are merged and not final."""
+        return [(v.number, v.stored) for v in self.views if v.phase == Phase.LEAD]
 
 
 @dataclass(frozen=True)
@@ -152,29 +157,29 @@ class Withdraw:
 Action = Deposit | StartRound | Seal | Attest | Freeze | Merge | Back | Finalize | Release | Finish | Withdraw
 
 
-def decide(seen: AggregatorJob, world: Decider) -> tuple[Action, ...]:
+def decide(seen: AggregatorJob, decider: Decider) -> tuple[Action, ...]:
     """Everything that is due now, most urgent first."""
-    if seen.params.merge.aggregator != world.me:
+    if seen.params.merge.aggregator != decider.me:
         return ()
     if seen.job.status == JobStatus.DONE:
         # What a convicted merge voided may end later than its job.
         left = tuple(Release(view.number) for view in seen.views if view.phase == Phase.VOID and _releasable(view))
-        return (*left, Withdraw()) if world.credits > 0 else left
-    deposit = stake_due(seen, world)
+        return (*left, Withdraw()) if decider.credits > 0 else left
+    deposit = stake_due(seen, decider)
     actions: list[Action] = [Deposit(deposit)] if deposit else []
     for view in seen.views:
-        actions += _round_actions(seen, view, world)
-    actions += _backing(seen, world)
-    if start_due(seen, world):
+        actions += _round_actions(seen, view, decider)
+    actions += _backing(seen, decider)
+    if start_due(seen, decider):
         actions.append(StartRound(seen.job.started))
-    if finish_due(seen):
+    if views.finishable(seen.params, seen.job):
         actions.append(Finish())
     return tuple(actions)
 
 
-def wanted_payloads(seen: AggregatorJob, world: Decider) -> tuple[tuple[int, int], ...]:
+def wanted_payloads(seen: AggregatorJob, decider: Decider) -> tuple[tuple[int, int], ...]:
     """(round, slot) of revealed claims whose payload is still to be fetched and judged."""
-    if seen.params.merge.aggregator != world.me or seen.barred:
+    if seen.params.merge.aggregator != decider.me or seen.barred:
         return ()
     return tuple(
         (view.number, slot)
@@ -196,7 +201,7 @@ def receipts_due(view: AggregatorRound, params: JobParams, now: Seconds) -> froz
     return silent & view.receipts if complete or late else frozenset()
 
 
-def stake_due(seen: AggregatorJob, world: Decider) -> Wei:
+def stake_due(seen: AggregatorJob, decider: Decider) -> Wei:
     """Stake to deposit so that every unsettled round that may be ahead can be merged; bounded by the balance."""
     if seen.barred or seen.job.status != JobStatus.ACTIVE:
         return Wei(0)
@@ -205,39 +210,29 @@ def stake_due(seen: AggregatorJob, world: Decider) -> Wei:
     backed = sum(view.stored.backed for view in seen.views if view.mine and view.phase == Phase.LEAD)
     needed = seen.params.merge.stake * max(0, ahead - locked)
     needed += max(0, backing.cover(seen.params, seen.job.settled) - backed) * seen.params.round_pay
-    return Wei(max(0, min(needed - world.free, world.balance)))
+    return Wei(max(0, min(needed - decider.free, decider.balance)))
 
 
-def start_due(seen: AggregatorJob, world: Decider) -> bool:
+def start_due(seen: AggregatorJob, decider: Decider) -> bool:
     """Whether the next round can start, and somebody is there to join it.
 
     After a failed round, and before the first, a worker that is there starts it: a round without workers only fails.
     """
     previous = seen.round(seen.job.started - 1)
     return (
-        startable(seen)
-        and not seen.job.lingering
-        and not unbacked(seen)
-        and seen.job.started - seen.job.settled < seen.params.schedule.max_lead
-        and previous is not None
-        and previous.phase in (Phase.LEAD, Phase.FINAL)
-        and world.now >= previous.stored.merged_at + PATIENCE_SECONDS
+        previous is not None
+        and previous.phase != Phase.FAILED
+        and views.round_startable(seen.params, seen.job, previous.phase, seen.leads)
+        and decider.now >= previous.stored.merged_at + PATIENCE_SECONDS
     )
 
 
-def unbacked(seen: AggregatorJob) -> list[int]:
-    """Rounds whose merges keep the next round from starting."""
-    settled = seen.job.settled
-    leads = [(v.number, v.stored.backed) for v in seen.views if v.phase == Phase.LEAD and v.number >= settled]
-    return backing.blocked_by(leads, seen.job.started)
-
-
-def _backing(seen: AggregatorJob, world: Decider) -> Iterator[Back]:
+def _backing(seen: AggregatorJob, decider: Decider) -> Iterator[Back]:
     """Back merges of this coordinator where they keep the next round from starting, if its stake reaches."""
-    if not startable(seen):
+    if not views.startable(seen.params, seen.job):
         return
-    free = int(world.free)
-    for number in unbacked(seen):
+    free = int(decider.free)
+    for number in views.unbacked(seen.job, seen.leads):
         view = seen.round(number)
         if view is None or not view.mine:
             continue
@@ -249,54 +244,33 @@ def _backing(seen: AggregatorJob, world: Decider) -> Iterator[Back]:
             yield Back(number, rounds, backed)
 
 
-def startable(seen: AggregatorJob) -> bool:
-    """Whether the job has rounds to come."""
-    job, params = seen.job, seen.params
-    return (
-        job.status == JobStatus.ACTIVE
-        and job.started < params.schedule.rounds
-        and job.failed <= params.schedule.max_fail
-    )
-
-
-def voided(seen: AggregatorJob) -> bool:
-    """Whether the job was proven invalid."""
-    return seen.job.status == JobStatus.VOID
-
-
-def finish_due(seen: AggregatorJob) -> bool:
-    """Whether no round is in flight and none can start."""
-    live = seen.job.status in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
-    return live and not startable(seen) and seen.job.settled == seen.job.started
-
-
-def _round_actions(seen: AggregatorJob, view: AggregatorRound, world: Decider) -> Iterator[Action]:
+def _round_actions(seen: AggregatorJob, view: AggregatorRound, decider: Decider) -> Iterator[Action]:
     params, stored = seen.params, view.stored
     match view.phase:
         case Phase.SEALING:
             # INVARIANT: the seed is the hash of a block that is already there when it is drawn.
-            drawn = stored.seed_block > 0 and world.block >= stored.seed_block + PATIENCE_BLOCKS
-            closed = stored.seed_block == 0 and world.now >= stored.join_ends + PATIENCE_SECONDS
+            drawn = stored.seed_block > 0 and decider.block >= stored.seed_block + PATIENCE_BLOCKS
+            closed = stored.seed_block == 0 and decider.now >= stored.join_ends + PATIENCE_SECONDS
             if drawn or closed:
                 yield Seal(view.number)
         case Phase.ATTESTING:
-            if receipts_due(view, params, world.now):
+            if receipts_due(view, params, decider.now):
                 yield Attest(view.number)
         case Phase.FREEZING:
             yield Freeze(view.number)
         case Phase.MERGING:
             if view.turns_over:
                 yield Finalize(view.number)
-            elif view.merger == world.me and world.free >= params.merge.stake:
-                most = (world.free - params.merge.stake) // params.round_pay
+            elif view.merger == decider.me and decider.free >= params.merge.stake:
+                most = (decider.free - params.merge.stake) // params.round_pay
                 yield Merge(view.number, min(backing.wanted(params, view.number), most))
         case Phase.LEAD:
-            # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
-            over = world.now >= stored.merged_at + params.windows.challenge_seconds
-            if over and stored.open_games == 0 and view.number == seen.job.settled:
+            if views.finalizable(params, seen.job, view.number, stored, decider.now):
                 yield Finalize(view.number)
         case Phase.VOID:
-            if (_releasable(view) and not startable(seen)) or (voided(seen) and view.number == seen.job.settled):
+            voided = seen.job.status == JobStatus.VOID
+            over = _releasable(view) and not views.startable(params, seen.job)
+            if over or (voided and view.number == seen.job.settled):
                 yield Release(view.number)
 
 

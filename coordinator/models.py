@@ -128,7 +128,8 @@ class RoundRow(IndexTable):
 
 
 class ClaimRow(IndexTable):
-    """A slot of a round from joining to payment, or a merge (slot 0xffffffff)."""
+    """A slot of a round from joining to payment, or a merge (slot 0xffffffff). It has a column for each thing that the
+    chain says."""
 
     __tablename__ = "claims"
     id: Mapped[str] = mapped_column(Hex32, primary_key=True)

@@ -35,7 +35,7 @@ def unhex(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix("0x"))
 
 
-def read_world(party: Party) -> Decider:
+def read_decider(party: Party) -> Decider:
     """Time and money at the head."""
     head, me, contracts = party.head(), party.address, party.contracts
     return Decider(
@@ -48,16 +48,18 @@ def read_world(party: Party) -> Decider:
     )
 
 
-def read_job(contracts: Contracts, session: Session, job_id: JobId, params: JobParams, world: Decider) -> AggregatorJob:
+def read_job(
+    contracts: Contracts, session: Session, job_id: JobId, params: JobParams, decider: Decider
+) -> AggregatorJob:
     """A job at the head: its books, every round in flight and the one before, voided rounds beyond."""
-    job = contracts.market.job(job_id, world.block)
+    job = contracts.market.job(job_id, decider.block)
     barred = contracts.market.barred(job_id, params.merge.aggregator)
     views = [
-        _round(contracts, session, job_id, params, number, world, barred)
+        _round(contracts, session, job_id, params, number, decider, barred)
         for number in range(max(0, job.settled - 1), job.started)
     ]
     for number in range(job.started, min(job.started + params.schedule.max_lead, params.schedule.rounds)):
-        view = _round(contracts, session, job_id, params, number, world, barred)
+        view = _round(contracts, session, job_id, params, number, decider, barred)
         if view.phase != Phase.VOID:
             break
         views.append(view)
@@ -165,13 +167,13 @@ def _round(
     job_id: JobId,
     params: JobParams,
     number: int,
-    world: Decider,
+    decider: Decider,
     barred: bool,
 ) -> AggregatorRound:
     market = contracts.market
     # INVARIANT: a look is at one block: what is read at two may be of two phases.
-    stored = market.round(job_id, number, world.block)
-    phase = market.phase(job_id, number, world.block)
+    stored = market.round(job_id, number, decider.block)
+    phase = market.phase(job_id, number, decider.block)
     reports: tuple[tuple[int, Report], ...] = ()
     held: frozenset[int] = frozenset()
     if phase in REPORTED:
@@ -180,7 +182,7 @@ def _round(
     mine = False
     if phase in (Phase.LEAD, Phase.VOID) and stored.merge_claim != NO_CLAIM:
         lock = contracts.vault.lock_of(stored.merge_claim)
-        mine = lock is not None and lock.account == world.me
+        mine = lock is not None and lock.account == decider.me
     merging = phase == Phase.MERGING
     return AggregatorRound(
         number=number,
@@ -188,8 +190,8 @@ def _round(
         stored=stored,
         reports=reports,
         receipts=held,
-        merger=market.merger_of(job_id, number, world.block) if merging else None,
-        turns_over=merging and views.turn(params, stored, world.now) > stored.accepted,
+        merger=market.merger_of(job_id, number, decider.block) if merging else None,
+        turns_over=merging and views.turns_over(params, stored, decider.now),
         mine=mine,
     )
 

@@ -41,7 +41,7 @@ class JobOut(_Out):
 
 
 class ClaimOut(_Out):
-    """A claim: a slot of a round, or a merge (slot 4294967295)."""
+    """A claim: a slot of a round, or a merge (slot 4294967295). It has a field for each thing that the chain says."""
 
     id: str
     job: str
@@ -138,7 +138,7 @@ class ClaimBody(BaseModel):
     out2: Bytes32
 
 
-class Signed(BaseModel):
+class SignedClaimBody(BaseModel):
     """A claim and its worker's signature over it."""
 
     model_config = ConfigDict(extra="forbid")
@@ -147,7 +147,7 @@ class Signed(BaseModel):
     signature: Annotated[str, StringConstraints(pattern="^0x[0-9a-fA-F]{130}$")]
 
 
-class ClaimIn(Signed):
+class ClaimIn(SignedClaimBody):
     """An announced claim: what is claimed, who signed it, where its material is."""
 
     trace_cid: CidText
@@ -157,7 +157,7 @@ class ClaimIn(Signed):
 class SignedPage(BaseModel):
     """Signed claims in the order in which they came."""
 
-    items: list[Signed]
+    items: list[SignedClaimBody]
     last: int
     """The number to ask on `after`."""
 

@@ -12,8 +12,9 @@ from functools import partial
 
 import structlog
 
-from coordinator import leases, reading, receipts
+from coordinator import judging, leases, reading, receipts
 from coordinator.acting import Actions
+from coordinator.answering import RowAnswers
 from coordinator.decide import AggregatorJob, Decider, decide, wanted_payloads
 from coordinator.defending import MergeDefence
 from coordinator.indexer import Indexed, Indexer, jobs_to_look_at
@@ -50,6 +51,7 @@ class Coordinator:
         self._sender: Sender[None] = Sender(parts.party.outbox)
         self._aggregators = self.aggregators(parts)
         self._actions = Actions(parts, self._sender, self._aggregators)
+        self._answers = RowAnswers(parts, self._sender, self._aggregators)
         self._defence = MergeDefence(parts, self._sender, self._aggregators)
         self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
@@ -145,18 +147,19 @@ class Coordinator:
         params = self._params_of(job)
         if params.merge.aggregator != self._parts.me:
             return False
-        decider = reading.read_world(self._parts.party)
+        decider = reading.read_decider(self._parts.party)
         seen = self._read(job, params, decider)
         if seen.job.status != JobStatus.DONE and not self._aggregators.prepared(job, params, decider.now):
             return False
         defended = self._defence.defend(job, params, decider.now)
-        answered = self._actions.answer_rows(job, params, decider.now)
+        answered = self._answers.answer(job, params, decider.now)
         actions = decide(seen, decider)
         if seen.job.status == JobStatus.DONE and not actions:
             self._close_job(job, seen)
         acted = self._actions.act(job, seen, actions, decider)
         # A store that is slow to say that it holds nothing keeps no transaction.
-        self._actions.judge(job, params, seen, wanted_payloads(seen, decider))
+        if wanted := wanted_payloads(seen, decider):
+            judging.judge(self._parts.database, self._aggregators.of(job, params), job, seen, wanted)
         return acted or defended or answered
 
     def _close_job(self, job: JobId, seen: AggregatorJob) -> None:

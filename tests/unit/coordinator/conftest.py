@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from starlette.testclient import TestClient
 
+from coordinator import reading
 from coordinator.api import create_app
 from coordinator.context import ApiContext
 from coordinator.db import Database
@@ -21,8 +24,11 @@ from coordinator.nonces import Nonces
 from coordinator.projections import claim_id_hex
 from lockstep.chain.signatures import recovered
 from lockstep.node.identity import NodeKey
+from lockstep.protocol.jobs import Round
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import open_store
+from lockstep.storage.directory import DirectoryStore
+from tests.support.coordinating import ME, claim
 
 NOW = Seconds(1_700_000_000)
 MARKET = Address("0x" + "11" * 20)
@@ -103,3 +109,27 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield Api(client, context, poked)
     nonces.close()
     database.close()
+
+
+@pytest.fixture
+def games(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The open games about our merges."""
+    found: list[Any] = []
+    monkeypatch.setattr(reading, "my_open_games", lambda session, job, me: found)
+    monkeypatch.setattr(reading, "merges_by", lambda session, job, me: [claim(1)])
+    monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
+    return found
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Any:
+    """What a coordinator stands on, without a chain and with an index that holds nothing."""
+    contracts = SimpleNamespace(market=SimpleNamespace(round=lambda job, r: Round()), game=None, demands=None)
+    party = SimpleNamespace(
+        contracts=contracts, w3=None, addresses=SimpleNamespace(block=0), outbox=None,
+        store=DirectoryStore(tmp_path / "store"),
+    )  # fmt: skip
+    shared = SimpleNamespace(memory_bytes=1 << 30, threads=1, path="auto")
+    settings = SimpleNamespace(home=tmp_path, shared=shared)
+    database = SimpleNamespace(reading=nullcontext)
+    return SimpleNamespace(database=database, me=ME, party=party, settings=settings, guard=None)

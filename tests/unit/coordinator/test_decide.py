@@ -54,14 +54,14 @@ class CoordinatedPlayer(GamingPlayer):
         beyond = [r for r in range(j.started, p.schedule.rounds) if self._stored(r).phase == Phase.VOID]
         numbers = [*range(max(0, j.settled - 1), j.started), *beyond]
         books = m.books
-        world = Decider(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
+        decider = Decider(AGGREGATOR, self.block.time, self.block.number, Wei(books.free[AGGREGATOR]), RICH,
                       Wei(books.credits[AGGREGATOR]))  # fmt: skip
-        return AggregatorJob(p, j, barred, tuple(self._view(r) for r in numbers)), world
+        return AggregatorJob(p, j, barred, tuple(self._view(r) for r in numbers)), decider
 
     def obey(self) -> None:
         """Decide, and do all of it in the next block."""
-        seen, world = self.look()
-        actions = decide(seen, world)
+        seen, decider = self.look()
+        actions = decide(seen, decider)
         self.pass_time(0)
         for action in actions:
             error = self._do(action)
@@ -180,7 +180,7 @@ def test_with_willing_workers_every_job_ends_paid(seed: int) -> None:
 # -- rules, one by one -----------------------------------------------------------------------------------------------
 
 PARAMS = amended(random_params(random.Random(1)), aggregator=AGGREGATOR, rounds=4, max_lead=2, merge_stake=Wei(100))
-WORLD = Decider(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
+DECIDER = Decider(AGGREGATOR, Seconds(1_000), 50, Wei(1_000), RICH, Wei(0))
 REPORTS = st.lists(st.sampled_from(SEEN), min_size=1, max_size=8)
 
 
@@ -197,9 +197,9 @@ def job(*views: AggregatorRound, started: int = 1, settled: int = 0, **changes: 
 
 def test_only_undecided_payloads_of_open_rounds_are_fetched() -> None:
     view = attesting([Report.DECODED, Report.MISSING, Report.UNKNOWN, Report.REFUSED])
-    assert wanted_payloads(job(view), WORLD) == ((0, 1), (0, 2))
-    assert wanted_payloads(job(replace(view, phase=Phase.FREEZING)), WORLD) == ()
-    assert wanted_payloads(job(view, barred=True), WORLD) == (), "a barred aggregator attests nothing"
+    assert wanted_payloads(job(view), DECIDER) == ((0, 1), (0, 2))
+    assert wanted_payloads(job(replace(view, phase=Phase.FREEZING)), DECIDER) == ()
+    assert wanted_payloads(job(view, barred=True), DECIDER) == (), "a barred aggregator attests nothing"
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_receipts_leave_together_or_when_a_quarter_of_the_window_is_over(
     view = attesting([Report.DECODED, Report.REFUSED, Report.UNKNOWN], ends=1_020)
     view = replace(view, receipts=frozenset(given), stored=replace(view.stored, spoke=spoke))
     assert receipts_due(view, params, Seconds(now)) == due
-    actions = decide(job(view, params=params), replace(WORLD, now=Seconds(now)))
+    actions = decide(job(view, params=params), replace(DECIDER, now=Seconds(now)))
     assert (Attest(0) in actions) == bool(due)
-    assert Attest(0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), WORLD)
+    assert Attest(0) not in decide(job(replace(view, phase=Phase.FREEZING), params=params), DECIDER)
 
 
 def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
@@ -242,13 +242,13 @@ def test_an_index_that_has_not_seen_every_reveal_waits_for_it() -> None:
 
 def test_a_barred_aggregator_still_sends_receipts() -> None:
     view = replace(attesting([Report.DECODED], ends=1_020), receipts=frozenset({0}))
-    assert Attest(0) in decide(job(view, barred=True), WORLD)
+    assert Attest(0) in decide(job(view, barred=True), DECIDER)
 
 
 def test_stake_covers_every_round_that_may_be_ahead() -> None:
     lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
     backed, pay = replace(lead, stored=Round(merged_at=Seconds(990), backed=1)), PARAMS.round_pay
-    poor = replace(WORLD, free=Wei(30))
+    poor = replace(DECIDER, free=Wei(30))
     assert stake_due(job(), poor) == 2 * (100 + pay) - 30, "two merges, each backed for the round above it"
     assert stake_due(job(lead), poor) == 100 + 2 * pay - 30, "what is locked for a merge made is not asked for again"
     assert stake_due(job(backed), poor) == 100 + pay - 30
@@ -260,13 +260,13 @@ def test_stake_covers_every_round_that_may_be_ahead() -> None:
 def test_a_merge_waits_for_its_stake() -> None:
     merging = AggregatorRound(0, Phase.MERGING, Round(), merger=AGGREGATOR)
     pay = PARAMS.round_pay
-    assert Merge(0, 1) in decide(job(merging), WORLD)
-    assert Merge(0, 0) in decide(job(merging), replace(WORLD, free=Wei(100 + pay - 1))), "backed for what it can"
-    poor = decide(job(merging), replace(WORLD, free=Wei(99)))
+    assert Merge(0, 1) in decide(job(merging), DECIDER)
+    assert Merge(0, 0) in decide(job(merging), replace(DECIDER, free=Wei(100 + pay - 1))), "backed for what it can"
+    poor = decide(job(merging), replace(DECIDER, free=Wei(99)))
     assert not merges(poor)
     assert Deposit(Wei(101 + 2 * pay)) in poor
-    assert not merges(decide(job(replace(merging, merger=WORKERS[0])), WORLD))
-    assert Finalize(0) in decide(job(replace(merging, turns_over=True)), WORLD)
+    assert not merges(decide(job(replace(merging, merger=WORKERS[0])), DECIDER))
+    assert Finalize(0) in decide(job(replace(merging, turns_over=True)), DECIDER)
 
 
 def merges(actions: tuple[Action, ...]) -> list[Action]:
@@ -275,30 +275,30 @@ def merges(actions: tuple[Action, ...]) -> list[Action]:
 
 def test_a_merge_that_keeps_the_next_round_from_starting_is_backed_once_there_is_stake() -> None:
     lead = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(990)), mine=True)
-    assert Back(0, 1, 0) in decide(job(lead), WORLD)
-    assert StartRound(1) not in decide(job(lead), WORLD), "not before it is backed"
-    assert Back(0, 1, 0) not in decide(job(lead), replace(WORLD, free=Wei(PARAMS.round_pay - 1)))
-    assert Back(0, 1, 0) not in decide(job(replace(lead, mine=False)), WORLD)
+    assert Back(0, 1, 0) in decide(job(lead), DECIDER)
+    assert StartRound(1) not in decide(job(lead), DECIDER), "not before it is backed"
+    assert Back(0, 1, 0) not in decide(job(lead), replace(DECIDER, free=Wei(PARAMS.round_pay - 1)))
+    assert Back(0, 1, 0) not in decide(job(replace(lead, mine=False)), DECIDER)
     backed = replace(lead, stored=Round(merged_at=Seconds(990), backed=1))
-    assert StartRound(1) in decide(job(backed), WORLD)
+    assert StartRound(1) in decide(job(backed), DECIDER)
     lingering = JobState(AGGREGATOR, JobStatus.ACTIVE, started=1, lingering=1)
-    assert StartRound(1) not in decide(job(backed, job=lingering), WORLD), "games about void work go on"
+    assert StartRound(1) not in decide(job(backed, job=lingering), DECIDER), "games about void work go on"
 
 
 def test_a_void_rounds_stake_comes_back_after_its_games_though_the_job_is_done() -> None:
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     done = JobState(AGGREGATOR, JobStatus.DONE, started=1, settled=1)
-    assert decide(job(void, job=done), WORLD) == (Release(1),)
-    assert decide(job(replace(void, stored=Round(open_games=1)), job=done), WORLD) == ()
+    assert decide(job(void, job=done), DECIDER) == (Release(1),)
+    assert decide(job(replace(void, stored=Round(open_games=1)), job=done), DECIDER) == ()
 
 
 def test_the_next_round_starts_where_workers_are() -> None:
     for phase, starts in ((Phase.LEAD, True), (Phase.FINAL, True), (Phase.FAILED, False), (Phase.MERGING, False)):
         view = AggregatorRound(0, phase, Round(merged_at=Seconds(990), backed=1))
-        assert (StartRound(1) in decide(job(view), WORLD)) == starts, phase
+        assert (StartRound(1) in decide(job(view), DECIDER)) == starts, phase
     just = AggregatorRound(0, Phase.LEAD, Round(merged_at=Seconds(999)))
-    assert StartRound(1) not in decide(job(just), WORLD), "workers, who need it first, have a moment"
-    assert decide(job(started=0), WORLD) == (), "the first round is a worker's to start"
+    assert StartRound(1) not in decide(job(just), DECIDER), "workers, who need it first, have a moment"
+    assert decide(job(started=0), DECIDER) == (), "the first round is a worker's to start"
 
 
 def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
@@ -308,28 +308,28 @@ def test_sealing_is_left_to_the_workers_for_a_moment() -> None:
         (Round(join_ends=Seconds(997)), True),
         (Round(join_ends=Seconds(998)), False),
     ):
-        assert (Seal(0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), WORLD)) == due, stored
+        assert (Seal(0) in decide(job(AggregatorRound(0, Phase.SEALING, stored)), DECIDER)) == due, stored
 
 
 def test_games_and_windows_hold_payment_back() -> None:
     params = PARAMS
     over = Seconds(1_000 - params.windows.challenge_seconds)
     final = AggregatorRound(0, Phase.LEAD, Round(merged_at=over))
-    assert Finalize(0) in decide(job(final), WORLD)
+    assert Finalize(0) in decide(job(final), DECIDER)
     late = replace(final, stored=Round(merged_at=Seconds(over + 1)))
-    assert Finalize(0) not in decide(job(late), WORLD)
+    assert Finalize(0) not in decide(job(late), DECIDER)
     disputed = replace(final, stored=Round(merged_at=over, open_games=1))
-    assert Finalize(0) not in decide(job(disputed), WORLD)
+    assert Finalize(0) not in decide(job(disputed), DECIDER)
 
 
 def test_a_void_rounds_stake_comes_back_once_nothing_restarts_it() -> None:
     void = AggregatorRound(1, Phase.VOID, Round(), mine=True)
     cancelled = JobState(AGGREGATOR, JobStatus.CANCELLED, started=1)
-    assert Release(1) in decide(job(void, job=cancelled), WORLD)
-    assert Release(1) not in decide(job(void), WORLD), "startRound gives it back"
-    assert Release(1) not in decide(job(replace(void, mine=False), job=cancelled), WORLD)
+    assert Release(1) in decide(job(void, job=cancelled), DECIDER)
+    assert Release(1) not in decide(job(void), DECIDER), "startRound gives it back"
+    assert Release(1) not in decide(job(replace(void, mine=False), job=cancelled), DECIDER)
 
 
 def test_others_jobs_are_left_alone() -> None:
     view = AggregatorRound(0, Phase.FREEZING, Round())
-    assert decide(job(view), replace(WORLD, me=WORKERS[0])) == ()
+    assert decide(job(view), replace(DECIDER, me=WORKERS[0])) == ()

@@ -1,8 +1,11 @@
-"""What the market's contracts answer, and what their verbs ask of each other. Same names as on chain."""
+"""What the market's contracts answer, and what their verbs ask of each other. Same names as on chain.
+
+`startable` to `finishable` say what a verb would take now: programs ask them before they send it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from lockstep.protocol.hashing import keccak
@@ -14,10 +17,11 @@ from lockstep.protocol.jobs import (
     Facts,
     JobParams,
     JobState,
+    JobStatus,
     Phase,
     Round,
 )
-from lockstep.protocol.market import prices, state_roots
+from lockstep.protocol.market import backing, prices, state_roots
 from lockstep.protocol.market.calls import Block
 from lockstep.protocol.market.ids import audit_id, claim_id
 from lockstep.protocol.market.state import Reader
@@ -81,6 +85,51 @@ def phase(s: Reader, block: Block, job: JobId, r: int) -> Phase:
     duties = params(s, job).role.witnesses
     everybody = ro.spoke.bit_count() == ro.revealed + ro.witnesses and (duties == 0 or ro.drawn)
     return Phase.FREEZING if everybody else Phase.ATTESTING
+
+
+# -- what a verb would take now
+
+
+def startable(p: JobParams, j: JobState) -> bool:
+    """Whether the job has rounds to come."""
+    return j.status == JobStatus.ACTIVE and j.started < p.schedule.rounds and j.failed <= p.schedule.max_fail
+
+
+def unbacked(j: JobState, leads: Iterable[tuple[int, Round]]) -> list[int]:
+    """Of the rounds that are merged and not final, (number, round), those that keep the next one from starting."""
+    # INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
+    return backing.blocked_by(((r, ro.backed) for r, ro in leads if r >= j.settled), j.started)
+
+
+def round_startable(p: JobParams, j: JobState, before: Phase, leads: Iterable[tuple[int, Round]]) -> bool:
+    """Whether `startRound` takes the next round now.
+
+    `before`: the phase of the last round that was started, NONE before the first. `leads`: as in `unbacked`.
+    """
+    # INVARIANT: rounds start in order, on a merged or carried-over base, at most maxLead ahead of the last settled one.
+    if not startable(p, j) or j.started - j.settled >= p.schedule.max_lead:
+        return False
+    # INVARIANT: what a game on voided work argues about stands still until the game is over.
+    if j.lingering or unbacked(j, leads):
+        return False
+    return j.started == 0 or before in (Phase.LEAD, Phase.FINAL, Phase.FAILED)
+
+
+def turns_over(p: JobParams, ro: Round, now: Seconds) -> bool:
+    """Whether everybody entitled has failed to merge a round that is in MERGING."""
+    return turn(p, ro, now) > ro.accepted
+
+
+def finalizable(p: JobParams, j: JobState, r: int, ro: Round, now: Seconds) -> bool:
+    """Whether nobody can overturn a round that is in LEAD."""
+    # INVARIANT: final iff the challenge window is over, no game is open and the base is final.
+    return now >= ro.merged_at + p.windows.challenge_seconds and ro.open_games == 0 and r == j.settled
+
+
+def finishable(p: JobParams, j: JobState) -> bool:
+    """Whether no round is in flight and none can start."""
+    live = j.status in (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
+    return live and not startable(p, j) and j.settled == j.started
 
 
 # -- jobs and rounds

@@ -1,0 +1,124 @@
+"""From decisions to transactions: all are sent before any is waited for, and one that is refused keeps no other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator import acting, reading
+from coordinator.acting import Actions
+from coordinator.decide import (
+    AggregatorJob,
+    AggregatorRound,
+    Attest,
+    Back,
+    Deposit,
+    Finalize,
+    Finish,
+    Freeze,
+    Merge,
+    Release,
+    Seal,
+    StartRound,
+    Withdraw,
+)
+from lockstep.protocol.jobs import JobState, JobStatus, Phase, Receipt, Round
+from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.market.receipts import Report
+from lockstep.protocol.types import MERGE_SLOT, Seconds, Wei
+from tests.support.coordinating import JOB, ME, Sent
+from tests.unit.coordinator.test_decide import DECIDER, PARAMS
+
+
+class Calls:
+    """In the place of a contract, or of a party: a call is its name and what it was called with, but for the job."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: (name, *(tuple(a) if isinstance(a, list) else a for a in args if a != JOB))
+
+
+class Noted(Sent):
+    """Writes down when it is sent and when it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, Any] = {}
+        self.order: list[str] = []
+
+    def again(self, key: str, call: object) -> None:
+        super().again(key, call)
+        self.calls[key] = call
+        self.order.append("send")
+
+    def mined(self, key: str) -> bool:
+        self.order.append("wait")
+        return super().mined(key)
+
+
+@pytest.fixture
+def sent() -> Noted:
+    return Noted()
+
+
+@pytest.fixture
+def actions(parts: Any, sent: Noted, monkeypatch: pytest.MonkeyPatch) -> Actions:
+    parts.party.contracts = SimpleNamespace(market=Calls(), vault=Calls())
+    parts.party.deposit = Calls().deposit
+    aggregators = SimpleNamespace(of=lambda job, params: SimpleNamespace(merge=lambda *_: (b"out", b"out2", "cid")))
+    monkeypatch.setattr(reading, "bodies", lambda *_: ["body"])
+    monkeypatch.setattr(reading, "merge_inputs", lambda *_: ((), []))
+    return Actions(parts, sent, aggregators)  # type: ignore[arg-type]
+
+
+def seen(*rounds: AggregatorRound) -> AggregatorJob:
+    return AggregatorJob(PARAMS, JobState(ME, JobStatus.ACTIVE, attempt=2, started=1), False, rounds)
+
+
+def test_every_action_has_its_call_and_a_key_of_its_own(actions: Actions, sent: Noted) -> None:
+    rounds = (AggregatorRound(0, Phase.SEALING, Round()), AggregatorRound(1, Phase.SEALING, Round(seed_block=9)))
+    decided = [
+        Deposit(Wei(5)), StartRound(3), Seal(0), Seal(1), Freeze(0), Merge(0, 2), Back(0, 1, 2), Finalize(0),
+        Release(0), Finish(), Withdraw(),
+    ]  # fmt: skip
+    assert actions.act(JOB, seen(*rounds), decided, DECIDER)
+    assert list(sent.calls.values()) == [
+        ("deposit", 5, DECIDER.now), ("start_round", 3), ("seal", 0), ("seal", 1), ("freeze", 0, ("body",)),
+        ("merge", 0, b"out", b"out2", "cid", 2), ("back", 0, 1), ("finalize", 0), ("release", 0), ("finish",),
+        ("withdraw",),
+    ]  # fmt: skip
+    job, block = JOB.hex(), DECIDER.block
+    assert list(sent.calls) == [
+        f"deposit/{job}/2/{block}", f"startround/{job}/2/3", f"seal/{job}/2/0/close", f"seal/{job}/2/1/draw",
+        f"freeze/{job}/2/0", f"merge/{claim_id(JOB, 0, 2, MERGE_SLOT).hex()}", f"back/{job}/2/0/2",
+        f"finalize/{job}/2/0", f"release/{job}/2/0", f"finish/{job}/2", f"withdraw/{job}/2/{block}",
+    ], "what an earlier version has sent is known by the same key"  # fmt: skip
+
+
+def test_all_is_sent_before_any_is_waited_for_and_a_refusal_keeps_no_other(actions: Actions, sent: Noted) -> None:
+    sent.refused = {f"finalize/{JOB.hex()}/2/1"}
+    assert actions.act(JOB, seen(), [Finalize(0), Finalize(1), Finalize(2)], DECIDER)
+    assert sent.order == ["send", "send", "wait", "wait"]
+    assert not actions.act(JOB, seen(), [Finalize(1)], DECIDER), "nothing took effect"
+
+
+@pytest.mark.parametrize(
+    ("refused", "left"),
+    [({}, [0, 1]), ({1}, [0]), ({0, 1}, None)],
+    ids=["all", "all but what the chain refuses", "none is taken"],
+)
+def test_a_receipt_that_the_chain_refuses_keeps_no_other(
+    actions: Actions, sent: Noted, monkeypatch: pytest.MonkeyPatch, refused: set[int], left: list[int] | None
+) -> None:
+    given = [Receipt(who, 3, b"signed") for who in (0, 1)]
+    view = AggregatorRound(
+        0, Phase.ATTESTING, Round(revealed=2, attest_ends=Seconds(9_999)), ((0, Report.DECODED), (1, Report.DECODED)),
+        receipts=frozenset({0, 1}),
+    )  # fmt: skip
+    monkeypatch.setattr(acting.receipts, "held", lambda session, job, r, attempt, slots: given)
+    monkeypatch.setattr(
+        sent, "allowed", lambda call: not any(receipt.who in refused for receipt in call[2]), raising=True
+    )
+    assert actions.act(JOB, seen(view), [Attest(0)], DECIDER) == (left is not None)
+    assert list(sent.calls.values()) == ([] if left is None else [("attest", 0, tuple(given[who] for who in left))])
