@@ -21,6 +21,7 @@ from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
+from lockstep.protocol.market.events import EVENTS, Logged
 from lockstep.protocol.types import Address, Cid, Seconds
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ class Event:
             return self.args[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    @property
+    def said(self) -> Logged | None:
+        """What it says, typed; None for a kind of event that no party acts on."""
+        kind = EVENTS.get((self.contract, self.name))
+        # "from" is a word of Python.
+        fields = {"from_" if name == "from" else name: value for name, value in self.args.items()}
+        return None if kind is None else kind(**fields)
 
     @property
     def key(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
@@ -16,6 +16,7 @@ from lockstep.execution.merging import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.jobs import Body, ClaimStatus, Phase
+from lockstep.protocol.market import events
 from lockstep.protocol.market.ids import claim_id
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus
 from lockstep.protocol.types import (
@@ -86,9 +87,9 @@ class RoundLedger:
 
     number: int
     attempt: int
-    base: Digest
+    base: StateRoot
     """Root of the shared tensors that it starts from."""
-    outer: Digest
+    outer: StateRoot
     seed: Seed = UNSEALED
     holders: dict[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
     """By slot."""
@@ -280,9 +281,10 @@ class Ledger:
 
     def apply(self, event: Event) -> None:
         """Take one event; those that say nothing here change nothing."""
-        fold = _FOLDS.get((event.contract, event.name))
+        said = event.said
+        fold = _FOLDS.get(type(said)) if said is not None else None
         if fold is not None:
-            fold(self, event)
+            fold(self, said, event)
 
     def all_games(self) -> list[GameRecord]:
         """Every game ever opened."""
@@ -316,15 +318,16 @@ class Ledger:
         return None
 
 
-Fold = Callable[[Ledger, "Event"], None]
+_E = TypeVar("_E", bound=events.Logged)
+Fold = Callable[[Ledger, _E, "Event"], None]
 
-_FOLDS: dict[tuple[str, str], Fold] = {}
-"""What each event changes, by its contract and name."""
+_FOLDS: dict[type[events.Logged], Fold[Any]] = {}
+"""What each event changes: the ledger, what was logged, and where."""
 
 
-def _folds(contract: str, name: str) -> Callable[[Fold], Fold]:
-    def added(fold: Fold) -> Fold:
-        _FOLDS[contract, name] = fold
+def _folds(kind: type[_E]) -> Callable[[Fold[_E]], Fold[_E]]:
+    def added(fold: Fold[_E]) -> Fold[_E]:
+        _FOLDS[kind] = fold
         return fold
 
     return added
@@ -333,89 +336,89 @@ def _folds(contract: str, name: str) -> Callable[[Fold], Fold]:
 # -- vault
 
 
-@_folds("StakeVault", "NodeRegistered")
-def _node_registered(ledger: Ledger, e: Event) -> None:
+@_folds(events.NodeRegistered)
+def _node_registered(ledger: Ledger, e: events.NodeRegistered, _: Event) -> None:
     ledger.nodes.pop(e.account, None)
-    ledger.nodes[e.account] = e.args["key"]
+    ledger.nodes[e.account] = e.key
     ledger.registrations[e.account] = ledger.registrations.get(e.account, 0) + 1
 
 
-@_folds("StakeVault", "Slashed")
-def _slashed(ledger: Ledger, e: Event) -> None:
-    ledger.slashed[e.args["key"]] = e.amount
-    ledger.locks.pop(e.args["key"], None)
+@_folds(events.Slashed)
+def _slashed(ledger: Ledger, e: events.Slashed, _: Event) -> None:
+    ledger.slashed[e.key] = e.amount
+    ledger.locks.pop(e.key, None)
 
 
-@_folds("StakeVault", "Locked")
-def _locked(ledger: Ledger, e: Event) -> None:
-    ledger.locks[e.args["key"]] = e.account
+@_folds(events.Locked)
+def _locked(ledger: Ledger, e: events.Locked, _: Event) -> None:
+    ledger.locks[e.key] = e.account
 
 
-@_folds("StakeVault", "Unlocked")
-def _unlocked(ledger: Ledger, e: Event) -> None:
-    ledger.locks.pop(e.args["key"], None)
+@_folds(events.Unlocked)
+def _unlocked(ledger: Ledger, e: events.Unlocked, _: Event) -> None:
+    ledger.locks.pop(e.key, None)
 
 
-@_folds("StakeVault", "BondTaken")
-def _bond_taken(ledger: Ledger, e: Event) -> None:
-    ledger.locks.pop(e.args["key"], None)
+@_folds(events.BondTaken)
+def _bond_taken(ledger: Ledger, e: events.BondTaken, _: Event) -> None:
+    ledger.locks.pop(e.key, None)
 
 
 # -- market
 
 
-@_folds("JobMarket", "JobCreated")
-def _job_created(ledger: Ledger, e: Event) -> None:
-    ledger.jobs[e.job] = JobLedger(JobId(e.job), e.requester, e.block)
+@_folds(events.JobCreated)
+def _job_created(ledger: Ledger, e: events.JobCreated, at: Event) -> None:
+    ledger.jobs[e.job] = JobLedger(JobId(e.job), e.requester, at.block)
 
 
-@_folds("JobMarket", "JobDone")
-def _job_done(ledger: Ledger, e: Event) -> None:
+@_folds(events.JobDone)
+def _job_done(ledger: Ledger, e: events.JobDone, _: Event) -> None:
     ledger.jobs[e.job].done = True
 
 
-@_folds("JobMarket", "RoundStarted")
-def _round_started(ledger: Ledger, e: Event) -> None:
+@_folds(events.RoundStarted)
+def _round_started(ledger: Ledger, e: events.RoundStarted, _: Event) -> None:
     job = ledger.jobs[e.job]
     if e.round in job.rounds:
         job.past.append(job.rounds[e.round])
     job.rounds[e.round] = RoundLedger(e.round, e.attempt, e.base, e.outer)
 
 
-@_folds("JobMarket", "Joined")
-def _joined(ledger: Ledger, e: Event) -> None:
+@_folds(events.Joined)
+def _joined(ledger: Ledger, e: events.Joined, _: Event) -> None:
     r = _round(ledger, e)
     r.holders[e.slot] = (e.worker, ClaimStatus.JOINED)
     ledger.places[claim_id(e.job, e.round, r.attempt, e.slot)] = JobId(e.job), e.round
 
 
-@_folds("JobMarket", "Left")
-def _left(ledger: Ledger, e: Event) -> None:
+@_folds(events.Left)
+def _left(ledger: Ledger, e: events.Left, _: Event) -> None:
     _round(ledger, e).holders.pop(e.slot)
 
 
-@_folds("JobMarket", "Sealed")
-def _sealed(ledger: Ledger, e: Event) -> None:
+@_folds(events.Sealed)
+def _sealed(ledger: Ledger, e: events.Sealed, _: Event) -> None:
     _round(ledger, e).seed = Seed(e.seed)
 
 
-@_folds("JobMarket", "Committed")
-def _committed(ledger: Ledger, e: Event) -> None:
+@_folds(events.Committed)
+def _committed(ledger: Ledger, e: events.Committed, _: Event) -> None:
     _advance(ledger, e, ClaimStatus.COMMITTED)
 
 
-@_folds("JobMarket", "Revealed")
-def _revealed(ledger: Ledger, e: Event) -> None:
+@_folds(events.Revealed)
+def _revealed(ledger: Ledger, e: events.Revealed, at: Event) -> None:
     _advance(ledger, e, ClaimStatus.REVEALED)
     r = _round(ledger, e)
     r.claims[e.slot] = ClaimRecord(
         ClaimId(e.claim), JobId(e.job), e.round, r.attempt, e.slot, e.worker, TraceRoot(e.trace_root),
-        Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), e.time,
+        Digest(e.out), Digest(e.out2), Cid(e.trace_cid), Cid(e.payload_cid), at.time,
     )  # fmt: skip
 
 
-@_folds("JobMarket", "Frozen")
-def _frozen(ledger: Ledger, e: Event) -> None:
+@_folds(events.Frozen)
+def _frozen(ledger: Ledger, e: events.Frozen, _: Event) -> None:
     r = _round(ledger, e)
     r.mask, r.merge_in = e.mask, StateRoot(e.merge_in)
     _close(
@@ -428,28 +431,28 @@ def _frozen(ledger: Ledger, e: Event) -> None:
     )
 
 
-@_folds("JobMarket", "Merged")
-def _merged(ledger: Ledger, e: Event) -> None:
+@_folds(events.Merged)
+def _merged(ledger: Ledger, e: events.Merged, at: Event) -> None:
     job, r = ledger.jobs[e.job], _round(ledger, e)
     ledger.places[ClaimId(e.claim)] = JobId(e.job), e.round
     trace_root = TraceRoot(merkle.leaf(merkle.node(e.out, e.out2)))
     r.merges.append(
         ClaimRecord(
             ClaimId(e.claim), JobId(e.job), e.round, job.attempt, MERGE_SLOT, e.worker, trace_root, Digest(e.out),
-            Digest(e.out2), None, Cid(e.checkpoint_cid), e.time,
+            Digest(e.out2), None, Cid(e.checkpoint_cid), at.time,
         )
     )  # fmt: skip
 
 
-@_folds("JobMarket", "RoundFinal")
-def _round_final(ledger: Ledger, e: Event) -> None:
+@_folds(events.RoundFinal)
+def _round_final(ledger: Ledger, e: events.RoundFinal, _: Event) -> None:
     r = _round(ledger, e)
     r.phase = Phase.FINAL
     _close(r, {ClaimStatus.ACCEPTED: ClaimStatus.FINAL, ClaimStatus.EXCLUDED: ClaimStatus.FINAL})
 
 
-@_folds("JobMarket", "RoundFailed")
-def _round_failed(ledger: Ledger, e: Event) -> None:
+@_folds(events.RoundFailed)
+def _round_failed(ledger: Ledger, e: events.RoundFailed, _: Event) -> None:
     r = _round(ledger, e)
     r.phase = Phase.FAILED
     silent = ClaimStatus.ABSENT if r.seed != UNSEALED else ClaimStatus.VOID
@@ -457,13 +460,13 @@ def _round_failed(ledger: Ledger, e: Event) -> None:
     _close(r, dict.fromkeys((ClaimStatus.REVEALED, ClaimStatus.ACCEPTED, ClaimStatus.EXCLUDED), ClaimStatus.VOID))
 
 
-@_folds("JobMarket", "RoundVoid")
-def _round_void(ledger: Ledger, e: Event) -> None:
+@_folds(events.RoundVoid)
+def _round_void(ledger: Ledger, e: events.RoundVoid, _: Event) -> None:
     _round(ledger, e).phase = Phase.VOID
 
 
-@_folds("JobMarket", "Convicted")
-def _convicted(ledger: Ledger, e: Event) -> None:
+@_folds(events.Convicted)
+def _convicted(ledger: Ledger, e: events.Convicted, _: Event) -> None:
     job, r = ledger.jobs[e.job], _round(ledger, e)
     if e.slot == MERGE_SLOT:
         job.attempt += 1
@@ -473,81 +476,81 @@ def _convicted(ledger: Ledger, e: Event) -> None:
         r.claims[e.slot] = replace(r.claims[e.slot], convicted=True)
 
 
-@_folds("JobMarket", "Paid")
-def _paid(ledger: Ledger, e: Event) -> None:
-    ledger.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, e.time))
+@_folds(events.Paid)
+def _paid(ledger: Ledger, e: events.Paid, at: Event) -> None:
+    ledger.pays.append(Pay(e.job, e.round, e.slot, e.account, e.amount, at.time))
 
 
 # -- games
 
 
-@_folds("DisputeGame", "Opened")
-def _opened(ledger: Ledger, e: Event) -> None:
+@_folds(events.GameOpened)
+def _opened(ledger: Ledger, e: events.GameOpened, _: Event) -> None:
     ledger.games[e.game] = GameRecord(GameId(e.game), ClaimId(e.claim), e.challenger, e.defender, e.nonce, e.t)
 
 
-@_folds("DisputeGame", "Resolved")
-def _resolved(ledger: Ledger, e: Event) -> None:
+@_folds(events.GameResolved)
+def _resolved(ledger: Ledger, e: events.GameResolved, _: Event) -> None:
     ledger.ended[e.game] = replace(ledger.games.pop(e.game), verdict=Verdict(e.verdict))
 
 
 # -- witnesses
 
 
-@_folds("Witnesses", "Enrolled")
-def _enrolled(ledger: Ledger, e: Event) -> None:
+@_folds(events.Enrolled)
+def _enrolled(ledger: Ledger, e: events.Enrolled, _: Event) -> None:
     ledger.heads[e.job, e.account] = Digest(e.head)
 
 
-@_folds("Witnesses", "AuditOpened")
-def _audit_opened(ledger: Ledger, e: Event) -> None:
+@_folds(events.AuditOpened)
+def _audit_opened(ledger: Ledger, e: events.AuditOpened, _: Event) -> None:
     state = Audit(AuditStatus.DRAWING, JobId(e.job), e.round, e.attempt, e.beacon_block)
     ledger.audits[e.audit] = ledger.jobs[e.job].audits[e.audit] = AuditLedger(AuditId(e.audit), state)
 
 
-@_folds("Witnesses", "DutyDrawn")
-def _duty_drawn(ledger: Ledger, e: Event) -> None:
+@_folds(events.DutyDrawn)
+def _duty_drawn(ledger: Ledger, e: events.DutyDrawn, _: Event) -> None:
     ledger.audits[e.audit].duties.append(Duty(e.account, e.slot, e.serial, DutyStatus.DRAWN))
 
 
-@_folds("Witnesses", "AuditDrawn")
-def _audit_drawn(ledger: Ledger, e: Event) -> None:
+@_folds(events.AuditDrawn)
+def _audit_drawn(ledger: Ledger, e: events.AuditDrawn, _: Event) -> None:
     state = ledger.audits[e.audit].state
     state.status, state.beacon, state.duties = AuditStatus.DRAWN, Digest(e.beacon), e.duties
     state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
 
 
-@_folds("Witnesses", "AuditSkipped")
-def _audit_skipped(ledger: Ledger, e: Event) -> None:
+@_folds(events.AuditSkipped)
+def _audit_skipped(ledger: Ledger, e: events.AuditSkipped, _: Event) -> None:
     ledger.audits[e.audit].state.status = AuditStatus.SKIPPED
 
 
-@_folds("Witnesses", "VerdictCommitted")
-def _verdict_committed(ledger: Ledger, e: Event) -> None:
+@_folds(events.VerdictCommitted)
+def _verdict_committed(ledger: Ledger, e: events.VerdictCommitted, _: Event) -> None:
     audit = ledger.audits[e.audit]
     audit.state.committed += 1
     audit.duties[e.i].status, audit.duties[e.i].commitment = DutyStatus.COMMITTED, Digest(e.commitment)
 
 
-@_folds("Witnesses", "CommitsEnded")
-def _commits_ended(ledger: Ledger, e: Event) -> None:
+@_folds(events.CommitsEnded)
+def _commits_ended(ledger: Ledger, e: events.CommitsEnded, _: Event) -> None:
     state = ledger.audits[e.audit].state
     state.commit_ends, state.reveal_ends = e.commit_ends, e.reveal_ends
 
 
-@_folds("Witnesses", "VerdictRevealed")
-def _verdict_revealed(ledger: Ledger, e: Event) -> None:
+@_folds(events.VerdictRevealed)
+def _verdict_revealed(ledger: Ledger, e: events.VerdictRevealed, _: Event) -> None:
     duty = ledger.audits[e.audit].duties[e.i]
     duty.t, duty.status = Step(e.t), DutyStatus.AGREED if e.agrees else DutyStatus.DIFFERED
 
 
-@_folds("Witnesses", "DutyClosed")
-def _duty_closed(ledger: Ledger, e: Event) -> None:
+@_folds(events.DutyClosed)
+def _duty_closed(ledger: Ledger, e: events.DutyClosed, _: Event) -> None:
     ledger.audits[e.audit].duties[e.i].status = DutyStatus.CLOSED
 
 
-@_folds("Witnesses", "TracePublished")
-def _trace_published(ledger: Ledger, e: Event) -> None:
+@_folds(events.TracePublished)
+def _trace_published(ledger: Ledger, e: events.TracePublished, _: Event) -> None:
     r = _round(ledger, e)
     if e.slot in r.claims and r.claims[e.slot].id == e.claim:
         r.claims[e.slot] = replace(r.claims[e.slot], trace_cid=Cid(e.trace_cid))
@@ -556,30 +559,39 @@ def _trace_published(ledger: Ledger, e: Event) -> None:
 # -- demands
 
 
-@_folds("Availability", "PayloadDemanded")
-def _payload_demanded(ledger: Ledger, e: Event) -> None:
+@_folds(events.PayloadDemanded)
+def _payload_demanded(ledger: Ledger, e: events.PayloadDemanded, _: Event) -> None:
     claim = ClaimId(e.claim)
     ledger.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), claim, 0, e.asker, e.deadline)
 
 
-@_folds("Availability", "RowDemanded")
-def _row_demanded(ledger: Ledger, e: Event) -> None:
+@_folds(events.RowDemanded)
+def _row_demanded(ledger: Ledger, e: events.RowDemanded, _: Event) -> None:
     ledger.demands[e.demand] = DemandRecord(Digest(e.demand), JobId(e.job), None, e.row, e.asker, e.deadline)
 
 
-@_folds("Availability", "Settled")
-def _settled(ledger: Ledger, e: Event) -> None:
+@_folds(events.Settled)
+def _settled(ledger: Ledger, e: events.Settled, _: Event) -> None:
     ledger.demands.pop(e.demand, None)
 
 
 # -- inside
 
 
-def _round(ledger: Ledger, e: Event) -> RoundLedger:
+class _OfRound(Protocol):
+    """What is about a round."""
+
+    @property
+    def job(self) -> JobId: ...
+    @property
+    def round(self) -> int: ...
+
+
+def _round(ledger: Ledger, e: _OfRound) -> RoundLedger:
     return ledger.jobs[e.job].rounds[e.round]
 
 
-def _advance(ledger: Ledger, e: Event, status: ClaimStatus) -> None:
+def _advance(ledger: Ledger, e: events.Committed | events.Revealed, status: ClaimStatus) -> None:
     holders = _round(ledger, e).holders
     holders[e.slot] = (holders[e.slot][0], status)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from structlog.testing import capture_logs
 
-from lockstep.chain import artifacts
 from lockstep.chain.events import NO_CID, Cursor, Event, EventBatch
-from lockstep.node.ledger import _FOLDS, Ledger, Watcher
+from lockstep.node.ledger import Ledger, Watcher
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
-from lockstep.protocol.jobs import ClaimStatus, Phase
+from lockstep.protocol.jobs import ZERO_ADDRESS, ClaimStatus, Phase
+from lockstep.protocol.market.events import EVENTS
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seconds
+from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seconds, Wei
 
 JOB = JobId(b"\7" * 32)
 W0, W1, ME = (Address("0x" + c * 40) for c in "0ab")
@@ -22,6 +24,14 @@ SLOTS = 2
 
 def root(n: int) -> Digest:
     return Digest(bytes([n]) * 32)
+
+
+def whole_args(contract: str, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an event, in order; what a test does not speak of is zero."""
+    kind = EVENTS.get((contract, name))
+    zeros = {"Address": ZERO_ADDRESS, "int": 0, "Wei": Wei(0), "Seconds": Seconds(0), "Cid": NO_CID, "bool": False}
+    every = [(f.name, zeros.get(str(f.type), bytes(32))) for f in fields(kind)] if kind is not None else []  # type: ignore[arg-type]
+    return {field: args.get(field, zero) for field, zero in every} | (dict(args) if kind is None else {})
 
 
 class Chain:
@@ -36,7 +46,8 @@ class Chain:
         self.count += 1
         args = {"job": JOB, **arguments} if contract == "JobMarket" else arguments
         when = Seconds(1000 + self.count)
-        self.ledger.apply(Event(contract, name, args, self.count, bytes(32), when, bytes(32), 0))
+        whole = whole_args(contract, name, args)
+        self.ledger.apply(Event(contract, name, whole, self.count, bytes(32), when, bytes(32), 0))
 
     def start(self, r: int, attempt: int, base: Digest, outer: Digest) -> None:
         self.say("RoundStarted", round=r, attempt=attempt, base=base, outer=outer)
@@ -203,7 +214,8 @@ def test_nodes_take_turns_in_the_order_of_their_latest_registration() -> None:
 
 def test_an_event_that_does_not_follow_is_skipped_and_the_next_one_is_taken() -> None:
     def said(name: str, block: int, contract: str = "JobMarket", **args: Any) -> Event:
-        return Event(contract, name, {"job": JOB, **args}, block, bytes(32), Seconds(1000), bytes(32), 0)
+        whole = whole_args(contract, name, {"job": JOB, **args})
+        return Event(contract, name, whole, block, bytes(32), Seconds(1000), bytes(32), 0)
 
     stray = [
         said("Sealed", 1, round=0, seed=root(1)), said("Left", 2, round=7, slot=1), said("Merged", 3),
@@ -269,9 +281,3 @@ def test_a_merges_stake_is_one_of_its_job() -> None:
     chain.say("Locked", "StakeVault", key=merge, account=W0, amount=5)
     assert chain.ledger.staked(W0) == [merge]
     assert chain.ledger.places[merge] == (JOB, 0)
-
-
-def test_every_fold_is_of_an_event_that_its_contract_emits() -> None:
-    emitted = {(contract, name) for contract in artifacts.NAMES for name in artifacts.load(contract).entries("event")}
-    assert set(_FOLDS) <= emitted, "a misspelt one would be skipped in silence"
-    assert {name for contract, name in emitted if contract == "Witnesses"} >= {"DutyDrawn", "DutyClosed"}

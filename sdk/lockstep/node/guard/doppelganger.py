@@ -117,7 +117,7 @@ class Watch:
             if claim.worker != self._me:
                 continue
             base = r.merge_in if claim.is_merge else r.base
-            promise = self._memory.promised(Place(claim.id, r.seed, base or r.base))  # type: ignore[arg-type]
+            promise = self._memory.promised(Place(claim.id, r.seed, base or r.base))
             if promise is None or promise.values[1:] != (claim.out, claim.out2):
                 return True
         return False
