@@ -30,6 +30,7 @@ from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.node.ledger import Watcher
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
+from lockstep.presets import tokens
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.jobs import (
     NO_STATE,
@@ -137,7 +138,8 @@ class Network:
         # INVARIANT: a requester never escrows more than its budget.
         if escrow > budget:
             raise BudgetExceeded(
-                f"the job costs {escrow} wei, the budget is {budget}", hint="fewer rounds or slots, or a larger budget"
+                f"the job costs {tokens(escrow)}, the budget is {tokens(budget)}",
+                hint="raise the budget, or ask for fewer rounds or slots",
             )
         owner = Address(self.account.address)
         market, vault, token = self.contracts.market, self.contracts.vault, self.contracts.token
@@ -149,8 +151,8 @@ class Network:
         held = token.balance_of(owner)
         if held < escrow + deposit:
             raise FundsError(
-                f"{owner} holds {held} wei of the token, the escrow is {escrow} and the deposit {deposit}",
-                hint="fund it first; the deposit comes back when the job is done",
+                f"{owner} holds {tokens(held)}; escrow {tokens(escrow)}, deposit {tokens(deposit)}",
+                hint="send the account more; the deposit comes back when the job is done",
             )
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)

@@ -14,6 +14,7 @@ from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event, say
+from lockstep.presets import tokens
 from lockstep.protocol.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def quote(
         "program_ops": {k: len(getattr(quoted.job.programs, k).ops) for k in ("step", "encode", "merge")},
         **figures.to_dict(),
     }
-    head = f"{quoted.escrow} wei for {params.schedule.rounds} rounds of {params.role.slots} slots"
+    head = f"{tokens(quoted.escrow)} for {params.schedule.rounds} rounds of {params.role.slots} slots"
     emit(data, as_json, text="\n".join([head, *figures.lines()]))
 
 
@@ -222,7 +223,7 @@ def withdraw(
 ) -> None:
     """Take what the vault owes: refunds, and the requester's part of slashes."""
     amount = _network(rpc, storage, deployment, home, password_file).withdraw()
-    emit({"withdrawn": str(amount)}, as_json, text=f"{amount} wei")
+    emit({"withdrawn": str(amount)}, as_json, text=tokens(amount))
 
 
 def _network(

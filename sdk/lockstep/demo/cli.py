@@ -44,7 +44,7 @@ def demo(
 
 
 def _summary(data: dict[str, Any]) -> str:
-    from lockstep.demo.run import tokens
+    from lockstep.presets import tokens
 
     lines = [f"job {data['job']}: {data['rounds']} rounds in {data['seconds']} s"]
     lines.append(
@@ -60,14 +60,14 @@ def _summary(data: dict[str, Any]) -> str:
             f"{game['gas_total']:,} gas"
         )
     lines.append(
-        f"escrow {tokens(data['escrow_in'])} + from slashes {tokens(data['to_work'])} = "
-        f"paid {tokens(data['paid_out'])} (witness's fees {tokens(data['witness_fees'])} of it) + "
-        f"refunded {tokens(data['refunded'])}"
+        f"escrow {tokens(data['escrow_in'], 6)} + from slashes {tokens(data['to_work'], 6)} = "
+        f"paid {tokens(data['paid_out'], 6)} (witness's fees {tokens(data['witness_fees'], 6)} of it) + "
+        f"refunded {tokens(data['refunded'], 6)}"
     )
     lines.append(
-        f"slashed {tokens(data['slashed'])} = burned {tokens(data['burned'])} + "
-        f"challenger {tokens(data['to_challenger'])} + requester {tokens(data['to_requester'])} + "
-        f"work that fell with it {tokens(data['to_work'])}"
+        f"slashed {tokens(data['slashed'], 6)} = burned {tokens(data['burned'], 6)} + "
+        f"challenger {tokens(data['to_challenger'], 6)} + requester {tokens(data['to_requester'], 6)} + "
+        f"work that fell with it {tokens(data['to_work'], 6)}"
     )
     lines.append(f"model: {data['model_path']}")
     lines.append(f"sample: {data['sample']!r}")

@@ -20,7 +20,7 @@ from lockstep.client import JobHandle, Network, TrainingJob
 from lockstep.demo import report
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
-from lockstep.presets import TOKEN
+from lockstep.presets import tokens
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
@@ -138,11 +138,6 @@ def short(value: object) -> str:
     return digits[:8] if len(digits) >= 40 and all(c in "0123456789abcdefABCDEF" for c in digits) else text
 
 
-def tokens(amount: int | str) -> str:
-    """An amount in tokens."""
-    return f"{int(amount) / TOKEN:,.6g} tokens"
-
-
 def _lie(options: Options, cheats: Sequence[str]) -> Lie | None:
     return (options.cheat, options.seed) if options.cheat in cheats else None
 
@@ -256,7 +251,7 @@ class Course:
             "RoundFinal": f"round {round_} is final",
             "RoundFailed": f"round {round_} failed",
             "RoundVoid": f"round {round_} is void",
-            "Slashed": f"slashed: {short(event.args.get('account'))} loses {tokens(event.args.get('amount', 0))}",
+            "Slashed": f"slashed: {short(event.args.get('account'))} loses {tokens(event.args.get('amount', 0), 6)}",
         }
         if event.name in texts:
             self.say(texts[event.name])
