@@ -15,6 +15,7 @@ import {Openings} from "./libraries/Openings.sol";
 import {Program} from "./libraries/Program.sol";
 import {Signatures} from "./libraries/Signatures.sol";
 import {Statement} from "./libraries/Statement.sol";
+import {ClaimId, GameId, JobId, NO_GAME} from "./types/Ids.sol";
 
 /// @title DisputeGame
 /// @notice The court: two parties descend from a claim to one element, the Arbiter recomputes it, the loser pays.
@@ -44,10 +45,10 @@ contract DisputeGame is IDisputeGame {
         "Claim(bytes32 job,uint32 round,uint32 attempt,uint32 slot,bytes32 seed,bytes32 base,bytes32 traceRoot,uint32 transitions,bytes32 out,bytes32 out2)"
     );
 
-    mapping(bytes32 => Game) private _games;
+    mapping(GameId id => Game) private _games;
     /// Games in the order of their opening, by how many the market had seen before; those before `_firstLive` are closed.
-    mapping(bytes32 claim => mapping(uint256 number => bytes32)) private _gamesOn;
-    mapping(bytes32 claim => uint256) private _firstLive;
+    mapping(ClaimId claim => mapping(uint256 number => GameId)) private _gamesOn;
+    mapping(ClaimId claim => uint256) private _firstLive;
     /// Games that an account defends, on whatever claims.
     mapping(address defender => uint256) public defending;
 
@@ -61,14 +62,14 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function open(
-        bytes32 claim,
+        ClaimId claim,
         IJobMarket.Body calldata body,
         uint32 nonce,
         uint32 t,
         bytes32 next,
         bytes32[] calldata nextProof,
         Step calldata step
-    ) external returns (bytes32 id) {
+    ) external returns (GameId id) {
         uint256 begun = gasleft();
         id = gameIdOf(claim, msg.sender, nonce);
         Game storage g = _games[id];
@@ -101,18 +102,18 @@ contract DisputeGame is IDisputeGame {
             _argue(id, g, body.traceRoot, depth, t, step);
         }
         _gamesOn[claim][terms.games] = id;
-        vault.lock(msg.sender, id, terms.bond);
+        vault.lock(msg.sender, GameId.unwrap(id), terms.bond);
         _spend(g, begun);
     }
 
     /// @inheritdoc IDisputeGame
-    function adjacent(bytes32 id, bytes32 answered, Step calldata step) external metered(id) {
+    function adjacent(GameId id, bytes32 answered, Step calldata step) external metered(id) {
         Game storage g = _move(id, answered, Phase.Adjacent);
         _argue(id, g, g.statement, Program.depthOf(g.size), uint32(g.position) + 1, step);
     }
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
-    function _argue(bytes32 id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
+    function _argue(GameId id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
         IJobMarket.Facts memory facts = market.factsOf(g.claim, t, step.prevProof);
         if (t == 1) {
             // INVARIANT: the first step starts at the state that the contract computes.
@@ -142,7 +143,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function defend(
-        bytes32 id,
+        GameId id,
         bytes32 answered,
         bytes calldata context,
         bytes32 graph,
@@ -171,7 +172,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function reveal(bytes32 id, bytes32 answered, bytes32[] calldata children) external {
+    function reveal(GameId id, bytes32 answered, bytes32[] calldata children) external {
         Phase phase = _games[id].phase;
         if (phase != Phase.TraceReveal && phase != Phase.GraphReveal && phase != Phase.TensorReveal) {
             revert PhaseWrong(phase);
@@ -184,7 +185,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function revealTensor(
-        bytes32 id,
+        GameId id,
         bytes32 answered,
         bytes calldata context,
         bytes calldata descriptor,
@@ -215,7 +216,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function postLeaf(bytes32 id, bytes32 answered, bytes calldata data) external {
+    function postLeaf(GameId id, bytes32 answered, bytes calldata data) external {
         Game storage g = _move(id, answered, Phase.Leaf);
         uint256 rest = 4 * (g.size - Program.CHUNK * g.position);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
@@ -227,7 +228,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function postPartials(bytes32 id, bytes32 answered, bytes calldata words) external {
+    function postPartials(GameId id, bytes32 answered, bytes calldata words) external {
         Phase phase = _games[id].phase;
         if (phase != Phase.Partials && phase != Phase.LowPartials) revert PhaseWrong(phase);
         Game storage g = _move(id, answered, phase);
@@ -251,7 +252,7 @@ contract DisputeGame is IDisputeGame {
     // -- the challenger's moves ------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function pick(bytes32 id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings)
+    function pick(GameId id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings)
         external
         metered(id)
     {
@@ -282,7 +283,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function pickElement(bytes32 id, bytes32 answered, uint256 i, bytes calldata leaf) external metered(id) {
+    function pickElement(GameId id, bytes32 answered, uint256 i, bytes calldata leaf) external metered(id) {
         Game storage g = _move(id, answered, Phase.Element);
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(leaf) != answered) revert ProofInvalid();
@@ -295,7 +296,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function pickPartial(bytes32 id, bytes32 answered, uint16 i, bytes calldata words) external metered(id) {
+    function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata words) external metered(id) {
         Game storage g = _move(id, answered, Phase.PartialPick);
         // INVARIANT: the words are those that were posted.
         if (keccak256(words) != answered) revert ProofInvalid();
@@ -307,7 +308,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function stage(bytes32 id, bytes32 answered, Proof calldata proof) external metered(id) {
+    function stage(GameId id, bytes32 answered, Proof calldata proof) external metered(id) {
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
         _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
@@ -326,7 +327,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function proveOp(bytes32 id, bytes32 answered, Proof calldata proof) external {
+    function proveOp(GameId id, bytes32 answered, Proof calldata proof) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
@@ -358,7 +359,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function proveAlias(
-        bytes32 id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+        GameId id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Alias);
@@ -377,7 +378,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function provePadding(bytes32 id, bytes32 answered) external {
+    function provePadding(GameId id, bytes32 answered) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Padding);
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
@@ -389,7 +390,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external {
-        bytes32 claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
+        ClaimId claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
         address worker = market.claim(claim).worker;
         (bytes32 first, bytes32 second) = (_digestOf(work, a), _digestOf(work, b));
         // INVARIANT: a claim that is signed twice is still one claim.
@@ -398,7 +399,7 @@ contract DisputeGame is IDisputeGame {
         if (!Signatures.isSigned(worker, first, a.signature) || !Signatures.isSigned(worker, second, b.signature)) {
             revert Unauthorized(worker);
         }
-        emit Convicted(0, claim, _finding(Wrong.Equivocation, 0, first, second));
+        emit Convicted(NO_GAME, claim, _finding(Wrong.Equivocation, 0, first, second));
         _award(claim, 0, msg.sender, 0);
     }
 
@@ -414,7 +415,7 @@ contract DisputeGame is IDisputeGame {
     // -- the end ---------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function resolve(bytes32 id) external {
+    function resolve(GameId id) external {
         Game storage g = _games[id];
         Phase phase = g.phase;
         if (phase == Phase.None || phase == Phase.Closed) revert PhaseWrong(phase);
@@ -435,14 +436,14 @@ contract DisputeGame is IDisputeGame {
         found.contractBits = computed;
     }
 
-    function _convict(bytes32 id, Game storage g, Finding memory found, uint256 begun) private {
+    function _convict(GameId id, Game storage g, Finding memory found, uint256 begun) private {
         emit Convicted(id, g.claim, found);
         _spend(g, begun);
         _close(id, g, Verdict.Fraud);
     }
 
-    function _close(bytes32 id, Game storage g, Verdict verdict) private {
-        (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+    function _close(GameId id, Game storage g, Verdict verdict) private {
+        (ClaimId claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
         // A missed deadline proves no step wrong.
         (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
         defending[defender] -= 1;
@@ -453,10 +454,10 @@ contract DisputeGame is IDisputeGame {
         if (verdict == Verdict.Rejected) {
             _skipClosed(claim);
             market.onRejected(claim);
-            vault.takeBond(id, defender, type(uint256).max);
+            vault.takeBond(GameId.unwrap(id), defender, type(uint256).max);
         } else {
             if (verdict != Verdict.Void) _award(claim, t, winner, spent);
-            vault.unlock(id);
+            vault.unlock(GameId.unwrap(id));
         }
     }
 
@@ -469,7 +470,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back, too. A game
     ///      beyond SCAN from the earliest live one has no part: a verdict costs the same however many games there are.
-    function _award(bytes32 claim, uint32 t, address first, uint256 spent) private {
+    function _award(ClaimId claim, uint32 t, address first, uint256 spent) private {
         address[] memory winners = new address[](WINNERS);
         IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](SCAN + 1);
         (winners[0], refunds[0]) = (first, IStakeVault.Refund(first, spent));
@@ -490,7 +491,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev Some steps at a time, as games close.
-    function _skipClosed(bytes32 claim) private {
+    function _skipClosed(ClaimId claim) private {
         uint256 from = _firstLive[claim];
         uint256 i = from;
         while (i < from + SCAN && _games[_gamesOn[claim][i]].phase == Phase.Closed) i++;
@@ -500,7 +501,7 @@ contract DisputeGame is IDisputeGame {
     // -- turns -----------------------------------------------------------------------------------------------------
 
     /// @dev A move begins: the right phase, the right answer, in time, by the side whose turn it is. Stops its clock.
-    function _move(bytes32 id, bytes32 answered, Phase phase) private returns (Game storage g) {
+    function _move(GameId id, bytes32 answered, Phase phase) private returns (Game storage g) {
         g = _games[id];
         if (g.phase != phase) revert PhaseWrong(g.phase);
         // INVARIANT: a move answers the node that is stored.
@@ -524,7 +525,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev Counts the gas of a challenger's move.
-    modifier metered(bytes32 id) {
+    modifier metered(GameId id) {
         uint256 begun = gasleft();
         _;
         _spend(_games[id], begun);
@@ -580,17 +581,17 @@ contract DisputeGame is IDisputeGame {
     // -- views -----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function game(bytes32 id) external view returns (Game memory) {
+    function game(GameId id) external view returns (Game memory) {
         return _games[id];
     }
 
     /// @inheritdoc IDisputeGame
-    function gameIdOf(bytes32 claim, address challenger, uint32 nonce) public pure returns (bytes32) {
-        return keccak256(abi.encode(claim, challenger, nonce));
+    function gameIdOf(ClaimId claim, address challenger, uint32 nonce) public pure returns (GameId) {
+        return GameId.wrap(keccak256(abi.encode(claim, challenger, nonce)));
     }
 
     /// @inheritdoc IDisputeGame
-    function defenderMoves(bytes32 id) external view returns (bool) {
+    function defenderMoves(GameId id) external view returns (bool) {
         return _isDefenders(_games[id].phase);
     }
 }

@@ -10,6 +10,7 @@ import {Precommitted} from "./libraries/Precommitted.sol";
 import {Program} from "./libraries/Program.sol";
 import {Statement} from "./libraries/Statement.sol";
 import {ProofInvalid} from "./libraries/Errors.sol";
+import {JobId} from "./types/Ids.sol";
 
 /// @title Validator
 /// @notice The rules that make a Program defensible, each provable by anyone at any time from what the job commits to.
@@ -85,7 +86,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @inheritdoc IValidator
-    function proveInvalid(bytes32 job, Evidence calldata evidence) external {
+    function proveInvalid(JobId job, Evidence calldata evidence) external {
         _requireCommitted();
         Rule rule = _check(_jobOf(job), evidence);
         // INVARIANT: a job is void by a rule that it breaks, and by nothing else.
@@ -118,7 +119,7 @@ contract Validator is IValidator, Precommitted {
         else rule = _zero(job, e, h);
     }
 
-    function _jobOf(bytes32 id) private view returns (Job memory job) {
+    function _jobOf(JobId id) private view returns (Job memory job) {
         IJobMarket.JobParams memory p = market.params(id);
         IJobMarket.Role memory role = p.roles[0];
         (job.stepProgram, job.encodeProgram, job.mergeProgram) = (role.stepProgram, role.encodeProgram, p.merge.program);

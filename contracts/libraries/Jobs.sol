@@ -8,6 +8,7 @@ import {Ids} from "./Ids.sol";
 import {JobRules} from "./JobRules.sol";
 import {Rounds} from "./Rounds.sol";
 import {Terms} from "./Terms.sol";
+import {JobId} from "../types/Ids.sol";
 
 /// @title Jobs
 /// @notice How JobMarket's jobs begin and end: linked code, as Rounds is.
@@ -28,7 +29,7 @@ library Jobs {
         uint256 escrow,
         uint256 inclusion,
         uint256 censor
-    ) external returns (bytes32 jobId, uint256 pulled) {
+    ) external returns (JobId jobId, uint256 pulled) {
         JobRules.check(p, vault.unbondSeconds(), inclusion, censor);
         uint256 pay = JobRules.roundPay(p);
         uint256 needed = p.schedule.rounds * pay;
@@ -51,7 +52,7 @@ library Jobs {
         emit IJobMarket.JobCreated(jobId, msg.sender, p.spec.digest, escrow, j.deposit);
     }
 
-    function cancel(Rounds.Book storage b, IStakeVault vault, bytes32 jobId) external {
+    function cancel(Rounds.Book storage b, IStakeVault vault, JobId jobId) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         if (msg.sender != j.requester) revert Unauthorized(msg.sender);
         if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
@@ -70,7 +71,7 @@ library Jobs {
 
     // -- anyone
 
-    function finish(Rounds.Book storage b, IStakeVault vault, bytes32 jobId) external {
+    function finish(Rounds.Book storage b, IStakeVault vault, JobId jobId) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.JobParams memory p = Rounds.params(b, jobId);
         bool voided = j.status == IJobMarket.JobStatus.Void;
