@@ -5,6 +5,7 @@ import {IAvailability} from "./interfaces/IAvailability.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {IValidator} from "./interfaces/IValidator.sol";
+import {CHUNK, LEAF_BYTES, LEAVES, WANTED} from "./libraries/Constants.sol";
 import {AlreadyDone, CommitmentMismatch, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
@@ -22,10 +23,6 @@ contract Availability is IAvailability, Precommitted {
     IJobMarket public immutable market;
     IStakeVault public immutable vault;
 
-    /// Leaves of a payload that a demand names, and those of them that its asker names.
-    uint256 private constant LEAVES = 8;
-    uint256 private constant WANTED = 4;
-    uint256 private constant LEAF_BYTES = 1024;
     uint8 private constant I32 = 1;
 
     mapping(bytes32 id => Demand) private _demands;
@@ -242,8 +239,8 @@ contract Availability is IAvailability, Precommitted {
     /// @dev The first leaf of the dataset that holds words of the row, and how many there are.
     function _leavesOf(IJobMarket.Role memory role, uint32 row) private pure returns (uint256 first, uint256 count) {
         uint256 start = uint256(row) * role.rowLength;
-        first = start / Program.CHUNK;
-        count = (start + role.rowLength - 1) / Program.CHUNK + 1 - first;
+        first = start / CHUNK;
+        count = (start + role.rowLength - 1) / CHUNK + 1 - first;
     }
 
     function _rowBond(JobId job, IJobMarket.JobParams memory p, uint32 row) private view returns (uint256) {
@@ -299,7 +296,7 @@ contract Availability is IAvailability, Precommitted {
 
     /// @dev Leaf `at` of a tensor has `given` bytes.
     function _requireLength(uint256 elements, uint256 at, uint256 given) private pure {
-        uint256 rest = 4 * (elements - Program.CHUNK * at);
+        uint256 rest = 4 * (elements - CHUNK * at);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         if (given != (rest < LEAF_BYTES ? rest : LEAF_BYTES)) revert AnswerWrong();
     }

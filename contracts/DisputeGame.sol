@@ -8,6 +8,7 @@ import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
+import {BYTE_GAS, CHUNK, LEVELS, MAX_SPENT, SCAN, TRANSACTION_GAS, WINNERS} from "./libraries/Constants.sol";
 import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
@@ -15,7 +16,7 @@ import {Openings} from "./libraries/Openings.sol";
 import {Program} from "./libraries/Program.sol";
 import {Signatures} from "./libraries/Signatures.sol";
 import {Statement} from "./libraries/Statement.sol";
-import {ClaimId, GameId, JobId, NO_GAME} from "./types/Ids.sol";
+import {ClaimId, GameId, NO_GAME} from "./types/Ids.sol";
 
 /// @title DisputeGame
 /// @notice The court: two parties descend from a claim to one element, the Arbiter recomputes it, the loser pays.
@@ -27,15 +28,6 @@ contract DisputeGame is IDisputeGame {
     IStakeVault public immutable vault;
     IArbiter public immutable arbiter;
 
-    /// Nodes that one move shows at most: 2^6.
-    uint256 private constant LEVELS = 6;
-    /// Games that one verdict looks at, from the earliest that may be live.
-    uint256 private constant SCAN = 8;
-    /// Challengers who share a prize.
-    uint256 private constant WINNERS = 3;
-    /// Gas of a transaction before its first instruction, and of a byte of its data that is not zero.
-    uint256 private constant TRANSACTION_GAS = 21_000;
-    uint256 private constant BYTE_GAS = 16;
     /// Of storage, that a game takes.
     uint256 private constant GAME_WORDS = 7;
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
@@ -218,9 +210,9 @@ contract DisputeGame is IDisputeGame {
     /// @inheritdoc IDisputeGame
     function postLeaf(GameId id, bytes32 answered, bytes calldata data) external {
         Game storage g = _move(id, answered, Phase.Leaf);
-        uint256 rest = 4 * (g.size - Program.CHUNK * g.position);
+        uint256 rest = 4 * (g.size - CHUNK * g.position);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
-        _requireLength(rest < 4 * Program.CHUNK ? rest : 4 * Program.CHUNK, data.length);
+        _requireLength(rest < 4 * CHUNK ? rest : 4 * CHUNK, data.length);
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(data) != answered) revert ProofInvalid();
         emit LeafPosted(id, data);
@@ -234,9 +226,9 @@ contract DisputeGame is IDisputeGame {
         Game storage g = _move(id, answered, phase);
         uint256 chunks = Program.leaves(g.terms);
         uint256 count = chunks;
-        if (chunks > Program.CHUNK) {
-            count = phase == Phase.Partials ? Program.leaves(chunks) : chunks - Program.CHUNK * g.group;
-            if (count > Program.CHUNK) count = Program.CHUNK;
+        if (chunks > CHUNK) {
+            count = phase == Phase.Partials ? Program.leaves(chunks) : chunks - CHUNK * g.group;
+            if (count > CHUNK) count = CHUNK;
         }
         // INVARIANT: a level has as many partials as the fold's terms imply.
         _requireLength(4 * count, words.length);
@@ -246,7 +238,7 @@ contract DisputeGame is IDisputeGame {
 
         g.node = keccak256(words);
         emit PartialsPosted(id, words);
-        _turn(g, phase == Phase.Partials && chunks > Program.CHUNK ? Phase.PartialPick : Phase.Proof);
+        _turn(g, phase == Phase.Partials && chunks > CHUNK ? Phase.PartialPick : Phase.Proof);
     }
 
     // -- the challenger's moves ------------------------------------------------------------------------------------
@@ -288,11 +280,11 @@ contract DisputeGame is IDisputeGame {
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(leaf) != answered) revert ProofInvalid();
         uint32 word = uint32(Openings.word(leaf, i));
-        uint64 element = uint64(g.position * Program.CHUNK + i);
+        uint64 element = uint64(g.position * CHUNK + i);
         g.word = word;
         g.position = element;
         emit ElementPicked(id, element, word);
-        _turn(g, g.terms > Program.CHUNK ? Phase.Partials : Phase.Proof);
+        _turn(g, g.terms > CHUNK ? Phase.Partials : Phase.Proof);
     }
 
     /// @inheritdoc IDisputeGame
@@ -345,10 +337,10 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev What is claimed of the element, or of the chunk that the proof names among the posted words; and which chunk it is.
     function _claimed(Game storage g, bytes32 answered, Proof calldata proof) private view returns (uint32, uint32) {
-        if (g.terms <= Program.CHUNK) return (g.word, 0);
+        if (g.terms <= CHUNK) return (g.word, 0);
         // INVARIANT: the words are those that were posted.
         if (keccak256(proof.words) != answered) revert ProofInvalid();
-        return (_wordAt(proof.words, proof.chunk), uint32(Program.CHUNK * g.group + proof.chunk));
+        return (_wordAt(proof.words, proof.chunk), uint32(CHUNK * g.group + proof.chunk));
     }
 
     function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
@@ -533,7 +525,7 @@ contract DisputeGame is IDisputeGame {
 
     function _spend(Game storage g, uint256 begun) private {
         uint256 spent = g.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
-        g.spent = uint24(Math.min(spent, type(uint24).max));
+        g.spent = uint24(Math.min(spent, MAX_SPENT));
     }
 
     function _isDefenders(Phase phase) private pure returns (bool) {

@@ -4,6 +4,7 @@ pragma solidity ^0.8.21;
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {IWitnesses} from "./interfaces/IWitnesses.sol";
+import {AUDIT_REVEAL_WINDOWS, HASH_BLOCKS} from "./libraries/Constants.sol";
 import {Draws} from "./libraries/Draws.sol";
 import {
     AlreadyDone,
@@ -26,9 +27,6 @@ import {AuditId, ClaimId, JobId, NO_AUDIT} from "./types/Ids.sol";
 /// @notice The verifier market: staked accounts, drawn after the reveals, replay a private prefix of a claim and say what they saw.
 /// @dev The Python twin is lockstep/protocol/market/witnesses.py: the same names in the same order.
 contract Witnesses is IWitnesses {
-    /// @dev EVM: blockhash knows this many blocks.
-    uint256 private constant SEAL_BLOCKS = 256;
-
     IJobMarket public immutable market;
     IStakeVault public immutable vault;
 
@@ -228,7 +226,7 @@ contract Witnesses is IWitnesses {
 
         _drawing[jobId] = NO_AUDIT;
         // INVARIANT: one beacon an audit: one that nobody drew in time is skipped, it is never drawn again.
-        bool late = block.number > a.beaconBlock + SEAL_BLOCKS;
+        bool late = block.number > a.beaconBlock + HASH_BLOCKS;
         if (late || market.round(jobId, a.round).attempt != a.attempt || !_isOpen(jobId, a.round)) {
             a.status = AuditStatus.Skipped;
             emit AuditSkipped(auditId);
@@ -284,7 +282,7 @@ contract Witnesses is IWitnesses {
     /// @dev Committing ends at `commitEnds`; then owners publish for auditSeconds, and witnesses have as long again.
     function _setWindows(Audit storage a, uint256 commitEnds, uint32 auditSeconds) private {
         a.commitEnds = uint64(commitEnds);
-        a.revealEnds = uint64(commitEnds + 2 * uint256(auditSeconds));
+        a.revealEnds = uint64(commitEnds + AUDIT_REVEAL_WINDOWS * uint256(auditSeconds));
     }
 
     /// @dev Whether the round's witnesses can be drawn.

@@ -3,6 +3,7 @@ pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
+import {MAX_ESCROW, PROVER_PERCENT} from "./Constants.sol";
 import {EscrowInsufficient, JobExists, JobUnfinished, Unauthorized, WrongJobStatus} from "./Errors.sol";
 import {Ids} from "./Ids.sol";
 import {JobRules} from "./JobRules.sol";
@@ -14,9 +15,6 @@ import {JobId} from "../types/Ids.sol";
 /// @notice How JobMarket's jobs begin and end: linked code, as Rounds is.
 /// @dev The Python twin is lockstep/protocol/market/requester.py: the same names in the same order.
 library Jobs {
-    /// @dev Of a void job's deposit, to who had it voided; the rest is burned.
-    uint256 private constant PROVER_PERCENT = 30;
-
     // -- the requester
 
     /// @return jobId The new job.
@@ -34,7 +32,7 @@ library Jobs {
         uint256 pay = JobRules.roundPay(p);
         uint256 needed = p.schedule.rounds * pay;
         // INVARIANT: the escrow covers every slot, every merge and every witness of every round.
-        if (escrow < needed || escrow > type(uint120).max) revert EscrowInsufficient(needed, escrow);
+        if (escrow < needed || escrow > MAX_ESCROW) revert EscrowInsufficient(needed, escrow);
         (address terms, bytes32 hash) = Terms.store(p);
         jobId = Ids.job(msg.sender, nonce, hash);
         IJobMarket.Job storage j = b.jobs[jobId];

@@ -5,6 +5,7 @@ import {IAvailability} from "../interfaces/IAvailability.sol";
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
 import {IWitnesses} from "../interfaces/IWitnesses.sol";
+import {HASH_BLOCKS, LEAVE_PARTS, MAX_CID, WITNESS} from "./Constants.sol";
 import {
     AlreadyDone,
     CidTooLong,
@@ -39,10 +40,6 @@ import {AuditId, ClaimId, JobId, NO_CLAIM} from "../types/Ids.sol";
 /// @dev The Python twin is lockstep/protocol/market/rounds.py: the same names in the same order.
 library Rounds {
     uint32 private constant MERGE = Ids.MERGE;
-    /// @dev EVM: blockhash knows this many blocks.
-    uint256 private constant SEAL_BLOCKS = 256;
-    /// @dev Bytes of a CID: what a stranger stores in a log is bounded.
-    uint256 internal constant MAX_CID = 128;
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     /// @notice Everything that the market stores.
@@ -95,7 +92,7 @@ library Rounds {
         }
         if (block.number <= ro.seedBlock) revert TooEarly(uint256(ro.seedBlock) + 1);
         // INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
-        if (block.number > ro.seedBlock + SEAL_BLOCKS) return _fail(b, vault, jobId, r, ro);
+        if (block.number > ro.seedBlock + HASH_BLOCKS) return _fail(b, vault, jobId, r, ro);
 
         ro.seed = Ids.seed(blockhash(ro.seedBlock), jobId, r, ro.attempt);
         setWindows(ro, block.timestamp + role.trainSeconds, role.revealSeconds, role.attestSeconds);
@@ -248,7 +245,7 @@ library Rounds {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) =
             inPhase(b, jobId, r, IJobMarket.Phase.Joining);
         // INVARIANT: a slot is given back while others have half of the window left to take it.
-        if (block.timestamp >= ro.joinEnds - p.windows.joinSeconds / 2) revert WrongPhase(jobId, r);
+        if (block.timestamp >= ro.joinEnds - p.windows.joinSeconds / LEAVE_PARTS) revert WrongPhase(jobId, r);
         (ClaimId claimId,) = ownClaim(b, jobId, r, ro, slot);
 
         delete b.claims[claimId];
@@ -546,8 +543,8 @@ library Rounds {
         if (who < role.slots) {
             (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, who);
             if (c.status == IJobMarket.ClaimStatus.Revealed) account = c.worker;
-        } else if (who >= Receipts.WITNESS && who - Receipts.WITNESS < ro.witnesses) {
-            account = witnesses.witnessOf(jobId, r, who - Receipts.WITNESS);
+        } else if (who >= WITNESS && who - WITNESS < ro.witnesses) {
+            account = witnesses.witnessOf(jobId, r, who - WITNESS);
         }
         // INVARIANT: owners of revealed slots and drawn witnesses speak, and nobody else.
         if (account == address(0)) revert NotSlotOwner(who);

@@ -9,6 +9,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import {DEFENDER_GAS, LEAF_GAS} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
@@ -135,7 +136,7 @@ contract AvailabilityTest {
         terms.prices.bond = own % uint64(BOND);
         uint256 gas = BOND - terms.prices.bond; // of three defences
         uint256 leaves = availability.rowBondOf(JOB, 0) - BOND;
-        require(leaves * Prices.DEFENDER_GAS >= gas * LEAVES * Prices.LEAF_GAS && (leaves - 1) * Prices.DEFENDER_GAS < gas * LEAVES * Prices.LEAF_GAS, "rounded up");
+        require(leaves * DEFENDER_GAS >= gas * LEAVES * LEAF_GAS && (leaves - 1) * DEFENDER_GAS < gas * LEAVES * LEAF_GAS, "rounded up");
     }
 
     function testFuzz_a_copy_of_an_answer_is_refused(address copier, uint8 later) external {

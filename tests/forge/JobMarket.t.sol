@@ -11,6 +11,7 @@ import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {DEFENDER_GAS, GAME_GAS, STAKE_GAMES} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {Prices} from "../../contracts/libraries/Prices.sol";
@@ -490,7 +491,7 @@ contract MarketTest {
 
     /// @dev Bonds follow the median of the base fees at seals; gas is given back at what it costs in the block of the verdict.
     function test_gas_is_priced_at_base_fees() external {
-        uint128 stake = uint128(Prices.STAKE_GAMES * Prices.GAME_GAS);
+        uint128 stake = uint128(STAKE_GAMES * GAME_GAS);
         (terms.prices.gasPrice, terms.roles[0].slotStake, terms.merge.stake) = (1, stake, stake);
         for (uint256 i = 0; i < 5; i++) {
             token.mint(_account(i), stake);
@@ -498,7 +499,7 @@ contract MarketTest {
             vault.deposit(stake);
         }
         job = _create(terms, 5);
-        uint256 atCap = 3 * Prices.DEFENDER_GAS;
+        uint256 atCap = 3 * DEFENDER_GAS;
         require(market.bondOf(job) == terms.prices.bond + atCap, "no seal was seen: as at the cap");
         CHEATS.fee(terms.prices.feeCap / 4);
         _toAttesting(0);
