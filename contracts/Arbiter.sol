@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IArbiter} from "./interfaces/IArbiter.sol";
+import {CHUNK} from "./libraries/Constants.sol";
 import {Expression} from "./libraries/Expression.sol";
 import {Float32} from "./libraries/Float32.sol";
 import {Openings} from "./libraries/Openings.sol";
@@ -115,7 +116,7 @@ contract Arbiter is IArbiter {
     function combine(uint8 mode, bytes calldata words) external pure returns (uint32) {
         uint256 count = words.length / 4;
         // INVARIANT: no check ever reads more than 256 terms.
-        if (words.length % 4 != 0 || count == 0 || count > Program.CHUNK) revert OutOfRange();
+        if (words.length % 4 != 0 || count == 0 || count > CHUNK) revert OutOfRange();
         uint256 at;
         assembly ("memory-safe") {
             at := mload(0x40)
@@ -162,10 +163,10 @@ contract Arbiter is IArbiter {
     {
         uint256 mode = f.op.mode;
         uint256 terms = Program.terms(_descriptor(f), f.op);
-        uint256 first = chunk * Program.CHUNK;
+        uint256 first = chunk * CHUNK;
         // INVARIANT: a chunk starts inside the fold's terms.
         if (first >= terms) revert OutOfRange();
-        uint256 count = terms - first > Program.CHUNK ? Program.CHUNK : terms - first;
+        uint256 count = terms - first > CHUNK ? CHUNK : terms - first;
         f.coords[f.op.rank] = first;
 
         (uint256 a, uint256 stepA) = _terms(roots, context, f, 0, count);
@@ -175,7 +176,7 @@ contract Arbiter is IArbiter {
         } else {
             word = _chain(mode, a, stepA, count);
         }
-        if (terms <= Program.CHUNK) {
+        if (terms <= CHUNK) {
             assembly ("memory-safe") {
                 mstore(0x00, shl(224, word))
             }
@@ -232,7 +233,7 @@ contract Arbiter is IArbiter {
             revert DatasetInvalid();
         }
         Openings.verify(opening, roots.dataset, 0, 0, position);
-        return Openings.word(opening.data, position % Program.CHUNK);
+        return Openings.word(opening.data, position % CHUNK);
     }
 
     /// @dev Whether operand `j` is opened: not iota, not context.
@@ -256,7 +257,7 @@ contract Arbiter is IArbiter {
         // INVARIANT: a view reads inside its source.
         if (position < 0) revert OutOfRange();
         Opening calldata opening = _open(roots, context, f, v, uint256(position));
-        return Openings.word(opening.data, uint256(position) % Program.CHUNK);
+        return Openings.word(opening.data, uint256(position) % CHUNK);
     }
 
     /// @dev `count` consecutive terms of operand `j` of a fold, from the k coordinate in the frame: big-endian words in memory,
@@ -286,8 +287,8 @@ contract Arbiter is IArbiter {
         step = uint256(stride) * BLOCK;
         if (stride == 0) count = 1;
         for (uint256 done = 0; done < count; ) {
-            uint256 start = (uint256(position) + done) % Program.CHUNK;
-            uint256 part = Program.CHUNK - start;
+            uint256 start = (uint256(position) + done) % CHUNK;
+            uint256 part = CHUNK - start;
             if (part > count - done) part = count - done;
             Opening calldata opening = _open(roots, context, f, v, uint256(position) + done);
             Openings.copy(opening.data, start, part, at + 4 * done);

@@ -5,6 +5,7 @@ import {IAvailability} from "./interfaces/IAvailability.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {IValidator} from "./interfaces/IValidator.sol";
+import {CHUNK, LEAF_BYTES, LEAVES, WANTED} from "./libraries/Constants.sol";
 import {AlreadyDone, CommitmentMismatch, ProofInvalid, TooEarly, WrongJobStatus} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
@@ -13,6 +14,7 @@ import {Precommitted} from "./libraries/Precommitted.sol";
 import {Prices} from "./libraries/Prices.sol";
 import {Program} from "./libraries/Program.sol";
 import {Statement} from "./libraries/Statement.sol";
+import {ClaimId, JobId} from "./types/Ids.sol";
 
 /// @title Availability
 /// @notice Demands with a bond, a beacon and an answer window: data that nobody posts cannot decide anything.
@@ -21,14 +23,10 @@ contract Availability is IAvailability, Precommitted {
     IJobMarket public immutable market;
     IStakeVault public immutable vault;
 
-    /// Leaves of a payload that a demand names, and those of them that its asker names.
-    uint256 private constant LEAVES = 8;
-    uint256 private constant WANTED = 4;
-    uint256 private constant LEAF_BYTES = 1024;
     uint8 private constant I32 = 1;
 
     mapping(bytes32 id => Demand) private _demands;
-    mapping(bytes32 claim => Asked) private _asked;
+    mapping(ClaimId claim => Asked) private _asked;
 
     constructor(IJobMarket market_, IStakeVault vault_) {
         market = market_;
@@ -38,8 +36,8 @@ contract Availability is IAvailability, Precommitted {
     // -- payloads --------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IAvailability
-    function unavailable(bytes32 job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 id) {
-        bytes32 claim = market.claimIdOf(job, round, slot);
+    function unavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 id) {
+        ClaimId claim = market.claimIdOf(job, round, slot);
         Asked storage a = _asked[claim];
         uint64 deadline = uint64(block.timestamp + market.params(job).windows.answerSeconds);
         uint64 beacon = uint64(block.number + 1);
@@ -48,7 +46,7 @@ contract Availability is IAvailability, Precommitted {
         a.count += 1;
         a.open += 1;
         a.until = deadline;
-        _demands[id] = Demand(claim, msg.sender, Status.Open, beacon, deadline, 0, 0, wanted);
+        _demands[id] = Demand(ClaimId.unwrap(claim), msg.sender, Status.Open, beacon, deadline, 0, 0, wanted);
 
         emit PayloadDemanded(id, job, claim, msg.sender, round, slot, beacon, deadline, wanted);
 
@@ -62,7 +60,7 @@ contract Availability is IAvailability, Precommitted {
         external
     {
         Demand storage d = _open(id);
-        IJobMarket.Claim memory c = market.claim(d.subject);
+        IJobMarket.Claim memory c = market.claim(ClaimId.wrap(d.subject));
         IJobMarket.JobParams memory p = market.params(c.job);
         // INVARIANT: what is shown is what was claimed.
         if (c.digest != Ids.body(body)) revert CommitmentMismatch();
@@ -71,7 +69,7 @@ contract Availability is IAvailability, Precommitted {
         _requireShown(d.wanted, seedOf(id), Merkle.node(body.out, body.out2), code, shown);
 
         d.status = Status.Answered;
-        _asked[d.subject].open -= 1;
+        _asked[ClaimId.wrap(d.subject)].open -= 1;
 
         emit Settled(id, d.subject, Status.Answered, c.worker);
 
@@ -81,7 +79,7 @@ contract Availability is IAvailability, Precommitted {
     /// @inheritdoc IAvailability
     function settle(bytes32 id) external {
         Demand storage d = _expired(id);
-        Asked storage a = _asked[d.subject];
+        Asked storage a = _asked[ClaimId.wrap(d.subject)];
         // A row's demand is `voidForRow`'s: it belongs to no claim.
         if (d.beacon == 0) revert DemandClosed(id);
 
@@ -188,7 +186,7 @@ contract Availability is IAvailability, Precommitted {
     // -- rows ------------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IAvailability
-    function demandRow(bytes32 job, uint32 row) external returns (bytes32 id) {
+    function demandRow(JobId job, uint32 row) external returns (bytes32 id) {
         IJobMarket.JobParams memory p = market.params(job);
         // INVARIANT: rows are demanded of a job that goes on.
         if (!_goesOn(job)) revert WrongJobStatus(job);
@@ -198,7 +196,7 @@ contract Availability is IAvailability, Precommitted {
         if (_demands[id].status != Status.None) revert AlreadyDone();
         uint64 deadline = uint64(block.timestamp + p.windows.answerSeconds);
 
-        _demands[id] = Demand(job, msg.sender, Status.Open, 0, deadline, row, 0, 0);
+        _demands[id] = Demand(JobId.unwrap(job), msg.sender, Status.Open, 0, deadline, row, 0, 0);
 
         emit RowDemanded(id, job, row, msg.sender, deadline);
 
@@ -206,7 +204,7 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @inheritdoc IAvailability
-    function answerRow(bytes32 job, uint32 row, bytes32 tree, uint32 begin, Row[] calldata rows) external {
+    function answerRow(JobId job, uint32 row, bytes32 tree, uint32 begin, Row[] calldata rows) external {
         bytes32 id = rowDemandId(job, row);
         Demand storage d = _open(id);
         _requireCommitted();
@@ -229,7 +227,7 @@ contract Availability is IAvailability, Precommitted {
         if (end == count) {
             d.status = Status.Answered;
 
-            emit Settled(id, job, Status.Answered, msg.sender);
+            emit Settled(id, JobId.unwrap(job), Status.Answered, msg.sender);
         } else {
             // INVARIANT: every leaf earns the same share of the bond, and the last one what is left of it.
             share = vault.lockOf(id).amount * (end - next) / (count - next);
@@ -241,11 +239,11 @@ contract Availability is IAvailability, Precommitted {
     /// @dev The first leaf of the dataset that holds words of the row, and how many there are.
     function _leavesOf(IJobMarket.Role memory role, uint32 row) private pure returns (uint256 first, uint256 count) {
         uint256 start = uint256(row) * role.rowLength;
-        first = start / Program.CHUNK;
-        count = (start + role.rowLength - 1) / Program.CHUNK + 1 - first;
+        first = start / CHUNK;
+        count = (start + role.rowLength - 1) / CHUNK + 1 - first;
     }
 
-    function _rowBond(bytes32 job, IJobMarket.JobParams memory p, uint32 row) private view returns (uint256) {
+    function _rowBond(JobId job, IJobMarket.JobParams memory p, uint32 row) private view returns (uint256) {
         (, uint256 count) = _leavesOf(p.roles[0], row);
         return Prices.rowBondOf(market.bondOf(job), p.prices.bond, count);
     }
@@ -262,14 +260,14 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @inheritdoc IAvailability
-    function voidForRow(bytes32 job, uint32 row) external {
+    function voidForRow(JobId job, uint32 row) external {
         bytes32 id = rowDemandId(job, row);
         Demand storage d = _expired(id);
         bool goesOn = _goesOn(job);
 
         d.status = goesOn ? Status.Missing : Status.Closed;
 
-        emit Settled(id, job, d.status, address(0));
+        emit Settled(id, JobId.unwrap(job), d.status, address(0));
 
         // INVARIANT: a row that nobody has voids the job; a job that is over needs no row.
         if (goesOn) market.onInvalid(job, d.asker);
@@ -291,14 +289,14 @@ contract Availability is IAvailability, Precommitted {
         if (block.timestamp <= d.deadline) revert TooEarly(uint256(d.deadline) + 1);
     }
 
-    function _goesOn(bytes32 job) private view returns (bool) {
+    function _goesOn(JobId job) private view returns (bool) {
         IJobMarket.JobStatus status = market.job(job).status;
         return status == IJobMarket.JobStatus.Active || status == IJobMarket.JobStatus.Cancelled;
     }
 
     /// @dev Leaf `at` of a tensor has `given` bytes.
     function _requireLength(uint256 elements, uint256 at, uint256 given) private pure {
-        uint256 rest = 4 * (elements - Program.CHUNK * at);
+        uint256 rest = 4 * (elements - CHUNK * at);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         if (given != (rest < LEAF_BYTES ? rest : LEAF_BYTES)) revert AnswerWrong();
     }
@@ -306,7 +304,7 @@ contract Availability is IAvailability, Precommitted {
     // -- views -----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IAvailability
-    function missing(bytes32 claim) external view returns (bool) {
+    function missing(ClaimId claim) external view returns (bool) {
         Asked storage a = _asked[claim];
         if (a.missing) return true;
         if (a.open == 0) return false;
@@ -321,7 +319,7 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @inheritdoc IAvailability
-    function asked(bytes32 claim) external view returns (Asked memory) {
+    function asked(ClaimId claim) external view returns (Asked memory) {
         return _asked[claim];
     }
 
@@ -335,17 +333,17 @@ contract Availability is IAvailability, Precommitted {
     }
 
     /// @inheritdoc IAvailability
-    function rowBondOf(bytes32 job, uint32 row) external view returns (uint256) {
+    function rowBondOf(JobId job, uint32 row) external view returns (uint256) {
         return _rowBond(job, market.params(job), row);
     }
 
     /// @inheritdoc IAvailability
-    function payloadDemandId(bytes32 claim, uint32 n) public pure returns (bytes32) {
+    function payloadDemandId(ClaimId claim, uint32 n) public pure returns (bytes32) {
         return keccak256(abi.encode("payload", claim, n));
     }
 
     /// @inheritdoc IAvailability
-    function rowDemandId(bytes32 job, uint32 row) public pure returns (bytes32) {
+    function rowDemandId(JobId job, uint32 row) public pure returns (bytes32) {
         return keccak256(abi.encode("row", job, row));
     }
 }

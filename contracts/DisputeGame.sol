@@ -8,6 +8,7 @@ import {IDisputeGame} from "./interfaces/IDisputeGame.sol";
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {Clock} from "./libraries/Clock.sol";
+import {BYTE_GAS, CHUNK, LEVELS, MAX_SPENT, SCAN, TRANSACTION_GAS, WINNERS} from "./libraries/Constants.sol";
 import {ProofInvalid, Unauthorized} from "./libraries/Errors.sol";
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
@@ -15,6 +16,7 @@ import {Openings} from "./libraries/Openings.sol";
 import {Program} from "./libraries/Program.sol";
 import {Signatures} from "./libraries/Signatures.sol";
 import {Statement} from "./libraries/Statement.sol";
+import {ClaimId, GameId, NO_GAME} from "./types/Ids.sol";
 
 /// @title DisputeGame
 /// @notice The court: two parties descend from a claim to one element, the Arbiter recomputes it, the loser pays.
@@ -26,15 +28,6 @@ contract DisputeGame is IDisputeGame {
     IStakeVault public immutable vault;
     IArbiter public immutable arbiter;
 
-    /// Nodes that one move shows at most: 2^6.
-    uint256 private constant LEVELS = 6;
-    /// Games that one verdict looks at, from the earliest that may be live.
-    uint256 private constant SCAN = 8;
-    /// Challengers who share a prize.
-    uint256 private constant WINNERS = 3;
-    /// Gas of a transaction before its first instruction, and of a byte of its data that is not zero.
-    uint256 private constant TRANSACTION_GAS = 21_000;
-    uint256 private constant BYTE_GAS = 16;
     /// Of storage, that a game takes.
     uint256 private constant GAME_WORDS = 7;
     /// What `staged` is for a fold: this, the chunk from bit 32, its word.
@@ -44,10 +37,10 @@ contract DisputeGame is IDisputeGame {
         "Claim(bytes32 job,uint32 round,uint32 attempt,uint32 slot,bytes32 seed,bytes32 base,bytes32 traceRoot,uint32 transitions,bytes32 out,bytes32 out2)"
     );
 
-    mapping(bytes32 => Game) private _games;
+    mapping(GameId id => Game) private _games;
     /// Games in the order of their opening, by how many the market had seen before; those before `_firstLive` are closed.
-    mapping(bytes32 claim => mapping(uint256 number => bytes32)) private _gamesOn;
-    mapping(bytes32 claim => uint256) private _firstLive;
+    mapping(ClaimId claim => mapping(uint256 number => GameId)) private _gamesOn;
+    mapping(ClaimId claim => uint256) private _firstLive;
     /// Games that an account defends, on whatever claims.
     mapping(address defender => uint256) public defending;
 
@@ -61,14 +54,14 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function open(
-        bytes32 claim,
+        ClaimId claim,
         IJobMarket.Body calldata body,
         uint32 nonce,
         uint32 t,
         bytes32 next,
         bytes32[] calldata nextProof,
         Step calldata step
-    ) external returns (bytes32 id) {
+    ) external returns (GameId id) {
         uint256 begun = gasleft();
         id = gameIdOf(claim, msg.sender, nonce);
         Game storage g = _games[id];
@@ -101,18 +94,18 @@ contract DisputeGame is IDisputeGame {
             _argue(id, g, body.traceRoot, depth, t, step);
         }
         _gamesOn[claim][terms.games] = id;
-        vault.lock(msg.sender, id, terms.bond);
+        vault.lock(msg.sender, GameId.unwrap(id), terms.bond);
         _spend(g, begun);
     }
 
     /// @inheritdoc IDisputeGame
-    function adjacent(bytes32 id, bytes32 answered, Step calldata step) external metered(id) {
+    function adjacent(GameId id, bytes32 answered, Step calldata step) external metered(id) {
         Game storage g = _move(id, answered, Phase.Adjacent);
         _argue(id, g, g.statement, Program.depthOf(g.size), uint32(g.position) + 1, step);
     }
 
     /// @dev Fixes what is argued: transition t from `step.prev` to the S_t under the stored trace leaf.
-    function _argue(bytes32 id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
+    function _argue(GameId id, Game storage g, bytes32 traceRoot, uint256 depth, uint32 t, Step calldata step) private {
         IJobMarket.Facts memory facts = market.factsOf(g.claim, t, step.prevProof);
         if (t == 1) {
             // INVARIANT: the first step starts at the state that the contract computes.
@@ -142,7 +135,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function defend(
-        bytes32 id,
+        GameId id,
         bytes32 answered,
         bytes calldata context,
         bytes32 graph,
@@ -171,7 +164,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function reveal(bytes32 id, bytes32 answered, bytes32[] calldata children) external {
+    function reveal(GameId id, bytes32 answered, bytes32[] calldata children) external {
         Phase phase = _games[id].phase;
         if (phase != Phase.TraceReveal && phase != Phase.GraphReveal && phase != Phase.TensorReveal) {
             revert PhaseWrong(phase);
@@ -184,7 +177,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function revealTensor(
-        bytes32 id,
+        GameId id,
         bytes32 answered,
         bytes calldata context,
         bytes calldata descriptor,
@@ -215,11 +208,11 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function postLeaf(bytes32 id, bytes32 answered, bytes calldata data) external {
+    function postLeaf(GameId id, bytes32 answered, bytes calldata data) external {
         Game storage g = _move(id, answered, Phase.Leaf);
-        uint256 rest = 4 * (g.size - Program.CHUNK * g.position);
+        uint256 rest = 4 * (g.size - CHUNK * g.position);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
-        _requireLength(rest < 4 * Program.CHUNK ? rest : 4 * Program.CHUNK, data.length);
+        _requireLength(rest < 4 * CHUNK ? rest : 4 * CHUNK, data.length);
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(data) != answered) revert ProofInvalid();
         emit LeafPosted(id, data);
@@ -227,15 +220,15 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function postPartials(bytes32 id, bytes32 answered, bytes calldata words) external {
+    function postPartials(GameId id, bytes32 answered, bytes calldata words) external {
         Phase phase = _games[id].phase;
         if (phase != Phase.Partials && phase != Phase.LowPartials) revert PhaseWrong(phase);
         Game storage g = _move(id, answered, phase);
         uint256 chunks = Program.leaves(g.terms);
         uint256 count = chunks;
-        if (chunks > Program.CHUNK) {
-            count = phase == Phase.Partials ? Program.leaves(chunks) : chunks - Program.CHUNK * g.group;
-            if (count > Program.CHUNK) count = Program.CHUNK;
+        if (chunks > CHUNK) {
+            count = phase == Phase.Partials ? Program.leaves(chunks) : chunks - CHUNK * g.group;
+            if (count > CHUNK) count = CHUNK;
         }
         // INVARIANT: a level has as many partials as the fold's terms imply.
         _requireLength(4 * count, words.length);
@@ -245,13 +238,13 @@ contract DisputeGame is IDisputeGame {
 
         g.node = keccak256(words);
         emit PartialsPosted(id, words);
-        _turn(g, phase == Phase.Partials && chunks > Program.CHUNK ? Phase.PartialPick : Phase.Proof);
+        _turn(g, phase == Phase.Partials && chunks > CHUNK ? Phase.PartialPick : Phase.Proof);
     }
 
     // -- the challenger's moves ------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function pick(bytes32 id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings)
+    function pick(GameId id, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings)
         external
         metered(id)
     {
@@ -282,20 +275,20 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function pickElement(bytes32 id, bytes32 answered, uint256 i, bytes calldata leaf) external metered(id) {
+    function pickElement(GameId id, bytes32 answered, uint256 i, bytes calldata leaf) external metered(id) {
         Game storage g = _move(id, answered, Phase.Element);
         // INVARIANT: the bytes are those that the leaf commits to.
         if (Openings.leafHash(leaf) != answered) revert ProofInvalid();
         uint32 word = uint32(Openings.word(leaf, i));
-        uint64 element = uint64(g.position * Program.CHUNK + i);
+        uint64 element = uint64(g.position * CHUNK + i);
         g.word = word;
         g.position = element;
         emit ElementPicked(id, element, word);
-        _turn(g, g.terms > Program.CHUNK ? Phase.Partials : Phase.Proof);
+        _turn(g, g.terms > CHUNK ? Phase.Partials : Phase.Proof);
     }
 
     /// @inheritdoc IDisputeGame
-    function pickPartial(bytes32 id, bytes32 answered, uint16 i, bytes calldata words) external metered(id) {
+    function pickPartial(GameId id, bytes32 answered, uint16 i, bytes calldata words) external metered(id) {
         Game storage g = _move(id, answered, Phase.PartialPick);
         // INVARIANT: the words are those that were posted.
         if (keccak256(words) != answered) revert ProofInvalid();
@@ -307,7 +300,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function stage(bytes32 id, bytes32 answered, Proof calldata proof) external metered(id) {
+    function stage(GameId id, bytes32 answered, Proof calldata proof) external metered(id) {
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
         _requireDescriptor(proof.context, g.op, proof.descriptor, proof.descriptorProof);
@@ -326,7 +319,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function proveOp(bytes32 id, bytes32 answered, Proof calldata proof) external {
+    function proveOp(GameId id, bytes32 answered, Proof calldata proof) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Proof);
         _requireStatement(g, proof.context);
@@ -344,10 +337,10 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev What is claimed of the element, or of the chunk that the proof names among the posted words; and which chunk it is.
     function _claimed(Game storage g, bytes32 answered, Proof calldata proof) private view returns (uint32, uint32) {
-        if (g.terms <= Program.CHUNK) return (g.word, 0);
+        if (g.terms <= CHUNK) return (g.word, 0);
         // INVARIANT: the words are those that were posted.
         if (keccak256(proof.words) != answered) revert ProofInvalid();
-        return (_wordAt(proof.words, proof.chunk), uint32(Program.CHUNK * g.group + proof.chunk));
+        return (_wordAt(proof.words, proof.chunk), uint32(CHUNK * g.group + proof.chunk));
     }
 
     function _execute(Game storage g, Proof calldata proof, uint32 chunk) private view returns (uint32) {
@@ -358,7 +351,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function proveAlias(
-        bytes32 id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+        GameId id, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
     ) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Alias);
@@ -377,7 +370,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @inheritdoc IDisputeGame
-    function provePadding(bytes32 id, bytes32 answered) external {
+    function provePadding(GameId id, bytes32 answered) external {
         uint256 begun = gasleft();
         Game storage g = _move(id, answered, Phase.Padding);
         // INVARIANT: equal bits convict nobody; padding is EMPTY.
@@ -389,7 +382,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @inheritdoc IDisputeGame
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external {
-        bytes32 claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
+        ClaimId claim = Ids.claim(work.job, work.round, work.attempt, work.slot);
         address worker = market.claim(claim).worker;
         (bytes32 first, bytes32 second) = (_digestOf(work, a), _digestOf(work, b));
         // INVARIANT: a claim that is signed twice is still one claim.
@@ -398,7 +391,7 @@ contract DisputeGame is IDisputeGame {
         if (!Signatures.isSigned(worker, first, a.signature) || !Signatures.isSigned(worker, second, b.signature)) {
             revert Unauthorized(worker);
         }
-        emit Convicted(0, claim, _finding(Wrong.Equivocation, 0, first, second));
+        emit Convicted(NO_GAME, claim, _finding(Wrong.Equivocation, 0, first, second));
         _award(claim, 0, msg.sender, 0);
     }
 
@@ -414,7 +407,7 @@ contract DisputeGame is IDisputeGame {
     // -- the end ---------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function resolve(bytes32 id) external {
+    function resolve(GameId id) external {
         Game storage g = _games[id];
         Phase phase = g.phase;
         if (phase == Phase.None || phase == Phase.Closed) revert PhaseWrong(phase);
@@ -435,14 +428,14 @@ contract DisputeGame is IDisputeGame {
         found.contractBits = computed;
     }
 
-    function _convict(bytes32 id, Game storage g, Finding memory found, uint256 begun) private {
+    function _convict(GameId id, Game storage g, Finding memory found, uint256 begun) private {
         emit Convicted(id, g.claim, found);
         _spend(g, begun);
         _close(id, g, Verdict.Fraud);
     }
 
-    function _close(bytes32 id, Game storage g, Verdict verdict) private {
-        (bytes32 claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
+    function _close(GameId id, Game storage g, Verdict verdict) private {
+        (ClaimId claim, address challenger, address defender) = (g.claim, g.challenger, g.defender);
         // A missed deadline proves no step wrong.
         (uint32 t, uint256 spent) = (verdict == Verdict.Fraud ? g.t : 0, g.spent);
         defending[defender] -= 1;
@@ -453,10 +446,10 @@ contract DisputeGame is IDisputeGame {
         if (verdict == Verdict.Rejected) {
             _skipClosed(claim);
             market.onRejected(claim);
-            vault.takeBond(id, defender, type(uint256).max);
+            vault.takeBond(GameId.unwrap(id), defender, type(uint256).max);
         } else {
             if (verdict != Verdict.Void) _award(claim, t, winner, spent);
-            vault.unlock(id);
+            vault.unlock(GameId.unwrap(id));
         }
     }
 
@@ -469,7 +462,7 @@ contract DisputeGame is IDisputeGame {
 
     /// @dev The claim is wrong: the prize is `first`'s and the two earliest other live games', who are given their gas back, too. A game
     ///      beyond SCAN from the earliest live one has no part: a verdict costs the same however many games there are.
-    function _award(bytes32 claim, uint32 t, address first, uint256 spent) private {
+    function _award(ClaimId claim, uint32 t, address first, uint256 spent) private {
         address[] memory winners = new address[](WINNERS);
         IStakeVault.Refund[] memory refunds = new IStakeVault.Refund[](SCAN + 1);
         (winners[0], refunds[0]) = (first, IStakeVault.Refund(first, spent));
@@ -490,7 +483,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev Some steps at a time, as games close.
-    function _skipClosed(bytes32 claim) private {
+    function _skipClosed(ClaimId claim) private {
         uint256 from = _firstLive[claim];
         uint256 i = from;
         while (i < from + SCAN && _games[_gamesOn[claim][i]].phase == Phase.Closed) i++;
@@ -500,7 +493,7 @@ contract DisputeGame is IDisputeGame {
     // -- turns -----------------------------------------------------------------------------------------------------
 
     /// @dev A move begins: the right phase, the right answer, in time, by the side whose turn it is. Stops its clock.
-    function _move(bytes32 id, bytes32 answered, Phase phase) private returns (Game storage g) {
+    function _move(GameId id, bytes32 answered, Phase phase) private returns (Game storage g) {
         g = _games[id];
         if (g.phase != phase) revert PhaseWrong(g.phase);
         // INVARIANT: a move answers the node that is stored.
@@ -524,7 +517,7 @@ contract DisputeGame is IDisputeGame {
     }
 
     /// @dev Counts the gas of a challenger's move.
-    modifier metered(bytes32 id) {
+    modifier metered(GameId id) {
         uint256 begun = gasleft();
         _;
         _spend(_games[id], begun);
@@ -532,7 +525,7 @@ contract DisputeGame is IDisputeGame {
 
     function _spend(Game storage g, uint256 begun) private {
         uint256 spent = g.spent + TRANSACTION_GAS + BYTE_GAS * msg.data.length + begun - gasleft();
-        g.spent = uint24(Math.min(spent, type(uint24).max));
+        g.spent = uint24(Math.min(spent, MAX_SPENT));
     }
 
     function _isDefenders(Phase phase) private pure returns (bool) {
@@ -580,17 +573,17 @@ contract DisputeGame is IDisputeGame {
     // -- views -----------------------------------------------------------------------------------------------------
 
     /// @inheritdoc IDisputeGame
-    function game(bytes32 id) external view returns (Game memory) {
+    function game(GameId id) external view returns (Game memory) {
         return _games[id];
     }
 
     /// @inheritdoc IDisputeGame
-    function gameIdOf(bytes32 claim, address challenger, uint32 nonce) public pure returns (bytes32) {
-        return keccak256(abi.encode(claim, challenger, nonce));
+    function gameIdOf(ClaimId claim, address challenger, uint32 nonce) public pure returns (GameId) {
+        return GameId.wrap(keccak256(abi.encode(claim, challenger, nonce)));
     }
 
     /// @inheritdoc IDisputeGame
-    function defenderMoves(bytes32 id) external view returns (bool) {
+    function defenderMoves(GameId id) external view returns (bool) {
         return _isDefenders(_games[id].phase);
     }
 }

@@ -22,6 +22,7 @@ import {Merkle} from "./libraries/Merkle.sol";
 import {Prices} from "./libraries/Prices.sol";
 import {Rounds} from "./libraries/Rounds.sol";
 import {States} from "./libraries/States.sol";
+import {AuditId, ClaimId, JobId} from "./types/Ids.sol";
 
 /// @title JobMarket
 /// @notice The job's state machine: rounds, slots, claims and pay. No owner, no setter; every wait has a default.
@@ -63,7 +64,7 @@ contract JobMarket is IJobMarket {
     // -- the requester
 
     /// @inheritdoc IJobMarket
-    function create(JobParams memory p, uint256 nonce, uint256 escrow) external returns (bytes32 jobId) {
+    function create(JobParams memory p, uint256 nonce, uint256 escrow) external returns (JobId jobId) {
         uint256 pulled;
         (jobId, pulled) = _create(p, nonce, escrow);
         vault.escrow(msg.sender, pulled);
@@ -77,68 +78,68 @@ contract JobMarket is IJobMarket {
         uint8 v,
         bytes32 r,
         bytes32 s
-    ) external returns (bytes32 jobId) {
+    ) external returns (JobId jobId) {
         uint256 pulled;
         (jobId, pulled) = _create(p, nonce, escrow);
         vault.escrowWithPermit(msg.sender, pulled, deadline, v, r, s);
     }
 
     /// @inheritdoc IJobMarket
-    function cancel(bytes32 jobId) external {
+    function cancel(JobId jobId) external {
         Jobs.cancel(_book, vault, jobId);
     }
 
     // -- anyone
 
     /// @inheritdoc IJobMarket
-    function startRound(bytes32 jobId, uint32 r) external {
+    function startRound(JobId jobId, uint32 r) external {
         _book.startRound(vault, jobId, r);
     }
 
     /// @inheritdoc IJobMarket
-    function seal(bytes32 jobId, uint32 r) external {
+    function seal(JobId jobId, uint32 r) external {
         _book.seal(vault, jobId, r);
     }
 
     /// @inheritdoc IJobMarket
-    function attest(bytes32 jobId, uint32 r, Receipt[] calldata receipts) external {
+    function attest(JobId jobId, uint32 r, Receipt[] calldata receipts) external {
         _book.attest(vault, witnesses, jobId, r, receipts);
     }
 
     /// @inheritdoc IJobMarket
-    function freeze(bytes32 jobId, uint32 r, Body[] calldata bodies) external {
+    function freeze(JobId jobId, uint32 r, Body[] calldata bodies) external {
         _book.freeze(vault, availability, jobId, r, bodies);
     }
 
     /// @inheritdoc IJobMarket
-    function finalize(bytes32 jobId, uint32 r) external {
+    function finalize(JobId jobId, uint32 r) external {
         _book.finalize(vault, jobId, r);
     }
 
     /// @inheritdoc IJobMarket
-    function release(bytes32 jobId, uint32 r) external {
+    function release(JobId jobId, uint32 r) external {
         _book.release(vault, jobId, r);
     }
 
     /// @inheritdoc IJobMarket
-    function finish(bytes32 jobId) external {
+    function finish(JobId jobId) external {
         Jobs.finish(_book, vault, jobId);
     }
 
     // -- workers, aggregator
 
     /// @inheritdoc IJobMarket
-    function join(bytes32 jobId, uint32 r, uint32 slot) external {
+    function join(JobId jobId, uint32 r, uint32 slot) external {
         _book.join(vault, jobId, r, slot);
     }
 
     /// @inheritdoc IJobMarket
-    function leave(bytes32 jobId, uint32 r, uint32 slot) external {
+    function leave(JobId jobId, uint32 r, uint32 slot) external {
         _book.leave(vault, jobId, r, slot);
     }
 
     /// @inheritdoc IJobMarket
-    function commit(bytes32 jobId, uint32 r, uint32 slot, bytes32 commitment) external {
+    function commit(JobId jobId, uint32 r, uint32 slot, bytes32 commitment) external {
         Round storage ro = _inTime(jobId, r, Phase.Training);
         (, Claim storage c) = _book.ownClaim(jobId, r, ro, slot);
         // INVARIANT: a commitment is made once: nobody looks at the others' and changes its own.
@@ -152,9 +153,9 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function reveal(bytes32 jobId, uint32 r, uint32 slot, Reveal calldata opened) external {
+    function reveal(JobId jobId, uint32 r, uint32 slot, Reveal calldata opened) external {
         Round storage ro = _inTime(jobId, r, Phase.Revealing);
-        (bytes32 claimId, Claim storage c) = _book.ownClaim(jobId, r, ro, slot);
+        (ClaimId claimId, Claim storage c) = _book.ownClaim(jobId, r, ro, slot);
         if (c.status != ClaimStatus.Committed) revert AlreadyDone();
         Rounds.requireCid(opened.traceCid);
         Rounds.requireCid(opened.payloadCid);
@@ -180,14 +181,14 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function merge(bytes32 jobId, uint32 r, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds)
+    function merge(JobId jobId, uint32 r, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds)
         external
     {
         _book.merge(vault, jobId, r, out, out2, checkpointCid, rounds);
     }
 
     /// @inheritdoc IJobMarket
-    function back(bytes32 jobId, uint32 r, uint16 rounds) external {
+    function back(JobId jobId, uint32 r, uint16 rounds) external {
         _book.back(vault, jobId, r, rounds);
     }
 
@@ -200,7 +201,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onOpen(bytes32 claimId, Body calldata body) external onlyGame returns (GameTerms memory) {
+    function onOpen(ClaimId claimId, Body calldata body) external onlyGame returns (GameTerms memory) {
         Claim storage c = _book.claims[claimId];
         JobParams memory p = params(c.job);
         if (!windowOpen(claimId)) revert WindowClosed(claimId);
@@ -215,7 +216,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onConvicted(bytes32 claimId, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds)
+    function onConvicted(ClaimId claimId, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds)
         external
         onlyGame
     {
@@ -223,7 +224,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onRejected(bytes32 claimId) external onlyGame {
+    function onRejected(ClaimId claimId) external onlyGame {
         Claim storage c = _book.claims[claimId];
         Round storage ro = _book.rounds[c.job][c.round];
         if (!live(claimId)) revert ClaimClosed(claimId);
@@ -239,7 +240,7 @@ contract JobMarket is IJobMarket {
     // -- the validator, the witnesses, demands
 
     /// @inheritdoc IJobMarket
-    function onInvalid(bytes32 jobId, address prover) external {
+    function onInvalid(JobId jobId, address prover) external {
         // INVARIANT: a job is void by a proof that it could not be defended, or by a row that nobody has.
         if (msg.sender != validator && msg.sender != address(availability)) revert Unauthorized(msg.sender);
         Job storage j = _book.jobs[jobId];
@@ -252,14 +253,14 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onDrawn(bytes32 jobId, uint32 r, uint16 count) external {
+    function onDrawn(JobId jobId, uint32 r, uint16 count) external {
         // INVARIANT: the witnesses' contract alone says who was drawn.
         if (msg.sender != address(witnesses)) revert Unauthorized(msg.sender);
         _book.onDrawn(jobId, r, count);
     }
 
     /// @inheritdoc IJobMarket
-    function onWitnessed(bytes32 jobId, address account) external {
+    function onWitnessed(JobId jobId, address account) external {
         // INVARIANT: a drawn duty's fee is paid once or given up once.
         if (msg.sender != address(witnesses)) revert Unauthorized(msg.sender);
         Job storage j = _book.jobs[jobId];
@@ -277,7 +278,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function onDemanded(bytes32 jobId, uint32 r, uint32 slot) external {
+    function onDemanded(JobId jobId, uint32 r, uint32 slot) external {
         // INVARIANT: the demands' contract alone says what was demanded.
         if (msg.sender != address(availability)) revert Unauthorized(msg.sender);
         _book.onDemanded(jobId, r, slot);
@@ -285,65 +286,65 @@ contract JobMarket is IJobMarket {
 
     // -- views
 
-    function job(bytes32 jobId) external view returns (Job memory) {
+    function job(JobId jobId) external view returns (Job memory) {
         return _book.jobs[jobId];
     }
 
-    function params(bytes32 jobId) public view returns (JobParams memory) {
+    function params(JobId jobId) public view returns (JobParams memory) {
         return _book.params(jobId);
     }
 
-    function round(bytes32 jobId, uint32 r) external view returns (Round memory) {
+    function round(JobId jobId, uint32 r) external view returns (Round memory) {
         return _book.rounds[jobId][r];
     }
 
-    function phase(bytes32 jobId, uint32 r) external view returns (Phase) {
+    function phase(JobId jobId, uint32 r) external view returns (Phase) {
         return _book.phase(jobId, r);
     }
 
     /// @inheritdoc IJobMarket
-    function claim(bytes32 claimId) external view returns (Claim memory c) {
+    function claim(ClaimId claimId) external view returns (Claim memory c) {
         c = _book.claims[claimId];
         if (c.status != ClaimStatus.None && _book.isVoid(claimId, _book.claims[claimId])) c.status = ClaimStatus.Void;
     }
 
     /// @inheritdoc IJobMarket
-    function claimIdOf(bytes32 jobId, uint32 r, uint32 slot) external view returns (bytes32) {
+    function claimIdOf(JobId jobId, uint32 r, uint32 slot) external view returns (ClaimId) {
         Round storage ro = _book.rounds[jobId][r];
         return slot == Ids.MERGE ? ro.mergeClaim : Ids.claim(jobId, r, ro.attempt, slot);
     }
 
     /// @inheritdoc IJobMarket
-    function mergerOf(bytes32 jobId, uint32 r) external view returns (address) {
+    function mergerOf(JobId jobId, uint32 r) external view returns (address) {
         return _book.mergerOf(jobId, r);
     }
 
-    function barred(bytes32 jobId, address account) external view returns (bool) {
+    function barred(JobId jobId, address account) external view returns (bool) {
         return _book.barred[jobId][account];
     }
 
     /// @inheritdoc IJobMarket
-    function bondOf(bytes32 jobId) external view returns (uint256) {
+    function bondOf(JobId jobId) external view returns (uint256) {
         return _bond(params(jobId));
     }
 
     /// @inheritdoc IJobMarket
-    function live(bytes32 claimId) public view returns (bool) {
+    function live(ClaimId claimId) public view returns (bool) {
         return _book.live(claimId);
     }
 
     /// @inheritdoc IJobMarket
-    function rewound(bytes32 auditId) external view returns (bool) {
+    function rewound(AuditId auditId) external view returns (bool) {
         return _book.rewound[auditId];
     }
 
     /// @inheritdoc IJobMarket
-    function convictedAt(bytes32 claimId) external view returns (uint32) {
+    function convictedAt(ClaimId claimId) external view returns (uint32) {
         return _book.claims[claimId].convictedAt;
     }
 
     /// @inheritdoc IJobMarket
-    function windowOpen(bytes32 claimId) public view returns (bool) {
+    function windowOpen(ClaimId claimId) public view returns (bool) {
         Claim storage c = _book.claims[claimId];
         // A failed round, and a void one, keep the games that they have.
         if (!live(claimId) || _book.rounds[c.job][c.round].phase >= Phase.Failed) return false;
@@ -351,7 +352,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @inheritdoc IJobMarket
-    function factsOf(bytes32 claimId, uint32 t, bytes32[] calldata carried) external view returns (Facts memory f) {
+    function factsOf(ClaimId claimId, uint32 t, bytes32[] calldata carried) external view returns (Facts memory f) {
         Claim storage c = _book.claims[claimId];
         JobParams memory p = params(c.job);
         Round storage ro = _book.rounds[c.job][c.round];
@@ -366,11 +367,11 @@ contract JobMarket is IJobMarket {
 
     // -- inside: jobs and rounds
 
-    function _create(JobParams memory p, uint256 nonce, uint256 escrow) private returns (bytes32, uint256) {
+    function _create(JobParams memory p, uint256 nonce, uint256 escrow) private returns (JobId, uint256) {
         return Jobs.create(_book, vault, p, nonce, escrow, inclusionSeconds, censorSeconds);
     }
 
-    function _emitRevealed(bytes32 jobId, uint32 r, uint32 slot, bytes32 claimId, Reveal calldata o) private {
+    function _emitRevealed(JobId jobId, uint32 r, uint32 slot, ClaimId claimId, Reveal calldata o) private {
         Body calldata b = o.body;
         emit Revealed(
             jobId, r, slot, claimId, msg.sender, b.traceRoot, b.out, b.out2, o.traceCid, o.payloadCid
@@ -378,7 +379,7 @@ contract JobMarket is IJobMarket {
     }
 
     /// @dev A round that is under way, by time alone: no parameter and no job is read where every transaction counts.
-    function _inTime(bytes32 jobId, uint32 r, Phase wanted) private view returns (Round storage ro) {
+    function _inTime(JobId jobId, uint32 r, Phase wanted) private view returns (Round storage ro) {
         ro = _book.rounds[jobId][r];
         // INVARIANT: every act has its phase; what comes before or after it is refused.
         if (Rounds.phaseOf(ro) != wanted) revert WrongPhase(jobId, r);
@@ -391,7 +392,7 @@ contract JobMarket is IJobMarket {
 
     /// @dev S_0 of a claim.
     function _stateZero(
-        bytes32 claimId,
+        ClaimId claimId,
         Claim storage c,
         JobParams memory p,
         Round storage ro,

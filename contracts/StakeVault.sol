@@ -8,6 +8,14 @@ import {ReentrancyGuard} from "@openzeppelin/contracts/utils/ReentrancyGuard.sol
 
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {
+    BOND_PERCENT_DEFENDER,
+    MAX_LOCK,
+    MAX_UNBOND,
+    SLASH_PERCENT_REFUNDS,
+    SLASH_PERCENT_REQUESTER,
+    SLASH_PERCENT_WINNERS
+} from "./libraries/Constants.sol";
+import {
     AlreadyLocked,
     AmountTooLarge,
     EscrowTooLow,
@@ -92,7 +100,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         // INVARIANT: stake leaves only from what no claim and no game has locked.
         if (amount > available) revert StakeTooLow(msg.sender, amount, available);
         uint256 total = _unbonding[msg.sender].amount + amount;
-        if (total > type(uint192).max) revert AmountTooLarge(total);
+        if (total > MAX_UNBOND) revert AmountTooLarge(total);
         uint256 availableAt = block.timestamp + unbondSeconds;
 
         free[msg.sender] = available - amount;
@@ -146,7 +154,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         if (_locks[key].account != address(0)) revert AlreadyLocked(key);
         uint256 available = free[account];
         if (amount > available) revert StakeTooLow(account, amount, available);
-        if (amount > type(uint88).max) revert AmountTooLarge(amount);
+        if (amount > MAX_LOCK) revert AmountTooLarge(amount);
 
         free[account] = available - amount;
         _locks[key] = Lock(account, uint88(amount), keeper);
@@ -162,7 +170,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         uint256 available = free[account];
         if (amount > available) revert StakeTooLow(account, amount, available);
         uint256 total = held.amount + amount;
-        if (total > type(uint88).max) revert AmountTooLarge(total);
+        if (total > MAX_LOCK) revert AmountTooLarge(total);
 
         free[account] = available - amount;
         held.amount = uint88(total);
@@ -185,7 +193,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         if (_keeper() == Keeper.Market) revert Unauthorized(msg.sender);
         Lock memory held = _take(key);
         uint256 taken = amount < held.amount ? amount : held.amount;
-        uint256 toDefender = taken * 60 / 100;
+        uint256 toDefender = BOND_PERCENT_DEFENDER * taken / 100;
         uint256 burned = taken - toDefender;
 
         if (taken < held.amount) _locks[key] = Lock(held.account, uint88(held.amount - taken), held.keeper);
@@ -222,9 +230,9 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         private
         returns (uint256 toChallenger, uint256 toRequester)
     {
-        uint256 refunded = _refund(refunds, rest * 10 / 100);
-        toChallenger = _share(winners, rest * 30 / 100) + refunded;
-        toRequester = rest * 20 / 100 - refunded;
+        uint256 refunded = _refund(refunds, SLASH_PERCENT_REFUNDS * rest / 100);
+        toChallenger = _share(winners, SLASH_PERCENT_WINNERS * rest / 100) + refunded;
+        toRequester = SLASH_PERCENT_REQUESTER * rest / 100 - refunded;
         _credit(requester, toRequester);
     }
 

@@ -3,6 +3,20 @@ pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IValidator} from "./interfaces/IValidator.sol";
+import {
+    CHUNK,
+    LEAF_BYTES,
+    MAX_AXES,
+    MAX_ELEMENTS,
+    MAX_FUNCTIONS,
+    MAX_INSTRS,
+    MAX_OPERANDS,
+    MAX_OPS,
+    MAX_STATE_DEPTH,
+    MAX_TENSOR_OPERANDS,
+    MAX_TERMS,
+    MAX_TOTAL
+} from "./libraries/Constants.sol";
 import {Expression} from "./libraries/Expression.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Openings} from "./libraries/Openings.sol";
@@ -10,6 +24,7 @@ import {Precommitted} from "./libraries/Precommitted.sol";
 import {Program} from "./libraries/Program.sol";
 import {Statement} from "./libraries/Statement.sol";
 import {ProofInvalid} from "./libraries/Errors.sol";
+import {JobId} from "./types/Ids.sol";
 
 /// @title Validator
 /// @notice The rules that make a Program defensible, each provable by anyone at any time from what the job commits to.
@@ -17,21 +32,9 @@ import {ProofInvalid} from "./libraries/Errors.sol";
 contract Validator is IValidator, Precommitted {
     IJobMarket public immutable market;
 
-    uint256 private constant MAX_OPS = 1 << 14;
-    uint256 private constant MAX_AXES = 8;
-    uint256 private constant MAX_ELEMENTS = (1 << 31) - 1;
-    uint256 private constant MAX_TERMS = 1 << 24;
-    uint256 private constant MAX_OPERANDS = 8;
-    uint256 private constant MAX_TENSOR_OPERANDS = 6;
-    uint256 private constant MAX_INSTRS = 32;
-    uint256 private constant MAX_FUNCTIONS = 8;
-    uint256 private constant MAX_TOTAL = 1 << 40;
-    uint256 private constant MAX_STATE_DEPTH = 10;
-
     /// "LSP1", profile 1, op-set 1.
     uint256 private constant FORMAT = 0x4c53503100010001;
     uint256 private constant EXTENTS_AT = 24;
-    uint256 private constant LEAF_BYTES = 1024;
 
     uint256 private constant F32 = 0;
     uint256 private constant I32 = 1;
@@ -85,7 +88,7 @@ contract Validator is IValidator, Precommitted {
     }
 
     /// @inheritdoc IValidator
-    function proveInvalid(bytes32 job, Evidence calldata evidence) external {
+    function proveInvalid(JobId job, Evidence calldata evidence) external {
         _requireCommitted();
         Rule rule = _check(_jobOf(job), evidence);
         // INVARIANT: a job is void by a rule that it breaks, and by nothing else.
@@ -118,7 +121,7 @@ contract Validator is IValidator, Precommitted {
         else rule = _zero(job, e, h);
     }
 
-    function _jobOf(bytes32 id) private view returns (Job memory job) {
+    function _jobOf(JobId id) private view returns (Job memory job) {
         IJobMarket.JobParams memory p = market.params(id);
         IJobMarket.Role memory role = p.roles[0];
         (job.stepProgram, job.encodeProgram, job.mergeProgram) = (role.stepProgram, role.encodeProgram, p.merge.program);
@@ -575,7 +578,7 @@ contract Validator is IValidator, Precommitted {
         Piece calldata p = e.pieces[1];
         // INVARIANT: a tree's depth comes from the committed header, never from the proof that a mover sends.
         Merkle.verify(e.pieces[0].tree, Openings.leafHash(p.data), e.at, Program.depthOf(leaves), p.proof);
-        uint256 rest = 4 * (elements - Program.CHUNK * e.at);
+        uint256 rest = 4 * (elements - CHUNK * e.at);
         // INVARIANT: a leaf has 1 KiB, the last one what is left.
         return p.data.length == (rest < LEAF_BYTES ? rest : LEAF_BYTES) ? Rule.Holds : Rule.TensorLeaf;
     }
@@ -647,7 +650,7 @@ contract Validator is IValidator, Precommitted {
         uint256 leaves = Program.leaves(elements);
         uint256 depth = Program.depthOf(leaves);
         bytes32 full = Merkle.leaf(new bytes(LEAF_BYTES));
-        bytes32 last = Merkle.leaf(new bytes(4 * (elements - Program.CHUNK * (leaves - 1))));
+        bytes32 last = Merkle.leaf(new bytes(4 * (elements - CHUNK * (leaves - 1))));
         bytes32 empty = 0;
         // Up from the last leaf: left of its path all is full, right of it all is EMPTY.
         for (uint256 at = leaves - 1; depth > 0; (at, depth) = (at >> 1, depth - 1)) {

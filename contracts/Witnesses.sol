@@ -4,6 +4,7 @@ pragma solidity ^0.8.21;
 import {IJobMarket} from "./interfaces/IJobMarket.sol";
 import {IStakeVault} from "./interfaces/IStakeVault.sol";
 import {IWitnesses} from "./interfaces/IWitnesses.sol";
+import {AUDIT_REVEAL_WINDOWS, HASH_BLOCKS} from "./libraries/Constants.sol";
 import {Draws} from "./libraries/Draws.sol";
 import {
     AlreadyDone,
@@ -20,23 +21,21 @@ import {
 import {Ids} from "./libraries/Ids.sol";
 import {Merkle} from "./libraries/Merkle.sol";
 import {Rounds} from "./libraries/Rounds.sol";
+import {AuditId, ClaimId, JobId, NO_AUDIT} from "./types/Ids.sol";
 
 /// @title Witnesses
 /// @notice The verifier market: staked accounts, drawn after the reveals, replay a private prefix of a claim and say what they saw.
 /// @dev The Python twin is lockstep/protocol/market/witnesses.py: the same names in the same order.
 contract Witnesses is IWitnesses {
-    /// @dev EVM: blockhash knows this many blocks.
-    uint256 private constant SEAL_BLOCKS = 256;
-
     IJobMarket public immutable market;
     IStakeVault public immutable vault;
 
-    mapping(bytes32 jobId => mapping(address account => Witness)) private _witnesses;
-    mapping(bytes32 jobId => address[]) private _lists;
-    mapping(bytes32 auditId => Audit) private _audits;
-    mapping(bytes32 auditId => mapping(uint256 i => Duty)) private _duties;
+    mapping(JobId jobId => mapping(address account => Witness)) private _witnesses;
+    mapping(JobId jobId => address[]) private _lists;
+    mapping(AuditId auditId => Audit) private _audits;
+    mapping(AuditId auditId => mapping(uint256 i => Duty)) private _duties;
     /// @dev The audit whose beacon is fixed and not drawn.
-    mapping(bytes32 jobId => bytes32 auditId) private _drawing;
+    mapping(JobId jobId => AuditId auditId) private _drawing;
 
     constructor(IJobMarket market_, IStakeVault vault_) {
         market = market_;
@@ -46,7 +45,7 @@ contract Witnesses is IWitnesses {
     // -- witnesses
 
     /// @inheritdoc IWitnesses
-    function enrol(bytes32 jobId, bytes32 head) external {
+    function enrol(JobId jobId, bytes32 head) external {
         IJobMarket.JobParams memory p = market.params(jobId);
         // INVARIANT: witnesses are for jobs that run and draw some.
         if (market.job(jobId).status != IJobMarket.JobStatus.Active || p.roles[0].witnesses == 0) revert WrongJobStatus(jobId);
@@ -63,7 +62,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @inheritdoc IWitnesses
-    function retire(bytes32 jobId) external {
+    function retire(JobId jobId) external {
         _catchUp(jobId);
         if (_witnesses[jobId][msg.sender].standing != Standing.Listed) revert NotWitness(msg.sender);
 
@@ -72,7 +71,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @inheritdoc IWitnesses
-    function commit(bytes32 auditId, uint16 i, bytes32 commitment) external {
+    function commit(AuditId auditId, uint16 i, bytes32 commitment) external {
         Audit storage a = _audits[auditId];
         Duty storage d = _duties[auditId][i];
         if (msg.sender != d.account) revert NotWitness(msg.sender);
@@ -93,10 +92,10 @@ contract Witnesses is IWitnesses {
     }
 
     /// @inheritdoc IWitnesses
-    function reveal(bytes32 auditId, uint16 i, Word calldata word) external {
+    function reveal(AuditId auditId, uint16 i, Word calldata word) external {
         Audit storage a = _audits[auditId];
         Duty storage d = _duties[auditId][i];
-        bytes32 claimId = _claimOf(a, d);
+        ClaimId claimId = _claimOf(a, d);
         if (msg.sender != d.account) revert NotWitness(msg.sender);
         if (d.status != DutyStatus.Committed) revert AlreadyDone();
         if (block.timestamp < a.commitEnds) revert TooEarly(a.commitEnds);
@@ -126,15 +125,17 @@ contract Witnesses is IWitnesses {
     // -- workers
 
     /// @inheritdoc IWitnesses
-    function publish(bytes32 jobId, uint32 r, uint32 slot, bytes calldata traceCid) external {
+    function publish(JobId jobId, uint32 r, uint32 slot, bytes calldata traceCid) external {
         uint32 attempt = market.round(jobId, r).attempt;
-        bytes32 auditId = Draws.auditId(jobId, r, attempt);
-        bytes32 claimId = Ids.claim(jobId, r, attempt, slot);
+        AuditId auditId = Draws.auditId(jobId, r, attempt);
+        ClaimId claimId = Ids.claim(jobId, r, attempt, slot);
         Rounds.requireCid(traceCid);
         IJobMarket.Claim memory c = market.claim(claimId);
         if (c.worker != msg.sender) revert NotSlotOwner(slot);
         // INVARIANT: no state root is public while a witness may still commit to one.
-        if (c.claimedAt == 0 || !_mayPublish(_audits[auditId], jobId, r)) revert WindowClosed(auditId);
+        if (c.claimedAt == 0 || !_mayPublish(_audits[auditId], jobId, r)) {
+            revert WindowClosed(ClaimId.wrap(AuditId.unwrap(auditId)));
+        }
 
         emit TracePublished(jobId, r, slot, claimId, traceCid);
     }
@@ -142,10 +143,10 @@ contract Witnesses is IWitnesses {
     // -- anyone
 
     /// @inheritdoc IWitnesses
-    function draw(bytes32 jobId, uint32 r) external {
+    function draw(JobId jobId, uint32 r) external {
         uint32 attempt = market.round(jobId, r).attempt;
-        bytes32 auditId = Draws.auditId(jobId, r, attempt);
-        if (_catchUp(jobId) == auditId) return;
+        AuditId auditId = Draws.auditId(jobId, r, attempt);
+        if (AuditId.unwrap(_catchUp(jobId)) == AuditId.unwrap(auditId)) return;
         Audit storage a = _audits[auditId];
         // INVARIANT: a round is drawn once.
         if (a.status != AuditStatus.None) revert AlreadyDone();
@@ -162,11 +163,11 @@ contract Witnesses is IWitnesses {
     }
 
     /// @inheritdoc IWitnesses
-    function settle(bytes32 auditId, uint16 i) external returns (Outcome outcome) {
+    function settle(AuditId auditId, uint16 i) external returns (Outcome outcome) {
         Audit storage a = _audits[auditId];
         Duty storage d = _duties[auditId][i];
         if (d.status == DutyStatus.None || d.status == DutyStatus.Closed) revert AlreadyDone();
-        (bytes32 jobId, address account) = (a.job, d.account);
+        (JobId jobId, address account) = (a.job, d.account);
         _catchUp(jobId);
         outcome = _outcome(a, d);
 
@@ -188,44 +189,44 @@ contract Witnesses is IWitnesses {
 
     // -- views
 
-    function witness(bytes32 jobId, address account) external view returns (Witness memory) {
+    function witness(JobId jobId, address account) external view returns (Witness memory) {
         return _witnesses[jobId][account];
     }
 
-    function accounts(bytes32 jobId) external view returns (address[] memory) {
+    function accounts(JobId jobId) external view returns (address[] memory) {
         return _lists[jobId];
     }
 
-    function audit(bytes32 auditId) external view returns (Audit memory) {
+    function audit(AuditId auditId) external view returns (Audit memory) {
         return _audits[auditId];
     }
 
-    function duty(bytes32 auditId, uint16 i) external view returns (Duty memory) {
+    function duty(AuditId auditId, uint16 i) external view returns (Duty memory) {
         return _duties[auditId][i];
     }
 
-    function auditIdOf(bytes32 jobId, uint32 r, uint32 attempt) external pure returns (bytes32) {
+    function auditIdOf(JobId jobId, uint32 r, uint32 attempt) external pure returns (AuditId) {
         return Draws.auditId(jobId, r, attempt);
     }
 
     /// @inheritdoc IWitnesses
-    function witnessOf(bytes32 jobId, uint32 r, uint256 i) external view returns (address) {
+    function witnessOf(JobId jobId, uint32 r, uint256 i) external view returns (address) {
         return _duties[Draws.auditId(jobId, r, market.round(jobId, r).attempt)][i].account;
     }
 
     // -- inside: draws
 
     /// @dev Draws what is due to be drawn in a job, and says what it was.
-    function _catchUp(bytes32 jobId) private returns (bytes32 auditId) {
+    function _catchUp(JobId jobId) private returns (AuditId auditId) {
         auditId = _drawing[jobId];
-        if (auditId == 0) return 0;
+        if (AuditId.unwrap(auditId) == 0) return NO_AUDIT;
         Audit storage a = _audits[auditId];
         // INVARIANT: between the fixing of a beacon and its draw the list stands still: nobody moves in it knowing it.
         if (block.number <= a.beaconBlock) revert TooEarly(uint256(a.beaconBlock) + 1);
 
-        delete _drawing[jobId];
+        _drawing[jobId] = NO_AUDIT;
         // INVARIANT: one beacon an audit: one that nobody drew in time is skipped, it is never drawn again.
-        bool late = block.number > a.beaconBlock + SEAL_BLOCKS;
+        bool late = block.number > a.beaconBlock + HASH_BLOCKS;
         if (late || market.round(jobId, a.round).attempt != a.attempt || !_isOpen(jobId, a.round)) {
             a.status = AuditStatus.Skipped;
             emit AuditSkipped(auditId);
@@ -242,8 +243,8 @@ contract Witnesses is IWitnesses {
     }
 
     /// @dev Gives each duty its slot and its account.
-    function _deal(bytes32 auditId, Audit storage a, IJobMarket.Role memory role) private {
-        (bytes32 jobId, bytes32 beacon) = (a.job, a.beacon);
+    function _deal(AuditId auditId, Audit storage a, IJobMarket.Role memory role) private {
+        (JobId jobId, bytes32 beacon) = (a.job, a.beacon);
         (uint32[] memory slots, address[] memory owners) = _revealed(a, role.slots);
         slots = Draws.slotOrder(beacon, slots, role.witnesses);
         address[] memory found = new address[](slots.length);
@@ -281,15 +282,15 @@ contract Witnesses is IWitnesses {
     /// @dev Committing ends at `commitEnds`; then owners publish for auditSeconds, and witnesses have as long again.
     function _setWindows(Audit storage a, uint256 commitEnds, uint32 auditSeconds) private {
         a.commitEnds = uint64(commitEnds);
-        a.revealEnds = uint64(commitEnds + 2 * uint256(auditSeconds));
+        a.revealEnds = uint64(commitEnds + AUDIT_REVEAL_WINDOWS * uint256(auditSeconds));
     }
 
     /// @dev Whether the round's witnesses can be drawn.
-    function _isOpen(bytes32 jobId, uint32 r) private view returns (bool) {
+    function _isOpen(JobId jobId, uint32 r) private view returns (bool) {
         return market.phase(jobId, r) == IJobMarket.Phase.Attesting;
     }
 
-    function _mayPublish(Audit storage a, bytes32 jobId, uint32 r) private view returns (bool) {
+    function _mayPublish(Audit storage a, JobId jobId, uint32 r) private view returns (bool) {
         if (a.status == AuditStatus.Drawn) return block.timestamp >= a.commitEnds;
         // Nobody has been drawn: as long as somebody may be, the list stays unpublished.
         IJobMarket.Phase phase = market.phase(jobId, r);
@@ -299,7 +300,7 @@ contract Witnesses is IWitnesses {
 
     // -- inside: duties
 
-    function _claimOf(Audit storage a, Duty storage d) private view returns (bytes32) {
+    function _claimOf(Audit storage a, Duty storage d) private view returns (ClaimId) {
         return Ids.claim(a.job, a.round, a.attempt, d.slot);
     }
 
@@ -315,7 +316,7 @@ contract Witnesses is IWitnesses {
 
     /// @dev What becomes of a duty; reverts while that is open.
     function _outcome(Audit storage a, Duty storage d) private view returns (Outcome) {
-        bytes32 claimId = _claimOf(a, d);
+        ClaimId claimId = _claimOf(a, d);
         bool convicted = market.claim(claimId).status == IJobMarket.ClaimStatus.Convicted;
         uint32 convictedAt = market.convictedAt(claimId);
         bool agreed = d.status == DutyStatus.Agreed;
@@ -343,7 +344,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @dev The claim is void, or its round is, or started again, or failed under a conviction.
-    function _isGone(Audit storage a, bytes32 claimId, bool convicted) private view returns (bool) {
+    function _isGone(Audit storage a, ClaimId claimId, bool convicted) private view returns (bool) {
         IJobMarket.Round memory ro = market.round(a.job, a.round);
         if (ro.attempt != a.attempt || ro.phase == IJobMarket.Phase.Void) return true;
         if (convicted) return ro.phase == IJobMarket.Phase.Failed;
@@ -351,7 +352,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @dev Burns up to `amount` of the stake, and takes the account off the list: who fails a duty is drawn no more.
-    function _take(bytes32 jobId, address account, uint256 amount, Standing standing) private returns (uint256 taken) {
+    function _take(JobId jobId, address account, uint256 amount, Standing standing) private returns (uint256 taken) {
         _unlist(jobId, account);
         bytes32 stakeKey = Draws.stakeKey(jobId, account);
         uint256 held = vault.lockOf(stakeKey).amount;
@@ -364,7 +365,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @dev Takes an account off the list, if it is there; the last one takes its place.
-    function _unlist(bytes32 jobId, address account) private {
+    function _unlist(JobId jobId, address account) private {
         address[] storage list = _lists[jobId];
         Witness storage w = _witnesses[jobId][account];
         if (w.standing != Standing.Listed) return;
@@ -380,7 +381,7 @@ contract Witnesses is IWitnesses {
     }
 
     /// @dev Forgets a witness that is off the list and has nothing left to do; its stake is free.
-    function _leave(bytes32 jobId, address account) private {
+    function _leave(JobId jobId, address account) private {
         Witness storage w = _witnesses[jobId][account];
         if (w.open != 0) return;
         bool holds = w.standing == Standing.Leaving;

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, JobState, JobStatus, Phase, Round
 from lockstep.protocol.market import backing
+from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.types import Audit, AuditStatus
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 
@@ -255,7 +256,7 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase == Phase.JOINING:
         if me.draining:
             # INVARIANT: a slot is given back while others have half of the window left to take it.
-            late = view.now >= r.state.join_ends - view.params.windows.join_seconds // 2
+            late = view.now >= r.state.join_ends - view.params.windows.join_seconds // LEAVE_PARTS
             return [] if late else [Act(Do.LEAVE, r.number, s) for s in own]
         # INVARIANT: a worker joins once a round, and only what its stake covers.
         able = me.fit and not own and me.free >= view.params.role.slot_stake

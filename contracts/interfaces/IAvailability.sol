@@ -5,6 +5,7 @@ import {IJobMarket} from "./IJobMarket.sol";
 import {IPrecommitted} from "./IPrecommitted.sol";
 import {IStakeVault} from "./IStakeVault.sol";
 import {IValidator} from "./IValidator.sol";
+import {ClaimId, JobId} from "../types/Ids.sol";
 
 /// @title IAvailability
 /// @notice Bonded demands for data that cannot be had: payloads while receipts are given, dataset rows at any time.
@@ -71,8 +72,8 @@ interface IAvailability is IPrecommitted {
 
     event PayloadDemanded(
         bytes32 indexed demand,
-        bytes32 indexed job,
-        bytes32 indexed claim,
+        JobId indexed job,
+        ClaimId indexed claim,
         address asker,
         uint32 round,
         uint32 slot,
@@ -81,7 +82,7 @@ interface IAvailability is IPrecommitted {
         uint256 wanted
     );
     event RowDemanded(
-        bytes32 indexed demand, bytes32 indexed job, uint32 indexed row, address asker, uint64 deadline
+        bytes32 indexed demand, JobId indexed job, uint32 indexed row, address asker, uint64 deadline
     );
     /// @param index Of the leaf in the dataset.
     event RowPosted(bytes32 indexed demand, uint32 indexed index, bytes leaf);
@@ -92,7 +93,7 @@ interface IAvailability is IPrecommitted {
     /// @notice Demands eight leaves of the payload of a slot that has revealed, while receipts are given. Locks a game's bond.
     /// @param wanted Four of the leaves, 64 bits each, the first in the lowest: 24 bits name the tensor, by its number among those that
     ///        are not EMPTY, the lower 40 its leaf; each counts modulo what there is. The beacon names the other four.
-    function unavailable(bytes32 job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 demand);
+    function unavailable(JobId job, uint32 round, uint32 slot, uint256 wanted) external returns (bytes32 demand);
     /// @notice Posts them; anyone. 60 % of the bond to the slot's worker, the rest burned.
     /// @param body What the claim said; `code` the encode Program's parts; `shown` the leaves, those that the asker named first.
     function answer(
@@ -104,27 +105,27 @@ interface IAvailability is IPrecommitted {
     // -- rows
 
     /// @notice Demands a row of the job's dataset. Locks `rowBondOf`: a game's bond and the gas of posting its leaves.
-    function demandRow(bytes32 job, uint32 row) external returns (bytes32 demand);
+    function demandRow(JobId job, uint32 row) external returns (bytes32 demand);
     /// @notice Posts a part of the row's leaves; anyone who committed to this call in an earlier block. Every part is paid at once: its
     /// share of the bond goes to who posts it (60 %), the rest is burned.
     /// @param tree The dataset's tree: its root without the header.
     /// @param begin The first of `rows` among the row's leaves. Leaves that others have posted meanwhile are skipped.
-    function answerRow(bytes32 job, uint32 row, bytes32 tree, uint32 begin, Row[] calldata rows) external;
+    function answerRow(JobId job, uint32 row, bytes32 tree, uint32 begin, Row[] calldata rows) external;
     /// @notice After the deadline: the job is void, the rest of the bond returns, and who demanded the row is the prover. Anyone.
-    function voidForRow(bytes32 job, uint32 row) external;
+    function voidForRow(JobId job, uint32 row) external;
 
     // -- views
 
     /// @notice Whether a demand for the claim's payload ended unanswered. Reverts while one is open.
-    function missing(bytes32 claim) external view returns (bool);
+    function missing(ClaimId claim) external view returns (bool);
     function demand(bytes32 id) external view returns (Demand memory);
-    function asked(bytes32 claim) external view returns (Asked memory);
+    function asked(ClaimId claim) external view returns (Asked memory);
     /// @notice The word that names the leaves of a payload's demand: known from the block after it on.
     function seedOf(bytes32 demand) external view returns (bytes32);
     /// @notice What the asker of a row locks now.
-    function rowBondOf(bytes32 job, uint32 row) external view returns (uint256);
-    function payloadDemandId(bytes32 claim, uint32 n) external pure returns (bytes32);
-    function rowDemandId(bytes32 job, uint32 row) external pure returns (bytes32);
+    function rowBondOf(JobId job, uint32 row) external view returns (uint256);
+    function payloadDemandId(ClaimId claim, uint32 n) external pure returns (bytes32);
+    function rowDemandId(JobId job, uint32 row) external pure returns (bytes32);
     function market() external view returns (IJobMarket);
     function vault() external view returns (IStakeVault);
 }

@@ -3,6 +3,7 @@ pragma solidity ^0.8.21;
 
 import {IArbiter} from "./IArbiter.sol";
 import {IJobMarket} from "./IJobMarket.sol";
+import {ClaimId, GameId, JobId} from "../types/Ids.sol";
 
 /// @title IDisputeGame
 /// @notice From a claim down to one chunk of arithmetic (docs/protocol.md, section 6).
@@ -70,7 +71,7 @@ interface IDisputeGame {
     /// @param staged Words of a map's first tensor operands: the k-th in bits 32k, their number from bit 248. Of a fold, a chunk that
     /// was executed: its word, the chunk from bit 32, 1 from bit 248.
     struct Game {
-        bytes32 claim;
+        ClaimId claim;
         address defender;
         uint64 size;
         uint32 block_;
@@ -120,7 +121,7 @@ interface IDisputeGame {
 
     /// @notice The work that a claim is about: the first half of the EIP-712 `Claim` (docs/protocol.md, section 4).
     struct Work {
-        bytes32 job;
+        JobId job;
         uint32 round;
         uint32 attempt;
         uint32 slot;
@@ -155,29 +156,29 @@ interface IDisputeGame {
         bytes32 contractBits;
     }
 
-    event Opened(bytes32 indexed game, bytes32 indexed claim, address indexed challenger, address defender, uint32 nonce, uint32 t);
+    event Opened(GameId indexed game, ClaimId indexed claim, address indexed challenger, address defender, uint32 nonce, uint32 t);
     /// @notice t is known from here on. `node` is the leaf of S_t in the trace.
-    event Argued(bytes32 indexed game, uint32 t, bytes32 node, bytes statement);
-    event Defended(bytes32 indexed game, bytes32 graph, bytes32 state, bytes32[] children);
-    event Revealed(bytes32 indexed game, bytes32 node, bytes32[] children);
-    event Picked(bytes32 indexed game, Phase phase, uint64 position, bytes32 node);
-    event TensorRevealed(bytes32 indexed game, uint16 op, bytes32 tree, bytes32[] children);
-    event LeafPosted(bytes32 indexed game, bytes data);
-    event ElementPicked(bytes32 indexed game, uint64 element, uint32 claimed);
-    event PartialsPosted(bytes32 indexed game, bytes words);
-    event PartialPicked(bytes32 indexed game, uint16 group, uint32 claimed);
+    event Argued(GameId indexed game, uint32 t, bytes32 node, bytes statement);
+    event Defended(GameId indexed game, bytes32 graph, bytes32 state, bytes32[] children);
+    event Revealed(GameId indexed game, bytes32 node, bytes32[] children);
+    event Picked(GameId indexed game, Phase phase, uint64 position, bytes32 node);
+    event TensorRevealed(GameId indexed game, uint16 op, bytes32 tree, bytes32[] children);
+    event LeafPosted(GameId indexed game, bytes data);
+    event ElementPicked(GameId indexed game, uint64 element, uint32 claimed);
+    event PartialsPosted(GameId indexed game, bytes words);
+    event PartialPicked(GameId indexed game, uint16 group, uint32 claimed);
     /// @notice Some tensor operands of the picked element are known; `staged` as in `Game`.
-    event Staged(bytes32 indexed game, uint256 staged);
+    event Staged(GameId indexed game, uint256 staged);
     /// @notice Emitted before `Resolved` where a proof decided; game 0 for an equivocation, which needs none.
-    event Convicted(bytes32 indexed game, bytes32 indexed claim, Finding finding);
-    event Resolved(bytes32 indexed game, bytes32 indexed claim, Verdict verdict, address winner);
+    event Convicted(GameId indexed game, ClaimId indexed claim, Finding finding);
+    event Resolved(GameId indexed game, ClaimId indexed claim, Verdict verdict, address winner);
 
     /// The game is in another phase.
     error PhaseWrong(Phase current);
     /// The move answers a node that is not the one stored (a reorganised chain, or a second answer).
     error AnsweredStale(bytes32 stored);
     /// This claim, challenger and nonce have a game already.
-    error GameExists(bytes32 game);
+    error GameExists(GameId game);
     /// The step is not one of the claim's transitions.
     error StepOutOfRange(uint32 t);
     /// The statement's bytes are not those that were argued.
@@ -196,51 +197,51 @@ interface IDisputeGame {
     /// @param nextProof leaf(next) is at position t - 1 of the trace.
     /// @param body What the claim says.
     function open(
-        bytes32 claim,
+        ClaimId claim,
         IJobMarket.Body calldata body,
         uint32 nonce,
         uint32 t,
         bytes32 next,
         bytes32[] calldata nextProof,
         Step calldata step
-    ) external returns (bytes32 game);
+    ) external returns (GameId game);
 
     /// @notice The i-th of the revealed nodes is `child`.
-    function pick(bytes32 game, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external;
+    function pick(GameId game, bytes32 answered, uint256 i, bytes32 child, bytes32[] calldata siblings) external;
 
     /// @notice A game without t, once a leaf of the trace is picked: the state before it, and the Program between the two.
-    function adjacent(bytes32 game, bytes32 answered, Step calldata step) external;
+    function adjacent(GameId game, bytes32 answered, Step calldata step) external;
 
     /// @notice Word `i` of the posted leaf is wrong.
-    function pickElement(bytes32 game, bytes32 answered, uint256 i, bytes calldata leaf) external;
+    function pickElement(GameId game, bytes32 answered, uint256 i, bytes calldata leaf) external;
 
     /// @notice Word `i` of the posted top partials is wrong.
-    function pickPartial(bytes32 game, bytes32 answered, uint16 i, bytes calldata words) external;
+    function pickPartial(GameId game, bytes32 answered, uint16 i, bytes calldata words) external;
 
     /// @notice Opens the next tensor operands of a map, or executes a chunk of a fold, for `proveOp` to find: a verdict and six full
     /// leaves, or 256 terms, do not fit one transaction well.
-    function stage(bytes32 game, bytes32 answered, Proof calldata proof) external;
+    function stage(GameId game, bytes32 answered, Proof calldata proof) external;
 
     /// @notice Executes the picked element or chunk. Convicts, or reverts `EqualBits`.
-    function proveOp(bytes32 game, bytes32 answered, Proof calldata proof) external;
+    function proveOp(GameId game, bytes32 answered, Proof calldata proof) external;
 
     /// @notice The picked entry of the state block is not what the Program's state table names.
     /// @param value What it should be: the leaf of G at the op's position, or of S_{t-1} at the entry; ignored for EMPTY.
     function proveAlias(
-        bytes32 game, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
+        GameId game, bytes32 answered, bytes calldata context, bytes32 value, bytes32[] calldata proof
     ) external;
 
     /// @notice The picked leaf must be EMPTY, and is not.
-    function provePadding(bytes32 game, bytes32 answered) external;
+    function provePadding(GameId game, bytes32 answered) external;
 
     // -- the defender, or its delegate
 
     /// @notice Shows the descendants of the stored node.
-    function reveal(bytes32 game, bytes32 answered, bytes32[] calldata children) external;
+    function reveal(GameId game, bytes32 answered, bytes32[] calldata children) external;
 
     /// @notice Shows G_t, whose state block is S_t, and its first descendants.
     function defend(
-        bytes32 game,
+        GameId game,
         bytes32 answered,
         bytes calldata context,
         bytes32 graph,
@@ -251,7 +252,7 @@ interface IDisputeGame {
 
     /// @notice Shows the tree of the picked op's output and its first descendants (none for a tensor of one leaf).
     function revealTensor(
-        bytes32 game,
+        GameId game,
         bytes32 answered,
         bytes calldata context,
         bytes calldata descriptor,
@@ -261,10 +262,10 @@ interface IDisputeGame {
     ) external;
 
     /// @notice Shows the picked leaf.
-    function postLeaf(bytes32 game, bytes32 answered, bytes calldata data) external;
+    function postLeaf(GameId game, bytes32 answered, bytes calldata data) external;
 
     /// @notice Shows one level of a fold: big-endian words, which combine to the claimed one.
-    function postPartials(bytes32 game, bytes32 answered, bytes calldata words) external;
+    function postPartials(GameId game, bytes32 answered, bytes calldata words) external;
 
     // -- anyone
 
@@ -272,12 +273,12 @@ interface IDisputeGame {
     function equivocate(Work calldata work, Signed calldata a, Signed calldata b) external;
 
     /// @notice Ends a game whose mover's clock has run out, or whose claim was decided elsewhere.
-    function resolve(bytes32 game) external;
+    function resolve(GameId game) external;
 
     // -- views
 
-    function game(bytes32 game) external view returns (Game memory);
-    function gameIdOf(bytes32 claim, address challenger, uint32 nonce) external pure returns (bytes32);
+    function game(GameId game) external view returns (Game memory);
+    function gameIdOf(ClaimId claim, address challenger, uint32 nonce) external pure returns (GameId);
     /// @notice Whether the next move is the defender's.
-    function defenderMoves(bytes32 game) external view returns (bool);
+    function defenderMoves(GameId game) external view returns (bool);
 }

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IStakeVault} from "./IStakeVault.sol";
+import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
 
 /// @title IJobMarket
 /// @notice Jobs, rounds, slots, claims and pay (docs/protocol.md, sections 3, 4 and 7).
@@ -195,7 +196,7 @@ interface IJobMarket {
         uint256 spoke;
         uint256[2] named;
         uint256 mask;
-        bytes32 mergeClaim;
+        ClaimId mergeClaim;
         bytes32 nextShared;
         bytes32 nextOuter;
     }
@@ -207,7 +208,7 @@ interface IJobMarket {
     /// @param games Opened on it so far.
     /// @param digest The commitment, and from the reveal on keccak(abi.encode(Body)).
     struct Claim {
-        bytes32 job;
+        JobId job;
         address worker;
         ClaimStatus status;
         uint32 transitions;
@@ -272,22 +273,22 @@ interface IJobMarket {
         uint32 slot;
     }
 
-    event JobCreated(bytes32 indexed job, address indexed requester, bytes32 specDigest, uint256 escrow, uint256 deposit);
-    event JobCancelled(bytes32 indexed job, uint256 refunded);
-    event JobVoid(bytes32 indexed job, address indexed prover);
+    event JobCreated(JobId indexed job, address indexed requester, bytes32 specDigest, uint256 escrow, uint256 deposit);
+    event JobCancelled(JobId indexed job, uint256 refunded);
+    event JobVoid(JobId indexed job, address indexed prover);
     /// @dev escrow = paid + refunded + fees still due; `returned` of the deposit goes back to the requester.
-    event JobDone(bytes32 indexed job, uint256 paid, uint256 refunded, uint256 returned);
-    event RoundStarted(bytes32 indexed job, uint32 indexed round, uint32 attempt, bytes32 base, bytes32 outer);
-    event Joined(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address worker);
-    event Left(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address worker);
-    event RosterClosed(bytes32 indexed job, uint32 indexed round, uint64 seedBlock);
-    event Sealed(bytes32 indexed job, uint32 indexed round, bytes32 seed);
-    event Committed(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, bytes32 commitment);
+    event JobDone(JobId indexed job, uint256 paid, uint256 refunded, uint256 returned);
+    event RoundStarted(JobId indexed job, uint32 indexed round, uint32 attempt, bytes32 base, bytes32 outer);
+    event Joined(JobId indexed job, uint32 indexed round, uint32 indexed slot, address worker);
+    event Left(JobId indexed job, uint32 indexed round, uint32 indexed slot, address worker);
+    event RosterClosed(JobId indexed job, uint32 indexed round, uint64 seedBlock);
+    event Sealed(JobId indexed job, uint32 indexed round, bytes32 seed);
+    event Committed(JobId indexed job, uint32 indexed round, uint32 indexed slot, bytes32 commitment);
     event Revealed(
-        bytes32 indexed job,
+        JobId indexed job,
         uint32 indexed round,
         uint32 indexed slot,
-        bytes32 claim,
+        ClaimId claim,
         address worker,
         bytes32 traceRoot,
         bytes32 out,
@@ -295,87 +296,87 @@ interface IJobMarket {
         bytes traceCid,
         bytes payloadCid
     );
-    event Attested(bytes32 indexed job, uint32 indexed round, uint32 indexed who, address account, uint256 mask);
-    event Frozen(bytes32 indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
+    event Attested(JobId indexed job, uint32 indexed round, uint32 indexed who, address account, uint256 mask);
+    event Frozen(JobId indexed job, uint32 indexed round, bytes32 mergeIn, uint256 mask);
     event Merged(
-        bytes32 indexed job, uint32 indexed round, bytes32 claim, address worker, bytes32 out, bytes32 out2, bytes checkpointCid
+        JobId indexed job, uint32 indexed round, ClaimId claim, address worker, bytes32 out, bytes32 out2, bytes checkpointCid
     );
     /// @dev The standing merge's stake now covers the pay of `rounds` rounds after it.
-    event Backed(bytes32 indexed job, uint32 indexed round, uint16 rounds);
-    event RoundFinal(bytes32 indexed job, uint32 indexed round);
-    event RoundFailed(bytes32 indexed job, uint32 indexed round);
-    event RoundVoid(bytes32 indexed job, uint32 indexed round, uint32 attempt);
+    event Backed(JobId indexed job, uint32 indexed round, uint16 rounds);
+    event RoundFinal(JobId indexed job, uint32 indexed round);
+    event RoundFailed(JobId indexed job, uint32 indexed round);
+    event RoundVoid(JobId indexed job, uint32 indexed round, uint32 attempt);
     /// @dev slot 0xffffffff: the merger.
-    event Paid(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, address account, uint256 amount);
-    event Convicted(bytes32 indexed claim, bytes32 indexed job, uint32 indexed round, uint32 slot, address worker, address challenger);
+    event Paid(JobId indexed job, uint32 indexed round, uint32 indexed slot, address account, uint256 amount);
+    event Convicted(ClaimId indexed claim, JobId indexed job, uint32 indexed round, uint32 slot, address worker, address challenger);
 
     // -- the requester
 
     /// @notice Opens a job and pulls `escrow` >= rounds x (slots x slotPrice + mergePrice + witnesses x witnessFee) from the caller
     /// into the vault, and with it a deposit of maxLead + 1 rounds' pay: a job that is proven invalid pays its workers from that.
-    function create(JobParams memory params, uint256 nonce, uint256 escrow) external returns (bytes32 job);
+    function create(JobParams memory params, uint256 nonce, uint256 escrow) external returns (JobId job);
     function createWithPermit(
         JobParams memory params, uint256 nonce, uint256 escrow, uint256 deadline, uint8 v, bytes32 r, bytes32 s
-    ) external returns (bytes32 job);
+    ) external returns (JobId job);
     /// @notice Stops new rounds and refunds all escrow that no round in flight has reserved; `finish` refunds the rest.
-    function cancel(bytes32 job) external;
+    function cancel(JobId job) external;
 
     // -- anyone
 
-    function startRound(bytes32 job, uint32 round) external;
+    function startRound(JobId job, uint32 round) external;
     /// @notice First call after the join window: closes the roster and fixes seedBlock = next block (a full roster needs no such call).
     /// Call from seedBlock + 1 to seedBlock + 256: sets the seed. Later, or with too small a roster: the round fails, stakes back.
-    function seal(bytes32 job, uint32 round) external;
+    function seal(JobId job, uint32 round) external;
     /// @notice Hands in receipts; the first of each speaker counts.
-    function attest(bytes32 job, uint32 round, Receipt[] calldata receipts) external;
+    function attest(JobId job, uint32 round, Receipt[] calldata receipts) external;
     /// @notice Fixes the accepted claims and mergeIn; burns slotPrice of the stakes of absent workers.
     /// @param bodies Of the revealed slots, in order.
-    function freeze(bytes32 job, uint32 round, Body[] calldata bodies) external;
+    function freeze(JobId job, uint32 round, Body[] calldata bodies) external;
     /// @notice Pays a round that nobody can overturn any more; or fails a round that everybody entitled has failed to merge.
-    function finalize(bytes32 job, uint32 round) external;
+    function finalize(JobId job, uint32 round) external;
     /// @notice Gives back the stakes of a Void round once no game about it is open; pays its committed claims from the slash that
     /// voided it. Of a void job: also ends the first unsettled round, whose committed claims the deposit pays.
-    function release(bytes32 job, uint32 round) external;
+    function release(JobId job, uint32 round) external;
     /// @notice Refunds what is left once no round is in flight and none can start.
-    function finish(bytes32 job) external;
+    function finish(JobId job) external;
 
     // -- workers, aggregator
 
-    function join(bytes32 job, uint32 round, uint32 slot) external;
+    function join(JobId job, uint32 round, uint32 slot) external;
     /// @notice Gives a slot back in the first half of the join window.
-    function leave(bytes32 job, uint32 round, uint32 slot) external;
-    function commit(bytes32 job, uint32 round, uint32 slot, bytes32 commitment) external;
-    function reveal(bytes32 job, uint32 round, uint32 slot, Reveal calldata opened) external;
+    function leave(JobId job, uint32 round, uint32 slot) external;
+    function commit(JobId job, uint32 round, uint32 slot, bytes32 commitment) external;
+    function reveal(JobId job, uint32 round, uint32 slot, Reveal calldata opened) external;
     /// @notice Claims the merge; locks mergeStake, and the pay of `rounds` later rounds, which may start on it.
     function merge(
-        bytes32 job, uint32 round, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds
+        JobId job, uint32 round, bytes32 out, bytes32 out2, bytes calldata checkpointCid, uint16 rounds
     ) external;
     /// @notice The merger of a round in Lead: locks the pay of `rounds` more later rounds.
-    function back(bytes32 job, uint32 round, uint16 rounds) external;
+    function back(JobId job, uint32 round, uint16 rounds) external;
 
     // -- the game
 
     /// @notice Counts a game in. Reverts `WindowClosed` unless `windowOpen(claim)`.
-    function onOpen(bytes32 claim, Body calldata body) external returns (GameTerms memory);
+    function onOpen(ClaimId claim, Body calldata body) external returns (GameTerms memory);
     /// @notice The claim is wrong: slashes its stake; a merge's later rounds become Void, and their work is paid from the slash before
     /// anybody shares it. Reverts `ClaimClosed` unless `live(claim)`.
     /// @param t The step that was proved wrong; 0 where none was (a missed deadline, padding of the trace, an equivocation).
     /// @param winners Who shares the prize, the one who convicted first.
     /// @param refunds Gas that challengers spent on games still open; here `amount` is gas.
-    function onConvicted(bytes32 claim, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds) external;
+    function onConvicted(ClaimId claim, uint32 t, address[] calldata winners, IStakeVault.Refund[] calldata refunds) external;
     /// @notice The challenge failed: counts the game out. Reverts `ClaimClosed` unless `live(claim)`.
-    function onRejected(bytes32 claim) external;
+    function onRejected(ClaimId claim) external;
 
     // -- the validator, the witnesses, demands
 
     /// @notice The validator, or a demand for a row that nobody answered: ends the job; `release` and `finish` pay what it owes.
-    function onInvalid(bytes32 job, address prover) external;
+    function onInvalid(JobId job, address prover) external;
     /// @notice The witnesses' contract: how many were drawn for the round; reserves their fees.
-    function onDrawn(bytes32 job, uint32 round, uint16 count) external;
+    function onDrawn(JobId job, uint32 round, uint16 count) external;
     /// @notice The witnesses' contract: pays one drawn fee, or gives it up (account 0).
-    function onWitnessed(bytes32 job, address account) external;
+    function onWitnessed(JobId job, address account) external;
     /// @notice The demands' contract: somebody asks for slot's payload; `freeze` will ask whether it was answered.
-    function onDemanded(bytes32 job, uint32 round, uint32 slot) external;
+    function onDemanded(JobId job, uint32 round, uint32 slot) external;
 
     // -- views
 
@@ -383,30 +384,30 @@ interface IJobMarket {
     /// of jobs are no shorter than a game needs on such a chain.
     function inclusionSeconds() external view returns (uint256);
     function censorSeconds() external view returns (uint256);
-    function job(bytes32 job) external view returns (Job memory);
-    function params(bytes32 job) external view returns (JobParams memory);
-    function round(bytes32 job, uint32 round) external view returns (Round memory);
-    function phase(bytes32 job, uint32 round) external view returns (Phase);
+    function job(JobId job) external view returns (Job memory);
+    function params(JobId job) external view returns (JobParams memory);
+    function round(JobId job, uint32 round) external view returns (Round memory);
+    function phase(JobId job, uint32 round) external view returns (Phase);
     /// @notice The claim with its effective status (Void once its round is).
-    function claim(bytes32 claim) external view returns (Claim memory);
+    function claim(ClaimId claim) external view returns (Claim memory);
     /// @notice The id of the current attempt's claim of a slot; slot 0xffffffff: of the standing merge (0 if none).
-    function claimIdOf(bytes32 job, uint32 round, uint32 slot) external view returns (bytes32);
+    function claimIdOf(JobId job, uint32 round, uint32 slot) external view returns (ClaimId);
     /// @notice Who may merge now: 0 if nobody (turn passed to a convicted or barred owner, or all turns over).
-    function mergerOf(bytes32 job, uint32 round) external view returns (address);
+    function mergerOf(JobId job, uint32 round) external view returns (address);
 
     /// @notice What a game on a claim of the job costs its challenger now.
-    function bondOf(bytes32 job) external view returns (uint256);
-    function barred(bytes32 job, address account) external view returns (bool);
+    function bondOf(JobId job) external view returns (uint256);
+    function barred(JobId job, address account) external view returns (bool);
     /// @notice Whether a convicted merge voided the round of this audit: who agreed in it is paid.
-    function rewound(bytes32 audit) external view returns (bool);
+    function rewound(AuditId audit) external view returns (bool);
     /// @notice The transition that convicted the claim; 0: not convicted, or without one.
-    function convictedAt(bytes32 claim) external view returns (uint32);
+    function convictedAt(ClaimId claim) external view returns (uint32);
 
     /// @notice Whether a verdict on the claim still counts. A game on a claim that is not live closes: bond back, no callback.
-    function live(bytes32 claim) external view returns (bool);
+    function live(ClaimId claim) external view returns (bool);
     /// @notice Whether a game may be opened on the claim now.
-    function windowOpen(bytes32 claim) external view returns (bool);
+    function windowOpen(ClaimId claim) external view returns (bool);
     /// @notice What is certain of transition t (1..T) of the claim. Reverts `ClaimClosed` for t = 1 unless `live(claim)`.
     /// @param carried Of t = 1: the three words of the Body that S_0's carry comes from; where that is zero, they are not read.
-    function factsOf(bytes32 claim, uint32 t, bytes32[] calldata carried) external view returns (Facts memory);
+    function factsOf(ClaimId claim, uint32 t, bytes32[] calldata carried) external view returns (Facts memory);
 }

@@ -3,6 +3,7 @@ pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./IJobMarket.sol";
 import {IPrecommitted} from "./IPrecommitted.sol";
+import {JobId} from "../types/Ids.sol";
 
 /// @title IValidator
 /// @notice Voids a job whose committed parts break a rule without which no honest party could defend a claim (docs/protocol.md,
@@ -118,11 +119,11 @@ interface IValidator is IPrecommitted {
     /// What was opened breaks no rule.
     error RuleHolds();
 
-    event Invalid(bytes32 indexed job, address indexed prover, Rule rule, Subject subject, uint8 program, uint32 index);
+    event Invalid(JobId indexed job, address indexed prover, Rule rule, Subject subject, uint8 program, uint32 index);
 
     /// @notice Voids the job. Reverts `RuleHolds` unless `check` finds a broken rule, `NotCommitted` unless the prover committed to
     /// this call in an earlier block.
-    function proveInvalid(bytes32 job, Evidence calldata evidence) external;
+    function proveInvalid(JobId job, Evidence calldata evidence) external;
 
     /// @notice The rule that the evidence shows to be broken; Holds if it breaks none. Reverts if it is none of this job's.
     function check(Job memory job, Evidence calldata evidence) external view returns (Rule);

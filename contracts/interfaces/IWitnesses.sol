@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "./IJobMarket.sol";
+import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
 
 /// @title IWitnesses
 /// @notice The verifier market: who audits which claim, what it says, what its word costs (docs/protocol.md, section 7).
@@ -37,7 +38,7 @@ interface IWitnesses {
 
     struct Audit {
         AuditStatus status;
-        bytes32 job;
+        JobId job;
         uint32 round;
         uint32 attempt;
         uint64 beaconBlock;
@@ -73,48 +74,48 @@ interface IWitnesses {
         bytes32[] proof;
     }
 
-    event Enrolled(bytes32 indexed job, address indexed account, bytes32 head);
-    event Retired(bytes32 indexed job, address indexed account);
-    event AuditOpened(bytes32 indexed audit, bytes32 indexed job, uint32 indexed round, uint32 attempt, uint64 beaconBlock);
-    event DutyDrawn(bytes32 indexed audit, uint16 i, address indexed account, uint32 slot, uint32 serial);
-    event AuditDrawn(bytes32 indexed audit, bytes32 beacon, uint16 duties, uint64 commitEnds, uint64 revealEnds);
-    event AuditSkipped(bytes32 indexed audit);
-    event VerdictCommitted(bytes32 indexed audit, uint16 i, bytes32 commitment);
+    event Enrolled(JobId indexed job, address indexed account, bytes32 head);
+    event Retired(JobId indexed job, address indexed account);
+    event AuditOpened(AuditId indexed audit, JobId indexed job, uint32 indexed round, uint32 attempt, uint64 beaconBlock);
+    event DutyDrawn(AuditId indexed audit, uint16 i, address indexed account, uint32 slot, uint32 serial);
+    event AuditDrawn(AuditId indexed audit, bytes32 beacon, uint16 duties, uint64 commitEnds, uint64 revealEnds);
+    event AuditSkipped(AuditId indexed audit);
+    event VerdictCommitted(AuditId indexed audit, uint16 i, bytes32 commitment);
     /// @dev Every duty is committed: the windows that follow begin now.
-    event CommitsEnded(bytes32 indexed audit, uint64 commitEnds, uint64 revealEnds);
-    event TracePublished(bytes32 indexed job, uint32 indexed round, uint32 indexed slot, bytes32 claim, bytes traceCid);
-    event VerdictRevealed(bytes32 indexed audit, uint16 i, uint32 t, bytes32 state, bool agrees);
-    event DutyClosed(bytes32 indexed audit, uint16 i, address indexed account, Outcome outcome, uint256 amount);
+    event CommitsEnded(AuditId indexed audit, uint64 commitEnds, uint64 revealEnds);
+    event TracePublished(JobId indexed job, uint32 indexed round, uint32 indexed slot, ClaimId claim, bytes traceCid);
+    event VerdictRevealed(AuditId indexed audit, uint16 i, uint32 t, bytes32 state, bool agrees);
+    event DutyClosed(AuditId indexed audit, uint16 i, address indexed account, Outcome outcome, uint256 amount);
 
     // -- witnesses
 
     /// @notice Joins the job's list; locks witnessStake. `head` is the top of a keccak chain: each duty takes the next preimage.
-    function enrol(bytes32 job, bytes32 head) external;
+    function enrol(JobId job, bytes32 head) external;
     /// @notice Leaves the list; the stake is free once no duty is open.
-    function retire(bytes32 job) external;
+    function retire(JobId job) external;
     /// @notice commitment = keccak(abi.encode(claim, account, S_t*, preimage, salt)).
-    function commit(bytes32 audit, uint16 i, bytes32 commitment) external;
-    function reveal(bytes32 audit, uint16 i, Word calldata word) external;
+    function commit(AuditId audit, uint16 i, bytes32 commitment) external;
+    function reveal(AuditId audit, uint16 i, Word calldata word) external;
 
     // -- workers
 
     /// @notice Names the list of a claim's state roots, once no witness can copy from it.
-    function publish(bytes32 job, uint32 round, uint32 slot, bytes calldata traceCid) external;
+    function publish(JobId job, uint32 round, uint32 slot, bytes calldata traceCid) external;
 
     // -- anyone
 
     /// @notice First call after the reveals: fixes the beacon's block. Call after that block: draws; 256 blocks later: skips.
-    function draw(bytes32 job, uint32 round) external;
+    function draw(JobId job, uint32 round) external;
     /// @notice Closes a duty: pays, fines, slashes, or none of it. Reverts `DutyOpen` while that is undecided.
-    function settle(bytes32 audit, uint16 i) external returns (Outcome);
+    function settle(AuditId audit, uint16 i) external returns (Outcome);
 
     // -- views
 
-    function witness(bytes32 job, address account) external view returns (Witness memory);
-    function accounts(bytes32 job) external view returns (address[] memory);
-    function audit(bytes32 audit) external view returns (Audit memory);
-    function duty(bytes32 audit, uint16 i) external view returns (Duty memory);
-    function auditIdOf(bytes32 job, uint32 round, uint32 attempt) external pure returns (bytes32);
+    function witness(JobId job, address account) external view returns (Witness memory);
+    function accounts(JobId job) external view returns (address[] memory);
+    function audit(AuditId audit) external view returns (Audit memory);
+    function duty(AuditId audit, uint16 i) external view returns (Duty memory);
+    function auditIdOf(JobId job, uint32 round, uint32 attempt) external pure returns (AuditId);
     /// @notice The account of the i-th duty that was drawn for the round.
-    function witnessOf(bytes32 job, uint32 round, uint256 i) external view returns (address);
+    function witnessOf(JobId job, uint32 round, uint256 i) external view returns (address);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {MAX_EXTRA} from "./Constants.sol";
+
 /// It is too late for this move: the mover's clock has run out.
 error ClockExpired(uint256 deadline);
 
@@ -10,9 +12,6 @@ error ClockRunning(uint256 deadline);
 /// @title Clock
 /// @notice Chess clocks: each side has a budget of seconds for all its moves together; only the mover's clock runs.
 library Clock {
-    /// @dev What other games add to a clock at most: no game locks a stake for longer.
-    uint256 internal constant MAX_EXTRA = 30 days;
-
     /// @notice The defender's budget: T, and tau (one materialised step) for each game already open on any of its claims.
     function budget(uint256 clockSeconds, uint256 stepSeconds, uint256 openGames) internal pure returns (uint32) {
         uint256 extra = stepSeconds * openGames;

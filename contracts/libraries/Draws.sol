@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {AuditId, ClaimId, JobId} from "../types/Ids.sol";
+
 /// @title Draws
 /// @notice Who is drawn for what, how far it looks, and what it commits to: pure (docs/protocol.md, section 7).
 /// @dev The Python twin is lockstep/protocol/market/draws.py; tests/vectors/witnesses.json holds both to the same words.
 library Draws {
     /// @notice keccak(abi.encode(JobId, round, attempt)).
-    function auditId(bytes32 job, uint32 round, uint32 attempt) internal pure returns (bytes32) {
-        return keccak256(abi.encode(job, round, attempt));
+    function auditId(JobId job, uint32 round, uint32 attempt) internal pure returns (AuditId) {
+        return AuditId.wrap(keccak256(abi.encode(job, round, attempt)));
     }
 
     /// @notice keccak(abi.encode(JobId, account)): the lock of a witness's stake.
-    function stakeKey(bytes32 job, address account) internal pure returns (bytes32) {
+    function stakeKey(JobId job, address account) internal pure returns (bytes32) {
         return keccak256(abi.encode(job, account));
     }
 
     /// @notice keccak(abi.encode(blockhash(beaconBlock), AuditId)).
-    function beaconOf(bytes32 blockHash, bytes32 audit) internal pure returns (bytes32) {
+    function beaconOf(bytes32 blockHash, AuditId audit) internal pure returns (bytes32) {
         return keccak256(abi.encode(blockHash, audit));
     }
 
@@ -71,7 +73,7 @@ library Draws {
     }
 
     /// @notice keccak(abi.encode(ClaimId, account, S_t*, preimage, salt)).
-    function commitment(bytes32 claim, address account, bytes32 state, bytes32 preimage, bytes32 salt)
+    function commitment(ClaimId claim, address account, bytes32 state, bytes32 preimage, bytes32 salt)
         internal
         pure
         returns (bytes32)

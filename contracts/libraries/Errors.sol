@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {ClaimId, JobId} from "../types/Ids.sol";
+
 // The rules of money and rounds that a transaction can break, one error each. The SDK decodes them by these names and adds a hint
 // (lockstep/chain/reverts.py).
 
@@ -41,11 +43,11 @@ error JobInvalid(bytes32 group);
 /// The escrow does not cover every round.
 error EscrowInsufficient(uint256 needed, uint256 offered);
 /// A job with this id exists already.
-error JobExists(bytes32 job);
+error JobExists(JobId job);
 /// The job is not in the status that this needs.
-error WrongJobStatus(bytes32 job);
+error WrongJobStatus(JobId job);
 /// The round is not in the phase that this needs.
-error WrongPhase(bytes32 job, uint32 round);
+error WrongPhase(JobId job, uint32 round);
 /// Not yet: the chain's time or block is before the one given.
 error TooEarly(uint256 notBefore);
 /// The round cannot start: not the next one, or its predecessor is unmerged, or too far ahead of the last final round.
@@ -73,9 +75,9 @@ error GamesOpen(uint32 count);
 /// Rounds are in flight, or more rounds can start.
 error JobUnfinished();
 /// The claim cannot be challenged now.
-error WindowClosed(bytes32 claim);
+error WindowClosed(ClaimId claim);
 /// The claim is void or already convicted: a verdict no longer counts.
-error ClaimClosed(bytes32 claim);
+error ClaimClosed(ClaimId claim);
 
 // -- the witnesses
 
@@ -84,4 +86,4 @@ error NotWitness(address account);
 /// The preimage is not the one that the witness's hash chain has for this duty.
 error PreimageWrong();
 /// The duty's windows are not over, or its claim is not decided yet.
-error DutyOpen(bytes32 claim);
+error DutyOpen(ClaimId claim);

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {ClaimId, JobId} from "../types/Ids.sol";
 
 /// @title Ids
 /// @notice Identity is content: every id is the hash of what it names (docs/protocol.md, section 4).
@@ -13,19 +14,19 @@ library Ids {
     bytes32 private constant RECEIPT = keccak256("Receipt(bytes32 job,uint32 round,uint32 attempt,uint32 who,uint256 mask)");
 
     /// @param specHash keccak(abi.encode(JobParams)).
-    function job(address requester, uint256 nonce, bytes32 specHash) internal view returns (bytes32) {
-        return keccak256(abi.encode(block.chainid, address(this), requester, nonce, specHash));
+    function job(address requester, uint256 nonce, bytes32 specHash) internal view returns (JobId) {
+        return JobId.wrap(keccak256(abi.encode(block.chainid, address(this), requester, nonce, specHash)));
     }
 
-    function claim(bytes32 jobId, uint32 round, uint32 attempt, uint32 slot) internal pure returns (bytes32) {
-        return keccak256(abi.encode(jobId, round, attempt, slot));
+    function claim(JobId jobId, uint32 round, uint32 attempt, uint32 slot) internal pure returns (ClaimId) {
+        return ClaimId.wrap(keccak256(abi.encode(jobId, round, attempt, slot)));
     }
 
-    function seed(bytes32 blockHash, bytes32 jobId, uint32 round, uint32 attempt) internal pure returns (bytes32) {
+    function seed(bytes32 blockHash, JobId jobId, uint32 round, uint32 attempt) internal pure returns (bytes32) {
         return keccak256(abi.encode(blockHash, jobId, round, attempt));
     }
 
-    function commitment(bytes32 claimId, address worker, IJobMarket.Reveal calldata opened) internal pure returns (bytes32) {
+    function commitment(ClaimId claimId, address worker, IJobMarket.Reveal calldata opened) internal pure returns (bytes32) {
         return keccak256(abi.encode(claimId, worker, opened.body, opened.nonce));
     }
 
@@ -35,7 +36,7 @@ library Ids {
     }
 
     /// @notice The digest that a receipt signs (EIP-712).
-    function receipt(bytes32 jobId, uint32 round, uint32 attempt, uint32 who, uint256 mask) internal view returns (bytes32) {
+    function receipt(JobId jobId, uint32 round, uint32 attempt, uint32 who, uint256 mask) internal view returns (bytes32) {
         // address(this): the market, in whose storage and at whose address Rounds runs.
         return typed(address(this), keccak256(abi.encode(RECEIPT, jobId, round, attempt, who, mask)));
     }

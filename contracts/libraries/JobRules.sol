@@ -2,34 +2,33 @@
 pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
+import {
+    AUDIT_WINDOWS,
+    CHUNK,
+    CLOCK_STEPS,
+    GAME_MOVES,
+    MAX_DEPTH,
+    MAX_FEE_CAP,
+    MAX_LEAD,
+    MAX_LOCK,
+    MAX_ROW,
+    MAX_SLOTS,
+    MAX_STEPS,
+    MAX_WINDOW,
+    MAX_WITNESSES,
+    MERGE_SLOTS,
+    MIN_CLOCK,
+    PART,
+    PART_TRANSACTIONS,
+    SLOT_WITNESSES
+} from "./Constants.sol";
 import {JobInvalid} from "./Errors.sol";
 import {Merkle} from "./Merkle.sol";
 import {Prices} from "./Prices.sol";
-import {Program} from "./Program.sol";
 
 /// @title JobRules
 /// @notice Floors and ceilings of a job's parameters: a job that passes can be trained, judged and paid within block gas.
 library JobRules {
-    uint256 internal constant MAX_SLOTS = 64;
-    uint256 internal constant MAX_LEAD = 16;
-    uint256 internal constant MAX_DEPTH = 24;
-    uint256 internal constant MAX_STEPS = 1 << 24;
-    uint256 internal constant MAX_ROUNDS = 1 << 20;
-    uint256 internal constant MIN_CLOCK = 60;
-    /// @dev Moves of one side in the longest game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, leaf, 2 of partials, and the first.
-    uint256 internal constant GAME_MOVES = 16;
-    /// @dev A clock holds this many materialised steps: games on one's own claim lock nobody's stake for long.
-    uint256 internal constant CLOCK_STEPS = 4;
-    /// @dev A merge's stake is at most this many slot's stakes: who can work can merge.
-    uint256 internal constant MERGE_SLOTS = 2;
-    uint256 internal constant MAX_WINDOW = 30 days;
-    /// @dev Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes.
-    uint256 internal constant MAX_ROW = 1 << 18;
-    /// @dev Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset.
-    uint256 internal constant PART = 64;
-    /// @dev Speakers have bits: 64 slots, then the witnesses.
-    uint256 internal constant MAX_WITNESSES = 64;
-
     /// @notice Reverts `JobInvalid` with the first group of parameters that is out of bounds.
     /// @dev The Python twin (job_rules.check_params) names the parameter itself; the SDK asks it before it sends anything.
     /// @param inclusion Seconds within which the chain takes a transaction.
@@ -75,7 +74,7 @@ library JobRules {
         );
         // INVARIANT: unbonding takes longer than a challenge window and both clocks.
         _require(uint256(windows.challengeSeconds) + 2 * uint256(windows.clockSeconds) <= unbondSeconds, "unbonding");
-        _require(prices.feeCap > 0 && prices.feeCap <= Prices.MAX_FEE_CAP, "gas");
+        _require(prices.feeCap > 0 && prices.feeCap <= MAX_FEE_CAP, "gas");
         // INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games; a stake covers every fine; who
         // can stake on a slot can stake on a merge.
         _require(
@@ -88,8 +87,8 @@ library JobRules {
         _require(prices.bond > 0 && prices.bond >= Prices.bondFloor(role.slotPrice, role.innerSteps), "bond");
         // INVARIANT: stakes and bonds fit the vault's locks: no job can be without challengers.
         _require(
-            (role.slotStake | p.merge.stake | prices.witnessStake) <= type(uint88).max
-                && Prices.dearestRowBond(prices.bond, prices.gasPrice, rowLeaves(role.rowLength)) <= type(uint88).max,
+            (role.slotStake | p.merge.stake | prices.witnessStake) <= MAX_LOCK
+                && Prices.dearestRowBond(prices.bond, prices.gasPrice, rowLeaves(role.rowLength)) <= MAX_LOCK,
             "locks"
         );
         // INVARIANT: a witness's word costs at least twenty times what it is paid, and less than half of what a worker loses
@@ -98,9 +97,9 @@ library JobRules {
             role.witnesses == 0
                 || (role.witnesses <= MAX_WITNESSES && role.witnessFee > 0
                     && prices.witnessStake >= Prices.witnessFloor(role.witnessFee)
-                    && 2 * uint256(prices.witnessStake) < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
+                    && SLOT_WITNESSES * uint256(prices.witnessStake) < role.slotStake && _isWindow(windows.auditSeconds, inclusion)
                     && windows.challengeSeconds
-                        >= uint256(role.revealSeconds) + role.attestSeconds + 3 * uint256(windows.auditSeconds)),
+                        >= uint256(role.revealSeconds) + role.attestSeconds + AUDIT_WINDOWS * uint256(windows.auditSeconds)),
             "witnesses"
         );
         // INVARIANT: a row that somebody holds can be posted in time, however long it is.
@@ -116,12 +115,12 @@ library JobRules {
 
     /// @notice The most leaves that hold words of one row.
     function rowLeaves(uint256 rowLength) internal pure returns (uint256) {
-        return (rowLength + Program.CHUNK - 2) / Program.CHUNK + 1;
+        return (rowLength + CHUNK - 2) / CHUNK + 1;
     }
 
     /// @notice The least time in which the longest answer can be posted: a commitment and its part, one after the other.
     function answerFloor(uint256 rowLength, uint256 inclusion) internal pure returns (uint256) {
-        return 2 * inclusion * ((rowLeaves(rowLength) + PART - 1) / PART);
+        return PART_TRANSACTIONS * inclusion * ((rowLeaves(rowLength) + PART - 1) / PART);
     }
 
     /// @notice The pay of one round in which everybody is paid.

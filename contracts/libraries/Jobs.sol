@@ -3,19 +3,18 @@ pragma solidity ^0.8.21;
 
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
+import {MAX_ESCROW, PROVER_PERCENT} from "./Constants.sol";
 import {EscrowInsufficient, JobExists, JobUnfinished, Unauthorized, WrongJobStatus} from "./Errors.sol";
 import {Ids} from "./Ids.sol";
 import {JobRules} from "./JobRules.sol";
 import {Rounds} from "./Rounds.sol";
 import {Terms} from "./Terms.sol";
+import {JobId} from "../types/Ids.sol";
 
 /// @title Jobs
 /// @notice How JobMarket's jobs begin and end: linked code, as Rounds is.
 /// @dev The Python twin is lockstep/protocol/market/requester.py: the same names in the same order.
 library Jobs {
-    /// @dev Of a void job's deposit, to who had it voided; the rest is burned.
-    uint256 private constant PROVER_PERCENT = 30;
-
     // -- the requester
 
     /// @return jobId The new job.
@@ -28,12 +27,12 @@ library Jobs {
         uint256 escrow,
         uint256 inclusion,
         uint256 censor
-    ) external returns (bytes32 jobId, uint256 pulled) {
+    ) external returns (JobId jobId, uint256 pulled) {
         JobRules.check(p, vault.unbondSeconds(), inclusion, censor);
         uint256 pay = JobRules.roundPay(p);
         uint256 needed = p.schedule.rounds * pay;
         // INVARIANT: the escrow covers every slot, every merge and every witness of every round.
-        if (escrow < needed || escrow > type(uint120).max) revert EscrowInsufficient(needed, escrow);
+        if (escrow < needed || escrow > MAX_ESCROW) revert EscrowInsufficient(needed, escrow);
         (address terms, bytes32 hash) = Terms.store(p);
         jobId = Ids.job(msg.sender, nonce, hash);
         IJobMarket.Job storage j = b.jobs[jobId];
@@ -51,7 +50,7 @@ library Jobs {
         emit IJobMarket.JobCreated(jobId, msg.sender, p.spec.digest, escrow, j.deposit);
     }
 
-    function cancel(Rounds.Book storage b, IStakeVault vault, bytes32 jobId) external {
+    function cancel(Rounds.Book storage b, IStakeVault vault, JobId jobId) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         if (msg.sender != j.requester) revert Unauthorized(msg.sender);
         if (j.status != IJobMarket.JobStatus.Active) revert WrongJobStatus(jobId);
@@ -70,7 +69,7 @@ library Jobs {
 
     // -- anyone
 
-    function finish(Rounds.Book storage b, IStakeVault vault, bytes32 jobId) external {
+    function finish(Rounds.Book storage b, IStakeVault vault, JobId jobId) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.JobParams memory p = Rounds.params(b, jobId);
         bool voided = j.status == IJobMarket.JobStatus.Void;

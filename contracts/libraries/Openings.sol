@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {IArbiter} from "../interfaces/IArbiter.sol";
+import {CHUNK} from "./Constants.sol";
 import {ProofInvalid} from "./Errors.sol";
 import {Merkle} from "./Merkle.sol";
 import {Program} from "./Program.sol";
@@ -18,7 +19,7 @@ library Openings {
         view
     {
         bytes calldata header = opening.header;
-        uint256 leafIndex = flat / Program.CHUNK;
+        uint256 leafIndex = flat / CHUNK;
         // INVARIANT: the leaf that is opened is the leaf that is read.
         if (opening.leafIndex != leafIndex) revert IArbiter.OutOfRange();
 

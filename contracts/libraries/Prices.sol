@@ -1,39 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.20;
 
+import {
+    BOND_GAMES,
+    DEFENDER_GAS,
+    FEES,
+    FEE_BITS,
+    FEE_UNIT,
+    GAME_GAS,
+    LEAF_GAS,
+    MAX_FEE_CAP,
+    STAKE_GAMES,
+    STAKE_PRICES,
+    WITNESS_FEES
+} from "./Constants.sol";
+
 /// @title Prices
 /// @notice The floors of stakes and bonds, and what gas costs in tokens. The Python twin is lockstep/protocol/market/prices.py.
 /// @dev A job names two numbers: `gasPrice`, token units for one gas at the cap, and `feeCap`, the cap in wei per gas. Below the cap
 ///      a gas costs in proportion to the base fee; above it, no more than at it.
 library Prices {
-    /// Gas of a whole game, both sides, of the dearest step that is admitted: 2^14 ops, 2^31 elements, 2^24 terms.
-    uint256 internal constant GAME_GAS = 2_600_000;
-    /// Gas of the defender's moves in such a game.
-    uint256 internal constant DEFENDER_GAS = 1_100_000;
-    /// A stake is at least this many times the price of what it backs ...
-    uint256 internal constant STAKE_PRICES = 10;
-    /// ... and this many times the gas of a game at the cap.
-    uint256 internal constant STAKE_GAMES = 4;
-    /// Gas of posting one leaf of a row, in the deepest dataset.
-    uint256 internal constant LEAF_GAS = 80_000;
-    /// A bond holds this many times the gas of the defender, a row's also of its leaves.
-    uint256 internal constant BOND_GAMES = 3;
-    /// A witness's stake is at least this many fees.
-    uint256 internal constant WITNESS_FEES = 20;
-
-    /// Base fees of the last seals that are remembered.
-    uint256 internal constant FEES = 9;
-    /// Bits of one of them: nine fill a word. The highest bit of each stays free, for comparisons of all nine at once.
-    uint256 private constant FEE_BITS = 28;
     uint256 private constant FEE_MASK = (1 << FEE_BITS) - 1;
     uint256 private constant RING_MASK = (1 << (FEES * FEE_BITS)) - 1;
     /// One in each place, and the free bit of each.
     uint256 private constant ONES = RING_MASK / FEE_MASK;
     uint256 private constant FREE = ONES << (FEE_BITS - 1);
-    /// Wei per gas that a remembered fee is rounded up to.
-    uint256 internal constant FEE_UNIT = 8192;
-    /// The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it.
-    uint256 internal constant MAX_FEE_CAP = ((1 << (FEE_BITS - 1)) - 2) * FEE_UNIT;
 
     /// @notice The least stake behind work that is paid `price`.
     function stakeFloor(uint256 price, uint256 gasPrice) internal pure returns (uint256) {

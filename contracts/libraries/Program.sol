@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
+import {CHUNK} from "./Constants.sol";
 
 /// The bytes are no canonical op descriptor or Program header of this op-set (docs/protocol.md, section 2).
 error DescriptorInvalid();
@@ -25,9 +26,6 @@ library Program {
 
     uint256 internal constant ALIAS_EMPTY = 0;
     uint256 internal constant ALIAS_OP = 1;
-
-    /// Elements of 4 bytes in a leaf, and terms of a fold's chunk.
-    uint256 internal constant CHUNK = 256;
 
     uint256 private constant EXTENTS_AT = 24;
     uint256 internal constant INPUTS_AT = 15;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {QUORUM, QUORUM_OF} from "./Constants.sol";
+
 /// @title Receipts
 /// @notice Who says that which payload can be had, counted. A receipt names slots; nobody's counts for its own.
 library Receipts {
-    /// @notice Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s.
-    uint32 internal constant WITNESS = 64;
     /// @dev A slot's count takes a byte, 32 slots a word; there are fewer than 256 speakers.
     uint256 private constant LANES = 32;
 
@@ -23,7 +23,7 @@ library Receipts {
     function accepts(uint256[2] memory named, uint256 spoke, uint256 receipts, uint32 s) internal pure returns (bool) {
         uint256 others = receipts - ((spoke >> s) & 1);
         uint256 count_ = (named[s / LANES] >> (8 * (s % LANES))) & 0xff;
-        return 3 * count_ >= 2 * others;
+        return QUORUM_OF * count_ >= QUORUM * others;
     }
 
     /// @notice How many slots a mask names.

@@ -5,6 +5,7 @@ import {IAvailability} from "../interfaces/IAvailability.sol";
 import {IJobMarket} from "../interfaces/IJobMarket.sol";
 import {IStakeVault} from "../interfaces/IStakeVault.sol";
 import {IWitnesses} from "../interfaces/IWitnesses.sol";
+import {HASH_BLOCKS, LEAVE_PARTS, MAX_CID, WITNESS} from "./Constants.sol";
 import {
     AlreadyDone,
     CidTooLong,
@@ -32,34 +33,31 @@ import {Receipts} from "./Receipts.sol";
 import {Signatures} from "./Signatures.sol";
 import {States} from "./States.sol";
 import {Terms} from "./Terms.sol";
+import {AuditId, ClaimId, JobId, NO_CLAIM} from "../types/Ids.sol";
 
 /// @title Rounds
 /// @notice The rounds of JobMarket's jobs: linked code, run in the market's own storage, so that neither outgrows EIP-170.
 /// @dev The Python twin is lockstep/protocol/market/rounds.py: the same names in the same order.
 library Rounds {
     uint32 private constant MERGE = Ids.MERGE;
-    /// @dev EVM: blockhash knows this many blocks.
-    uint256 private constant SEAL_BLOCKS = 256;
-    /// @dev Bytes of a CID: what a stranger stores in a log is bounded.
-    uint256 internal constant MAX_CID = 128;
     address internal constant BURN = 0x000000000000000000000000000000000000dEaD;
 
     /// @notice Everything that the market stores.
     struct Book {
-        mapping(bytes32 jobId => IJobMarket.Job) jobs;
-        mapping(bytes32 jobId => address) terms;
-        mapping(bytes32 jobId => mapping(uint32 r => IJobMarket.Round)) rounds;
-        mapping(bytes32 claimId => IJobMarket.Claim) claims;
-        mapping(bytes32 jobId => mapping(address account => bool)) barred;
+        mapping(JobId jobId => IJobMarket.Job) jobs;
+        mapping(JobId jobId => address) terms;
+        mapping(JobId jobId => mapping(uint32 r => IJobMarket.Round)) rounds;
+        mapping(ClaimId claimId => IJobMarket.Claim) claims;
+        mapping(JobId jobId => mapping(address account => bool)) barred;
         /// Audits of rounds that a convicted merge voided: who agreed there is paid.
-        mapping(bytes32 auditId => bool) rewound;
+        mapping(AuditId auditId => bool) rewound;
         /// Base fees of the last seals (Prices.push).
         uint256 baseFees;
     }
 
     // -- anyone
 
-    function startRound(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+    function startRound(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.JobParams memory p = params(b, jobId);
         IJobMarket.Round storage ro = b.rounds[jobId][r];
@@ -85,7 +83,7 @@ library Rounds {
         emit IJobMarket.RoundStarted(jobId, r, j.attempt, base, outer);
     }
 
-    function seal(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+    function seal(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Sealing);
         IJobMarket.Role memory role = p.roles[0];
         if (ro.seedBlock == 0) {
@@ -94,7 +92,7 @@ library Rounds {
         }
         if (block.number <= ro.seedBlock) revert TooEarly(uint256(ro.seedBlock) + 1);
         // INVARIANT: one seed per roster: a round that nobody sealed in time fails, it is never drawn again.
-        if (block.number > ro.seedBlock + SEAL_BLOCKS) return _fail(b, vault, jobId, r, ro);
+        if (block.number > ro.seedBlock + HASH_BLOCKS) return _fail(b, vault, jobId, r, ro);
 
         ro.seed = Ids.seed(blockhash(ro.seedBlock), jobId, r, ro.attempt);
         setWindows(ro, block.timestamp + role.trainSeconds, role.revealSeconds, role.attestSeconds);
@@ -107,7 +105,7 @@ library Rounds {
         Book storage b,
         IStakeVault vault,
         IWitnesses witnesses,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         IJobMarket.Receipt[] calldata receipts
     ) external {
@@ -131,7 +129,7 @@ library Rounds {
         Book storage b,
         IStakeVault vault,
         IAvailability availability,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         IJobMarket.Body[] calldata bodies
     ) external {
@@ -158,7 +156,7 @@ library Rounds {
         emit IJobMarket.Frozen(jobId, r, ro.mergeIn, mask);
 
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             if (c.status == IJobMarket.ClaimStatus.Revealed) {
                 c.status =
                     (mask >> s) & 1 == 1 ? IJobMarket.ClaimStatus.Accepted : IJobMarket.ClaimStatus.Excluded;
@@ -168,7 +166,7 @@ library Rounds {
         }
     }
 
-    function finalize(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+    function finalize(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.JobParams memory p = params(b, jobId);
         IJobMarket.Round storage ro = b.rounds[jobId][r];
@@ -189,7 +187,7 @@ library Rounds {
 
         uint256 paid = 0;
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             // INVARIANT: pay follows from accepted, unconvicted claims, never from what a claimant says.
             if (c.status == IJobMarket.ClaimStatus.Accepted) {
                 paid += _pay(vault, claimId, c, IJobMarket.ClaimStatus.Final, p.roles[0].slotPrice);
@@ -202,7 +200,7 @@ library Rounds {
         _settle(b, jobId, j);
     }
 
-    function release(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r) external {
+    function release(Book storage b, IStakeVault vault, JobId jobId, uint32 r) external {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         bool voided = isVoided(j);
@@ -227,11 +225,11 @@ library Rounds {
 
     // -- workers, aggregator
 
-    function join(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
+    function join(Book storage b, IStakeVault vault, JobId jobId, uint32 r, uint32 slot) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Joining);
         IJobMarket.Role memory role = p.roles[0];
         if (slot >= role.slots) revert NoSuchSlot(slot);
-        (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
+        (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
         if (c.worker != address(0)) revert SlotTaken(slot);
 
         _write(c, jobId, r, ro.attempt, slot, role.innerSteps + 1);
@@ -239,29 +237,29 @@ library Rounds {
 
         emit IJobMarket.Joined(jobId, r, slot, msg.sender);
 
-        vault.lock(msg.sender, claimId, role.slotStake);
+        vault.lock(msg.sender, ClaimId.unwrap(claimId), role.slotStake);
         if (ro.joined == role.slots) _closeRoster(jobId, r, ro);
     }
 
-    function leave(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint32 slot) external {
+    function leave(Book storage b, IStakeVault vault, JobId jobId, uint32 r, uint32 slot) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) =
             inPhase(b, jobId, r, IJobMarket.Phase.Joining);
         // INVARIANT: a slot is given back while others have half of the window left to take it.
-        if (block.timestamp >= ro.joinEnds - p.windows.joinSeconds / 2) revert WrongPhase(jobId, r);
-        (bytes32 claimId,) = ownClaim(b, jobId, r, ro, slot);
+        if (block.timestamp >= ro.joinEnds - p.windows.joinSeconds / LEAVE_PARTS) revert WrongPhase(jobId, r);
+        (ClaimId claimId,) = ownClaim(b, jobId, r, ro, slot);
 
         delete b.claims[claimId];
         ro.joined -= 1;
 
         emit IJobMarket.Left(jobId, r, slot, msg.sender);
 
-        vault.unlock(claimId);
+        vault.unlock(ClaimId.unwrap(claimId));
     }
 
     function merge(
         Book storage b,
         IStakeVault vault,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         bytes32 out,
         bytes32 out2,
@@ -274,7 +272,7 @@ library Rounds {
         // INVARIANT: the aggregator merges until its time is over, then slot owners in seed order; no convicted one.
         address merger = mergerOf(b, jobId, r);
         if (msg.sender != merger) revert NotYourTurn(merger);
-        bytes32 claimId = Ids.claim(jobId, r, j.attempt, MERGE);
+        ClaimId claimId = Ids.claim(jobId, r, j.attempt, MERGE);
         IJobMarket.Claim storage c = b.claims[claimId];
 
         _write(c, jobId, r, j.attempt, MERGE, 1);
@@ -291,12 +289,12 @@ library Rounds {
 
         emit IJobMarket.Merged(jobId, r, claimId, msg.sender, out, out2, checkpointCid);
 
-        vault.lock(msg.sender, claimId, p.merge.stake + rounds * JobRules.roundPay(p));
+        vault.lock(msg.sender, ClaimId.unwrap(claimId), p.merge.stake + rounds * JobRules.roundPay(p));
     }
 
-    function back(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, uint16 rounds) external {
+    function back(Book storage b, IStakeVault vault, JobId jobId, uint32 r, uint16 rounds) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Lead);
-        bytes32 claimId = ro.mergeClaim;
+        ClaimId claimId = ro.mergeClaim;
         address merger = b.claims[claimId].worker;
         // INVARIANT: who merged answers for its merge, and nobody else.
         if (msg.sender != merger) revert NotYourTurn(merger);
@@ -305,7 +303,7 @@ library Rounds {
 
         emit IJobMarket.Backed(jobId, r, ro.backed);
 
-        vault.raise(claimId, rounds * JobRules.roundPay(p));
+        vault.raise(ClaimId.unwrap(claimId), rounds * JobRules.roundPay(p));
     }
 
     // -- the game
@@ -313,7 +311,7 @@ library Rounds {
     function onConvicted(
         Book storage b,
         IStakeVault vault,
-        bytes32 claimId,
+        ClaimId claimId,
         uint32 t,
         address[] calldata winners,
         IStakeVault.Refund[] memory refunds
@@ -341,12 +339,12 @@ library Rounds {
             // Gas is paid at what it costs now, capped.
             refunds[i].amount = Prices.gasCost(refunds[i].amount, p.prices.gasPrice, p.prices.feeCap, block.basefee);
         }
-        vault.slash(claimId, owed, winners, refunds, j.requester);
+        vault.slash(ClaimId.unwrap(claimId), owed, winners, refunds, j.requester);
     }
 
     // -- the witnesses, demands
 
-    function onDrawn(Book storage b, bytes32 jobId, uint32 r, uint16 count) external {
+    function onDrawn(Book storage b, JobId jobId, uint32 r, uint16 count) external {
         (IJobMarket.JobParams memory p, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
         IJobMarket.Role memory role = p.roles[0];
         // INVARIANT: witnesses are drawn once a round, no more than the job pays.
@@ -365,7 +363,7 @@ library Rounds {
         j.feesDue += uint128(fees);
     }
 
-    function onDemanded(Book storage b, bytes32 jobId, uint32 r, uint32 slot) external {
+    function onDemanded(Book storage b, JobId jobId, uint32 r, uint32 slot) external {
         // INVARIANT: payloads are demanded while receipts are given, of those who have revealed.
         (, IJobMarket.Round storage ro) = inPhase(b, jobId, r, IJobMarket.Phase.Attesting);
         (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, slot);
@@ -377,7 +375,7 @@ library Rounds {
     // -- views
 
     /// @dev What a slot's S_0 holds as its carry.
-    function carryIn(Book storage b, bytes32 claimId, bytes32 zero, bytes32[] calldata carried)
+    function carryIn(Book storage b, ClaimId claimId, bytes32 zero, bytes32[] calldata carried)
         external
         view
         returns (bytes32)
@@ -395,12 +393,12 @@ library Rounds {
         return carried[2];
     }
 
-    function params(Book storage b, bytes32 jobId) internal view returns (IJobMarket.JobParams memory) {
+    function params(Book storage b, JobId jobId) internal view returns (IJobMarket.JobParams memory) {
         return Terms.load(b.terms[jobId]);
     }
 
     /// @dev The phase now: what is stored, and what time and completeness make of it.
-    function phase(Book storage b, bytes32 jobId, uint32 r) internal view returns (IJobMarket.Phase) {
+    function phase(Book storage b, JobId jobId, uint32 r) internal view returns (IJobMarket.Phase) {
         IJobMarket.Round storage ro = b.rounds[jobId][r];
         // INVARIANT: in a void job nothing goes on: what was not final or failed is void.
         if (isVoided(b.jobs[jobId])) {
@@ -431,7 +429,7 @@ library Rounds {
         return IJobMarket.Phase.Freezing;
     }
 
-    function mergerOf(Book storage b, bytes32 jobId, uint32 r) internal view returns (address merger) {
+    function mergerOf(Book storage b, JobId jobId, uint32 r) internal view returns (address merger) {
         IJobMarket.JobParams memory p = params(b, jobId);
         IJobMarket.Role memory role = p.roles[0];
         IJobMarket.Round storage ro = b.rounds[jobId][r];
@@ -452,7 +450,7 @@ library Rounds {
         if (b.barred[jobId][merger]) merger = address(0);
     }
 
-    function live(Book storage b, bytes32 claimId) internal view returns (bool) {
+    function live(Book storage b, ClaimId claimId) internal view returns (bool) {
         IJobMarket.Claim storage c = b.claims[claimId];
         IJobMarket.ClaimStatus status = c.status;
         bool judged = status >= IJobMarket.ClaimStatus.Revealed && status <= IJobMarket.ClaimStatus.Excluded;
@@ -466,18 +464,18 @@ library Rounds {
 
     /// @dev A job is Void as a whole, and a round; a claim also is when its round was started or merged again. A claim of a void round
     ///      stands as long as games are open on it.
-    function isVoid(Book storage b, bytes32 claimId, IJobMarket.Claim storage c) internal view returns (bool) {
+    function isVoid(Book storage b, ClaimId claimId, IJobMarket.Claim storage c) internal view returns (bool) {
         IJobMarket.ClaimStatus status = c.status;
         if (status >= IJobMarket.ClaimStatus.Absent) return status == IJobMarket.ClaimStatus.Void;
         IJobMarket.Round storage ro = b.rounds[c.job][c.round];
-        bool standing = c.slot == MERGE ? ro.mergeClaim == claimId : ro.attempt == c.attempt;
+        bool standing = c.slot == MERGE ? ClaimId.unwrap(ro.mergeClaim) == ClaimId.unwrap(claimId) : ro.attempt == c.attempt;
         bool voidRound = ro.phase == IJobMarket.Phase.Void && c.openGames == 0;
         return !standing || voidRound || isVoided(b.jobs[c.job]);
     }
 
     // -- inside: rounds
 
-    function inPhase(Book storage b, bytes32 jobId, uint32 r, IJobMarket.Phase wanted)
+    function inPhase(Book storage b, JobId jobId, uint32 r, IJobMarket.Phase wanted)
         internal
         view
         returns (IJobMarket.JobParams memory p, IJobMarket.Round storage ro)
@@ -488,7 +486,7 @@ library Rounds {
         if (phase(b, jobId, r) != wanted) revert WrongPhase(jobId, r);
     }
 
-    function _closeRoster(bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
+    function _closeRoster(JobId jobId, uint32 r, IJobMarket.Round storage ro) private {
         // INVARIANT: nobody who joins or closes knows the seed: it is the hash of a block yet to come.
         ro.seedBlock = uint64(block.number + 1);
 
@@ -518,7 +516,7 @@ library Rounds {
     }
 
     /// @dev Reverts unless round r - 1 is merged, final or failed.
-    function _baseOf(Book storage b, bytes32 jobId, IJobMarket.JobParams memory p, uint32 r)
+    function _baseOf(Book storage b, JobId jobId, IJobMarket.JobParams memory p, uint32 r)
         private
         view
         returns (bytes32 base, bytes32 outer)
@@ -536,7 +534,7 @@ library Rounds {
     function _speaker(
         Book storage b,
         IWitnesses witnesses,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         IJobMarket.Role memory role,
         IJobMarket.Round storage ro,
@@ -545,8 +543,8 @@ library Rounds {
         if (who < role.slots) {
             (, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, who);
             if (c.status == IJobMarket.ClaimStatus.Revealed) account = c.worker;
-        } else if (who >= Receipts.WITNESS && who - Receipts.WITNESS < ro.witnesses) {
-            account = witnesses.witnessOf(jobId, r, who - Receipts.WITNESS);
+        } else if (who >= WITNESS && who - WITNESS < ro.witnesses) {
+            account = witnesses.witnessOf(jobId, r, who - WITNESS);
         }
         // INVARIANT: owners of revealed slots and drawn witnesses speak, and nobody else.
         if (account == address(0)) revert NotSlotOwner(who);
@@ -567,7 +565,7 @@ library Rounds {
     function _accepted(
         Book storage b,
         IAvailability availability,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         IJobMarket.Role memory role,
         IJobMarket.Round storage ro,
@@ -579,7 +577,7 @@ library Rounds {
         for (uint32 s = 0; s < payloads.length; s++) {
             payloads[s] = s < role.slots ? role.zeroPayload : beyond;
             if (s >= role.slots) continue;
-            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             if (c.status != IJobMarket.ClaimStatus.Revealed) continue;
             // INVARIANT: what is merged is what was revealed.
             if (next == bodies.length || Ids.body(bodies[next]) != c.digest) revert CommitmentMismatch();
@@ -597,7 +595,7 @@ library Rounds {
     }
 
     /// @dev The checkpoint carries over. Nobody is paid, stakes return; a stake with open games returns when they are over.
-    function _fail(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
+    function _fail(Book storage b, IStakeVault vault, JobId jobId, uint32 r, IJobMarket.Round storage ro) private {
         IJobMarket.Job storage j = b.jobs[jobId];
         IJobMarket.JobParams memory p = params(b, jobId);
         IJobMarket.Role memory role = p.roles[0];
@@ -609,7 +607,7 @@ library Rounds {
         emit IJobMarket.RoundFailed(jobId, r);
 
         for (uint32 s = 0; s < role.slots; s++) {
-            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             bool silent = c.status == IJobMarket.ClaimStatus.Joined || c.status == IJobMarket.ClaimStatus.Committed;
             if (silent && isSealed) _absent(vault, claimId, c, role.slotPrice);
             else if (_holdsStake(c.status) && c.openGames == 0) {
@@ -620,7 +618,7 @@ library Rounds {
     }
 
     /// @dev Moves past every leading round that can no more be voided.
-    function _settle(Book storage b, bytes32 jobId, IJobMarket.Job storage j) private {
+    function _settle(Book storage b, JobId jobId, IJobMarket.Job storage j) private {
         uint32 settled = j.settled;
         while (settled < j.started) {
             IJobMarket.Phase at = b.rounds[jobId][settled].phase;
@@ -639,7 +637,7 @@ library Rounds {
         IJobMarket.Job storage j,
         IJobMarket.Round storage ro
     ) private returns (uint256 owed) {
-        (bytes32 jobId, uint32 r) = (c.job, c.round);
+        (JobId jobId, uint32 r) = (c.job, c.round);
         for (uint32 k = r + 1; k < j.started; k++) {
             IJobMarket.Round storage later = b.rounds[jobId][k];
             j.lingering += later.openGames;
@@ -661,7 +659,7 @@ library Rounds {
         j.started = r + 1;
         b.barred[jobId][c.worker] = true;
         ro.phase = IJobMarket.Phase.Merging;
-        ro.mergeClaim = 0;
+        ro.mergeClaim = NO_CLAIM;
         ro.turn += 1;
         ro.mergeOpens = uint64(block.timestamp);
     }
@@ -669,11 +667,11 @@ library Rounds {
     /// @dev The pay of a round's work: of every claim that was committed, once frozen of every one that was revealed, and of its merge.
     function _worth(IJobMarket.JobParams memory p, IJobMarket.Round storage ro) private view returns (uint256) {
         uint256 claims = ro.mergeIn == 0 ? ro.committed : ro.revealed;
-        return claims * p.roles[0].slotPrice + (ro.mergeClaim == 0 ? 0 : p.merge.price);
+        return claims * p.roles[0].slotPrice + (ClaimId.unwrap(ro.mergeClaim) == 0 ? 0 : p.merge.price);
     }
 
     /// @dev Reverts unless every merge that round r would stand on answers for it.
-    function _requireBacked(Book storage b, bytes32 jobId, uint32 settled, uint32 r) private view {
+    function _requireBacked(Book storage b, JobId jobId, uint32 settled, uint32 r) private view {
         for (uint32 q = settled; q < r; q++) {
             IJobMarket.Round storage below = b.rounds[jobId][q];
             // INVARIANT: a merge's stake covers the pay of every round that its conviction would void.
@@ -690,7 +688,7 @@ library Rounds {
 
     function _write(
         IJobMarket.Claim storage c,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         uint32 attempt,
         uint32 slot,
@@ -706,19 +704,19 @@ library Rounds {
     }
 
     /// @dev The claim of a slot in the round's current attempt.
-    function claimAt(Book storage b, bytes32 jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+    function claimAt(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
         internal
         view
-        returns (bytes32 claimId, IJobMarket.Claim storage c)
+        returns (ClaimId claimId, IJobMarket.Claim storage c)
     {
         claimId = Ids.claim(jobId, r, ro.attempt, slot);
         c = b.claims[claimId];
     }
 
-    function ownClaim(Book storage b, bytes32 jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
+    function ownClaim(Book storage b, JobId jobId, uint32 r, IJobMarket.Round storage ro, uint32 slot)
         internal
         view
-        returns (bytes32 claimId, IJobMarket.Claim storage c)
+        returns (ClaimId claimId, IJobMarket.Claim storage c)
     {
         (claimId, c) = claimAt(b, jobId, r, ro, slot);
         if (c.worker != msg.sender) revert NotSlotOwner(slot);
@@ -726,13 +724,13 @@ library Rounds {
 
     function giveBack(
         IStakeVault vault,
-        bytes32 claimId,
+        ClaimId claimId,
         IJobMarket.Claim storage c,
         IJobMarket.ClaimStatus status
     ) internal {
         c.status = status;
 
-        vault.unlock(claimId);
+        vault.unlock(ClaimId.unwrap(claimId));
     }
 
     function _holdsStake(IJobMarket.ClaimStatus status) private pure returns (bool) {
@@ -740,14 +738,14 @@ library Rounds {
     }
 
     /// @dev No reveal: the slot's price of the stake is burned.
-    function _absent(IStakeVault vault, bytes32 claimId, IJobMarket.Claim storage c, uint256 fine) private {
+    function _absent(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 fine) private {
         c.status = IJobMarket.ClaimStatus.Absent;
 
-        vault.slashLiveness(claimId, fine);
+        vault.slashLiveness(ClaimId.unwrap(claimId), fine);
     }
 
     /// @dev Gives back every stake that a Void round still holds; after a rewind pays the work that the slash was to pay.
-    function _releaseAll(Book storage b, IStakeVault vault, bytes32 jobId, uint32 r, IJobMarket.Round storage ro) private {
+    function _releaseAll(Book storage b, IStakeVault vault, JobId jobId, uint32 r, IJobMarket.Round storage ro) private {
         IJobMarket.JobParams memory p = params(b, jobId);
         bool due = ro.due;
         ro.due = false;
@@ -760,20 +758,20 @@ library Rounds {
     function _endAll(
         Book storage b,
         IStakeVault vault,
-        bytes32 jobId,
+        JobId jobId,
         uint32 r,
         IJobMarket.JobParams memory p,
         IJobMarket.Round storage ro,
         bool pays
     ) private returns (uint256 paid) {
         for (uint32 s = 0; s < p.roles[0].slots; s++) {
-            (bytes32 claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
+            (ClaimId claimId, IJobMarket.Claim storage c) = claimAt(b, jobId, r, ro, s);
             paid += _end(vault, claimId, c, pays ? p.roles[0].slotPrice : 0);
         }
-        if (ro.mergeClaim != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
+        if (ClaimId.unwrap(ro.mergeClaim) != 0) paid += _end(vault, ro.mergeClaim, b.claims[ro.mergeClaim], pays ? p.merge.price : 0);
     }
 
-    function _end(IStakeVault vault, bytes32 claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
+    function _end(IStakeVault vault, ClaimId claimId, IJobMarket.Claim storage c, uint256 price) private returns (uint256) {
         if (!_holdsStake(c.status)) return 0;
         // INVARIANT: a seat is not work: only what was committed is paid without a verdict.
         if (price != 0 && c.status >= IJobMarket.ClaimStatus.Committed) {
@@ -785,7 +783,7 @@ library Rounds {
 
     function _pay(
         IStakeVault vault,
-        bytes32 claimId,
+        ClaimId claimId,
         IJobMarket.Claim storage c,
         IJobMarket.ClaimStatus status,
         uint256 amount

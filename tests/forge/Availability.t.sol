@@ -9,10 +9,12 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IValidator} from "../../contracts/interfaces/IValidator.sol";
+import {DEFENDER_GAS, LEAF_GAS} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {Prices} from "../../contracts/libraries/Prices.sol";
+import {ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 
 contract PlainToken is ERC20 {
@@ -24,8 +26,8 @@ contract PlainToken is ERC20 {
 /// @title AvailabilityTest
 /// @notice Rows cut in any way, answers copied, and a leaf of 1,024 that is hidden; this contract is the market.
 contract AvailabilityTest {
-    bytes32 private constant JOB = keccak256("job");
-    bytes32 private constant CLAIM = keccak256("claim");
+    JobId private constant JOB = JobId.wrap(keccak256("job"));
+    ClaimId private constant CLAIM = ClaimId.wrap(keccak256("claim"));
     address private constant ASKER = address(0xA5C);
     address private constant POSTER = address(0x9057);
     address private constant WORKER = address(0x3043);
@@ -69,29 +71,29 @@ contract AvailabilityTest {
 
     // -- what it asks of the market
 
-    function params(bytes32) external view returns (IJobMarket.JobParams memory) {
+    function params(JobId) external view returns (IJobMarket.JobParams memory) {
         return terms;
     }
 
-    function bondOf(bytes32) external pure returns (uint256) {
+    function bondOf(JobId) external pure returns (uint256) {
         return BOND;
     }
 
-    function job(bytes32) external view returns (IJobMarket.Job memory j) {
+    function job(JobId) external view returns (IJobMarket.Job memory j) {
         j.status = isVoid ? IJobMarket.JobStatus.Void : IJobMarket.JobStatus.Active;
     }
 
-    function claimIdOf(bytes32, uint32, uint32) external pure returns (bytes32) {
+    function claimIdOf(JobId, uint32, uint32) external pure returns (ClaimId) {
         return CLAIM;
     }
 
-    function claim(bytes32) external view returns (IJobMarket.Claim memory) {
+    function claim(ClaimId) external view returns (IJobMarket.Claim memory) {
         return claimed;
     }
 
-    function onDemanded(bytes32, uint32, uint32) external {}
+    function onDemanded(JobId, uint32, uint32) external {}
 
-    function onInvalid(bytes32, address prover) external {
+    function onInvalid(JobId, address prover) external {
         require(prover == ASKER, "who asked is the prover");
         isVoid = true;
     }
@@ -134,7 +136,7 @@ contract AvailabilityTest {
         terms.prices.bond = own % uint64(BOND);
         uint256 gas = BOND - terms.prices.bond; // of three defences
         uint256 leaves = availability.rowBondOf(JOB, 0) - BOND;
-        require(leaves * Prices.DEFENDER_GAS >= gas * LEAVES * Prices.LEAF_GAS && (leaves - 1) * Prices.DEFENDER_GAS < gas * LEAVES * Prices.LEAF_GAS, "rounded up");
+        require(leaves * DEFENDER_GAS >= gas * LEAVES * LEAF_GAS && (leaves - 1) * DEFENDER_GAS < gas * LEAVES * LEAF_GAS, "rounded up");
     }
 
     function testFuzz_a_copy_of_an_answer_is_refused(address copier, uint8 later) external {

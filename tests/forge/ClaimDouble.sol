@@ -4,6 +4,7 @@ pragma solidity ^0.8.21;
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
+import {ClaimId} from "../../contracts/types/Ids.sol";
 
 /// @title ClaimDouble
 /// @notice What the game asks of the market, for one claim; the whole market is tested with the game on Anvil.
@@ -36,26 +37,26 @@ contract ClaimDouble {
         (_seed, _round, _slot) = (seed, round, slot);
     }
 
-    function lock(bytes32 claim_, address account, uint256 amount) external {
-        vault.lock(account, claim_, amount);
+    function lock(ClaimId claim_, address account, uint256 amount) external {
+        vault.lock(account, ClaimId.unwrap(claim_), amount);
     }
 
     // -- what the game calls
 
-    function onOpen(bytes32, IJobMarket.Body calldata) external returns (IJobMarket.GameTerms memory t) {
+    function onOpen(ClaimId, IJobMarket.Body calldata) external returns (IJobMarket.GameTerms memory t) {
         t = terms;
         t.games = _games++;
     }
 
     /// @dev Gas costs nothing here unless `gasPrice` says otherwise.
-    function onConvicted(bytes32 claim_, uint32 t, address[] calldata winners, IStakeVault.Refund[] memory refunds) external {
+    function onConvicted(ClaimId claim_, uint32 t, address[] calldata winners, IStakeVault.Refund[] memory refunds) external {
         require(_live, "convicted once");
         (_live, convictedAt) = (false, t);
         for (uint256 i = 0; i < refunds.length; i++) {
             _asked.push(refunds[i]);
             refunds[i].amount *= gasPrice;
         }
-        vault.slash(claim_, 0, winners, refunds, REQUESTER);
+        vault.slash(ClaimId.unwrap(claim_), 0, winners, refunds, REQUESTER);
     }
 
     function setGasPrice(uint256 price) external {
@@ -66,18 +67,18 @@ contract ClaimDouble {
         return _asked;
     }
 
-    function onRejected(bytes32) external {
+    function onRejected(ClaimId) external {
     }
 
-    function claim(bytes32) external view returns (IJobMarket.Claim memory c) {
+    function claim(ClaimId) external view returns (IJobMarket.Claim memory c) {
         c.transitions = terms.transitions;
     }
 
-    function live(bytes32) external view returns (bool) {
+    function live(ClaimId) external view returns (bool) {
         return _live;
     }
 
-    function factsOf(bytes32, uint32 t, bytes32[] calldata) external view returns (IJobMarket.Facts memory f) {
+    function factsOf(ClaimId, uint32 t, bytes32[] calldata) external view returns (IJobMarket.Facts memory f) {
         if (t == 1) f.stateZero = _stateZero;
         f.program = t == terms.transitions ? _lastProgram : _program;
         (f.seed, f.round, f.slot) = (_seed, _round, _slot);

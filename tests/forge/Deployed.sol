@@ -19,6 +19,7 @@ import {IValidator} from "../../contracts/interfaces/IValidator.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title Deployed
@@ -36,7 +37,7 @@ contract Deployed {
     IJobMarket.JobParams internal terms;
     /// Rounds that a merger backs at once.
     uint16 internal backed = 7;
-    bytes32 internal job;
+    JobId internal job;
 
     function _deploy(uint256 unbond) internal {
         token = new TestToken();
@@ -96,7 +97,7 @@ contract Deployed {
     }
 
     /// T = 2: one step and the encode. Roots are arbitrary: what is behind them does not matter here.
-    function _opened(bytes32 claim) internal view returns (IJobMarket.Reveal memory o) {
+    function _opened(ClaimId claim) internal view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);
@@ -117,13 +118,13 @@ contract Deployed {
 
     function _commitReveal(uint32 r, uint256 first) internal {
         for (uint32 s = 0; s < terms.roles[0].slots; s++) {
-            bytes32 c = market.claimIdOf(job, r, s);
+            ClaimId c = market.claimIdOf(job, r, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
             market.commit(job, r, s, keccak256(abi.encode(c, acc(first + s), o.body, o.nonce)));
         }
         for (uint32 s = 0; s < terms.roles[0].slots; s++) {
-            bytes32 c = market.claimIdOf(job, r, s);
+            ClaimId c = market.claimIdOf(job, r, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(first + s));
             market.reveal(job, r, s, o);
@@ -140,7 +141,7 @@ contract Deployed {
         market.freeze(job, r, _bodies(r));
     }
 
-    function _merge(uint32 r, uint256 who) internal returns (bytes32) {
+    function _merge(uint32 r, uint256 who) internal returns (ClaimId) {
         CHEATS.prank(acc(who));
         market.merge(job, r, keccak256(abi.encode("shared", r)), keccak256(abi.encode("outer", r)), "", backed);
         return market.claimIdOf(job, r, MERGE);

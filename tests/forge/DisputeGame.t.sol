@@ -11,6 +11,7 @@ import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
 
@@ -22,7 +23,7 @@ contract DisputeGameTest {
     uint32 private constant TAU = 10;
     uint128 private constant BOND = 1e6;
     uint128 private constant STAKE = 1e7;
-    bytes32 private constant CLAIM = keccak256("claim");
+    ClaimId private constant CLAIM = ClaimId.wrap(keccak256("claim"));
     address private constant WORKER = address(0x1111);
     address private constant CHALLENGER = address(0x2222);
     address private constant BURN = 0x000000000000000000000000000000000000dEaD;
@@ -69,7 +70,7 @@ contract DisputeGameTest {
     function testFuzz_liar_is_convicted_at_its_step(uint32 from, uint32 at, bool withT) external {
         at = 1 + at % T;
         _claim(from, at);
-        bytes32 id = _open(withT ? at : 0, 0);
+        GameId id = _open(withT ? at : 0, 0);
         _descend(id, at);
         require(_phase(id) == IDisputeGame.Phase.Proof, "at the proof");
         _next(id, at);
@@ -82,7 +83,7 @@ contract DisputeGameTest {
     function testFuzz_honest_claim_is_never_convicted(uint32 from, uint32 at, uint32 other) external {
         at = 1 + at % T;
         _claim(from, 0);
-        bytes32 id = _open(at, 0);
+        GameId id = _open(at, 0);
         _descend(id, at);
         // With a true opening the bits are equal; with any other the opening fails.
         require(!_tryProve(id, at, _value(at - 1)), "equal bits convict nobody");
@@ -91,14 +92,14 @@ contract DisputeGameTest {
         game.resolve(id);
         require(game.game(id).verdict == IDisputeGame.Verdict.Rejected, "rejected");
         require(vault.credits(WORKER) == uint256(BOND) * 60 / 100, "the defender's part");
-        require(vault.lockOf(CLAIM).amount == STAKE, "the stake stays");
+        require(vault.lockOf(ClaimId.unwrap(CLAIM)).amount == STAKE, "the stake stays");
         _requireConserved();
     }
 
     function testFuzz_game_ends_within_both_clocks(uint32 from, uint32[10] calldata waits) external {
         _claim(from, 3);
         uint256 begun = block.timestamp;
-        bytes32 id = _open(0, 0);
+        GameId id = _open(0, 0);
         uint256 step = 0;
         while (_phase(id) != IDisputeGame.Phase.Closed) {
             IDisputeGame.Game memory g = game.game(id);
@@ -117,7 +118,7 @@ contract DisputeGameTest {
     function testFuzz_stranger_cannot_move(address stranger, uint32 from) external {
         if (stranger == WORKER || stranger == CHALLENGER) return;
         _claim(from, 2);
-        bytes32 id = _open(2, 0);
+        GameId id = _open(2, 0);
         bytes32 stored = game.game(id).node;
         CHEATS.prank(stranger);
         try game.defend(id, stored, "", 0, 0, none, none) {
@@ -134,7 +135,7 @@ contract DisputeGameTest {
 
     function test_delegate_defends() external {
         _claim(7, 2);
-        bytes32 id = _open(2, 0);
+        GameId id = _open(2, 0);
         CHEATS.prank(WORKER);
         vault.setDelegate(address(this));
         bytes32 node = game.game(id).node;
@@ -144,8 +145,8 @@ contract DisputeGameTest {
 
     function test_games_after_a_conviction_are_void_and_cost_nothing() external {
         _claim(7, 2);
-        bytes32 first = _open(2, 0);
-        bytes32 second = _open(2, 1);
+        GameId first = _open(2, 0);
+        GameId second = _open(2, 1);
         _descend(first, 2);
         _next(first, 2);
         game.resolve(second);
@@ -156,8 +157,8 @@ contract DisputeGameTest {
 
     function test_a_lost_game_affects_no_other() external {
         _claim(7, 2);
-        bytes32 lost = _open(1, 0);
-        bytes32 won = _open(2, 1);
+        GameId lost = _open(1, 0);
+        GameId won = _open(2, 1);
         CHEATS.warp(block.timestamp + 30);
         _next(lost, 1);
         _descend(won, 2);
@@ -170,7 +171,7 @@ contract DisputeGameTest {
     function testFuzz_open_games_lengthen_the_defenders_clock(uint8 games) external {
         _claim(7, 2);
         uint32 count = uint32(games) % 20;
-        bytes32 id;
+        GameId id;
         for (uint32 nonce = 0; nonce <= count; nonce++) id = _open(2, nonce);
         require(game.game(id).leftDefender == CLOCK + TAU * count, "T + tau x open games");
         require(game.game(id).leftChallenger == CLOCK, "T");
@@ -191,7 +192,7 @@ contract DisputeGameTest {
         market.lock(CLAIM, WORKER, STAKE);
     }
 
-    function _open(uint32 t, uint32 nonce) private returns (bytes32) {
+    function _open(uint32 t, uint32 nonce) private returns (GameId) {
         bytes32 next;
         bytes32[] memory nextProof;
         IDisputeGame.Step memory step;
@@ -206,7 +207,7 @@ contract DisputeGameTest {
     function _open(uint32 t, uint32 nonce, bytes32 next, bytes32[] memory nextProof, IDisputeGame.Step memory step)
         private
         by(CHALLENGER)
-        returns (bytes32)
+        returns (GameId)
     {
         return game.open(CLAIM, IJobMarket.Body(Merkle.rootOf(trace), 0, 0), nonce, t, next, nextProof, step);
     }
@@ -218,7 +219,7 @@ contract DisputeGameTest {
     }
 
     /// @dev Every move up to the proof.
-    function _descend(bytes32 id, uint32 t) private {
+    function _descend(GameId id, uint32 t) private {
         while (_phase(id) != IDisputeGame.Phase.Proof) _next(id, t);
     }
 
@@ -229,7 +230,7 @@ contract DisputeGameTest {
     }
 
     /// @dev The move that is due, towards step `t`, by whose turn it is.
-    function _next(bytes32 id, uint32 t) private by(game.defenderMoves(id) ? WORKER : CHALLENGER) {
+    function _next(GameId id, uint32 t) private by(game.defenderMoves(id) ? WORKER : CHALLENGER) {
         IDisputeGame.Game memory g = game.game(id);
         if (g.phase == IDisputeGame.Phase.TraceReveal) {
             game.reveal(id, g.node, trace);
@@ -252,7 +253,7 @@ contract DisputeGameTest {
         }
     }
 
-    function _tryProve(bytes32 id, uint32 t, uint32 operand) private by(CHALLENGER) returns (bool) {
+    function _tryProve(GameId id, uint32 t, uint32 operand) private by(CHALLENGER) returns (bool) {
         try game.proveOp(id, game.game(id).node, _proof(t, operand)) {
             return true;
         } catch {
@@ -325,7 +326,7 @@ contract DisputeGameTest {
         }
     }
 
-    function _phase(bytes32 id) private view returns (IDisputeGame.Phase) {
+    function _phase(GameId id) private view returns (IDisputeGame.Phase) {
         return game.game(id).phase;
     }
 
@@ -339,10 +340,10 @@ contract DisputeGameTest {
 
     /// @dev Nothing is made or lost: free, locked and credited stake together are what was deposited.
     function _requireConserved() private view {
-        uint256 held = vault.free(WORKER) + vault.free(CHALLENGER) + vault.lockOf(CLAIM).amount;
+        uint256 held = vault.free(WORKER) + vault.free(CHALLENGER) + vault.lockOf(ClaimId.unwrap(CLAIM)).amount;
         held += vault.credits(WORKER) + vault.credits(CHALLENGER) + vault.credits(market.REQUESTER()) + vault.credits(BURN);
         for (uint32 nonce = 0; nonce < 3; nonce++) {
-            held += vault.lockOf(game.gameIdOf(CLAIM, CHALLENGER, nonce)).amount;
+            held += vault.lockOf(GameId.unwrap(game.gameIdOf(CLAIM, CHALLENGER, nonce))).amount;
         }
         require(held == 2e9, "money is conserved");
     }

@@ -2,6 +2,7 @@
 pragma solidity ^0.8.21;
 
 import {Draws} from "../../contracts/libraries/Draws.sol";
+import {AuditId, ClaimId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title DrawsTest
@@ -15,7 +16,7 @@ contract DrawsTest {
     }
 
     function _draw(string memory json, string memory at) private {
-        bytes32 audit = CHEATS.parseJsonBytes32(json, string.concat(at, ".audit"));
+        AuditId audit = AuditId.wrap(CHEATS.parseJsonBytes32(json, string.concat(at, ".audit")));
         bytes32 beacon = Draws.beaconOf(CHEATS.parseJsonBytes32(json, string.concat(at, ".blockHash")), audit);
         require(beacon == CHEATS.parseJsonBytes32(json, string.concat(at, ".beacon")), "another beacon");
 
@@ -49,7 +50,7 @@ contract DrawsTest {
         );
         require(t == CHEATS.parseJsonUint(json, string.concat(at, ".t")), "another t*");
         bytes32 commitment = Draws.commitment(
-            CHEATS.parseJsonBytes32(json, string.concat(at, ".claim")),
+            ClaimId.wrap(CHEATS.parseJsonBytes32(json, string.concat(at, ".claim"))),
             CHEATS.parseJsonAddress(json, string.concat(at, ".account")),
             CHEATS.parseJsonBytes32(json, string.concat(at, ".state")),
             preimage,

@@ -5,6 +5,7 @@ import {DisputeGame} from "../../contracts/DisputeGame.sol";
 import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
+import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {GamesTable} from "./GamesTable.sol";
 import {Letters} from "./Letters.sol";
 
@@ -37,7 +38,7 @@ contract GamesTest {
         if (table.isTrue()) return;
         _open(table, 1 + table.dice(3), true);
         _play(table);
-        require(table.vault().lockOf(table.CLAIM()).amount == 0, "not convicted");
+        require(table.vault().lockOf(ClaimId.unwrap(table.CLAIM())).amount == 0, "not convicted");
         require(2 * table.vault().credits(table.BURN()) >= table.STAKE(), "half of the stake is burned");
         for (uint256 i = 0; i < _games(table); i++) {
             if (_actor(table, i) != GamesTable.Actor.Honest) continue;
@@ -79,7 +80,7 @@ contract GamesTest {
             table.market().setGasPrice(price == 2 ? 1e9 : price);
             table.claims(Letters.Claim(0x61, Letters.Lie.Letter, 3, 7, 0), GamesTable.Actor.Liar, 1);
             for (uint256 i = 0; i < 4; i++) table.open(i == 2 ? GamesTable.Actor.Honest : GamesTable.Actor.Silent, 3);
-            (bytes32 first,,,,,) = table.seats(0);
+            (GameId first,,,,,) = table.seats(0);
             uint256 spent = table.game().game(first).spent;
             require(spent > 21_000, "gas is metered");
             _play(table);
@@ -102,7 +103,7 @@ contract GamesTest {
         for (uint256 i = 0; i < 4; i++) table.open(GamesTable.Actor.Silent, 3);
         uint256[4] memory spent;
         for (uint256 i = 0; i < 4; i++) {
-            (bytes32 id,,,,,) = table.seats(i);
+            (GameId id,,,,,) = table.seats(i);
             spent[i] = table.game().game(id).spent;
         }
         uint256 left = uint256(table.STAKE()) * 10 / 100;
@@ -126,7 +127,7 @@ contract GamesTest {
         uint256[10] memory spent;
         for (uint256 i = 0; i < 10; i++) {
             table.open(i == 9 ? GamesTable.Actor.Honest : GamesTable.Actor.Silent, 3);
-            (bytes32 id,,,,,) = table.seats(i);
+            (GameId id,,,,,) = table.seats(i);
             spent[i] = table.game().game(id).spent;
         }
         _play(table);
@@ -148,7 +149,7 @@ contract GamesTest {
         GamesTable table = new GamesTable();
         table.claims(Letters.Claim(0x61, Letters.Lie.Chunk, 3, 7, 1), GamesTable.Actor.Liar, 1);
         table.open(GamesTable.Actor.Honest, 3);
-        (bytes32 id,,,,,) = table.seats(0);
+        (GameId id,,,,,) = table.seats(0);
         while (table.game().game(id).phase != IDisputeGame.Phase.Proof) require(table.turn(0), "on to the proof");
         (bool done, bytes memory answer) = table.chunkBeyond(0, 3);
         bytes memory due = abi.encodeWithSelector(IDisputeGame.LengthWrong.selector, Letters.CHUNKS, Letters.CHUNKS);
@@ -197,7 +198,7 @@ contract GamesTest {
     }
 
     function _verdict(GamesTable table, uint256 i) private view returns (IDisputeGame.Verdict) {
-        (bytes32 id,,,,,) = table.seats(i);
+        (GameId id,,,,,) = table.seats(i);
         return table.game().game(id).verdict;
     }
 

@@ -9,6 +9,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
 
@@ -25,7 +26,7 @@ contract GamesReplay {
     DisputeGame private game;
 
     struct History {
-        bytes32 claim;
+        ClaimId claim;
         address defender;
         uint256[] time;
         address[] sender;
@@ -74,14 +75,14 @@ contract GamesReplay {
             bytes4 said = accepted ? bytes4(0) : bytes4(returned);
             if (said != bytes4(h.error[k])) revert Differs(i, k, "error", abi.encodePacked(said), h.error[k]);
             if (!accepted) continue;
-            bytes32 digest = _digest(h, h.game[k]);
+            bytes32 digest = _digest(h, GameId.wrap(h.game[k]));
             if (digest != h.digest[k]) revert Differs(i, k, "digest", abi.encode(digest), abi.encode(h.digest[k]));
         }
         return h.time.length;
     }
 
     function _parse(string memory line) private pure returns (History memory h) {
-        h.claim = CHEATS.parseJsonBytes32(line, ".claim");
+        h.claim = ClaimId.wrap(CHEATS.parseJsonBytes32(line, ".claim"));
         h.defender = CHEATS.parseJsonAddress(line, ".defender");
         h.time = CHEATS.parseJsonUintArray(line, ".time");
         h.sender = CHEATS.parseJsonAddressArray(line, ".sender");
@@ -127,7 +128,7 @@ contract GamesReplay {
         return CHEATS.parseJsonUint(line, key);
     }
 
-    function _digest(History memory h, bytes32 id) private view returns (bytes32 d) {
+    function _digest(History memory h, GameId id) private view returns (bytes32 d) {
         IDisputeGame.Game memory g = game.game(id);
         // The twin meters no gas.
         g.spent = 0;
@@ -136,7 +137,7 @@ contract GamesReplay {
         d = _money(d, market.REQUESTER());
         d = _money(d, BURN);
         for (uint256 i = 0; i < SEATS; i++) d = _money(d, _seat(i));
-        return keccak256(abi.encode(d, vault.lockOf(h.claim).amount, vault.lockOf(id).amount));
+        return keccak256(abi.encode(d, vault.lockOf(ClaimId.unwrap(h.claim)).amount, vault.lockOf(GameId.unwrap(id)).amount));
     }
 
     function _money(bytes32 d, address who) private view returns (bytes32) {

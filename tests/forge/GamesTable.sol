@@ -11,6 +11,7 @@ import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {ClaimDouble} from "./ClaimDouble.sol";
 import {Letters} from "./Letters.sol";
@@ -25,7 +26,7 @@ contract GamesTable {
     uint128 public constant BOND = 10_007;
     uint128 public constant STAKE = 1_000_003;
     uint256 public constant DEPOSIT = 1e9;
-    bytes32 public constant CLAIM = keccak256("claim");
+    ClaimId public constant CLAIM = ClaimId.wrap(keccak256("claim"));
     address public constant WORKER = address(0x1111);
     address public constant STRANGER = address(0x5555);
     address public constant BURN = 0x000000000000000000000000000000000000dEaD;
@@ -41,7 +42,7 @@ contract GamesTable {
     uint256 public constant ACTORS = 7;
 
     struct Seat {
-        bytes32 id;
+        GameId id;
         Actor actor;
         uint256 opened;
         uint256 budget;
@@ -112,7 +113,7 @@ contract GamesTable {
         bytes memory call = abi.encodeCall(game.open, (CLAIM, body, 0, t, next, nextProof, step));
         (bool opened, uint256 used) = _sends(account(seats.length), call);
         require(opened, "not opened");
-        bytes32 id = game.gameIdOf(CLAIM, account(seats.length), 0);
+        GameId id = game.gameIdOf(CLAIM, account(seats.length), 0);
         _checkMeter(id, 0, used, call);
         IDisputeGame.Game memory g = game.game(id);
         uint256 budget = uint256(g.leftDefender) + g.leftChallenger;
@@ -213,7 +214,7 @@ contract GamesTable {
     }
 
     /// @dev What a challenger has spent is what the chain charges: for a transaction, its data and its work.
-    function _checkMeter(bytes32 id, uint256 before, uint256 used, bytes memory call) private view {
+    function _checkMeter(GameId id, uint256 before, uint256 used, bytes memory call) private view {
         IDisputeGame.Game memory g = game.game(id);
         if (g.phase == IDisputeGame.Phase.Closed) return;
         uint256 charged = before + 21_000 + 16 * call.length + used;
@@ -240,7 +241,7 @@ contract GamesTable {
     uint256 private constant KINDS = 12;
 
     /// @dev A call of each kind with nothing to show for it.
-    function _anyCall(bytes32 id, bytes32 node, uint256 kind) private view returns (bytes memory) {
+    function _anyCall(GameId id, bytes32 node, uint256 kind) private view returns (bytes memory) {
         bytes32[] memory two = new bytes32[](2);
         two[0] = two[1] = keccak256("garbage");
         IDisputeGame.Step memory none;
@@ -260,7 +261,7 @@ contract GamesTable {
     }
 
     /// @dev The defender's move, from the claim `c`.
-    function _answer(bytes32 id, IDisputeGame.Game memory g, Letters.Claim memory c, uint32 t)
+    function _answer(GameId id, IDisputeGame.Game memory g, Letters.Claim memory c, uint32 t)
         private
         view
         returns (bytes memory)
@@ -311,7 +312,7 @@ contract GamesTable {
     }
 
     /// @dev The challenger's move by what differs from `own`; anywhere if it is `wild`. Empty if nothing differs.
-    function _point(bytes32 id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild)
+    function _point(GameId id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild)
         private
         returns (bytes memory)
     {
@@ -340,7 +341,7 @@ contract GamesTable {
     }
 
     function _proof(
-        bytes32 id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
+        GameId id, IDisputeGame.Game memory g, Letters.Claim memory own, uint32 t, bool wild, bytes memory context
     ) private returns (bytes memory) {
         Letters.Claim memory c = held;
         IDisputeGame.Proof memory p;
@@ -361,10 +362,10 @@ contract GamesTable {
 
     /// @notice Nothing is made or lost: free, locked and credited stake together are what was deposited.
     function checkMoney() external view {
-        uint256 sum = vault.lockOf(CLAIM).amount + vault.credits(BURN) + vault.credits(market.REQUESTER());
+        uint256 sum = vault.lockOf(ClaimId.unwrap(CLAIM)).amount + vault.credits(BURN) + vault.credits(market.REQUESTER());
         sum += vault.free(WORKER) + vault.credits(WORKER);
         for (uint256 i = 0; i < SEATS; i++) sum += vault.free(account(i)) + vault.credits(account(i));
-        for (uint256 i = 0; i < seats.length; i++) sum += vault.lockOf(seats[i].id).amount;
+        for (uint256 i = 0; i < seats.length; i++) sum += vault.lockOf(GameId.unwrap(seats[i].id)).amount;
         require(sum == DEPOSIT * (SEATS + 1), "money is made or lost");
         require(token.balanceOf(address(vault)) == sum, "the vault is not solvent");
     }
@@ -378,7 +379,7 @@ contract GamesTable {
                 IDisputeGame.Game memory kept;
                 (kept.claim, kept.challenger, kept.phase, kept.verdict) = (g.claim, g.challenger, g.phase, g.verdict);
                 require(keccak256(abi.encode(kept)) == keccak256(abi.encode(g)), "a closed game keeps its verdict alone");
-                require(vault.lockOf(seats[i].id).amount == 0, "a bond is stuck");
+                require(vault.lockOf(GameId.unwrap(seats[i].id)).amount == 0, "a bond is stuck");
                 require(
                     seats[i].actor != Actor.Honest || g.verdict != IDisputeGame.Verdict.Rejected || isTrue,
                     "an honest challenger lost"
@@ -388,7 +389,7 @@ contract GamesTable {
             }
             if (defender == Actor.Honest && isTrue && held.lie == Letters.Lie.None) {
                 require(!closed || g.verdict == IDisputeGame.Verdict.Rejected, "an honest defender lost");
-                require(vault.lockOf(CLAIM).amount == STAKE, "an honest stake was touched");
+                require(vault.lockOf(ClaimId.unwrap(CLAIM)).amount == STAKE, "an honest stake was touched");
             }
         }
     }

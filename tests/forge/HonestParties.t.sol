@@ -9,6 +9,7 @@ import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Draws} from "../../contracts/libraries/Draws.sol";
 import {DutyOpen, GamesOpen, JobInvalid, NotBacked, WrongPhase} from "../../contracts/libraries/Errors.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
+import {AuditId, ClaimId, GameId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {Deployed} from "./Deployed.sol";
 
@@ -37,7 +38,7 @@ contract HonestPartiesTest is Deployed {
     function test_work_on_a_merge_that_convicts_itself_is_paid() external {
         _create(REQUESTER, 0);
         for (uint32 r = 0; r < 8; r++) _lead(r, WORKERS, AGGREGATOR);
-        uint256 stake = vault.lockOf(market.claimIdOf(job, 0, MERGE)).amount;
+        uint256 stake = vault.lockOf(ClaimId.unwrap(market.claimIdOf(job, 0, MERGE))).amount;
         _equivocate(0);
         for (uint32 r = 1; r < 8; r++) {
             require(market.phase(job, r) == IJobMarket.Phase.Void, "void without fault");
@@ -59,8 +60,8 @@ contract HonestPartiesTest is Deployed {
         _lead(0, WORKERS, AGGREGATOR);
         _joinSeal(1, WORKERS);
         _commitReveal(1, WORKERS);
-        bytes32 lie = market.claimIdOf(job, 1, 0);
-        bytes32 id = _open(CHALLENGER, lie, 0);
+        ClaimId lie = market.claimIdOf(job, 1, 0);
+        GameId id = _open(CHALLENGER, lie, 0);
         CHEATS.warp(game.game(id).deadline);
         _equivocate(0);
         require(market.live(lie), "its game goes on");
@@ -86,9 +87,9 @@ contract HonestPartiesTest is Deployed {
         _lead(0, WORKERS, AGGREGATOR);
         _joinSeal(1, WORKERS);
         _commitReveal(1, WORKERS);
-        bytes32 audit = _drawn(1);
-        bytes32 lie = _agree(audit, preimage);
-        bytes32 id = _open(CHALLENGER, lie, 0);
+        AuditId audit = _drawn(1);
+        ClaimId lie = _agree(audit, preimage);
+        GameId id = _open(CHALLENGER, lie, 0);
         _equivocate(0);
         require(market.rewound(audit) && market.live(lie), "words of this round are paid, and a game goes on");
         bytes memory call = abi.encodeCall(witnesses.settle, (audit, 0));
@@ -137,8 +138,8 @@ contract HonestPartiesTest is Deployed {
         _create(REQUESTER, 0);
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
-        bytes32 own = market.claimIdOf(job, 0, 0);
-        bytes32 id;
+        ClaimId own = market.claimIdOf(job, 0, 0);
+        GameId id;
         for (uint32 n = 0; n < 200; n++) id = _open(ACCOMPLICE, own, n);
         require(game.game(id).leftDefender <= terms.windows.clockSeconds + 30 days, "thirty days, and not years");
         require(game.defending(acc(WORKERS)) == 200, "counted");
@@ -154,7 +155,7 @@ contract HonestPartiesTest is Deployed {
         CHEATS.roll(block.number + 2);
         market.seal(job, 0);
         for (uint32 s = 0; s < SLOTS; s++) {
-            bytes32 c = market.claimIdOf(job, 0, s);
+            ClaimId c = market.claimIdOf(job, 0, s);
             IJobMarket.Reveal memory o = _opened(c);
             CHEATS.prank(acc(WORKERS));
             market.commit(job, 0, s, keccak256(abi.encode(c, acc(WORKERS), o.body, o.nonce)));
@@ -164,9 +165,9 @@ contract HonestPartiesTest is Deployed {
             CHEATS.prank(acc(WORKERS));
             market.reveal(job, 0, s, o);
         }
-        bytes32 first;
+        GameId first;
         for (uint32 s = 0; s < SLOTS; s++) {
-            bytes32 id = _open(ACCOMPLICE, market.claimIdOf(job, 0, s), 0);
+            GameId id = _open(ACCOMPLICE, market.claimIdOf(job, 0, s), 0);
             if (s == 0) first = id;
             require(game.game(id).leftDefender == terms.windows.clockSeconds + s * terms.windows.stepSeconds, "one more each");
         }
@@ -216,8 +217,8 @@ contract HonestPartiesTest is Deployed {
         _create(REQUESTER, 0);
         _joinSeal(0, WORKERS);
         _commitReveal(0, WORKERS);
-        bytes32 honest = market.claimIdOf(job, 0, 0);
-        bytes32 id = _open(ACCOMPLICE, honest, 0);
+        ClaimId honest = market.claimIdOf(job, 0, 0);
+        GameId id = _open(ACCOMPLICE, honest, 0);
         _void();
         market.release(job, 0);
         market.finish(job);
@@ -230,7 +231,7 @@ contract HonestPartiesTest is Deployed {
 
     // -- inside
 
-    function _open(uint256 who, bytes32 claim, uint32 nonce) private returns (bytes32) {
+    function _open(uint256 who, ClaimId claim, uint32 nonce) private returns (GameId) {
         IDisputeGame.Step memory none;
         IJobMarket.Body memory said = _opened(claim).body;
         CHEATS.prank(acc(who));
@@ -238,7 +239,7 @@ contract HonestPartiesTest is Deployed {
     }
 
     /// @dev Draws the one witness of a round in which everybody has revealed.
-    function _drawn(uint32 r) private returns (bytes32 audit) {
+    function _drawn(uint32 r) private returns (AuditId audit) {
         witnesses.draw(job, r);
         CHEATS.roll(block.number + 2);
         witnesses.draw(job, r);
@@ -247,7 +248,7 @@ contract HonestPartiesTest is Deployed {
     }
 
     /// @dev The witness says what the claim says.
-    function _agree(bytes32 audit, bytes32 preimage) private returns (bytes32 claim) {
+    function _agree(AuditId audit, bytes32 preimage) private returns (ClaimId claim) {
         claim = market.claimIdOf(job, witnesses.audit(audit).round, witnesses.duty(audit, 0).slot);
         IWitnesses.Word memory word;
         word.body = _opened(claim).body;

@@ -4,6 +4,7 @@ pragma solidity ^0.8.21;
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import "../../contracts/libraries/Errors.sol";
+import {ClaimId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {LoneMarket} from "./LoneMarket.sol";
 
@@ -97,7 +98,7 @@ contract JobEndsTest is LoneMarket {
     function testFuzz_verdicts_duties_and_demands_are_not_for_strangers(address who) external {
         if (who == address(this)) return;
         _to(0, IJobMarket.Phase.Attesting, false);
-        bytes32 claim = market.claimIdOf(job, 0, 0);
+        ClaimId claim = market.claimIdOf(job, 0, 0);
         bytes memory refused = abi.encodeWithSelector(Unauthorized.selector, who);
         address[] memory winners = new address[](1);
         _reverts(who, abi.encodeCall(market.onOpen, (claim, _opened(claim).body)), refused);

@@ -11,11 +11,13 @@ import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IStakeVault} from "../../contracts/interfaces/IStakeVault.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {DEFENDER_GAS, GAME_GAS, STAKE_GAMES} from "../../contracts/libraries/Constants.sol";
 import "../../contracts/libraries/Errors.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {Prices} from "../../contracts/libraries/Prices.sol";
 import {States} from "../../contracts/libraries/States.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {AuditId, ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title Wallet
@@ -54,8 +56,8 @@ contract MarketTest {
     StakeVault private vault;
     JobMarket private market;
     IJobMarket.JobParams private terms;
-    bytes32 private job;
-    mapping(bytes32 claim => bool) private absent;
+    JobId private job;
+    mapping(ClaimId claim => bool) private absent;
     address private requester;
     address private aggregator;
     address private stranger;
@@ -76,11 +78,11 @@ contract MarketTest {
 
     // -- what the market asks others
 
-    function witnessOf(bytes32, uint32, uint256 i) external pure returns (address) {
+    function witnessOf(JobId, uint32, uint256 i) external pure returns (address) {
         return _account(5 + i);
     }
 
-    function missing(bytes32 claim) external view returns (bool) {
+    function missing(ClaimId claim) external view returns (bool) {
         return absent[claim];
     }
 
@@ -95,8 +97,9 @@ contract MarketTest {
             _reverts(requester, _created(1, wrong[i]), due);
         }
         uint256 held = vault.totalEscrow();
-        bytes32 other = _create(terms, 1);
-        require(other != job && vault.totalEscrow() - held == needed + 3 * _pay(), "escrow, pay of two rounds in flight, and one");
+        JobId other = _create(terms, 1);
+        require(JobId.unwrap(other) != JobId.unwrap(job), "another job");
+        require(vault.totalEscrow() - held == needed + 3 * _pay(), "escrow, pay of two rounds in flight, and one");
         uint256 most = type(uint120).max;
         token.mint(requester, most);
         CHEATS.prank(requester);
@@ -116,8 +119,8 @@ contract MarketTest {
             CHEATS.sign(key, keccak256(abi.encodePacked(hex"1901", token.DOMAIN_SEPARATOR(), permit)));
         uint256 held = vault.totalEscrow();
         CHEATS.prank(owner);
-        bytes32 made = market.createWithPermit(terms, 3, escrow, block.timestamp, v, r, s);
-        require(made == keccak256(abi.encode(block.chainid, market, owner, 3, keccak256(abi.encode(terms)))), "its id");
+        JobId made = market.createWithPermit(terms, 3, escrow, block.timestamp, v, r, s);
+        require(JobId.unwrap(made) == keccak256(abi.encode(block.chainid, market, owner, 3, keccak256(abi.encode(terms)))), "its id");
         require(market.job(made).requester == owner && market.job(made).escrow == escrow, "its job");
         require(vault.totalEscrow() - held == pulled && token.balanceOf(owner) == 5, "its tokens");
     }
@@ -210,7 +213,7 @@ contract MarketTest {
         _reverts(_account(3), abi.encodeCall(market.join, (job, 0, 0)), abi.encodeWithSelector(SlotTaken.selector, 0));
         bytes memory notYours = abi.encodeWithSelector(NotSlotOwner.selector, 0);
         _reverts(_account(3), abi.encodeCall(market.leave, (job, 0, 0)), notYours);
-        uint256 staked = vault.lockOf(market.claimIdOf(job, 0, 0)).amount;
+        uint256 staked = vault.lockOf(ClaimId.unwrap(market.claimIdOf(job, 0, 0))).amount;
         CHEATS.prank(_account(2));
         market.leave(job, 0, 0);
         require(staked == terms.roles[0].slotStake && vault.free(_account(2)) == DEPOSIT, "the stake came back");
@@ -379,7 +382,7 @@ contract MarketTest {
         _toFrozen(0);
         bytes memory call = abi.encodeCall(market.merge, (job, 0, bytes32(0), bytes32(0), "", 0));
         _reverts(stranger, call, abi.encodeWithSelector(NotYourTurn.selector, aggregator));
-        bytes32 lie = _merge(0, aggregator);
+        ClaimId lie = _merge(0, aggregator);
         require(!market.barred(job, aggregator), "nobody is barred yet");
         _convict(lie);
         require(market.barred(job, aggregator) && !market.barred(job, stranger), "who lied merges no more");
@@ -388,7 +391,7 @@ contract MarketTest {
         address next = market.mergerOf(job, 0);
         _reverts(aggregator, call, abi.encodeWithSelector(NotYourTurn.selector, next));
         _merge(0, next);
-        require(market.round(job, 0).mergeClaim != lie && market.mergerOf(job, 0) == address(0), "merged");
+        require(ClaimId.unwrap(market.round(job, 0).mergeClaim) != ClaimId.unwrap(lie) && market.mergerOf(job, 0) == address(0), "merged");
     }
 
     function test_who_lied_about_a_merge_is_passed_over_in_later_rounds() external {
@@ -417,21 +420,21 @@ contract MarketTest {
 
     function test_who_merged_and_nobody_else_backs_more_rounds() external {
         _toLead(0);
-        bytes32 merge = market.claimIdOf(job, 0, MERGE);
-        uint256 held = vault.lockOf(merge).amount;
+        ClaimId merge = market.claimIdOf(job, 0, MERGE);
+        uint256 held = vault.lockOf(ClaimId.unwrap(merge)).amount;
         bytes memory call = abi.encodeCall(market.back, (job, 0, 2));
         _reverts(stranger, call, abi.encodeWithSelector(NotYourTurn.selector, aggregator));
         CHEATS.prank(aggregator);
         market.back(job, 0, 2);
         require(market.round(job, 0).backed == 5, "two more than it was merged with");
-        require(vault.lockOf(merge).amount == held + 2 * _pay(), "with the pay of two rounds");
+        require(vault.lockOf(ClaimId.unwrap(merge)).amount == held + 2 * _pay(), "with the pay of two rounds");
     }
 
     // -- the end of a round
 
     function test_a_round_is_final_when_nothing_can_overturn_it() external {
         _toLead(0);
-        bytes32 claim = market.claimIdOf(job, 0, 1);
+        ClaimId claim = market.claimIdOf(job, 0, 1);
         market.onOpen(claim, _opened(claim).body);
         uint256 due = block.timestamp + terms.windows.challengeSeconds;
         bytes memory call = abi.encodeCall(market.finalize, (job, 0));
@@ -455,7 +458,7 @@ contract MarketTest {
     function test_what_games_on_voided_work_argue_about_stands_still() external {
         _toLead(0);
         _toAttesting(1);
-        bytes32 claim = market.claimIdOf(job, 1, 0);
+        ClaimId claim = market.claimIdOf(job, 1, 0);
         for (uint256 i = 0; i < 2; i++) market.onOpen(claim, _opened(claim).body);
         _convict(market.claimIdOf(job, 0, MERGE));
         require(market.phase(job, 1) == IJobMarket.Phase.Void && market.live(claim), "its games go on");
@@ -463,9 +466,9 @@ contract MarketTest {
 
         _merge(0, market.mergerOf(job, 0));
         _standsUntilRejected(abi.encodeCall(market.startRound, (job, 1)), claim);
-        require(market.round(job, 1).attempt == 0 && vault.lockOf(claim).amount == terms.roles[0].slotStake, "as it was");
+        require(market.round(job, 1).attempt == 0 && vault.lockOf(ClaimId.unwrap(claim)).amount == terms.roles[0].slotStake, "as it was");
         market.startRound(job, 1);
-        require(market.round(job, 1).attempt == 1 && vault.lockOf(claim).amount == 0, "again, with the stake back");
+        require(market.round(job, 1).attempt == 1 && vault.lockOf(ClaimId.unwrap(claim)).amount == 0, "again, with the stake back");
 
         CHEATS.revertToState(clean);
         CHEATS.warp(block.timestamp + SLOTS * terms.merge.turnSeconds);
@@ -475,7 +478,7 @@ contract MarketTest {
         require(market.phase(job, 0) == IJobMarket.Phase.Failed, "failed");
     }
 
-    function _standsUntilRejected(bytes memory call, bytes32 claim) private {
+    function _standsUntilRejected(bytes memory call, ClaimId claim) private {
         for (uint256 left = 2; left > 0; left--) {
             require(market.job(job).lingering == left, "games that linger");
             _reverts(call, abi.encodeWithSelector(GamesOpen.selector, left));
@@ -488,7 +491,7 @@ contract MarketTest {
 
     /// @dev Bonds follow the median of the base fees at seals; gas is given back at what it costs in the block of the verdict.
     function test_gas_is_priced_at_base_fees() external {
-        uint128 stake = uint128(Prices.STAKE_GAMES * Prices.GAME_GAS);
+        uint128 stake = uint128(STAKE_GAMES * GAME_GAS);
         (terms.prices.gasPrice, terms.roles[0].slotStake, terms.merge.stake) = (1, stake, stake);
         for (uint256 i = 0; i < 5; i++) {
             token.mint(_account(i), stake);
@@ -496,7 +499,7 @@ contract MarketTest {
             vault.deposit(stake);
         }
         job = _create(terms, 5);
-        uint256 atCap = 3 * Prices.DEFENDER_GAS;
+        uint256 atCap = 3 * DEFENDER_GAS;
         require(market.bondOf(job) == terms.prices.bond + atCap, "no seal was seen: as at the cap");
         CHEATS.fee(terms.prices.feeCap / 4);
         _toAttesting(0);
@@ -513,7 +516,7 @@ contract MarketTest {
 
     function test_only_a_standing_claim_is_challenged_as_it_was_made() external {
         _toAttesting(0);
-        bytes32 claim = market.claimIdOf(job, 0, 0);
+        ClaimId claim = market.claimIdOf(job, 0, 0);
         IJobMarket.Body memory body = _opened(claim).body;
         body.out2 = ~body.out2;
         bytes memory call = abi.encodeCall(market.onOpen, (claim, body));
@@ -538,8 +541,8 @@ contract MarketTest {
 
     function test_the_job_names_the_program_of_every_transition() external {
         _toLead(0);
-        bytes32 slot = market.claimIdOf(job, 0, 2);
-        bytes32 merge = market.claimIdOf(job, 0, MERGE);
+        ClaimId slot = market.claimIdOf(job, 0, 2);
+        ClaimId merge = market.claimIdOf(job, 0, MERGE);
         require(market.factsOf(slot, 1, nothing).program == terms.roles[0].stepProgram, "a step");
         require(market.factsOf(slot, 2, nothing).program == terms.roles[0].encodeProgram, "the last is the encode");
         require(market.factsOf(merge, 1, nothing).program == terms.merge.program, "of a merge");
@@ -561,7 +564,7 @@ contract MarketTest {
         job = _create(terms, 1);
         bytes32[] memory carried = new bytes32[](0);
         _toAttesting(0);
-        bytes32 first = market.claimIdOf(job, 0, 0);
+        ClaimId first = market.claimIdOf(job, 0, 0);
         bytes32 from = States.slotZero(terms.genesis.shared, terms.roles[0].zeroCarry, 0, 0);
         require(market.factsOf(first, 1, carried).stateZero == from, "nothing comes before the first round");
         absent[market.claimIdOf(job, 0, 2)] = true;
@@ -583,7 +586,7 @@ contract MarketTest {
         IJobMarket.Body memory body = _opened(first).body;
         carried = new bytes32[](3);
         (carried[0], carried[1], carried[2]) = (body.traceRoot, body.out, body.out2);
-        bytes32 later = market.claimIdOf(job, 1, 0);
+        ClaimId later = market.claimIdOf(job, 1, 0);
         from = States.slotZero(keccak256("shared"), body.out2, 1, 0);
         require(market.factsOf(later, 1, carried).stateZero == from, "from what its owner's last claim says");
         carried[2] = ~carried[2];
@@ -594,7 +597,7 @@ contract MarketTest {
     function testFuzz_verdicts_draws_and_demands_come_from_their_contracts_alone(address caller) external {
         if (caller == address(this)) return;
         _toAttesting(0);
-        bytes32 claim = market.claimIdOf(job, 0, 0);
+        ClaimId claim = market.claimIdOf(job, 0, 0);
         bytes[7] memory calls = [
             abi.encodeCall(market.onOpen, (claim, _opened(claim).body)),
             abi.encodeCall(market.onConvicted, (claim, 1, _one(caller), new IStakeVault.Refund[](0))),
@@ -642,7 +645,7 @@ contract MarketTest {
         market.onDrawn(job, 1, WITNESSES);
         require(market.job(job).feesDue == 3 * fees, "two audits, and one again");
         require(market.job(job).escrow == ROUNDS * _pay() + fees, "which the slash has paid");
-        require(market.rewound(keccak256(abi.encode(job, uint32(1), uint32(0)))), "who looked in vain is paid");
+        require(market.rewound(AuditId.wrap(keccak256(abi.encode(job, uint32(1), uint32(0))))), "who looked in vain is paid");
     }
 
     /// @dev A failed round gives its fees up when its duties are settled: until then a round run again finds them taken.
@@ -694,7 +697,7 @@ contract MarketTest {
     /// @dev Two of three payloads are missing: the round fails while two games about one of its claims are open.
     function test_a_failed_round_keeps_a_stake_until_its_games_are_over() external {
         _toAttesting(0);
-        bytes32 claim = market.claimIdOf(job, 0, 1);
+        ClaimId claim = market.claimIdOf(job, 0, 1);
         market.onOpen(claim, _opened(claim).body);
         market.onOpen(claim, _opened(claim).body);
         (absent[claim], absent[market.claimIdOf(job, 0, 2)]) = (true, true);
@@ -704,10 +707,10 @@ contract MarketTest {
         require(market.phase(job, 0) == IJobMarket.Phase.Failed && market.live(claim), "its games go on");
         require(vault.free(_account(2)) == DEPOSIT, "the others' stakes are back");
         for (uint256 left = 2; left > 0; left--) {
-            require(vault.lockOf(claim).amount == terms.roles[0].slotStake, "a game is open");
+            require(vault.lockOf(ClaimId.unwrap(claim)).amount == terms.roles[0].slotStake, "a game is open");
             market.onRejected(claim);
         }
-        require(vault.free(_account(3)) == DEPOSIT && vault.lockOf(claim).amount == 0, "the last one gives it back");
+        require(vault.free(_account(3)) == DEPOSIT && vault.lockOf(ClaimId.unwrap(claim)).amount == 0, "the last one gives it back");
         require(market.claim(claim).status == IJobMarket.ClaimStatus.Void && !market.live(claim), "void");
     }
 
@@ -760,7 +763,7 @@ contract MarketTest {
     }
 
     function _commitBy(uint32 r, uint32 s, address owner) private {
-        bytes32 claim = market.claimIdOf(job, r, s);
+        ClaimId claim = market.claimIdOf(job, r, s);
         IJobMarket.Reveal memory o = _opened(claim);
         CHEATS.prank(owner);
         market.commit(job, r, s, keccak256(abi.encode(claim, owner, o.body, o.nonce)));
@@ -812,13 +815,13 @@ contract MarketTest {
         _merge(r, aggregator);
     }
 
-    function _merge(uint32 r, address merger) private returns (bytes32) {
+    function _merge(uint32 r, address merger) private returns (ClaimId) {
         CHEATS.prank(merger);
         market.merge(job, r, keccak256("shared"), keccak256("outer"), "", 3);
         return market.claimIdOf(job, r, MERGE);
     }
 
-    function _convict(bytes32 claim) private {
+    function _convict(ClaimId claim) private {
         market.onConvicted(claim, 1, _one(stranger), new IStakeVault.Refund[](0));
     }
 
@@ -861,7 +864,7 @@ contract MarketTest {
         vault.deposit(DEPOSIT);
     }
 
-    function _create(IJobMarket.JobParams memory p, uint256 nonce) private returns (bytes32) {
+    function _create(IJobMarket.JobParams memory p, uint256 nonce) private returns (JobId) {
         CHEATS.prank(requester);
         return market.create(p, nonce, ROUNDS * _pay());
     }
@@ -875,7 +878,7 @@ contract MarketTest {
     }
 
     /// @dev T = 2: one step and the encode.
-    function _opened(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
+    function _opened(ClaimId claim) private view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);

@@ -12,6 +12,7 @@ import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 
 /// @title LoneMarket
@@ -25,7 +26,7 @@ contract LoneMarket {
     TestToken public token;
     StakeVault public vault;
     JobMarket public market;
-    bytes32 public job;
+    JobId public job;
 
     constructor() {
         token = new TestToken();
@@ -51,8 +52,8 @@ contract LoneMarket {
         return account(i + 2);
     }
 
-    function missing(bytes32 claim) external pure returns (bool) {
-        return uint256(claim) % 8 == 0;
+    function missing(ClaimId claim) external pure returns (bool) {
+        return uint256(ClaimId.unwrap(claim)) % 8 == 0;
     }
 
     // -- rounds
@@ -130,7 +131,7 @@ contract LoneMarket {
         bodies = new IJobMarket.Body[](SLOTS);
         uint256 count = 0;
         for (uint32 s = 0; s < SLOTS; s++) {
-            bytes32 claim = market.claimIdOf(job, r, s);
+            ClaimId claim = market.claimIdOf(job, r, s);
             if (market.claim(claim).status == IJobMarket.ClaimStatus.Revealed) bodies[count++] = _opened(claim).body;
         }
         assembly ("memory-safe") {
@@ -140,7 +141,7 @@ contract LoneMarket {
 
     /// @dev A slot's part in a phase. What it may not do, it leaves.
     function _act(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
-        bytes32 claim = market.claimIdOf(job, r, s);
+        ClaimId claim = market.claimIdOf(job, r, s);
         address worker = _owner(r, s);
         IJobMarket.ClaimStatus status = market.claim(claim).status;
         if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
@@ -174,7 +175,7 @@ contract LoneMarket {
     }
 
     /// @dev T = 2: one step and the encode.
-    function _opened(bytes32 claim) internal view returns (IJobMarket.Reveal memory o) {
+    function _opened(ClaimId claim) internal view returns (IJobMarket.Reveal memory o) {
         bytes32 out = keccak256(abi.encode(claim));
         o.nonce = out;
         o.proofT = new bytes32[](1);

@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.21;
 
+import {
+    BOND_GAMES,
+    DEFENDER_GAS,
+    FEES,
+    FEE_UNIT,
+    GAME_GAS,
+    LEAF_GAS,
+    MAX_FEE_CAP,
+    STAKE_GAMES,
+    STAKE_PRICES,
+    WITNESS_FEES
+} from "../../contracts/libraries/Constants.sol";
 import {Prices} from "../../contracts/libraries/Prices.sol";
 import {CHEATS} from "./Cheats.sol";
 
@@ -32,7 +44,7 @@ contract PricesTest {
         for (uint256 i = 0; i < fees.length; i++) {
             ring = Prices.push(ring, fees[i]);
         }
-        uint256 from = fees.length > Prices.FEES ? fees.length - Prices.FEES : 0;
+        uint256 from = fees.length > FEES ? fees.length - FEES : 0;
         uint256 answer = Prices.median(ring, none);
         if (fees.length == 0) {
             require(answer == none, "nothing seen, nothing said");
@@ -50,8 +62,8 @@ contract PricesTest {
     }
 
     function _remembered(uint256 fee) private pure returns (uint256) {
-        uint256 rounded = (fee + Prices.FEE_UNIT - 1) / Prices.FEE_UNIT * Prices.FEE_UNIT;
-        return rounded < Prices.MAX_FEE_CAP ? rounded : Prices.MAX_FEE_CAP;
+        uint256 rounded = (fee + FEE_UNIT - 1) / FEE_UNIT * FEE_UNIT;
+        return rounded < MAX_FEE_CAP ? rounded : MAX_FEE_CAP;
     }
 
     /// @dev Asks `f` for each row of the next line, with the arguments' column and where the row begins in it.
@@ -69,16 +81,16 @@ contract PricesTest {
 
     function _constant(uint256[] memory, uint256 i) private pure returns (uint256) {
         return [
-            Prices.GAME_GAS,
-            Prices.DEFENDER_GAS,
-            Prices.STAKE_PRICES,
-            Prices.STAKE_GAMES,
-            Prices.LEAF_GAS,
-            Prices.BOND_GAMES,
-            Prices.WITNESS_FEES,
-            Prices.FEES,
-            Prices.FEE_UNIT,
-            Prices.MAX_FEE_CAP
+            GAME_GAS,
+            DEFENDER_GAS,
+            STAKE_PRICES,
+            STAKE_GAMES,
+            LEAF_GAS,
+            BOND_GAMES,
+            WITNESS_FEES,
+            FEES,
+            FEE_UNIT,
+            MAX_FEE_CAP
         ][i];
     }
 

@@ -8,6 +8,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IAvailability} from "../../contracts/interfaces/IAvailability.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {ClaimId, JobId} from "../../contracts/types/Ids.sol";
 import {Cheats, CHEATS} from "./Cheats.sol";
 
 /// @title Beyond
@@ -17,8 +18,8 @@ contract Beyond {
         return CHEATS.addr(0x1004 + (round + i) % 4);
     }
 
-    function missing(bytes32 claim) external pure returns (bool) {
-        return uint256(claim) % 4 == 0;
+    function missing(ClaimId claim) external pure returns (bool) {
+        return uint256(ClaimId.unwrap(claim)) % 4 == 0;
     }
 }
 
@@ -41,7 +42,7 @@ contract RoundsReplay {
     JobMarket private market;
 
     struct History {
-        bytes32 job;
+        JobId job;
         uint32 rounds;
         uint32 slots;
         uint256[] time;
@@ -114,7 +115,7 @@ contract RoundsReplay {
     }
 
     function _parse(string memory line) private pure returns (History memory h) {
-        h.job = CHEATS.parseJsonBytes32(line, ".job");
+        h.job = JobId.wrap(CHEATS.parseJsonBytes32(line, ".job"));
         h.rounds = uint32(CHEATS.parseJsonUint(line, ".rounds"));
         h.slots = uint32(CHEATS.parseJsonUint(line, ".slots"));
         h.time = CHEATS.parseJsonUintArray(line, ".time");
@@ -128,7 +129,7 @@ contract RoundsReplay {
     }
 
     /// @dev The hash of block n is keccak(n), there as here.
-    function _setSeedHash(bytes32 job, bytes memory data) private {
+    function _setSeedHash(JobId job, bytes memory data) private {
         uint256 r;
         assembly ("memory-safe") {
             r := mload(add(data, 0x44))
@@ -151,7 +152,7 @@ contract RoundsReplay {
         for (uint32 r = 0; r < h.rounds; r++) {
             d = keccak256(abi.encode(d, market.round(h.job, r), market.phase(h.job, r)));
             for (uint32 s = 0; s <= h.slots; s++) {
-                bytes32 claim = market.claimIdOf(h.job, r, s == h.slots ? MERGE : s);
+                ClaimId claim = market.claimIdOf(h.job, r, s == h.slots ? MERGE : s);
                 d = keccak256(abi.encode(d, market.claim(claim), market.live(claim)));
             }
         }

@@ -11,6 +11,7 @@ import {Draws} from "../../contracts/libraries/Draws.sol";
 import {Ids} from "../../contracts/libraries/Ids.sol";
 import {Merkle} from "../../contracts/libraries/Merkle.sol";
 import {TestToken} from "../../contracts/test/TestToken.sol";
+import {AuditId, ClaimId, GameId, JobId} from "../../contracts/types/Ids.sol";
 import {CHEATS} from "./Cheats.sol";
 import {Constant} from "./Constant.sol";
 import {Deployed} from "./Deployed.sol";
@@ -39,27 +40,27 @@ contract SystemHandler is Deployed {
     uint256 internal constant CHALLENGE_AFTER = 230;
 
     struct Seat {
-        bytes32 id;
-        bytes32 claim;
+        GameId id;
+        ClaimId claim;
         address challenger;
         uint32 t;
     }
 
     struct Seen {
-        bytes32 audit;
+        AuditId audit;
         uint16 i;
     }
 
     Seat[] public seats;
     Seen[] public duties;
-    bytes32[] public claims;
+    ClaimId[] public claims;
     bytes32[] private _demands;
     bytes32[] private _keys;
     mapping(bytes32 key => bool) private _seen;
-    mapping(bytes32 claim => Constant.Claim) private _made;
-    mapping(bytes32 claim => bool) private _equivocated;
-    mapping(bytes32 claim => bool) private _dead;
-    mapping(bytes32 audit => bool) private _noted;
+    mapping(ClaimId claim => Constant.Claim) private _made;
+    mapping(ClaimId claim => bool) private _equivocated;
+    mapping(ClaimId claim => bool) private _dead;
+    mapping(AuditId audit => bool) private _noted;
     mapping(address account => bytes32) private _bottom;
     mapping(address account => uint256) private _enrolments;
     /// @dev Nobody has the dataset's row any more.
@@ -190,7 +191,7 @@ contract SystemHandler is Deployed {
 
     /// @notice Somebody who is not honest challenges a claim at a transition, or its trace; a worker signs its own claim twice.
     function open(uint256 who, uint256 k, uint256 t) external {
-        bytes32 claim = claims[k % claims.length];
+        ClaimId claim = claims[k % claims.length];
         Constant.Claim memory c = _made[claim];
         address actor = _dishonest(who);
         if (t % 16 == 15) return _equivocate(claim, actor);
@@ -224,7 +225,7 @@ contract SystemHandler is Deployed {
             IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
             bool mayCommit = d.status == IWitnesses.DutyStatus.Drawn;
             if (_isHonest(d.account) || (!mayCommit && d.status != IWitnesses.DutyStatus.Committed)) continue;
-            bytes32 claim = _claimOf(at, d);
+            ClaimId claim = _claimOf(at, d);
             uint256 luck = uint256(keccak256(abi.encode(claim, at.i)));
             IWitnesses.Word memory word = _word(at, d, _made[claim], luck % 4 != 0);
             if (luck % 5 == 0) word.state = bytes32(k);
@@ -253,7 +254,7 @@ contract SystemHandler is Deployed {
         for (uint256 i = 0; i < 400; i++) {
             _behave();
             _tidy();
-            held = market.job(job).status == IJobMarket.JobStatus.Done ? _anyLock() : job;
+            held = market.job(job).status == IJobMarket.JobStatus.Done ? _anyLock() : JobId.unwrap(job);
             if (held == 0) return held;
             CHEATS.warp(block.timestamp + 40);
             CHEATS.roll(block.number + 3);
@@ -300,7 +301,7 @@ contract SystemHandler is Deployed {
             IJobMarket.Round memory ro = market.round(job, r);
             if (!ro.due) continue;
             sum += (ro.mergeIn == 0 ? ro.committed : ro.revealed) * terms.roles[0].slotPrice;
-            if (ro.mergeClaim != 0) sum += terms.merge.price;
+            if (ClaimId.unwrap(ro.mergeClaim) != 0) sum += terms.merge.price;
         }
     }
 
@@ -318,7 +319,7 @@ contract SystemHandler is Deployed {
         return token;
     }
 
-    function theWitnesses() external view returns (IWitnesses, bytes32) {
+    function theWitnesses() external view returns (IWitnesses, JobId) {
         return (witnesses, job);
     }
 
@@ -373,7 +374,7 @@ contract SystemHandler is Deployed {
         IWitnesses.Duty memory d = witnesses.duty(at.audit, at.i);
         if (!_isHonest(d.account)) return;
         IWitnesses.Audit memory a = witnesses.audit(at.audit);
-        bytes32 claim = _claimOf(at, d);
+        ClaimId claim = _claimOf(at, d);
         Constant.Claim memory c = _made[claim];
         uint32 t = _step(at, d);
         uint32 wrong = c.wrongFrom();
@@ -391,7 +392,7 @@ contract SystemHandler is Deployed {
         }
     }
 
-    function _honestChallenge(bytes32 claim) private {
+    function _honestChallenge(ClaimId claim) private {
         Constant.Claim memory c = _made[claim];
         uint32 wrong = c.wrongFrom();
         if (wrong == 0 || !market.live(claim) || !market.windowOpen(claim)) return;
@@ -433,8 +434,8 @@ contract SystemHandler is Deployed {
             CHEATS.prank(_who(WORKER));
             (bool done,) = address(availability).call(call);
             require(done, "a row is refused");
-        } else if (_isHonest(market.claim(d.subject).worker) && block.number > d.beacon) {
-            Constant.Claim memory c = _made[d.subject];
+        } else if (_isHonest(market.claim(ClaimId.wrap(d.subject)).worker) && block.number > d.beacon) {
+            Constant.Claim memory c = _made[ClaimId.wrap(d.subject)];
             IValidator.Code memory code = IValidator.Code(Constant.header(Constant.Kind.Encode), Constant.opsRoot(), 0);
             availability.answer(id, c.body(), code, c.shown(d.wanted, availability.seedOf(id)));
         }
@@ -444,13 +445,13 @@ contract SystemHandler is Deployed {
 
     /// @dev A slot's part in a phase. What it may not do, it leaves.
     function _work(uint32 r, uint32 s, IJobMarket.Phase phase, address who) private {
-        bytes32 claim = market.claimIdOf(job, r, s);
+        ClaimId claim = market.claimIdOf(job, r, s);
         address worker = _owner(r, s);
         IJobMarket.ClaimStatus status = market.claim(claim).status;
         if (phase == IJobMarket.Phase.Joining && worker == address(0)) {
             CHEATS.prank(who);
             market.join(job, r, s);
-            _lock(claim);
+            _lock(ClaimId.unwrap(claim));
             return;
         }
         if (_isHonest(worker) != _isHonest(who)) return;
@@ -467,12 +468,12 @@ contract SystemHandler is Deployed {
         }
     }
 
-    function _shown(bytes32 claim) private view returns (IJobMarket.Reveal memory o) {
+    function _shown(ClaimId claim) private view returns (IJobMarket.Reveal memory o) {
         Constant.Claim memory c = _made[claim];
-        (o.body, o.nonce, o.proofT) = (c.body(), claim, c.traceProof(2));
+        (o.body, o.nonce, o.proofT) = (c.body(), ClaimId.unwrap(claim), c.traceProof(2));
     }
 
-    function _lieOf(bytes32 claim) private pure returns (Constant.Lie) {
+    function _lieOf(ClaimId claim) private pure returns (Constant.Lie) {
         uint256 luck = uint256(keccak256(abi.encode(claim, "lie"))) % 7;
         return luck < 5 ? Constant.Lie(1 + luck) : Constant.Lie.None;
     }
@@ -501,7 +502,7 @@ contract SystemHandler is Deployed {
 
     function _mergeBy(uint32 r, address merger, uint256 luck) private {
         IJobMarket.Job memory j = market.job(job);
-        bytes32 claim = Ids.claim(job, r, j.attempt, MERGE);
+        ClaimId claim = Ids.claim(job, r, j.attempt, MERGE);
         Constant.Lie lie = Constant.Lie.None;
         if (!_isHonest(merger) && luck % 8 < 2) lie = luck % 8 == 0 ? Constant.Lie.Value : Constant.Lie.Padding;
         Constant.Claim memory c = Constant.Claim(lie, true, 0, 0);
@@ -509,7 +510,7 @@ contract SystemHandler is Deployed {
         _make(claim, c);
         CHEATS.prank(merger);
         market.merge(job, r, body.out, body.out2, "", uint16(luck % 3));
-        _lock(claim);
+        _lock(ClaimId.unwrap(claim));
     }
 
     /// @dev Who merged covers what is to start on its merge, if it is not honest: honest ones have done so when they merged.
@@ -527,7 +528,7 @@ contract SystemHandler is Deployed {
         bodies = new IJobMarket.Body[](SLOTS);
         uint256 count = 0;
         for (uint32 s = 0; s < SLOTS; s++) {
-            bytes32 claim = market.claimIdOf(job, r, s);
+            ClaimId claim = market.claimIdOf(job, r, s);
             if (market.claim(claim).status == IJobMarket.ClaimStatus.Revealed) bodies[count++] = _made[claim].body();
         }
         assembly ("memory-safe") {
@@ -543,7 +544,7 @@ contract SystemHandler is Deployed {
 
     // -- games -----------------------------------------------------------------------------------------------------
 
-    function _open(bytes32 claim, address challenger, uint32 t) private {
+    function _open(ClaimId claim, address challenger, uint32 t) private {
         Constant.Claim memory c = _made[claim];
         IDisputeGame.Step memory step;
         (bytes32 next, bytes32[] memory nextProof) = (bytes32(0), new bytes32[](0));
@@ -555,9 +556,9 @@ contract SystemHandler is Deployed {
         while (game.game(game.gameIdOf(claim, challenger, nonce)).phase != IDisputeGame.Phase.None) nonce++;
         IJobMarket.Body memory body = c.body();
         CHEATS.prank(challenger);
-        bytes32 id = game.open(claim, body, nonce, t, next, nextProof, step);
+        GameId id = game.open(claim, body, nonce, t, next, nextProof, step);
         seats.push(Seat(id, claim, challenger, t));
-        _lock(id);
+        _lock(GameId.unwrap(id));
     }
 
     /// @dev The defender's move, from its claim.
@@ -618,10 +619,11 @@ contract SystemHandler is Deployed {
         return abi.encodeCall(game.proveAlias, (seat.id, g.node, context, before[k], Letters.proof(c.entries(t - 1), k)));
     }
 
-    function _equivocate(bytes32 claim, address sender) private {
+    function _equivocate(ClaimId claim, address sender) private {
         IJobMarket.Claim memory stored = market.claim(claim);
         if (_isHonest(stored.worker)) return;
-        IDisputeGame.Work memory w = IDisputeGame.Work(stored.job, stored.round, stored.attempt, stored.slot, claim, claim);
+        bytes32 any = ClaimId.unwrap(claim);
+        IDisputeGame.Work memory w = IDisputeGame.Work(stored.job, stored.round, stored.attempt, stored.slot, any, any);
         uint256 key = _keyOf(stored.worker);
         (IDisputeGame.Signed memory a, IDisputeGame.Signed memory b) = (_signed(w, keccak256("one"), key), _signed(w, keccak256("other"), key));
         CHEATS.prank(sender);
@@ -657,7 +659,7 @@ contract SystemHandler is Deployed {
         return Draws.stepOf(preimage, witnesses.audit(at.audit).beacon, at.i, 2);
     }
 
-    function _claimOf(Seen memory at, IWitnesses.Duty memory d) private view returns (bytes32) {
+    function _claimOf(Seen memory at, IWitnesses.Duty memory d) private view returns (ClaimId) {
         IWitnesses.Audit memory a = witnesses.audit(at.audit);
         return Ids.claim(a.job, a.round, a.attempt, d.slot);
     }
@@ -717,9 +719,9 @@ contract SystemHandler is Deployed {
 
     /// @notice For a person who reads a failure.
     function whatIs(bytes32 key) external view returns (string memory) {
-        if (key == job) return "the job";
-        for (uint256 k = 0; k < claims.length; k++) if (claims[k] == key) return "a claim";
-        for (uint256 k = 0; k < seats.length; k++) if (seats[k].id == key) return "a game";
+        if (key == JobId.unwrap(job)) return "the job";
+        for (uint256 k = 0; k < claims.length; k++) if (ClaimId.unwrap(claims[k]) == key) return "a claim";
+        for (uint256 k = 0; k < seats.length; k++) if (GameId.unwrap(seats[k].id) == key) return "a game";
         for (uint256 k = 0; k < _demands.length; k++) if (_demands[k] == key) return "a demand";
         return "a witness";
     }
@@ -733,13 +735,13 @@ contract SystemHandler is Deployed {
             _keys.pop();
         }
         for (uint32 r = 0; r < market.job(job).started; r++) {
-            bytes32 audit = Draws.auditId(job, r, market.round(job, r).attempt);
+            AuditId audit = Draws.auditId(job, r, market.round(job, r).attempt);
             if (_noted[audit] || witnesses.audit(audit).status != IWitnesses.AuditStatus.Drawn) continue;
             _noted[audit] = true;
             for (uint16 i = 0; i < witnesses.audit(audit).duties; i++) duties.push(Seen(audit, i));
         }
         for (uint256 k = 0; k < claims.length; k++) {
-            bytes32 claim = claims[k];
+            ClaimId claim = claims[k];
             IJobMarket.Claim memory stored = market.claim(claim);
             bool isOver = stored.status == IJobMarket.ClaimStatus.Final || stored.status == IJobMarket.ClaimStatus.Convicted
                 || (stored.status == IJobMarket.ClaimStatus.Void && !market.live(claim));
@@ -750,19 +752,19 @@ contract SystemHandler is Deployed {
     }
 
     /// @dev A claim fell: by a proof of a lie, two signatures, or a move that its owner did not make.
-    function _judge(bytes32 claim, IJobMarket.Claim memory stored) private {
+    function _judge(ClaimId claim, IJobMarket.Claim memory stored) private {
         convicted += 1;
         if (_isHonest(stored.worker)) wronged += 1;
         if (_equivocated[claim]) return;
         for (uint256 k = 0; k < seats.length; k++) {
-            if (seats[k].claim != claim) continue;
+            if (ClaimId.unwrap(seats[k].claim) != ClaimId.unwrap(claim)) continue;
             IDisputeGame.Verdict verdict = game.game(seats[k].id).verdict;
             verdicts[verdict] += 1;
             if (verdict == IDisputeGame.Verdict.Fraud && _made[claim].lie == Constant.Lie.None) wronged += 1;
         }
     }
 
-    function _make(bytes32 claim, Constant.Claim memory c) private {
+    function _make(ClaimId claim, Constant.Claim memory c) private {
         _made[claim] = c;
         claims.push(claim);
     }

@@ -5,6 +5,7 @@ import {StakeVault} from "../../contracts/StakeVault.sol";
 import {IDisputeGame} from "../../contracts/interfaces/IDisputeGame.sol";
 import {IJobMarket} from "../../contracts/interfaces/IJobMarket.sol";
 import {IWitnesses} from "../../contracts/interfaces/IWitnesses.sol";
+import {JobId} from "../../contracts/types/Ids.sol";
 import {SystemHandler} from "./SystemHandler.sol";
 
 /// forge-config: default.invariant.depth = 400
@@ -87,7 +88,7 @@ contract SystemInvariants {
     }
 
     function _theListIsThatOfTheListed() private view {
-        (IWitnesses witnesses, bytes32 job) = handler.theWitnesses();
+        (IWitnesses witnesses, JobId job) = handler.theWitnesses();
         address[] memory list = witnesses.accounts(job);
         for (uint256 k = 0; k < list.length; k++) {
             IWitnesses.Witness memory w = witnesses.witness(job, list[k]);

@@ -23,13 +23,13 @@ from lockstep.numerics.arbiter import ReferenceArbiter
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.jobs import ZERO_ADDRESS
 from lockstep.protocol.market.calls import Block, Emitted, MarketCall
+from lockstep.protocol.market.court import BYTE_GAS, TRANSACTION_GAS
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.market.state import Deployment, State
 from lockstep.protocol.transition import execute, view
 from lockstep.protocol.types import Address, Digest, Seconds
 
 METERED = ("open", "pick", "adjacent", "pickElement", "pickPartial", "stage")
-TRANSACTION_GAS, BYTE_GAS = 21_000, 16
 
 
 def recover(digest: Digest, signature: bytes) -> Address:

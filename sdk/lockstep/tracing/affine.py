@@ -14,13 +14,10 @@ from math import prod
 
 from lockstep.numerics.scalar import FUNCTIONS, Op
 from lockstep.protocol.programs.program import Tag
+from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSOR_OPERANDS
 
-MAX_INSTRS = 32
-MAX_OPERANDS = 8
-MAX_TENSORS = 6
 MAX_BIG = 4
 """Operands of more than one 1 KiB leaf: each costs the court an opening."""
-MAX_FUNCTIONS = 8
 
 HEAVY = frozenset({Op.FDIV, Op.FSQRT, Op.IDIV, Op.IREM}) | FUNCTIONS
 """Not worth repeating for every element of a broadcast."""
@@ -131,7 +128,7 @@ class MapCost:
         return (
             self.instrs <= MAX_INSTRS
             and self.operands <= MAX_OPERANDS
-            and self.tensors <= MAX_TENSORS
+            and self.tensors <= MAX_TENSOR_OPERANDS
             and self.big <= MAX_BIG
             and self.functions <= MAX_FUNCTIONS
         )

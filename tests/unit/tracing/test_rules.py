@@ -9,8 +9,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.programs.program import Kind, Tag
+from lockstep.protocol.programs.rules import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSOR_OPERANDS
 from lockstep.tracing import trace
-from lockstep.tracing.affine import MAX_FUNCTIONS, MAX_INSTRS, MAX_OPERANDS, MAX_TENSORS
 from lockstep.tracing.capture import capture
 from lockstep.tracing.lowering import RULES
 from tests.unit.tracing import wide
@@ -396,7 +396,7 @@ def test_maps_keep_the_courts_limits(name: str) -> None:
         functions = [i for i in op.instrs if i.op in (12, 13, 14)]
         assert len(op.instrs) <= MAX_INSTRS
         assert len(op.views) <= MAX_OPERANDS
-        assert len(tensors) <= MAX_TENSORS
+        assert len(tensors) <= MAX_TENSOR_OPERANDS
         assert len(functions) <= MAX_FUNCTIONS
 
 

@@ -22,6 +22,7 @@ from lockstep.numerics.trace import Made, StepTrace
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.programs.program import CHUNK, F32, Alias, Const, Fold, Instr, Kind, Op, Program, Tag, View
+from lockstep.protocol.programs.rules import MAX_INSTRS
 from lockstep.protocol.types import TensorRoot
 
 Lies = Mapping[tuple[int, int], tuple[int, ...]]
@@ -33,8 +34,8 @@ DEVNET_CHAIN_ID = 31337
 TEN = 0x41200000
 """10.0 as a binary32 word."""
 
-MAX_INSTRUCTIONS = 32
-"""Of a map; the lie about a merge takes two."""
+MERGE_LIE_INSTRS = 2
+"""What the lie about a merge adds to a map."""
 
 NUDGES = (1, -1)
 """How a one-ulp lie moves a word: the first way that S_t does not round away."""
@@ -431,7 +432,7 @@ def _is_one_hot(program: Program, fold: Op) -> bool:
 
 def _can_lie(program: Program, index: int) -> bool:
     op = program.ops[index]
-    return op.kind == Kind.MAP and op.dtype == F32 and len(op.instrs) + 2 <= MAX_INSTRUCTIONS
+    return op.kind == Kind.MAP and op.dtype == F32 and len(op.instrs) + MERGE_LIE_INSTRS <= MAX_INSTRS
 
 
 def _difference(encode: Program, params: JobParams) -> int:

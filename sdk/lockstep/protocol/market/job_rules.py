@@ -23,7 +23,10 @@ MAX_ROW = 1 << 18
 """Words of a dataset's row: its leaves fit seventeen parts, and the gas of all blocks of a few minutes."""
 PART = 64
 """Leaves of a row that one transaction posts: below 128 KiB in the deepest dataset."""
+PART_TRANSACTIONS = 2
+"""Transactions that post a part, one after the other: its commitment, then the part."""
 MIN_CLOCK = Seconds(60)
+"""The shortest clock on any chain."""
 ONE_SECOND = Seconds(1)
 GAME_MOVES = 16
 """Moves of one side in the longest game: 5 reveals of a trace, 3 of a graph, 4 of a tensor, leaf, 2 of partials, the
@@ -32,8 +35,18 @@ CLOCK_STEPS = 4
 """A clock holds this many materialised steps: games on one's own claim lock nobody's stake for long."""
 MERGE_SLOTS = 2
 """A merge's stake is at most this many slot's stakes: who can work can merge."""
+SLOT_WITNESSES = 2
+"""A slot's stake is more than this many witness's stakes: who convicts itself to take one along loses more than half of
+its own."""
+AUDIT_WINDOWS = 3
+"""Windows of an audit: witnesses commit, owners publish their traces, witnesses reveal ..."""
+AUDIT_REVEAL_WINDOWS = 2
+"""... the last two of them after the commitments."""
+LEAVE_PARTS = 2
+"""A slot is given back in the first of this many parts of the join window."""
 MAX_WINDOW = Seconds(30 * 86_400)
 MAX_LOCK = Wei((1 << 88) - 1)
+"""What a lock's field holds."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +159,15 @@ def check_params(p: JobParams, unbond_seconds: Seconds, chain: ChainTimes) -> No
                 role.witnesses <= MAX_WITNESSES
                 and role.witness_fee > 0
                 and pricing.witness_stake >= prices.witness_floor(role.witness_fee)
-                and 2 * pricing.witness_stake < role.slot_stake
+                and SLOT_WITNESSES * pricing.witness_stake < role.slot_stake
                 and least <= windows.audit_seconds <= MAX_WINDOW
-                and windows.challenge_seconds >= role.reveal_seconds + role.attest_seconds + 3 * windows.audit_seconds
+                and windows.challenge_seconds
+                >= role.reveal_seconds + role.attest_seconds + AUDIT_WINDOWS * windows.audit_seconds
             ),
             (
-                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake < slot_stake / 2, "
-                "audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + 3 x audit_seconds"
+                f"witnesses <= {MAX_WITNESSES}, fee > 0, {prices.WITNESS_FEES} fees <= stake < slot_stake / "
+                f"{SLOT_WITNESSES}, audit_seconds a window, challenge_seconds >= reveal_seconds + attest_seconds + "
+                f"{AUDIT_WINDOWS} x audit_seconds"
             ),
         ),
         # INVARIANT: a row that somebody holds can be posted in time, however long it is.
@@ -183,4 +198,4 @@ def row_leaves(row_length: int) -> int:
 
 def answer_floor(row_length: int, inclusion: Seconds) -> Seconds:
     """The least time in which the longest answer can be posted: a commitment and its part, one after the other."""
-    return Seconds(2 * inclusion * (-(-row_leaves(row_length) // PART)))
+    return Seconds(PART_TRANSACTIONS * inclusion * (-(-row_leaves(row_length) // PART)))

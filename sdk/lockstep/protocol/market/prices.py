@@ -28,11 +28,12 @@ WITNESS_FEES = 20
 
 FEES = 9
 """Base fees of the last seals that are remembered."""
-_FEE_BITS = 28
-_RING_MASK = (1 << (FEES * _FEE_BITS)) - 1
+FEE_BITS = 28
+"""Bits of one of them: nine fill a word."""
+_RING_MASK = (1 << (FEES * FEE_BITS)) - 1
 FEE_UNIT = 8192
 """Wei per gas that a remembered fee is rounded up to."""
-MAX_FEE_CAP = ((1 << (_FEE_BITS - 1)) - 2) * FEE_UNIT
+MAX_FEE_CAP = ((1 << (FEE_BITS - 1)) - 2) * FEE_UNIT
 """The highest fee that can be remembered, about 1,099 gwei: no job's cap lies above it."""
 
 BOND_PERCENT_DEFENDER = 60
@@ -94,15 +95,15 @@ def push(ring: int, base_fee: int) -> int:
     A word of nine places, the newest lowest, each in units rounded up, plus one: zero is a place that nothing filled.
     """
     units = ceil_div(min(base_fee, MAX_FEE_CAP), FEE_UNIT)
-    return ((ring << _FEE_BITS) | (units + 1)) & _RING_MASK
+    return ((ring << FEE_BITS) | (units + 1)) & _RING_MASK
 
 
 def median(ring: int, none: int) -> int:
     """The median of the base fees remembered, the upper one of an even number; `none` if there are none."""
     seen = []
     while ring:
-        seen.append(ring & ((1 << _FEE_BITS) - 1))
-        ring >>= _FEE_BITS
+        seen.append(ring & ((1 << FEE_BITS) - 1))
+        ring >>= FEE_BITS
     return (sorted(seen)[len(seen) // 2] - 1) * FEE_UNIT if seen else none
 
 

@@ -7,6 +7,8 @@ from enum import Enum
 
 WITNESS = 64
 """Speaker WITNESS + i is the round's i-th drawn witness; below it, speaker s is the owner of slot s."""
+QUORUM, QUORUM_OF = 2, 3
+"""A payload counts as had if this many of this many others name it."""
 LANES = 32
 """A slot's count takes a byte, 32 slots a word; there are fewer than 256 speakers."""
 
@@ -25,7 +27,7 @@ def accepts(named: tuple[int, int], spoke: int, receipts: int, s: int) -> bool:
     """Whether two thirds of the others name slot s; if nobody else has spoken, it is taken as had."""
     others = receipts - (spoke >> s & 1)
     count = named[s // LANES] >> 8 * (s % LANES) & 0xFF
-    return 3 * count >= 2 * others
+    return QUORUM_OF * count >= QUORUM * others
 
 
 class Report(Enum):

@@ -10,7 +10,8 @@ from lockstep.protocol.market.views import params
 from lockstep.protocol.reverts import revert
 from lockstep.protocol.types import Address, JobId, Wei
 
-MAX_ESCROW = (1 << 120) - 1
+MAX_ESCROW = Wei((1 << 120) - 1)
+"""Of a job's escrow: what is added to it fits its field."""
 
 
 def create(d: Draft, sender: Address, p: JobParams, nonce: int, escrow: int) -> JobId:

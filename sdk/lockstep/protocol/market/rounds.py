@@ -30,6 +30,7 @@ from lockstep.protocol.jobs import (
 from lockstep.protocol.market import ids, prices, receipts, state_roots, vault
 from lockstep.protocol.market.calls import HASH_BLOCKS
 from lockstep.protocol.market.ids import claim_id
+from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.state import Draft, checked
 from lockstep.protocol.market.types import BURN
 from lockstep.protocol.market.views import (
@@ -270,7 +271,7 @@ def leave(d: Draft, sender: Address, job: JobId, r: int, slot: int) -> None:
     """Gives a slot back in the first half of the join window."""
     p, ro = in_phase(d, job, r, Phase.JOINING)
     # INVARIANT: a slot is given back while others have half of the window left to take it.
-    if d.block.time >= ro.join_ends - p.windows.join_seconds // 2:
+    if d.block.time >= ro.join_ends - p.windows.join_seconds // LEAVE_PARTS:
         raise revert("WrongPhase", job, r)
     claim, _ = own_claim(d, sender, job, r, ro, slot)
 

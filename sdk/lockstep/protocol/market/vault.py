@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.market import token
+from lockstep.protocol.market import prices, token
 from lockstep.protocol.market.calls import MAX_UINT
+from lockstep.protocol.market.job_rules import MAX_LOCK
 from lockstep.protocol.market.state import Draft, added, checked
 from lockstep.protocol.market.types import BURN, Keeper, Lock, Unbond
 from lockstep.protocol.reverts import Reverted, revert
 from lockstep.protocol.types import Address, Seconds, Wei
 
-MAX_LOCK, MAX_UNBOND = (1 << 88) - 1, (1 << 192) - 1
-BOND_PERCENT_DEFENDER = 60
-PERCENT_WINNERS, PERCENT_REQUESTER, PERCENT_REFUNDS = 30, 20, 10
-"""Of a convicted claim's stake, what it owes to work apart; refunds are part of the requester's."""
+MAX_UNBOND = Wei((1 << 192) - 1)
+"""What an unbonding stake's field holds."""
 
 
 class Refund(NamedTuple):
@@ -158,7 +157,7 @@ def take_bond(d: Draft, sender: Address, key: bytes, defender: Address, amount: 
         raise revert("Unauthorized", sender)
     held = _take(d, sender, key)
     taken = min(amount, held.amount)
-    to_defender = taken * BOND_PERCENT_DEFENDER // 100
+    to_defender = prices.BOND_PERCENT_DEFENDER * taken // 100
     burned = taken - to_defender
 
     if taken < held.amount:
@@ -200,9 +199,9 @@ def _shares(
     d: Draft, rest: int, winners: Sequence[Address], refunds: Sequence[Refund], requester: Address
 ) -> tuple[int, int]:
     """30 % to the winners, 20 % to the requester less the refunds, which are the challengers', too."""
-    refunded = _refund(d, refunds, rest * PERCENT_REFUNDS // 100)
-    to_challenger = _share(d, winners, rest * PERCENT_WINNERS // 100) + refunded
-    to_requester = rest * PERCENT_REQUESTER // 100 - refunded
+    refunded = _refund(d, refunds, prices.SLASH_PERCENT_REFUNDS * rest // 100)
+    to_challenger = _share(d, winners, prices.SLASH_PERCENT_WINNERS * rest // 100) + refunded
+    to_requester = prices.SLASH_PERCENT_REQUESTER * rest // 100 - refunded
     _credit(d, requester, to_requester)
     return to_challenger, to_requester
 

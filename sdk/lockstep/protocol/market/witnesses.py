@@ -17,6 +17,7 @@ from lockstep.protocol.market import ids, vault, verdicts
 from lockstep.protocol.market.calls import HASH_BLOCKS, MAX_UINT
 from lockstep.protocol.market.draws import beacon_of, chained, commitment, pick, slot_order, stake_key, step_of
 from lockstep.protocol.market.ids import audit_id
+from lockstep.protocol.market.job_rules import AUDIT_REVEAL_WINDOWS
 from lockstep.protocol.market.rounds import cid_bytes, require_cid
 from lockstep.protocol.market.state import Draft
 from lockstep.protocol.market.types import Audit, AuditStatus, Duty, DutyStatus, Outcome, Standing, Witness, Word
@@ -240,7 +241,7 @@ def _revealed(d: Draft, a: Audit, slots: int) -> tuple[list[int], list[Address]]
 def _set_windows(a: Audit, commit_ends: int, p: JobParams) -> None:
     """Committing ends at `commit_ends`; then owners publish for auditSeconds, and witnesses have as long again."""
     a.commit_ends = Seconds(commit_ends)
-    a.reveal_ends = Seconds(commit_ends + 2 * p.windows.audit_seconds)
+    a.reveal_ends = Seconds(commit_ends + AUDIT_REVEAL_WINDOWS * p.windows.audit_seconds)
 
 
 def _is_open(d: Draft, job: JobId, r: int) -> bool:
