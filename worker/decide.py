@@ -14,6 +14,7 @@ from lockstep.protocol.jobs import ZERO_ADDRESS, Claim, ClaimStatus, JobParams, 
 from lockstep.protocol.market import backing
 from lockstep.protocol.market.job_rules import LEAVE_PARTS
 from lockstep.protocol.market.types import Audit, AuditStatus
+from lockstep.protocol.market.views import finalizable, finishable, round_startable, unbacked
 from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 
 Roots = tuple[StateRoot, StateRoot]
@@ -143,7 +144,7 @@ def acts(view: JobView, me: Self) -> list[Act]:
     if _startable(view) and me.fit and not me.draining:
         # INVARIANT: a worker starts and joins only rounds whose base it holds: who cannot train loses its fine.
         found.append(Act(Do.START if _holds(view, view.job.started, me) else Do.FETCH, view.job.started))
-    if _finished(view):
+    if finishable(view.params, view.job):
         found.append(Act(Do.FINISH))
     return found
 
@@ -286,7 +287,7 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
         rounds = backing.affordable(view.params, left, backing.wanted(view.params, r.number))
         return [Act(Do.MERGE, r.number, rounds=rounds)]
     if r.phase == Phase.LEAD:
-        return [Act(Do.FINALIZE, r.number)] if _final(view, r) else []
+        return [Act(Do.FINALIZE, r.number)] if finalizable(view.params, view.job, r.number, r.state, view.now) else []
     if r.phase in (Phase.VOID, Phase.FAILED):
         return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     return []
@@ -304,32 +305,17 @@ def _releasable(view: JobView, r: RoundView) -> bool:
     return bool(r.idle_locks) and not counted and (voided or not r.state.open_games or r.phase != Phase.VOID)
 
 
-def _final(view: JobView, r: RoundView) -> bool:
-    over = view.now >= r.state.merged_at + view.params.windows.challenge_seconds
-    return over and r.state.open_games == 0 and r.number == view.job.settled
-
-
 def _holds(view: JobView, number: int, me: Self) -> bool:
     return me.base == base_of(view, number)
 
 
 def _startable(view: JobView) -> bool:
-    job, params = view.job, view.params
-    if job.status != JobStatus.ACTIVE or job.started >= params.schedule.rounds or job.failed > params.schedule.max_fail:
-        return False
-    # INVARIANT: what a game on voided work argues about stands still until the game is over; a merge's stake covers the
-    # pay of every round that its conviction would void.
-    if job.started - job.settled >= params.schedule.max_lead or job.lingering or _unbacked(view):
-        return False
-    before = view.round(job.started - 1)
-    return job.started == 0 or (before is not None and before.phase in (Phase.LEAD, Phase.FINAL, Phase.FAILED))
+    before = view.round(view.job.started - 1)
+    return round_startable(view.params, view.job, before.phase if before else Phase.NONE, _leads(view))
 
 
-def _unbacked(view: JobView) -> list[int]:
-    """Rounds whose merges keep the next round from starting."""
-    settled = view.job.settled
-    leads = [(r.number, r.state.backed) for r in view.rounds if r.phase == Phase.LEAD and r.number >= settled]
-    return backing.blocked_by(leads, view.job.started)
+def _leads(view: JobView) -> list[tuple[int, Round]]:
+    return [(r.number, r.state) for r in view.rounds if r.phase == Phase.LEAD]
 
 
 def _backing(view: JobView, me: Self) -> list[Act]:
@@ -337,7 +323,7 @@ def _backing(view: JobView, me: Self) -> list[Act]:
     if view.job.status != JobStatus.ACTIVE or view.job.started >= view.params.schedule.rounds:
         return []
     found, free = [], int(me.free)
-    for number in _unbacked(view):
+    for number in unbacked(view.job, _leads(view)):
         r = view.round(number)
         if r is None or r.merged_by != me.address:
             continue
@@ -347,14 +333,3 @@ def _backing(view: JobView, me: Self) -> list[Act]:
             free -= rounds * view.params.round_pay
             found.append(Act(Do.BACK, number, rounds=rounds))
     return found
-
-
-def _finished(view: JobView) -> bool:
-    job, params = view.job, view.params
-    more = (
-        job.status == JobStatus.ACTIVE
-        and job.started < params.schedule.rounds
-        and job.failed <= params.schedule.max_fail
-    )
-    live = (JobStatus.ACTIVE, JobStatus.CANCELLED, JobStatus.VOID)
-    return job.status in live and not more and job.settled == job.started
