@@ -21,6 +21,7 @@ from celery.signals import setup_logging, worker_shutdown
 from kombu import Connection
 from kombu.exceptions import OperationalError
 
+from coordinator import broker
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
 from lockstep.protocol.errors import LockstepError, UsageError
 
@@ -40,7 +41,7 @@ def build(settings: CoordinatorSettings) -> Celery:
     _check(settings.broker)
     app = Celery(QUEUE)
     app.conf.update(
-        broker_url=settings.broker or "filesystem://",
+        broker_url=settings.broker or f"{broker.SCHEME}://",
         task_default_queue=QUEUE,
         task_ignore_result=True,
         task_always_eager=False,
@@ -61,15 +62,7 @@ def build(settings: CoordinatorSettings) -> Celery:
         },
     )
     if not settings.broker:
-        folder, control = settings.home / "queue", settings.home / "queue-control"
-        for path in (folder, control):
-            path.mkdir(parents=True, exist_ok=True)
-        app.conf.broker_transport_options = {
-            "data_folder_in": str(folder),
-            "data_folder_out": str(folder),
-            "control_folder": str(control),
-            "polling_interval": min(0.2, settings.poll_seconds),
-        }
+        app.conf.broker_transport_options = broker.prepare(settings.home, min(0.2, settings.poll_seconds))
 
     poke = poker(settings, app)
 
@@ -89,14 +82,14 @@ def build(settings: CoordinatorSettings) -> Celery:
     return app
 
 
-def _check(broker: str) -> None:
+def _check(url: str) -> None:
     try:
-        if broker:
-            Connection(broker).get_transport_cls()
+        if url:
+            Connection(url).get_transport_cls()
     except (KeyError, AttributeError, ImportError, ValueError) as error:
         # The URL may hold a password: only its scheme is told.
         raise UsageError(
-            f"no broker is reached by {broker.partition(':')[0]!r}",
+            f"no broker is reached by {url.partition(':')[0]!r}",
             hint="pass --broker redis://... with its client installed, or nothing: a folder in the home will do",
         ) from error
 

@@ -33,7 +33,7 @@ class CoordinatorSettings:
     database: str
     """SQLAlchemy URL; "" is SQLite under the home."""
     broker: str
-    """Celery broker URL; "" is the filesystem under the home."""
+    """Celery broker URL; "" is a folder in the home."""
     max_blob_bytes: int
     """The largest blob that is relayed."""
     poll_seconds: float

@@ -54,7 +54,7 @@ def configure(level: int = logging.INFO) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.captureWarnings(True)
-    # kombu warns that its filesystem transport has no host name.
+    # kombu warns that a broker that is a folder has no host name.
     logging.getLogger("kombu.connection").setLevel(logging.ERROR)
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)

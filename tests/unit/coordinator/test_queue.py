@@ -13,7 +13,7 @@ from lockstep.protocol.errors import UsageError
 
 def test_by_default_the_broker_is_a_folder_of_the_home(tmp_path: Path) -> None:
     app = queue.build(resolve_coordinator(home=str(tmp_path)))
-    assert app.conf.broker_url == "filesystem://"
+    assert app.conf.broker_url == "folder://"
     assert app.conf.task_always_eager is False
     folders = {Path(app.conf.broker_transport_options[k]) for k in ("data_folder_in", "data_folder_out")}
     assert folders == {tmp_path / "queue"}
