@@ -73,7 +73,7 @@ class Aggregator:
         # INVARIANT: what is merged is what the contract froze.
         if run.root(0, run.start) != stored.merge_in:
             raise Mismatch(
-                f"round {number}: the fetched inputs do not hash to mergeIn", hint="run `lockstep coordinator reindex`"
+                f"the payloads of round {number} do not hash to mergeIn", hint="run `lockstep coordinator reindex`"
             )
         merged = merging.finish(run)
         trace = TraceRoot(jobs.trace_root([merged.root]))

@@ -37,8 +37,8 @@ def accept(context: ApiContext, request: SignedRequest, given: ReceiptIn) -> Non
         row = session.get(ReceiptRow, (given.job, given.round, given.attempt, given.who))
         if row is not None and row.mask != given.mask:
             raise Mismatch(
-                f"speaker {given.who} has given another receipt, for mask {row.mask}",
-                hint="the first one counts; send this one yourself if it must be tried",
+                f"speaker {given.who} has already given another receipt, of the slots in mask {row.mask}",
+                hint="the coordinator keeps the first one; another can only be sent to the contract",
                 code="receipt_given",
             )
         if row is None:

@@ -201,5 +201,6 @@ def _word(step: StepTrace, index: int, element: int, random: Random) -> tuple[in
 
 def _unfit(what: str) -> DoctorError:
     return DoctorError(
-        f"self-check: {what}", hint="this machine or build computes other bits than the profile: do not claim with it"
+        f"self-check: {what}",
+        hint="this machine or build computes wrong bits, and would lose its stakes: run `lockstep doctor`",
     )

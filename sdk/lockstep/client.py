@@ -360,7 +360,7 @@ def _cid_of_program(name: str, program: Program) -> Cid:
     # INVARIANT: no job is opened whose parts its parties would refuse to read.
     if len(data) > MAX_PROGRAM_BYTES:
         raise UsageError(
-            f"the {name} Program has {len(data)} bytes, {MAX_PROGRAM_BYTES} are read",
+            f"the {name} Program has {len(data)} bytes, more than the {MAX_PROGRAM_BYTES} that parties read",
             hint="use a model with fewer operations",
         )
     return cid_of(data)

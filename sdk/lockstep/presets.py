@@ -55,12 +55,16 @@ class Terms:
     def __post_init__(self) -> None:
         # INVARIANT: a lie costs at least ten times what it earns, and more than the gas of its games.
         if self.slot_stake < stake_floor(self.slot_price, self.gas_price):
-            raise UsageError("slot_stake is less than ten prices or four games' gas", hint="raise slot_stake")
+            raise UsageError(
+                "slot_stake is below ten slot prices, or below the gas of four disputes", hint="raise slot_stake"
+            )
         if self.merge_stake < stake_floor(self.merge_price, self.gas_price):
-            raise UsageError("merge_stake is less than ten prices or four games' gas", hint="raise merge_stake")
+            raise UsageError(
+                "merge_stake is below ten merge prices, or below the gas of four disputes", hint="raise merge_stake"
+            )
         # INVARIANT: a witness's word costs at least twenty times what it is paid.
         if self.witnesses and self.witness_stake < witness_floor(self.witness_fee):
-            raise UsageError("witness_stake is less than twenty fees", hint="raise witness_stake")
+            raise UsageError("witness_stake is below twenty witness fees", hint="raise witness_stake")
         # INVARIANT: who convicts itself to take a witness along loses more than twice what the witness does.
         if self.witnesses and 2 * self.witness_stake >= self.slot_stake:
             raise UsageError("witness_stake is not below half of slot_stake", hint="raise slot_stake")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lockstep.node.guard.memory import GuardMemory
 
 app = typer.Typer(
-    name="guard", help="What this home has promised: never two claims for one slot.", no_args_is_help=True
+    name="guard", help="The record that keeps a key from signing two claims for one slot.", no_args_is_help=True
 )
 
 File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
@@ -28,20 +28,20 @@ File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
 def export(
     file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
 ) -> None:
-    """Write every promise to FILE (mode 0600); the home must not be at work, nor should it ever be again."""
+    """Write the record to FILE (mode 0600). Stop what runs in this home first, and never start it again."""
     from lockstep.node.guard import interchange
 
     with _memory(resolve(rpc=rpc, deployment=deployment, home=home)) as memory:
         promises = memory.promises()
         interchange.save(file, interchange.dumps(memory.scope, promises))
-    emit({"file": str(file), "promises": len(promises)}, as_json, text=f"{len(promises)} promises in {file}")
+    emit({"file": str(file), "promises": len(promises)}, as_json, text=f"{len(promises)} entries in {file}")
 
 
 @app.command("import")
 def import_(
     file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
 ) -> None:
-    """Take in the promises of FILE; where it and this home differ, nothing is signed any more. Then listen again."""
+    """Merge the record of FILE into this home's. A claim on which the two differ is never signed again."""
     from lockstep.node.guard import interchange
 
     try:
@@ -52,7 +52,9 @@ def import_(
         promises = interchange.loads(text, memory.scope)
         changed = memory.merge(promises)
         torn = sum(p.torn for _, p in memory.promises())
-    told = f"{len(promises)} promises read, {changed} new or stricter, {torn} torn in all"
+    told = (
+        f"{len(promises)} entries read, {changed} new or changed; {torn} claims are blocked: two records differ on them"
+    )
     emit({"promises": len(promises), "changed": changed, "torn": torn}, as_json, text=told)
 
 

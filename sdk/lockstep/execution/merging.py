@@ -213,7 +213,7 @@ def _recomputed(
     # INVARIANT: nobody trains on a checkpoint that the chain does not name.
     if (merged.out, merged.out2) != (last.out, last.out2):
         raise Mismatch(
-            f"the merge of round {last.number} is not what its payloads give",
-            hint="it can be challenged: wait",
+            f"the merge of round {last.number} is wrong: its payloads give another result",
+            hint="a verifier can challenge it; the round is merged again once it is convicted",
         ) from why
     return merged.checkpoint

@@ -88,7 +88,8 @@ class PublicData:
         # INVARIANT: what is replayed starts at what the contract froze.
         if round_.merge_in is not None and run.root(0, run.start) != round_.merge_in:
             raise Mismatch(
-                "a merge's inputs do not hash to what the contract froze", hint="fetch the payloads elsewhere"
+                "the payloads do not hash to the merge's input on chain",
+                hint="fetch them from another store: --storage",
             )
         return run
 
@@ -108,7 +109,10 @@ class PublicData:
             checkpoint = self._fetched_base(ledger, round_)
             # INVARIANT: what is replayed starts where the chain says.
             if self.job.checkpoint_roots(checkpoint) != key:
-                raise Mismatch(f"round {round_.number} starts from another checkpoint", hint="read the events again")
+                raise Mismatch(
+                    f"the checkpoint of round {round_.number} does not hash to its roots on chain",
+                    hint="fetch it from another store: --storage",
+                )
             self._keep_checkpoint(key, checkpoint)
         return checkpoint
 

@@ -69,7 +69,7 @@ HINTS: dict[str, str] = {
     "OutOfRange": "a view or an opening reads outside its tensor",
     "DatasetInvalid": "the opened row is not of the job's dataset",
     # validator
-    "EvidenceWrong": "the evidence opens nothing that its subject has: build it again from the job's files",
+    "EvidenceWrong": "the evidence does not open the bytes that its subject needs: build it again from the job's files",
     "RuleHolds": "what was opened breaks no rule: the job stands",
     # demands
     "DemandClosed": "the demand was answered, is over, or was never made",

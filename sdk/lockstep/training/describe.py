@@ -162,7 +162,9 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
     if "adapters" in described:
         fields = dict(_table(described, "adapters"))
         if "model" in described or not isinstance(fields.get("base"), str):
-            raise UsageError("[adapters] without a base, or beside a [model]", 'base = "a folder of an exported model"')
+            raise UsageError(
+                "[adapters] needs a base, and no [model] beside it", 'base = "the folder of an exported model"'
+            )
         path = folder / fields.pop("base")
         checked = _value(LoRAConfig, fields, "adapters")
         return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)

@@ -151,7 +151,10 @@ def _part(
         raise PayloadInvalid(f"parameter {name} lies in shard {shard} of {len(shards)}", "its spec is of another job")
     flat = shards[shard]
     if not 0 <= parameter["offset"] <= end <= flat.size:
-        raise PayloadInvalid(f"parameter {name} ends at {end} of {flat.size}", "the checkpoint is of another model")
+        raise PayloadInvalid(
+            f"parameter {name} ends at element {end}, the checkpoint has {flat.size}",
+            "the checkpoint is of another model",
+        )
     return np.ascontiguousarray(flat[parameter["offset"] : end].reshape(shape))
 
 

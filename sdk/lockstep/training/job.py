@@ -63,7 +63,9 @@ class Batch:
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.row_length < 2 or self.accumulation < 1:
-            raise UsageError(f"a batch of {self}", "at least one row of two tokens, once")
+            raise UsageError(
+                f"an empty batch: {self}", "rows and accumulation are at least 1, row_length is at least 2"
+            )
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,10 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
         raise UsageError(f"at least {min_slots} of {slots} slots", "min_slots lies between 1 and slots")
     # INVARIANT: a step reads rows of exactly the dataset's length.
     if dataset.row_tokens != batch.row_length:
-        raise UsageError(f"rows of {dataset.row_tokens} tokens for a batch of {batch}", "prepare the dataset anew")
+        raise UsageError(
+            f"the dataset's rows have {dataset.row_tokens} tokens, the batch reads {batch.row_length}",
+            "make the dataset again, with rows as long as the batch's",
+        )
 
 
 def depths_of(strategy: Strategy, layout: Layout) -> tuple[int, int]:

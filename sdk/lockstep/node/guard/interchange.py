@@ -58,7 +58,9 @@ def loads(exported: str, scope: Scope) -> list[tuple[Place, Promise]]:
         metadata = file["metadata"]
         named = _NAMED(metadata.get("format"), "format"), _NUMBER(metadata.get("version"), "version")
     if named != (FORMAT, VERSION):
-        raise UsageError(f"{named[0]} version {named[1]} cannot be read", hint=f"{FORMAT} version {VERSION} can")
+        raise UsageError(
+            f"this release cannot read {named[0]} version {named[1]}", hint=f"it reads {FORMAT} version {VERSION}"
+        )
     # INVARIANT: promises bind one account of one market on one chain.
     if metadata != _metadata(scope):
         other = sorted(k for k, v in _metadata(scope).items() if metadata.get(k) != v)

@@ -129,8 +129,8 @@ class GuardMemory:
         # INVARIANT: never two different claims for one place.
         if standing is None or standing.torn or standing.values != wanted.values:
             raise GuardRefused(
-                f"claim {place.claim.hex()[:16]} was signed with other values before: the guard refuses",
-                hint="this machine computes other bits than before, or two use one key: stop and find out which",
+                f"the guard refuses: other values were signed for claim {place.claim.hex()[:16]} before",
+                hint="this machine computes other bits than before, or two machines use one key: stop, find out which",
             )
         return standing
 

@@ -30,7 +30,7 @@ class CNNConfig:
 
     def __post_init__(self) -> None:
         if min(self.size, self.channels, self.classes, self.width, self.groups) < 1:
-            raise UsageError(f"{self} has nothing of something", "every size of a classifier is at least 1")
+            raise UsageError(f"a size below 1 in {self}", "every size of a classifier is at least 1")
         if self.size % 4:
             raise UsageError(f"images of {self.size} x {self.size}", "two stages halve them: a multiple of 4")
         if self.width % self.groups:

@@ -41,7 +41,7 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         sizes = (self.vocabulary, self.context, self.layers, self.heads, self.kv_heads, self.width, self.hidden)
         if min(sizes) < 1:
-            raise UsageError(f"{self} has nothing of something", "every size of a Llama is at least 1")
+            raise UsageError(f"a size below 1 in {self}", "every size of a Llama is at least 1")
         if self.width % (2 * self.heads):
             raise UsageError(f"width {self.width} in {self.heads} heads", "rotations need an even number in each head")
         if self.heads % self.kv_heads:
