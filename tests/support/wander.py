@@ -311,7 +311,7 @@ class Wanderer:
     def _moved(self, move: moves.Move, id_: GameId, sender: Address) -> MarketCall:
         given = tuple(getattr(move, part.name) for part in fields(move))
         if isinstance(move, moves.Stage | moves.ProveOp):
-            given = (given[0], court.Proof(*given[1:]))
+            given = (given[0], court.OperandProof(*given[1:]))
         return MarketCall("DisputeGame", move.call, sender, given if isinstance(move, moves.Open) else (id_, *given))
 
     def _facts(self, s: State, claim: ClaimId, t: int) -> tuple[Any, tuple[bytes, ...]]:

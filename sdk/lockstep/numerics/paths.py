@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import os
 
-from lockstep.numerics import _native
-from lockstep.numerics.cuda import CudaExecutable, open_device
+from lockstep.numerics import _native, cuda
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.fused import mode_of
 from lockstep.numerics.selftest import check_machine
@@ -32,7 +31,7 @@ def compile(  # noqa: A001 - the verb that the field uses
     wants; UsageError for a path that this machine does not have.
     """
     if path == "emulated" or path.partition(":")[0] == "cuda":
-        return CudaExecutable(program, device=open_device("cuda:0" if path == "cuda" else path))
+        return cuda.CudaExecutable(program, device=cuda.open_device("cuda:0" if path == "cuda" else path))
     mode = mode_of(fused)
     try:
         check_machine(path)

@@ -32,10 +32,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.delenv("LOCKSTEP_FUSED", raising=False)
 
 
-def compare_fused(program: Program, state: Sequence[Array | None], *, paths: Sequence[str] = PATHS) -> None:
+def compare_fused(program: Program, state: Sequence[Array | None], *, on: Sequence[str] = PATHS) -> None:
     """Asserts the interpreter's bits of every output on each path, at one thread and at three."""
     due = paths.compile(program, path="scalar", fused="off").run(state, CONTEXT)
-    for path in paths:
+    for path in on:
         for threads in (1, 3):
             executable = paths.compile(program, path=path, threads=threads, fused="require")
             assert executable.compiled

@@ -172,7 +172,7 @@ BUILD = """
 import sys
 from lockstep.numerics import libraries
 source = open(sys.argv[1]).read()
-library = libraries.build(libraries.Recipe(source, ("-shared", "-fPIC"), libraries.find_compiler()))
+library = libraries.build(libraries.BuildRecipe(source, ("-shared", "-fPIC"), libraries.find_compiler()))
 print(library.answer())
 """
 

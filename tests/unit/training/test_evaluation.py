@@ -227,7 +227,7 @@ def test_dropout_is_off_and_the_model_stays_as_it_was() -> None:
         ({"slots": 65}, "65"),
         ({"batches": 1 << 24, "rounds": 2}, "16777216"),
         ({"batches": MAX_BATCHES // 6 + 1}, "batches"),
-        ({"batch": Batch(2, 9)}, "rows of"),
+        ({"batch": Batch(2, 9)}, "rows have"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], named: str) -> None:

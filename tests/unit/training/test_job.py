@@ -272,7 +272,7 @@ def test_job_without_rounds_or_peers_is_refused(rounds: int, slots: int) -> None
 
 
 def test_batch_of_another_row_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="rows of"):
+    with pytest.raises(UsageError, match="rows have"):
         training_job(
             GPT(CONFIG),
             diloco.Spec(),

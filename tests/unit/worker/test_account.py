@@ -1,38 +1,29 @@
 """Reason codes: every round that did not pay says why; sums agree with the events."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from lockstep.chain.events import Event
 from lockstep.node.ledger import Ledger
 from lockstep.protocol.market.ids import claim_id
-from lockstep.protocol.types import MERGE_SLOT, Address, JobId
+from lockstep.protocol.types import MERGE_SLOT, Address, JobId, Seconds
 from worker.account import MEANINGS, Account, earnings_of, reasons_of
 
 ME, OTHER, REQUESTER = (Address("0x" + c * 40) for c in "abc")
 JOB = JobId(b"\x07" * 32)
 
 
-@dataclass(frozen=True)
-class Told:
-    """An event as the reader gives it."""
-
-    contract: str
-    name: str
-    args: dict[str, Any]
-    block: int = 1
-    time: int = 100
-
-    def __getattr__(self, name: str) -> Any:
-        return self.args[name]
+def event(contract: str, name: str, args: dict[str, Any]) -> Event:
+    """One as the reader gives it."""
+    return Event(contract, name, args, 1, b"h" * 32, Seconds(100), bytes(32), 0)
 
 
-def market(name: str, round_: int = 0, **args: Any) -> Told:
-    return Told("JobMarket", name, {"job": JOB, "round": round_, **args})
+def market(name: str, round_: int = 0, **args: Any) -> Event:
+    return event("JobMarket", name, {"job": JOB, "round": round_, **args})
 
 
-def started(attempt: int = 0, round_: int = 0) -> list[Told]:
+def started(attempt: int = 0, round_: int = 0) -> list[Event]:
     return [
         market("RoundStarted", round_, attempt=attempt, base=bytes(32), outer=bytes(32)),
         market("Joined", round_, slot=0, worker=ME),
@@ -40,7 +31,7 @@ def started(attempt: int = 0, round_: int = 0) -> list[Told]:
     ]
 
 
-def revealed(slot: int, worker: Address, attempt: int = 0) -> list[Told]:
+def revealed(slot: int, worker: Address, attempt: int = 0) -> list[Event]:
     claim = claim_id(JOB, 0, attempt, slot)
     return [
         market("Committed", slot=slot, commitment=bytes(32)),
@@ -51,25 +42,29 @@ def revealed(slot: int, worker: Address, attempt: int = 0) -> list[Told]:
     ]  # fmt: skip
 
 
-CREATED = Told("JobMarket", "JobCreated", {"job": JOB, "requester": REQUESTER, "spec_digest": bytes(32)})
+CREATED = event(
+    "JobMarket",
+    "JobCreated",
+    {"job": JOB, "requester": REQUESTER, "spec_digest": bytes(32), "escrow": 100, "deposit": 10},
+)
 SEALED = market("Sealed", seed=b"\x01" * 32)
 BOTH = [*started(), SEALED, *revealed(0, ME), *revealed(1, OTHER)]
 FROZEN = market("Frozen", merge_in=bytes(32), mask=0b11)
 PAID = market("Paid", slot=0, account=ME, amount=10)
 CONVICTED = market("Convicted", claim=claim_id(JOB, 0, 0, 0), slot=0, worker=ME, challenger=OTHER)
-SLASHED = Told(
+SLASHED = event(
     "StakeVault", "Slashed",
     {
-        "key": claim_id(JOB, 0, 0, 0), "account": ME, "amount": 100, "burned": 50, "to_challenger": 30,
+        "key": claim_id(JOB, 0, 0, 0), "account": ME, "amount": 100, "owed": 0, "burned": 50, "to_challenger": 30,
         "to_requester": 20,
     },
 )  # fmt: skip
 
 
-def account(*events: Told) -> Account:
+def account(*events: Event) -> Account:
     ledger = Ledger()
     for e in (CREATED, *events):
-        ledger.apply(e)  # type: ignore[arg-type]
+        ledger.apply(e)
     return Account(ME, ledger, None)  # type: ignore[arg-type]
 
 
@@ -92,7 +87,7 @@ def account(*events: Told) -> Account:
         ("not_joined", [market("RoundStarted", attempt=0, base=bytes(32), outer=bytes(32))]),
     ],
 )
-def test_each_round_has_the_reason_that_its_events_give(reason: str, events: list[Told]) -> None:
+def test_each_round_has_the_reason_that_its_events_give(reason: str, events: list[Event]) -> None:
     rows = reasons_of(account(*events))
     assert [r["reason"] for r in rows] == [reason]
     assert rows[0]["means"] == MEANINGS[reason]

@@ -53,7 +53,7 @@ class World:
 
     def started(self) -> None:
         self.chain(
-            event("JobMarket", "JobCreated", job=JOB, requester=SOMEBODY),
+            event("JobMarket", "JobCreated", job=JOB, requester=SOMEBODY, spec_digest=bytes(32), escrow=1, deposit=1),
             event("JobMarket", "RoundStarted", job=JOB, round=0, attempt=0, base=BASE, outer=BASE),
         )
 
@@ -150,7 +150,8 @@ def test_a_home_that_another_has_replaced_listens_before_it_returns(world: World
 def test_a_memory_that_was_rolled_back_listens(world: World, out: bytes) -> None:
     world.memory.trust()
     world.started()
-    world.chain(market("Sealed", seed=SEED), market("Joined"), revealed(out))
+    sealed = event("JobMarket", "Sealed", job=JOB, round=0, seed=SEED)
+    world.chain(sealed, market("Joined"), revealed(out))
     if out == b"o" * 32:
         known(world)
         assert world.watch().begin(world.ledger, Seconds(1000)) == [], "it knows its claim"
