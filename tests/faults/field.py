@@ -152,7 +152,7 @@ class Field:
         process = next(p for p in self.group.processes if p.name == "storage")
         port = self.world.storage_url.split("/")[4]
         command = ["storage", "serve", "--home", str(self.folder / "storage"), "--port", port]
-        self.parties["storage"] = Party("storage", "storage", command, {}, [process])
+        self.parties["storage"] = Party("storage", "storage", command, {}, runs=[process])
 
     def _start(self, name: str, role: str, command: list[str]) -> None:
         env = {
