@@ -15,12 +15,12 @@ from lockstep.node.ledger import ClaimRecord, JobLedger, RoundLedger
 from lockstep.protocol.types import MERGE_SLOT, Address, Cid, ClaimId, Digest, Seconds, StateRoot, TraceRoot
 from lockstep.storage import ContentStore
 from lockstep.storage.payload import Checkpoint, store_checkpoint
-from tests.e2e.market import NOWHERE
 from worker.bases import RETRY_SECONDS, Bases
 from worker.decide import Roots
 from worker.parts import WorkBench
 
 SOMEBODY = Address("0x" + "ab" * 20)
+NOWHERE = Cid("bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku")
 
 
 @pytest.fixture
