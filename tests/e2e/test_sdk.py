@@ -15,6 +15,7 @@ import lockstep
 from lockstep.chain.events import Event
 from lockstep.client import Network
 from lockstep.execution.jobs import TrainingJob
+from lockstep.presets import tokens
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BudgetExceeded,
@@ -84,11 +85,11 @@ def test_over_budget_and_over_balance_store_and_send_nothing(market: Market) -> 
     net = network(market, "poor")
     dear = net.quote(toyjob.training_job(rounds=400))
     before = untouched(net)
-    with pytest.raises(BudgetExceeded, match=str(dear.escrow)) as refused:
+    with pytest.raises(BudgetExceeded, match=tokens(dear.escrow)) as refused:
         net.submit(dear, budget=Wei(dear.escrow - 1))
     assert (refused.value.exit_code, bool(refused.value.hint)) == (6, True)
     assert dear.escrow > WALLET
-    with pytest.raises(FundsError, match=str(WALLET)) as refused:
+    with pytest.raises(FundsError, match=tokens(WALLET)) as refused:
         net.submit(dear, budget=dear.escrow)
     assert (refused.value.exit_code, refused.value.code) == (6, "funds")
     assert untouched(net) == before

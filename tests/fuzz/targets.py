@@ -62,7 +62,7 @@ TARGETS: dict[str, Target] = {
         8192,
     ),
     "spec": Target(
-        {CONTAINERS: ("Spec.decode", "Spec.encode")},
+        {CONTAINERS: ("JobSpec.decode", "JobSpec.encode")},
         programs.spec,
         Change(CONTAINERS, "several(_PARAMETER, 1 << 16)", "lambda value, where: value"),
         mutators.often(mutators.cbor),

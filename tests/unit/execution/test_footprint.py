@@ -36,7 +36,7 @@ CHILD = """
 import pickle, sys
 from pathlib import Path
 import numpy as np
-from lockstep.execution.jobs import Job, Schedule, merge_run, slot_run
+from lockstep.execution.jobs import Job, ClaimSchedule, merge_run, slot_run
 from lockstep.protocol.types import JobId, Seed
 from lockstep.storage.containers import decode_program
 from lockstep.storage.payload import Checkpoint
@@ -50,7 +50,7 @@ def full(layout):
 
 folder, phase = Path(sys.argv[1]), sys.argv[2]
 params, programs, rows = pickle.loads((folder / "job").read_bytes())
-schedule = Schedule(*(decode_program(p) for p in programs))
+schedule = ClaimSchedule(*(decode_program(p) for p in programs))
 begun = peak()
 layout, quarter = schedule.merge.output_layout, 1 << params.genesis.shared_depth
 genesis = Checkpoint(full(layout[:quarter]), full(layout[quarter:]))
