@@ -13,10 +13,12 @@ import argparse
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
 import tomllib
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -27,11 +29,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILED = ("lockstep.numerics._native", "lockstep.protocol._hash")
-OURS_ONLY = """
-import sys
-sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
-"""
-"""Of a tree beside the one that is installed: a process started there imports its own files."""
 COMMITTED = ("tests/vectors", "sdk/lockstep/chain/abi")
 JOB = """
 texts = "texts"
@@ -82,8 +79,8 @@ def checked_out(commit: str) -> Iterator[Path]:
             assert built is not None
             assert built.origin is not None
             shutil.copy(built.origin, tree / "sdk" / Path(*module.split(".")[:-1]))
-        (tree / "sitecustomize.py").write_text(OURS_ONLY)
         _declare(tree)
+        _install(tree)
         yield tree
 
 
@@ -97,6 +94,15 @@ def _declare(tree: Path) -> None:
     for group, points in project["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items())]
     (folder / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def _install(tree: Path) -> None:
+    """An environment whose processes import the tree's own files, and everything else from ours."""
+    venv.create(tree / "env", symlinks=True)
+    (packages,) = (tree / "env/lib").glob("*/site-packages")
+    # What ours adds to its path by files of this kind, our own tree, is not read again.
+    paths = [tree, tree / "sdk", *(Path(folder) for folder in site.getsitepackages())]
+    (packages / "tree.pth").write_text("".join(f"{path}\n" for path in paths))
 
 
 def committed(tree: Path) -> dict[str, str]:
@@ -176,9 +182,9 @@ def shape(value: Any, key: str = "") -> Any:
 
 def facts(tree: Path, demo: bool) -> dict[str, Any]:
     """All of a tree's."""
-    path = os.pathsep.join(str(p) for p in (tree, tree / "sdk"))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    asked = [sys.executable, str(Path(__file__).resolve()), "--facts", *(["--demo"] if demo else [])]
+    python = sys.executable if tree == ROOT else str(tree / "env/bin/python")
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    asked = [python, str(Path(__file__).resolve()), "--facts", *(["--demo"] if demo else [])]
     told = subprocess.run(asked, env=environment, check=True, stdout=subprocess.PIPE, cwd=tree).stdout
     imported, found = json.loads(told.splitlines()[-1])
     assert Path(imported) == tree, f"{imported} was looked at, not {tree}"
