@@ -94,13 +94,13 @@ clean: ## remove everything that set-up and tests made
 # -- run ---------------------------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: ## set-up, then the main job: train, catch the liar, slash, pay (DEMO_ARGS="--cheat one-ulp ...")
+demo: ## set-up, then the demo: train, catch the liar, slash, pay (DEMO_ARGS="--cheat one-ulp ...")
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup; echo "set-up: $$(( $$(date +%s) - start )) s" >&2
 	@$(BIN)/lockstep demo $(DEMO_ARGS)
 
 .PHONY: demo-all
 demo-all: setup ## the demo once for each lie
-	@for cheat in $(CHEATS); do echo "== $$cheat" >&2; $(BIN)/lockstep demo --no-browser --cheat $$cheat $(DEMO_ARGS); done
+	@for cheat in $(CHEATS); do echo "== $$cheat" >&2; $(BIN)/lockstep demo --cheat $$cheat $(DEMO_ARGS); done
 
 # -- check -------------------------------------------------------------------------------------------------------------------
 

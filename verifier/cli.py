@@ -34,7 +34,7 @@ Witness = Annotated[
     ),
 ]
 
-Volunteer = Annotated[bool, typer.Option("--volunteer", help="With --witness: also replay every other claim.")]
+Volunteer = Annotated[bool, typer.Option("--volunteer", help="Beside --witness: replay every other claim, too.")]
 
 app = typer.Typer(name="verifier", help="Replays every claim, challenges the wrong ones.", no_args_is_help=True)
 

@@ -37,6 +37,7 @@ contract DisputeGameTest {
     DisputeGame private game;
 
     uint32 private letter;
+    uint32 private vector;
     uint32 private liesAt;
     bytes32[] private trace;
 
@@ -155,6 +156,26 @@ contract DisputeGameTest {
         _requireConserved();
     }
 
+    /// @dev A leaf of the last one's length is asked for: what a vector has, no more and no less.
+    function testFuzz_the_last_leaf_is_as_long_as_what_is_left(uint32 elements) external {
+        vector = 1 + elements % 256;
+        bytes memory scalar = descriptor;
+        // One axis: its extent, and a stride of each of the two operands.
+        descriptor = bytes.concat(
+            abi.encodePacked(hex"0100010100020100", _part(scalar, 8, 24), vector),
+            abi.encodePacked(_part(scalar, 24, 31), int32(0), _part(scalar, 31, 38), int32(0), _part(scalar, 38, 46))
+        );
+        _claim(7, 2);
+        GameId id = _open(2, 0);
+        while (_phase(id) != IDisputeGame.Phase.Leaf) _next(id, 2);
+        bytes32 node = game.game(id).node;
+        CHEATS.prank(WORKER);
+        (bool longer,) = address(game).call(abi.encodeCall(game.postLeaf, (id, node, bytes.concat(_leaf(2), hex"00000000"))));
+        require(!longer, "a word more is refused");
+        _next(id, 2);
+        require(_phase(id) == IDisputeGame.Phase.Element, "as long as it is, it is taken");
+    }
+
     function test_a_lost_game_affects_no_other() external {
         _claim(7, 2);
         GameId lost = _open(1, 0);
@@ -243,9 +264,9 @@ contract DisputeGameTest {
         } else if (g.phase == IDisputeGame.Phase.GraphPick) {
             game.pick(id, g.node, 0, _root(t), _one(_root(t)));
         } else if (g.phase == IDisputeGame.Phase.Tensor) {
-            game.revealTensor(id, g.node, _defended(t), descriptor, none, Merkle.leaf(_word(_value(t))), none);
+            game.revealTensor(id, g.node, _defended(t), descriptor, none, Merkle.leaf(_leaf(t)), none);
         } else if (g.phase == IDisputeGame.Phase.Leaf) {
-            game.postLeaf(id, g.node, _word(_value(t)));
+            game.postLeaf(id, g.node, _leaf(t));
         } else if (g.phase == IDisputeGame.Phase.Element) {
             game.pickElement(id, g.node, 0, _word(_value(t)));
         } else {
@@ -275,13 +296,25 @@ contract DisputeGameTest {
         }
     }
 
+    function _part(bytes memory whole, uint256 from, uint256 to) private pure returns (bytes memory part) {
+        part = new bytes(to - from);
+        for (uint256 i = from; i < to; i++) part[i - from] = whole[i];
+    }
+
     function _word(uint32 value) private pure returns (bytes memory) {
         value = ((value >> 8) & 0x00ff00ff) | ((value & 0x00ff00ff) << 8);
         return abi.encodePacked((value >> 16) | (value << 16));
     }
 
+    /// @dev The output's only leaf: one word, or the value as often as a vector has it.
+    function _leaf(uint32 t) private view returns (bytes memory words) {
+        words = _word(_value(t));
+        for (uint32 i = 1; i < vector; i++) words = bytes.concat(words, _word(_value(t)));
+    }
+
     function _root(uint32 t) private view returns (bytes32) {
-        return sha256(abi.encodePacked(hex"020100", Merkle.leaf(_word(_value(t)))));
+        bytes memory shape = vector == 0 ? bytes(hex"0100") : abi.encodePacked(hex"0101", vector);
+        return sha256(abi.encodePacked(hex"02", shape, Merkle.leaf(_leaf(t))));
     }
 
     function _graph(uint32 t) private view returns (bytes32) {

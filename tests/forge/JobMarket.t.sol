@@ -648,6 +648,15 @@ contract MarketTest {
         require(market.rewound(AuditId.wrap(keccak256(abi.encode(job, uint32(1), uint32(0))))), "who looked in vain is paid");
     }
 
+    function test_nobody_waits_for_reveals_when_nobody_has_committed() external {
+        _start(0);
+        _join(0);
+        _seal(0);
+        CHEATS.warp(market.round(job, 0).commitEnds);
+        require(block.timestamp < market.round(job, 0).revealEnds, "there was time to reveal");
+        require(market.phase(job, 0) == IJobMarket.Phase.Freezing, "and nothing to show");
+    }
+
     /// @dev A failed round gives its fees up when its duties are settled: until then a round run again finds them taken.
     function test_fees_of_a_failed_round_do_not_come_out_of_the_workers_pay() external {
         _toAttesting(0);
@@ -659,8 +668,9 @@ contract MarketTest {
         market.onDemanded(job, 1, 1);
         CHEATS.warp(market.round(job, 1).attestEnds);
         market.freeze(job, 1, _bodies(1));
-        require(market.phase(job, 1) == IJobMarket.Phase.Failed, "too few payloads");
+        require(market.phase(job, 1) == IJobMarket.Phase.Failed && market.job(job).failed == 1, "too few payloads");
         _convict(market.claimIdOf(job, 0, MERGE));
+        require(market.job(job).failed == 0, "what failed on voided work does not count");
         _merge(0, market.mergerOf(job, 0));
         _start(1);
         _toAttesting(1);

@@ -24,7 +24,7 @@ def demo(
     workers: Annotated[int, typer.Option(help="Workers, one slot each.")] = 3,
     cheat: Annotated[str, typer.Option(help=CHEAT_HELP)] = "one-ulp",
     out: Annotated[Path | None, typer.Option(help="A new folder for everything that the demo writes.")] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the job's page.")] = False,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the model's folder.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a small GPT with three workers on a local chain, catch the one that lies, settle."""

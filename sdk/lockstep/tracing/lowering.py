@@ -1,7 +1,7 @@
 """Aten graph to tensor graph: the table of rules, and what a rule sees.
 
-One rule per aten operation, registered by name in `pointwise.py`, `shapes.py`, `reductions.py` and `layers.py`. The
-table is ours and versioned with the op-set, so that torch's own decompositions never reach a root.
+One rule per aten operation, registered by name in the modules that docs/lowerings.md lists. The table is ours and
+versioned with the op-set, so that torch's own decompositions never reach a root.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class DemoJob:
     def baseline_loss(self) -> float:
         """The same for rounds x H eager AdamW steps from the same start with one worker's batch and schedule."""
         model = _model(self.start)
+        assert isinstance(self.spec.inner, AdamW), "the demo's"
         train_eager(
             model,
             next_token_loss,

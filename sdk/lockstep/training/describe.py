@@ -105,8 +105,10 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     batch = _batch(described, model, texts.vocabulary)
     strategy = dict(_table(described, "strategy"))
     inner = dict(_table(strategy, "inner"))
-    strategy["inner"] = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner")
-    spec = _value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy")
+    strategy.pop("inner", None)
+    optimizer = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner")
+    # Any optimizer of the registry: not only the kind that the strategy has by default.
+    spec: Any = replace(_value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy"), inner=optimizer)  # type: ignore[type-var]
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = texts.rows(TRAIN, batch.row_length)
     return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), weights=weights, **offered)

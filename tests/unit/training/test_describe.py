@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from lockstep.numerics.validate import validate
 from lockstep.protocol.errors import LockstepError, UsageError
@@ -15,6 +17,8 @@ from lockstep.training.export import save_model
 from lockstep.training.metrics import rows_of
 from lockstep.training.models import GPT, GPTConfig, describe
 from lockstep.training.parameters import initial_parameters, layout_of
+from lockstep.training.strategies.base import Inner, Shards
+from lockstep.training.strategies.registry import OPTIMIZERS
 
 MODEL = {"layers": 1, "heads": 2, "width": 32, "context": 16}
 
@@ -178,3 +182,29 @@ def test_wrong_description_names_what_is_wrong(folder: Path, changes: dict[str, 
     with pytest.raises(UsageError, match=named) as caught:
         job_of(described(**changes), folder)
     assert caught.value.hint, "an error says what to do"
+
+
+@dataclass(frozen=True)
+class SGD:
+    """An optimizer that somebody has added to the registry."""
+
+    learning_rate: float = 0.1
+
+    def inner(self, steps: int, restart: int | None) -> Inner:
+        def update(
+            state: Shards, counter: Tensor, parameters: Shards, gradient: Shards
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            return [], [p - self.learning_rate * g for p, g in zip(parameters, gradient, strict=True)]
+
+        return Inner(lambda parameters, counter: [], update)
+
+
+def test_an_optimizer_of_the_registry_is_described_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "sgd", SGD)
+    job = job_of(described(strategy={"inner_steps": 2, "inner": {"name": "sgd", "learning_rate": 0.5}}), folder)
+    validate(job.programs.step)
+    assert job.strategy["inner"] == {"learning_rate": 0.5}
+    with pytest.raises(UsageError, match="learning_rate"):
+        job_of(described(strategy={"inner": {"name": "sgd", "learning_rate": "fast"}}), folder)
+    with pytest.raises(UsageError, match="beta1"):
+        job_of(described(strategy={"inner": {"name": "sgd", "beta1": 0.9}}), folder)

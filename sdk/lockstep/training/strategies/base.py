@@ -1,4 +1,4 @@
-"""What a strategy is: a value that gives four functions on tensors; what a state holds follows from them.
+"""What a strategy is: a value that gives four functions on tensors (init, update, encode, merge).
 
 As optax's GradientTransformation(init, update): state in, state out. `training.job` traces them into a job's Programs
 and knows no strategy by name.
@@ -52,7 +52,7 @@ class Strategy(Protocol):
 
     @property
     def payload(self) -> str:
-        """The wire format of payloads (`storage.payload.FORMATS`)."""
+        """What `encode` rounds to (`storage.payload.FORMATS`): a payload travels short if that loses nothing."""
 
     @property
     def carry(self) -> bool:

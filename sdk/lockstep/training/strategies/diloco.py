@@ -17,7 +17,7 @@ from torch import Tensor
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.payload import BLOCK, F32_FORMAT, FORMATS, INT8_FORMAT, INT8_MAX
 from lockstep.training.optimizers import AdamW
-from lockstep.training.strategies.base import Rules
+from lockstep.training.strategies.base import Optimizer, Rules
 
 _SHORT_SCALE = -256
 """Mask of the 16 high bits of a significand: such a scale times a code of 7 bits is exact."""
@@ -29,7 +29,7 @@ _TINY = 2.0**-100
 class Spec:
     """All that defines the strategy; hashed into the job."""
 
-    inner: AdamW = field(default_factory=AdamW)
+    inner: Optimizer = field(default_factory=AdamW)
     inner_steps: int = 20
     """H."""
     payload: str = F32_FORMAT
