@@ -2,7 +2,7 @@
 
 net = lockstep.connect(rpc=..., storage=..., deployment=..., account=account)
 quote = net.quote(job)                       # what it costs, what it binds
-handle = net.submit(quote, budget=quote.escrow)
+handle = net.submit(quote, budget=quote.debit)
 for event in handle.watch(): ...             # Ctrl-C detaches; the job goes on
 handle.download("out/")
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lockstep.base.amounts import tokens
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
@@ -30,7 +31,6 @@ from lockstep.execution.quoting import SECONDS, Figures, figures_of
 from lockstep.node.ledger import Watcher
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
-from lockstep.presets import tokens
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
 from lockstep.protocol.jobs import (
     NO_STATE,
@@ -90,6 +90,11 @@ class Quote:
         """What is paid in beside it, and comes back unless somebody proves the job invalid."""
         return self.params.deposit
 
+    @property
+    def debit(self) -> Wei:
+        """What leaves the requester's account: escrow and deposit. Gas is paid in the chain's own coin."""
+        return Wei(self.escrow + self.deposit)
+
     def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
         """Memory, traffic, time and cost by role; trying a step takes `budget_seconds` at most."""
         return figures_of(self.job, self.params, self.chain, threads=threads, budget_seconds=budget_seconds)
@@ -126,8 +131,9 @@ class Network:
     def submit(self, quote: Quote, budget: Wei, nonce: int | None = None) -> JobHandle:
         """Store the job's parts, escrow its price, open it; returns at once when it is on chain.
 
-        `budget` is a hard cap: raises BudgetExceeded if the escrow is more, FundsError if the account holds less than
-        escrow and deposit; nothing is stored or sent in either case. A `nonce` given again is the same job.
+        `budget` is a hard cap of what leaves the account: raises BudgetExceeded if escrow and deposit are more,
+        FundsError if the account holds less than them; nothing is stored or sent in either case. A `nonce` given again
+        is the same job.
         """
         if quote.spec is None:
             raise UsageError(
@@ -135,11 +141,12 @@ class Network:
                 hint="make it with training_job(..., weights=True)",
             )
         escrow, deposit = quote.escrow, quote.deposit
-        # INVARIANT: a requester never escrows more than its budget.
-        if escrow > budget:
+        # INVARIANT: no more leaves a requester's account than its budget.
+        if quote.debit > budget:
             raise BudgetExceeded(
-                f"the job costs {tokens(escrow)}, the budget is {tokens(budget)}",
-                hint="raise the budget, or ask for fewer rounds or slots",
+                f"the job takes {tokens(quote.debit)} (escrow {tokens(escrow)}, deposit {tokens(deposit)}), "
+                f"the budget is {tokens(budget)}",
+                hint="raise the budget, or ask for fewer rounds or slots; the deposit comes back when the job is done",
             )
         owner = Address(self.account.address)
         market, vault, token = self.contracts.market, self.contracts.vault, self.contracts.token
@@ -149,14 +156,14 @@ class Network:
         if market.job(job).status != JobStatus.NONE:
             return JobHandle(self, job)
         held = token.balance_of(owner)
-        if held < escrow + deposit:
+        if held < quote.debit:
             raise FundsError(
                 f"{owner} holds {tokens(held)}; escrow {tokens(escrow)}, deposit {tokens(deposit)}",
                 hint="send the account more; the deposit comes back when the job is done",
             )
         _store_parts(self.store, quote)
         deadline = Seconds(self.w3.eth.get_block("latest")["timestamp"] + PERMIT_SECONDS)
-        permit = token.sign_permit(self.account, vault.address, Wei(escrow + deposit), deadline)
+        permit = token.sign_permit(self.account, vault.address, quote.debit, deadline)
         self._send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
         return JobHandle(self, job)
 

@@ -6,7 +6,6 @@ The differences are marked; everything else is the job's own (models, data, sche
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
 
 from lockstep.economics import offer
 from lockstep.protocol.errors import UsageError
@@ -17,12 +16,6 @@ from lockstep.protocol.types import Seconds, Wei
 
 TOKEN = 10**18
 """One token in its smallest unit."""
-
-
-def tokens(amount: int | str, digits: int | None = None) -> str:
-    """An amount in tokens: exact, or to so many digits."""
-    exact = (Decimal(int(amount)) / TOKEN).normalize()
-    return f"{exact:,f} tokens" if digits is None else f"{exact:,.{digits}g} tokens"
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class Court:
         """Any job instead, by way of the SDK: quoted, stored, escrowed, loaded and checked as its parties do."""
         net = self.network()
         quote = net.quote(job)
-        handle = net.submit(quote, budget=quote.escrow)
+        handle = net.submit(quote, budget=quote.debit)
         self.params, self.job_id, self.job = quote.params, handle.id, handle.parts
         return handle
 

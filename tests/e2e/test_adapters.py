@@ -35,7 +35,7 @@ def test_adapters_are_trained_and_the_whole_model_is_downloaded(market: Market, 
     )  # fmt: skip
     net = network(market, "tuner")
     quote = net.quote(job)
-    handle = net.submit(quote, budget=quote.escrow)
+    handle = net.submit(quote, budget=quote.debit)
     play(market, net, handle.id)
     handle.download(tmp_path / "model")
 

@@ -18,6 +18,7 @@ import psutil
 import pytest
 import torch
 
+from lockstep.base.amounts import tokens
 from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.devnet import key_of
 from lockstep.chain.events import EventReader
@@ -27,7 +28,7 @@ from lockstep.execution.merging import judge_payloads
 from lockstep.node.identity import NodeKey
 from lockstep.node.ledger import Watcher
 from lockstep.node.requests import LIFETIME
-from lockstep.presets import tokens
+from lockstep.presets import DEVNET
 from lockstep.protocol.errors import LoweringError
 from lockstep.protocol.jobs import JobStatus, Phase
 from lockstep.protocol.market.ids import job_id
@@ -313,18 +314,20 @@ def test_a_job_over_its_budget_is_6_and_within_it_runs(town: Town) -> None:
     where = town.where("trainer")
     before = town.untouched("trainer")
     escrow = 2 * (2 * 10**18 + 10**18 // 2)
+    debit = escrow + escrow // 2 * (DEVNET.max_lead + 1)
     quoted, refused = town.together(
         ["train", "quote", "job.toml", *where],
-        ["train", "run", "job.toml", "--budget", str(escrow - 1), *where],
+        ["train", "run", "job.toml", "--budget", f"{debit - 1}wei", *where],
     )  # fmt: skip
     assert quoted.succeeded()["escrow"] == str(escrow)
+    assert quoted.succeeded()["debit"] == str(debit)
     told = refused.failed(6, "budget_exceeded")
-    assert tokens(escrow) in told
-    assert tokens(escrow - 1) in told
+    assert tokens(debit) in told
+    assert tokens(debit - 1) in told
     assert town.untouched("trainer") == before, "nothing stored, nothing sent, nothing paid"
     assert {p.name for p in (folder / "trainer").iterdir()} == {"keystore.json", "password"}
 
-    (made,) = town.together(["train", "run", "job.toml", "--budget", str(escrow), *where])
+    (made,) = town.together(["train", "run", "job.toml", "--budget", f"{debit}wei", *where])
     job = made.succeeded()["job"]
     status, early = town.together(
         ["train", "status", job, *where], ["train", "pull", job, "--out", "early", *where]

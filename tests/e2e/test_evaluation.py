@@ -53,7 +53,7 @@ def test_a_loss_is_claimed_merged_audited_paid_and_read(market: Market, tmp_path
     )  # fmt: skip
     quote = net.quote(evaluations.job(rounds=ROUNDS, slots=SLOTS, min_slots=SLOTS, terms=SHORT))
     assert quote.params.genesis.shared == tensor_root(evaluations.parameters()), "its base is the checkpoint"
-    handle = net.submit(quote, budget=quote.escrow)
+    handle = net.submit(quote, budget=quote.debit)
     with pytest.raises(TryLater):
         handle.metrics()
 
@@ -126,7 +126,7 @@ def test_an_evaluation_is_described_quoted_and_opened_by_command(market: Market,
 
     quoted = told(0, "quote", str(tmp_path / "eval.toml"))
     assert (quoted["rounds"], quoted["slots"], quoted["inner_steps"]) == (1, 2, 3)
-    job = told(0, "run", str(tmp_path / "eval.toml"), "--budget", quoted["escrow"])["job"]
+    job = told(0, "run", str(tmp_path / "eval.toml"), "--budget", f"{quoted['debit']}wei")["job"]
     assert market.contracts.market.params(JobId(bytes.fromhex(job))).genesis.shared == tensor_root(flat)
     for early in (("metrics", job), ("pull", job, "--out", str(tmp_path / "early"))):
         assert told(75, *early)["code"] == "try_later"

@@ -171,7 +171,7 @@ def play(market: Market, folder: Path) -> dict[str, object]:
             batch=Batch(2, CONFIG.row_length), rounds=1, slots=2, min_slots=2, terms=TERMS,
         )  # fmt: skip
         quote = net.quote(job)
-        handle = net.submit(quote, budget=quote.escrow)
+        handle = net.submit(quote, budget=quote.debit)
     publishing = most[0] - before
     assert publishing < size / 2, f"{publishing >> 20} MiB of its own to publish {size >> 20}"
 

@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import lockstep
+from lockstep.base.amounts import tokens
 from lockstep.chain.events import Event
 from lockstep.client import Network
 from lockstep.execution.jobs import TrainingJob
-from lockstep.presets import tokens
 from lockstep.protocol.errors import (
     BlobCorrupt,
     BudgetExceeded,
@@ -85,12 +85,12 @@ def test_over_budget_and_over_balance_store_and_send_nothing(market: Market) -> 
     net = network(market, "poor")
     dear = net.quote(toyjob.training_job(rounds=400))
     before = untouched(net)
-    with pytest.raises(BudgetExceeded, match=tokens(dear.escrow)) as refused:
-        net.submit(dear, budget=Wei(dear.escrow - 1))
+    with pytest.raises(BudgetExceeded, match=tokens(dear.debit)) as refused:
+        net.submit(dear, budget=Wei(dear.debit - 1))
     assert (refused.value.exit_code, bool(refused.value.hint)) == (6, True)
     assert dear.escrow > WALLET
     with pytest.raises(FundsError, match=tokens(WALLET)) as refused:
-        net.submit(dear, budget=dear.escrow)
+        net.submit(dear, budget=dear.debit)
     assert (refused.value.exit_code, refused.value.code) == (6, "funds")
     assert untouched(net) == before
     assert not (net.home / "outbox.sqlite").exists(), "no transaction was begun"
@@ -111,11 +111,11 @@ def test_what_could_not_be_defended_or_paid_is_refused_by_the_quote(market: Mark
 def test_a_job_from_submit_to_download(market: Market, tmp_path: Path) -> None:
     net = network(market, "trainer")
     quote = net.quote(small())
-    handle = net.submit(quote, budget=quote.escrow, nonce=7)
+    handle = net.submit(quote, budget=quote.debit, nonce=7)
     spent = WALLET - quote.escrow - quote.deposit
     assert net.contracts.token.balance_of(market.address("trainer")) == spent
 
-    again = net.submit(quote, budget=quote.escrow, nonce=7)
+    again = net.submit(quote, budget=quote.debit, nonce=7)
     assert again.id == handle.id, "the same nonce is the same job"
     assert net.contracts.token.balance_of(market.address("trainer")) == spent, "and is paid once"
     assert net.job(handle.id).status() == {
@@ -197,7 +197,7 @@ def by_command(market: Market, job: JobId, merge: str, model: Path, folder: Path
 
 def test_cancel_gives_the_escrow_back(market: Market) -> None:
     net = network(market, "waverer")
-    handle = net.submit(quote := net.quote(small()), budget=quote.escrow)
+    handle = net.submit(quote := net.quote(small()), budget=quote.debit)
     assert net.contracts.token.balance_of(market.address("waverer")) == WALLET - quote.escrow - quote.deposit
     handle.cancel()
     status = handle.status()
@@ -214,7 +214,7 @@ def test_cancel_gives_the_escrow_back(market: Market) -> None:
 
 def test_a_stranger_cannot_cancel(market: Market) -> None:
     net, stranger = network(market, "owner"), network(market, "stranger")
-    handle = net.submit(quote := net.quote(small()), budget=quote.escrow)
+    handle = net.submit(quote := net.quote(small()), budget=quote.debit)
     with pytest.raises(ChainError) as refused:
         stranger.job(handle.id).cancel()
     assert refused.value.hint

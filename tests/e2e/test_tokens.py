@@ -97,7 +97,7 @@ def test_a_model_learns_tokens_and_comes_back_with_its_tokenizer(
     job = replace(job_of(DESCRIBED, tmp_path), terms=SHORT)
     quote = net.quote(job)
     assert quote.figures(budget_seconds=0).trained == quoted["parameters"]["trained"], "the same by either way"
-    handle = net.submit(quote, budget=quote.escrow)
+    handle = net.submit(quote, budget=quote.debit)
     workers = [up(market, home, "--once") for home in homes]
     assert [w.popen.wait(150) for w in workers] == [0, 0]
     assert net.contracts.market.job(handle.id).status == JobStatus.DONE

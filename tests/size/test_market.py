@@ -19,7 +19,7 @@ from lockstep.demo.processes import Group
 from lockstep.demo.run import Course
 from lockstep.demo.world import READY_SECONDS, build
 from lockstep.presets import DEVNET
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.types import Address, Seconds
 from lockstep.training.data import demo_corpus
 from lockstep.training.job import Batch, training_job
 from lockstep.training.optimizers import AdamW
@@ -59,9 +59,9 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
         )  # fmt: skip
         parameters = job.genesis.shared[0].size
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), tmp_path / "requester")
-        handle = requester.submit(
-            requester.quote(job), budget=Wei(ROUNDS * (WORKERS * TERMS.slot_price + TERMS.merge_price))
-        )
+        quote = requester.quote(job)
+        assert quote.escrow == ROUNDS * (WORKERS * TERMS.slot_price + TERMS.merge_price)
+        handle = requester.submit(quote, budget=quote.debit)
         del job, model
         gc.collect()
         submitted = time.monotonic()

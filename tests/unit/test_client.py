@@ -60,7 +60,7 @@ def test_a_job_with_a_carry_is_opened_and_loads_as_its_parties_load_it(net: Netw
     quote = net.quote(toyjob.training_job(carry=True))
     assert quote.params.role.carry == 1
     assert quote.params.role.payload_depth == quote.params.genesis.shared_depth
-    handle = net.submit(quote, budget=quote.escrow)
+    handle = net.submit(quote, budget=quote.debit)
     params = net.contracts.market.params(handle.id)
     assert params == quote.params
     assert jobs.load(handle.id, params, net.store).carry_layout == quote.job.programs.step.inputs[4:6]
@@ -86,16 +86,16 @@ def test_weights_that_changed_since_the_quote_open_no_job(net: Network) -> None:
     words[7] += 1
     sent = net.w3.eth.get_transaction_count(net.account.address)
     with pytest.raises(UsageError, match="step changed since the quote"):
-        net.submit(quote, budget=quote.escrow)
+        net.submit(quote, budget=quote.debit)
     assert net.w3.eth.get_transaction_count(net.account.address) == sent
 
     words[:] = np.frombuffer(step.consts[0].data, "<f4")
-    net.submit(quote, budget=quote.escrow)
+    net.submit(quote, budget=quote.debit)
 
 
 def test_jobs_without_a_nonce_are_different_jobs(net: Network) -> None:
     quote = net.quote(toyjob.training_job())
-    first, second = (net.submit(quote, budget=quote.escrow) for _ in range(2))
+    first, second = (net.submit(quote, budget=quote.debit) for _ in range(2))
     assert first.id != second.id
     assert [net.job(h.id).status()["escrow"] for h in (first, second)] == [str(quote.escrow)] * 2
 
@@ -109,11 +109,11 @@ def test_a_submission_told_again_while_it_is_not_mined_is_paid_once(net: Network
     anvil(RPCEndpoint("evm_setAutomine"), [False])
     try:
         with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(net.submit, quote, quote.escrow, 10**6)
+            first = pool.submit(net.submit, quote, quote.debit, 10**6)
             while net.w3.eth.get_transaction_count(owner, "pending") == sent:
                 assert not first.done(), first.result()
                 time.sleep(0.05)
-            second = pool.submit(again.submit, quote, quote.escrow, 10**6)
+            second = pool.submit(again.submit, quote, quote.debit, 10**6)
             time.sleep(1.0)
             assert not second.done(), "it waits for the transaction that is on its way"
             anvil(RPCEndpoint("anvil_mine"), [])

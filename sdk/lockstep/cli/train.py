@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event, say
-from lockstep.presets import tokens
 from lockstep.protocol.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, TrainingJob
-    from lockstep.protocol.types import JobId, Wei
+    from lockstep.protocol.types import JobId
 
 app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
@@ -99,20 +99,24 @@ def quote(
     data = {
         "escrow": str(quoted.escrow),
         "deposit": str(quoted.deposit),
+        "debit": str(quoted.debit),
         "rounds": params.schedule.rounds,
         "slots": params.role.slots,
         "inner_steps": params.role.inner_steps,
         "program_ops": {k: len(getattr(quoted.job.programs, k).ops) for k in ("step", "encode", "merge")},
         **figures.to_dict(),
     }
-    head = f"{tokens(quoted.escrow)} for {params.schedule.rounds} rounds of {params.role.slots} slots"
+    head = (
+        f"{tokens(quoted.debit)} leave the account: escrow {tokens(quoted.escrow)} for {params.schedule.rounds} rounds "
+        f"of {params.role.slots} slots, and a deposit of {tokens(quoted.deposit)} that comes back"
+    )
     emit(data, as_json, text="\n".join([head, *figures.lines()]))
 
 
 @app.command("run")
 def run(
     path: JobFile,
-    budget: Annotated[int, typer.Option(help="Hard cap of the escrow, in the token's smallest unit.")],
+    budget: Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")],
     rpc: Rpc = None,
     storage: Storage = None,
     deployment: DeploymentFile = None,
@@ -121,7 +125,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
-    described, cap = _read(path), _wei(budget)
+    cap, described = amount_of(budget, "--budget"), _read(path)
     net = _network(rpc, storage, deployment, home, password_file)
     handle = net.submit(net.quote(_job(described, path)), budget=cap)
     emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
@@ -259,14 +263,6 @@ def _job_id(text: str) -> JobId:
     if len(value) != 32:
         raise UsageError(f"{text!r} is not a job id", hint="64 hex digits, as `train run` printed them")
     return JobId(value)
-
-
-def _wei(amount: int) -> Wei:
-    from lockstep.protocol.types import Wei
-
-    if amount < 1:
-        raise UsageError(f"a budget of {amount}", hint="a positive amount of the token's smallest unit")
-    return Wei(amount)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def demo(
 
 
 def _summary(data: dict[str, Any]) -> str:
-    from lockstep.presets import tokens
+    from lockstep.base.amounts import tokens
 
     lines = [f"job {data['job']}: {data['rounds']} rounds in {data['seconds']} s"]
     lines.append(

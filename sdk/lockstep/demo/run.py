@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base.amounts import tokens
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Cursor, Event, EventReader
-from lockstep.client import JobHandle, Network, TrainingJob
+from lockstep.client import JobHandle, Network
 from lockstep.demo import report
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
-from lockstep.presets import tokens
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
-from lockstep.protocol.types import Address, Seconds, Wei
+from lockstep.protocol.types import Address, Seconds
 
 if TYPE_CHECKING:
     from lockstep.training.demo import DemoJob
@@ -85,7 +85,8 @@ def run(options: Options, say: Say) -> dict[str, Any]:
         processes += _start_watched(world, options, processes[0])
         ops = {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")}
         say(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}")
-        handle = requester.submit(requester.quote(job), budget=Wei(job_price(job)))
+        quote = requester.quote(job)
+        handle = requester.submit(quote, budget=quote.debit)
         say(f"job {handle.id.hex()[:16]} is escrowed")
         course = Course(world, handle, processes, say)
         with ThreadPoolExecutor(1) as pool:
@@ -103,13 +104,6 @@ def run(options: Options, say: Say) -> dict[str, Any]:
 
 def _timed(say: Say, begun: float) -> Say:
     return lambda text: say(f"{time.monotonic() - begun:6.1f} s  {text}")
-
-
-def job_price(job: TrainingJob) -> int:
-    """The hard cap that the demo's requester sets: exactly what the rounds cost."""
-    terms = job.terms
-    pay = job.slots * terms.slot_price + terms.merge_price + terms.witnesses * terms.witness_fee
-    return job.rounds * pay
 
 
 VERBS = {

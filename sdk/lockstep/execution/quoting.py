@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.base.amounts import tokens
 from lockstep.base.machine import Memory, memory, readable
 from lockstep.execution import footprint
 from lockstep.execution.capacity import ChainPace, Pace, require_claimant, require_witness
@@ -132,6 +133,9 @@ class Figures:
         moved = ", ".join(f"{r} {readable(t.download)} down, {readable(t.upload)} up" for r, t in self.round.items())
         here = "; ".join(f"no {r} here: {v.why}" for r, v in self.verdicts.items() if not v.fits) or "every role fits"
         frozen = f", {self.frozen:,} frozen" if self.frozen else ""
+        each = ""
+        if self.cost.per_token:
+            each = f"; {tokens(round(float(self.cost.per_token) * 1e6), 3)} for a million tokens of the dataset"
         return [
             f"parameters   {self.trained:,} trained{frozen}",
             f"memory       {needs}",
@@ -140,9 +144,10 @@ class Figures:
             f"             {self.step.operations:.3g} operations, {self.step.tokens:,} tokens",
             f"round        {self.round_seconds:.3g} s of {self.train_seconds} s",
             f"here         {here}",
-            f"cost         {self.cost.escrow} wei escrow, {self.cost.deposit} deposit, {self.cost.per_token} a token",
-            f"stakes       slot {self.cost.slot_stake}, merge {self.cost.merge_stake}",
-            f"             witness {self.cost.witness_stake}, bond {self.cost.bond}",
+            f"cost         escrow {tokens(self.cost.escrow)}, deposit {tokens(self.cost.deposit)}{each}",
+            f"             slot {tokens(self.cost.slot_price)}, merge {tokens(self.cost.merge_price)}",
+            f"stakes       slot {tokens(self.cost.slot_stake)}, merge {tokens(self.cost.merge_stake)}",
+            f"             witness {tokens(self.cost.witness_stake)}, bond {tokens(self.cost.bond)}",
         ]
 
 

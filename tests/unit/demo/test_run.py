@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.demo.run import CHEATS, Options, difference, job_price, run
+from lockstep.demo.run import CHEATS, Options, difference, run
 from lockstep.protocol.errors import UsageError
-from tests.support import toyjob
 
 GAME = {
     "verdict": "fraud", "program": "step", "step": 3, "op": {"index": 7, "kind": "fold", "name": "gradient"},
@@ -41,10 +40,6 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path)
     with pytest.raises(UsageError, match="mine/inside"):
         run(Options(folder=tmp_path / "mine" / "inside"), lambda text: None)
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
-
-
-def test_the_price_is_what_every_round_costs() -> None:
-    assert job_price(toyjob.training_job()) == 3 * (3 * 10**18 + 10**17)
 
 
 def test_a_game_that_ends_where_it_was_declared_does_not_differ() -> None:

@@ -1,0 +1,55 @@
+"""Amounts of the token, as people read and write them: "20.5 LST".
+
+>>> tokens(Wei(20_500_000_000_000_000_000))
+'20.5 LST'
+>>> amount_of("20.5 LST") == amount_of("20.5")
+True
+
+JSON carries the smallest unit as a decimal string; only text for people is converted.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from lockstep.presets import TOKEN
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.types import Wei
+
+DECIMALS = 18
+SYMBOL = "LST"
+_AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*(LST|wei)?", re.IGNORECASE | re.ASCII)
+_LARGEST = 2**128 - 1
+"""What the contracts keep of an amount."""
+
+
+def tokens(amount: int | str, digits: int | None = None) -> str:
+    """An amount of the smallest unit in tokens: exact, or to so many significant digits."""
+    exact = Decimal(int(amount)) / TOKEN
+    text = f"{exact.normalize():,f}" if digits is None else f"{exact:,.{digits}g}"
+    return f"{text} {SYMBOL}"
+
+
+def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:
+    """The amount that a person wrote: "20", "20.5 LST", or "5wei"; raises UsageError.
+
+    `name`: what it was written for, in the error's words; `least`: the smallest that makes sense there.
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"{name} is {text!r}, which is no amount", hint=f"tokens, as 20 or 20.5 or '20.5 {SYMBOL}'; or 5wei"
+        )
+    whole, fraction, unit = found[1], found[2] or "", (found[3] or SYMBOL).lower()
+    if unit == "wei" and fraction:
+        raise UsageError(f"{name} is {text!r}, less than the smallest unit", hint="whole wei")
+    if len(fraction.rstrip("0")) > DECIMALS:
+        raise UsageError(
+            f"{name} is {text!r}, which has more than {DECIMALS} decimals", hint="the token has no smaller unit"
+        )
+    value = int(whole) if unit == "wei" else int(whole) * TOKEN + int(fraction.rstrip("0").ljust(DECIMALS, "0"))
+    if not least <= value <= _LARGEST:
+        bound = f"at least {tokens(least)}" if value < least else f"at most {tokens(_LARGEST, 6)}"
+        raise UsageError(f"{name} is {text!r}, which is out of range", hint=bound)
+    return Wei(value)
