@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.cli import guard
+from lockstep.cli import guard, purse
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, event
@@ -163,3 +163,6 @@ def _funds(parts: CoordinatorParts) -> str:
             f"{parts.me} has neither stake nor tokens", hint="send it the market's token: merges are staked"
         )
     return f"{free} staked, {tokens} in the account"
+
+
+purse.add_to(app)

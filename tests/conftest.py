@@ -10,6 +10,8 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", "out/hypothesis")
 # Keys of tests were made for them: no other machine has them.
 os.environ.setdefault("LOCKSTEP_LISTEN_SECONDS", "0")
+# Test tokens: a worker of a test may stake all that it has.
+os.environ.setdefault("LOCKSTEP_MAX_STAKE", "all")
 # Compiled loops of tests' Programs: not among the user's own.
 os.environ.setdefault("LOCKSTEP_CACHE", str(Path(__file__).resolve().parent.parent / "out/loops"))
 

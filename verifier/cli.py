@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.settings import resolve
+from lockstep.cli import purse
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -121,3 +122,6 @@ def _job_id(text: str) -> JobId:
     if len(value) != 32:
         raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
     return JobId(value)
+
+
+purse.add_to(app)

@@ -5,18 +5,18 @@ Everything else the chain says again. The home is locked while a verifier runs: 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
 
-FILE_NAME, LOCK_NAME = "audits.sqlite", "verifier.lock"
+FILE_NAME = "audits.sqlite"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS matches (claim BLOB, trace_root BLOB, PRIMARY KEY (claim, trace_root)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS chains (head BLOB PRIMARY KEY, secret BLOB NOT NULL) WITHOUT ROWID;
@@ -46,25 +46,22 @@ class Journal:
     """The journal of one verifier's home; closes with the process."""
 
     def __init__(self, home: Path) -> None:
-        """Lock `home` and open its journal; raises DoctorError if another verifier runs there or it is unusable."""
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # INVARIANT: one home, one verifier.
-        self._lock = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._db = sqlite3.connect(home / FILE_NAME, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            # FULL: a witness's secrets survive the machine, not only the process.
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(SCHEMA)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise DoctorError(f"another verifier runs in {home}", hint="stop it first, or use another home") from error
-        except sqlite3.Error as error:
-            os.close(self._lock)
-            raise DoctorError(
-                f"{home / FILE_NAME} cannot be used: {error}", hint="remove it: claims are then replayed once more"
-            ) from error
+        """Lock `home` and open its journal; raises GuardRefused if a process works there, DoctorError if it is
+        unusable."""
+        with ExitStack() as stack:
+            # INVARIANT: one home, one process.
+            stack.enter_context(lock.held(home, "verifier"))
+            try:
+                self._db = sqlite3.connect(home / FILE_NAME, isolation_level=None)
+                self._db.execute("PRAGMA journal_mode=WAL")
+                # FULL: a witness's secrets survive the machine, not only the process.
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.executescript(SCHEMA)
+            except sqlite3.Error as error:
+                raise DoctorError(
+                    f"{home / FILE_NAME} cannot be used: {error}", hint="remove it: claims are then replayed once more"
+                ) from error
+            self._unlock = stack.pop_all()
 
     def matched(self, claim: ClaimId, trace_root: TraceRoot) -> bool:
         """Whether the claim was replayed and found right; a claim is its trace root, not its id alone."""
@@ -128,7 +125,7 @@ class Journal:
     def close(self) -> None:
         """Close the journal and unlock the home."""
         self._db.close()
-        os.close(self._lock)
+        self._unlock.close()
 
     def __enter__(self) -> Self:
         return self

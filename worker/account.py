@@ -1,8 +1,9 @@
-"""What became of a worker's rounds: stake, pay, and a reason code for every round that did not pay."""
+"""What became of a worker's rounds: pay, and a reason code for every round that did not pay."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.settings import Settings
@@ -46,6 +47,7 @@ class Account:
     address: Address
     ledger: Ledger
     contracts: Contracts
+    home: Path
 
 
 def open_account(settings: Settings) -> Account:
@@ -62,25 +64,7 @@ def open_account(settings: Settings) -> Account:
     w3 = connect(settings.rpc, addresses.chain_id)
     watcher = Watcher(EventReader(w3, addresses))
     watcher.poll()
-    return Account(address, watcher.ledger, Contracts.at(w3, addresses))
-
-
-def status_of(account: Account) -> dict[str, Any]:
-    """Stake, credits, claims in flight, open games; amounts as decimal strings."""
-    vault, me = account.contracts.vault, account.address
-    return {
-        "address": me,
-        "free": str(vault.free(me)),
-        "unbonding": str(vault.unbonding(me)[0]),
-        "credits": str(vault.credits(me)),
-        "node_key": account.ledger.nodes.get(me, b"").hex(),
-        "claims": [r for r in reasons_of(account) if r["reason"] in ("training", "pending")],
-        "games": [
-            {"game": g.id.hex(), "claim": g.claim.hex(), "challenger": g.challenger}
-            for g in account.ledger.games.values()
-            if g.defender == me
-        ],
-    }
+    return Account(address, watcher.ledger, Contracts.at(w3, addresses), settings.home_path)
 
 
 def earnings_of(account: Account) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lockstep.base.amounts import tokens
 from lockstep.cli.output import event
 from lockstep.execution import capacity
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
@@ -18,11 +19,14 @@ from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker import decide
 from worker.decide import Act
+from worker.notes import Note
 from worker.parts import Taken
 
 if TYPE_CHECKING:
     from worker.parts import WorkerParts
 
+DEPOSITS = "stake/"
+"""How the key of every deposit begins."""
 StakeWanted = Callable[[JobParams], Wei]
 """What is deposited for a job."""
 
@@ -38,6 +42,7 @@ class Admission:
         self._stake_wanted = stake_wanted
         self._bench: Bench[JobId, Pace] = Bench("pace")
         self._paces: dict[JobId, Pace] = {}
+        self._paying: dict[JobId, bool] = {}
         self._unfit: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._unfunded: Backoff[JobId] = Backoff(capacity.AGAIN_SECONDS)
         self._chain = ChainPace()
@@ -45,30 +50,39 @@ class Admission:
         self._isolation = Isolation()
 
     def fits(self, taken: Taken, live: Iterable[Taken], now: Seconds) -> bool:
-        """Tells if this machine keeps up with a job, and could defend one more claim of it beside the `live` ones."""
-        return self._pace(taken, now) is not None and self._has_room(taken, live, now)
+        """Tells if a job pays enough, and this machine keeps up with it and could defend one more claim of it beside
+        the `live` ones."""
+        return self._pays(taken, now) and self._pace(taken, now) is not None and self._has_room(taken, live, now)
 
     def stake(self, taken: Taken, free: Wei, at_stake: bool, now: Seconds) -> None:
         """Deposit once a job what its rounds in flight can lock. A job whose claim and merge the account cannot cover
         is refused, and tried again later; FundsError if there is nothing at all, and nothing `at_stake`."""
-        job = taken.ledger.id
-        key = f"stake/{job.hex()}"
+        job, me = taken.ledger.id, self._parts.address
+        key = f"{DEPOSITS}{job.hex()}"
         if self._sender.known(key):
             taken.staked = True
             return
         if self._unfunded.rests(job, now):
             return
+        ledger, policy = self._parts.watcher.ledger, self._parts.policy
         short = max(0, self._stake_wanted(taken.params) - free)
-        amount = Wei(min(short, self._parts.contracts.token.balance_of(self._parts.address)))
+        # INVARIANT: no job moves more into the vault than the owner allowed, whatever it asks and however many ask.
+        if short and policy.max_stake is not None and not self._deposits_known():
+            return
+        wallet, allowed = self._parts.contracts.token.balance_of(me), policy.allowance(ledger.deposits.get(me, 0))
+        amount = Wei(min(short, wallet) if allowed is None else min(short, wallet, allowed))
         covered, least = free + amount, taken.params.role.slot_stake + taken.params.merge.stake
         # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
         if covered < least:
-            message = f"a claim of this job and a merge lock {least}; {self._parts.address} has {covered}"
-            if not covered and not at_stake:
+            needs, capped = f"a claim of this job and a merge lock {tokens(least)}", amount < min(short, wallet)
+            if capped:
+                message = f"{needs}; {tokens(covered)} is what --max-stake leaves of {tokens(policy.max_stake or 0)}"
+            else:
+                message = f"{needs}; {me} has {tokens(covered)}"
+            if not covered and not at_stake and not capped:
                 raise FundsError(message, hint="send the account more of the job's token")
-            if job not in self._unfunded:
-                event("refused", time=now, job=job.hex(), code="funds", message=message)
             self._unfunded.failed(job, now)
+            self._refuse(job, "policy" if capped else "funds", message, now, self._unfunded)
             return
         if amount:
             self._sender.submit(key, self._parts.party.deposit(amount, now))
@@ -77,6 +91,23 @@ class Admission:
     def close(self) -> None:
         """Stop measuring."""
         self._bench.close(wait=False)
+
+    def _refuse(self, job: JobId, code: str, message: str, now: Seconds, rests: Backoff[JobId] | None = None) -> None:
+        self._parts.notes.refused(job, Note(code, message, None if rests is None else rests.until(job)), now)
+
+    def _deposits_known(self) -> bool:
+        """Whether the ledger holds every deposit that this home ever sent."""
+        last = self._parts.outbox.last_block(DEPOSITS)
+        return last is not None and last <= self._parts.watcher.block
+
+    def _pays(self, taken: Taken, now: Seconds) -> bool:
+        job = taken.ledger.id
+        if job not in self._paying:
+            unpaid = self._parts.policy.refuses_price(taken.params, taken.job.programs)
+            self._paying[job] = not unpaid
+            if unpaid:
+                self._refuse(job, "policy", unpaid, now)
+        return self._paying[job]
 
     def _pace(self, taken: Taken, now: Seconds) -> Pace | None:
         """A job's pace on this machine; one that does not keep up is measured again a while after."""
@@ -88,9 +119,8 @@ class Admission:
         try:
             pace = self._bench.take(job)
         except Unfit as error:
-            if job not in self._unfit:
-                event("refused", time=now, job=job.hex(), code=error.code, message=error.message)
             self._unfit.failed(job, now)
+            self._refuse(job, error.code, error.message, now, self._unfit)
             return None
         if pace is not None:
             self._paces[job] = pace
@@ -112,6 +142,7 @@ class Admission:
             capacity.require_all([*claims, self._planned(taken)], self._chain)
         except Unfit as error:
             self._isolation.log(error, (taken.ledger.id, "room", len(claims)))
+            self._parts.notes.waits(taken.ledger.id, Note("room", error.message))
             return False
         return True
 

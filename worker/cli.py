@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from lockstep.base.settings import Settings, resolve
-from lockstep.cli import guard
+from lockstep.cli import guard, purse
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -22,7 +23,7 @@ from lockstep.cli.options import (
     Storage,
     Threads,
 )
-from lockstep.cli.output import emit
+from lockstep.cli.output import emit, interactive, say
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
 
@@ -30,6 +31,26 @@ app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_i
 app.add_typer(guard.app)
 
 JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
+MaxStake = Annotated[
+    str | None,
+    typer.Option(
+        "--max-stake", metavar="AMOUNT|all",
+        help="What this account may have staked in all, lost stake included. On a terminal it is asked for.",
+    ),
+]  # fmt: skip
+JobsFrom = Annotated[
+    str | None, typer.Option("--jobs-from", metavar="ADDRESS,...", help="Take the jobs of these requesters alone.")
+]
+MinPrice = Annotated[
+    str | None,
+    typer.Option("--min-price", metavar="AMOUNT", help="The least that a slot pays for 10^15 operations of training."),
+]
+Hours = Annotated[
+    str | None, typer.Option("--hours", metavar="FROM-TO", help="Join rounds in these local hours alone, as 22-6.")
+]
+MaxMemory = Annotated[
+    int | None, typer.Option("--max-memory", metavar="MIB", help="Take no job that needs more memory than this.")
+]
 
 
 @app.command("up")
@@ -43,6 +64,11 @@ def up(
     threads: Threads = None,
     device: Device = None,
     listen_seconds: Listen = None,
+    max_stake: MaxStake = None,
+    jobs_from: JobsFrom = None,
+    min_price: MinPrice = None,
+    hours: Hours = None,
+    max_memory: MaxMemory = None,
     once: Annotated[
         bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
     ] = False,
@@ -53,6 +79,7 @@ def up(
     settings = resolve(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
+        max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
     )  # fmt: skip
     only = _job_id(job)
     from lockstep.node import logs
@@ -61,6 +88,7 @@ def up(
 
     logs.configure()
     settings, chosen = on_device(settings)
+    settings = _with_limit(settings, as_json)
     with assemble(settings) as parts:
         worker = Worker(parts, once=once, only=only)
         for name in (signal.SIGTERM, signal.SIGINT):
@@ -77,10 +105,12 @@ def status(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Stake, credits, claims in flight, open games."""
-    from worker.account import open_account, status_of
+    """Whether a worker runs here, where the account's money is, claims in flight, open games."""
+    from worker.account import open_account
+    from worker.explaining import status_of
 
-    emit(status_of(open_account(_reading(rpc, deployment, home, password_file))), as_json)
+    found = status_of(open_account(_reading(rpc, deployment, home, password_file)))
+    emit(found.to_dict(), as_json, text="\n".join(found.lines()))
 
 
 @app.command("earnings")
@@ -105,16 +135,29 @@ def why(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """Why each round paid, did not pay, or has not paid yet."""
-    from worker.account import open_account, reasons_of
+    """Why each round paid, did not pay, or has not paid yet; why a job is not joined; when that may change."""
+    from worker.account import open_account
+    from worker.explaining import why_of
 
-    rows = reasons_of(open_account(_reading(rpc, deployment, home, password_file)))
-    text = "\n".join(f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<14} {r['means']}" for r in rows)
-    emit(rows, as_json, text=text or "no round of any job yet")
+    found = why_of(open_account(_reading(rpc, deployment, home, password_file)))
+    emit(found.to_dict(), as_json, text="\n".join(found.lines()))
 
 
 def _reading(rpc: str | None, deployment: str | None, home: str | None, password_file: str | None) -> Settings:
     return resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+
+
+def _with_limit(settings: Settings, as_json: bool) -> Settings:
+    """The settings with what may be staked: nobody's wallet is staked without a word from its owner."""
+    if settings.max_stake:
+        return settings
+    if as_json or not interactive():
+        raise UsageError(
+            "it is not said how much this worker may stake",
+            hint="--max-stake 100, or --max-stake all; LOCKSTEP_MAX_STAKE and lockstep.toml's max_stake work, too",
+        )
+    say("Jobs lock stake behind your claims. A claim that is proven wrong loses it, and so does silence in a dispute.")
+    return replace(settings, max_stake=typer.prompt("How much may this worker stake in all (tokens, or all)", err=True))
 
 
 def _job_id(text: str | None) -> JobId | None:
@@ -127,3 +170,6 @@ def _job_id(text: str | None) -> JobId | None:
     if len(value) != 32:
         raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
     return JobId(value)
+
+
+purse.add_to(app)

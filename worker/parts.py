@@ -11,6 +11,8 @@ from lockstep.node.bench import Bench
 from lockstep.protocol.market import ids
 from lockstep.protocol.types import Address, ClaimId, Seconds
 from worker.decide import Act, JobView, RoundView
+from worker.notes import Notes
+from worker.policy import Policy
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -36,6 +38,8 @@ class WorkerParts:
     watch: Watch
     watcher: Watcher
     announcer: Announcer
+    policy: Policy
+    notes: Notes
 
     @property
     def home(self) -> Path:
@@ -51,6 +55,12 @@ class WorkerParts:
     def disk_bytes(self) -> int:
         """What their states may take under the home."""
         return self.party.settings.disk_bytes
+
+    @property
+    def max_memory_bytes(self) -> int | None:
+        """What one job may need for it to be joined; None: what the machine has."""
+        mib = self.party.settings.max_memory_mib
+        return mib << 20 if mib else None
 
     @property
     def contracts(self) -> Contracts:

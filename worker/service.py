@@ -29,6 +29,7 @@ from worker import decide
 from worker.acting import Acting, Skills
 from worker.decide import Act, JobView, Self
 from worker.leaving import Leaving
+from worker.notes import STOPPED, WORKING, Note
 from worker.parts import Taken, WorkerParts
 from worker.progress import Material
 from worker.reading import look
@@ -91,11 +92,16 @@ class Worker:
                     log.warning(
                         "the chain or the store does not answer: trying again", code=error.code, message=error.message
                     )
+                    self.parts.notes.is_in(Note(error.code, f"{error.message}: trying again"))
                     # Who could lose a stake by silence waits for as long as it takes.
                     if time.monotonic() - heard > PATIENCE_SECONDS and not self._ledger.at_stake(self.parts.address):
                         raise
                 self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
+            self.parts.notes.is_in(STOPPED)
+        except LockstepError as error:
+            self.parts.notes.ended(error)
+            raise
         finally:
             self._jobs.close()
             self._skills.close()
@@ -129,6 +135,7 @@ class Worker:
         if head.number != self._head.number:
             self._head = head
             self._load(began)
+            self.parts.notes.is_in(self._state())
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
         if self.parts.watch.may_sign(self._ledger, self._now, self._head.number):
             for taken in list(self._jobs.taken.values()):
@@ -151,6 +158,18 @@ class Worker:
         for taken in self._jobs.taken.values():
             self._guarded(taken, partial(self._look, taken))
         self._answer()
+
+    def _state(self) -> Note:
+        """What this process is at, for who asks `worker status`."""
+        if self.parts.watch.until is not None:
+            return Note("listening", "it listens whether another home uses its key", self.parts.watch.until)
+        if self._asked_to_leave:
+            return Note("draining", "it joins nothing more, and leaves once nothing is at stake")
+        closed = self.parts.policy.closed_now()
+        if closed:
+            # To the minute: the note is rewritten when it changes.
+            return Note("hours", "--hours has it join nothing now", (self._now + closed + 30) // 60 * 60)
+        return WORKING
 
     def _look(self, taken: Taken) -> None:
         market, number = self.parts.contracts.market, self._head.number
@@ -191,11 +210,14 @@ class Worker:
         me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
         fit = taken.joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
-        if fit and not taken.staked and not draining:
+        resting = self.parts.policy.closed_now() > 0
+        if fit and not taken.staked and not draining and not resting:
             self._skills.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
+        if fit and taken.staked:
+            self.parts.notes.joins(job)
         place = self._ledger.place(me, frozenset({taken.params.merge.aggregator}))
         ready, held = self._skills.training.ready(taken), self._skills.bases.held(job)
-        return Self(me, self._free, place, draining or not taken.joins, ready, fit and taken.staked, held)
+        return Self(me, self._free, place, draining or resting or not taken.joins, ready, fit and taken.staked, held)
 
     def _staked_on(self) -> list[Taken]:
         """The jobs of our live claims, one entry for each claim."""

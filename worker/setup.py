@@ -16,13 +16,16 @@ from lockstep.node.ledger import Watcher
 from lockstep.node.party import Party
 from lockstep.protocol.types import Seconds
 from worker.announcing import Announcer
+from worker.notes import Notes
 from worker.parts import WorkerParts
+from worker.policy import Policy
 
 
 @contextmanager
 def assemble(settings: Settings) -> Iterator[WorkerParts]:
-    """Everything that a worker holds open; raises KeyStoreError, GuardRefused, Unreachable, ChainError, DoctorError."""
-    home = settings.home_dir
+    """Everything that a worker holds open; raises UsageError, KeyStoreError, GuardRefused, Unreachable,
+    ChainError, DoctorError."""
+    policy, home = Policy.of(settings), settings.home_dir
     with ExitStack() as stack:
         # The lock comes first: nothing of the home is read while another worker writes it.
         stack.enter_context(lock.held(home, "worker"))
@@ -36,4 +39,5 @@ def assemble(settings: Settings) -> Iterator[WorkerParts]:
         announcer = Announcer(
             settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
         )
-        yield WorkerParts(party, node, guard, watch, Watcher(EventReader(party.w3, party.addresses)), announcer)
+        watcher = Watcher(EventReader(party.w3, party.addresses))
+        yield WorkerParts(party, node, guard, watch, watcher, announcer, policy, Notes(home))

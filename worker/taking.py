@@ -25,6 +25,7 @@ from lockstep.node.sender import Sender
 from lockstep.protocol.errors import BlobMissing, DoctorError, LockstepError, RowMissing, Unfit, Unreachable
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker.decide import Act
+from worker.notes import Note
 from worker.parts import Taken
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Jobs:
                 self.taken[job].ledger = known
             elif job in self._refused:
                 continue
+            elif job not in at_stake and (unwanted := self._parts.policy.refuses_requester(known.requester)):
+                self._refused.add(job)
+                if not known.done:
+                    self._parts.notes.refused(job, Note("policy", unwanted), now)
             # INVARIANT: whatever its state, a job is loaded in which a stake of ours can still be lost.
             elif job in at_stake or (not known.done and joins and self._only in (None, job)):
                 self._load(known, job in at_stake, ledger, free, now)
@@ -124,7 +129,7 @@ class Jobs:
         """On a bench."""
         params, settings = self._parts.contracts.market.params(job), self._parts.party.settings
         # INVARIANT: whatever it needs, a job is loaded in which a stake of ours can still be lost.
-        fits = None if at_stake else footprint.fitting(footprint.worker)
+        fits = None if at_stake else footprint.fitting(footprint.worker, self._parts.max_memory_bytes)
         loaded = invalidity.load(job, params, self._parts.store, settings.threads, settings.path, fits=fits)
         for program in (loaded.programs.step, loaded.programs.encode):
             loaded.executable(program)
@@ -136,10 +141,10 @@ class Jobs:
             if isinstance(error, RowMissing):
                 self._ask_row(job, error, free, now)
             self._missing.failed(job, now)
+            self._parts.notes.waits(job, Note(error.code, error.message, self._missing.until(job)))
         elif isinstance(error, Unfit):
-            if job not in self._unfit:
-                event("refused", time=now, job=job.hex(), code=error.code, message=error.message)
             self._unfit.failed(job, now)
+            self._parts.notes.refused(job, Note(error.code, error.message, self._unfit.until(job)), now)
         # INVARIANT: a worker joins only jobs whose every part it has checked.
         elif isinstance(error, DoctorError) and not ledger.at_stake(self._parts.address):
             raise error
@@ -153,7 +158,7 @@ class Jobs:
         else:
             code, message = "defect", f"{type(error).__name__} while it was loaded"
             self._isolation.log(error, (job, "load"))
-        event("refused", time=now, job=job.hex(), code=code, message=message)
+        self._parts.notes.refused(job, Note(code, message), now)
         if isinstance(error, Undefendable):
             self._undefendable[job] = error
 

@@ -113,7 +113,7 @@ class Market:
         deployer.send_all([(f"mint/{n}", token.mint(Address(self.devnet.account(n).address), WALLET)) for n in names])
         deployer.close()
 
-    def submit(self, steps: int = toyjob.STEPS, **changes: Any) -> Job:
+    def submit(self, steps: int = toyjob.STEPS, nonce: int = 0, **changes: Any) -> Job:
         """Publish the toy job and create it."""
         params = toyjob.publish(self.store, steps, **changes)
         self.fund("requester")
@@ -122,9 +122,9 @@ class Market:
         permit = self.contracts.token.sign_permit(
             requester, self.contracts.vault.address, Wei(params.escrow + params.deposit), Seconds(self.now() + 3600)
         )
-        outbox.send(self.contracts.market.create_with_permit(params, 0, params.escrow, permit), "create")
+        outbox.send(self.contracts.market.create_with_permit(params, nonce, params.escrow, permit), f"create/{nonce}")
         outbox.close()
-        return jobs.load(next(iter(ledger_of(self).jobs)), params, self.store)
+        return jobs.load(list(ledger_of(self).jobs)[-1], params, self.store)
 
     def now(self) -> Seconds:
         return Seconds(self.devnet.w3.eth.get_block("latest")["timestamp"])
@@ -239,8 +239,8 @@ def test_workers_finish_a_job_among_themselves_though_one_is_killed_mid_round(ma
         assert e.trace_root == replayed(market, job, e.slot, e.round), f"round {e.round}, slot {e.slot}"
     earned = sum(int(w.named("done")[0]["earned"]) for w in workers)
     assert earned == books.paid
-    rows, sums = (asked(market, homes[1], question) for question in ("why", "earnings"))
-    assert [r["reason"] for r in rows] == ["paid", "paid"], "why says so"
+    why, sums = (asked(market, homes[1], question) for question in ("why", "earnings"))
+    assert [r["reason"] for r in why["rounds"]] == ["paid", "paid"], "why says so"
     assert sums["earned"] == workers[1].named("done")[0]["earned"]
 
 

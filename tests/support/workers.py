@@ -10,7 +10,9 @@ from lockstep.execution.jobs import Job
 from lockstep.node.ledger import JobLedger, Ledger
 from lockstep.protocol.types import Address, ClaimId, JobId
 from lockstep.storage import ContentStore
+from worker.notes import Notes
 from worker.parts import Taken, WorkerParts
+from worker.policy import Policy
 
 ME, OTHER = (Address("0x" + c * 40) for c in "ab")
 CLAIM = ClaimId(b"c" * 32)
@@ -22,7 +24,8 @@ def bare_parts(home: Path, store: ContentStore) -> WorkerParts:
     contracts.addresses = SimpleNamespace(block=0)
     found: Any = SimpleNamespace(
         contracts=contracts, store=store, home=home, announcer=SimpleNamespace(close=lambda: None), outbox=None,
-        memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger()), party=None,
+        memory_bytes=None, disk_bytes=1 << 30, address=ME, watcher=SimpleNamespace(ledger=Ledger(), block=0),
+        party=None, policy=Policy(), notes=Notes(home), max_memory_bytes=None,
     )  # fmt: skip
     return found  # type: ignore[no-any-return]
 

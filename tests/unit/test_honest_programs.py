@@ -24,10 +24,13 @@ PLACES = {"rpc", "storage", "deployment", "home", "password_file", "coordinator"
 """Where chain, content and keys are."""
 MACHINE = {"threads", "device", "memory_mib", "disk_mib", "cache_mib"}
 """What computes, and what it may take: the bits do not depend on it (tests/determinism)."""
+POLICY = {"max_stake", "jobs_from", "min_price", "hours"}
+"""Which jobs a worker joins, with what stake."""
 OUTPUT = {"as_json", "json"}
 OPTIONS = {
     # once: when to leave; job: which job to join; listen_seconds: how long to watch for its own key first.
-    worker.cli.app: {"once", "job", "listen_seconds"},
+    # the others: what its owner allows it to join.
+    worker.cli.app: {"once", "job", "listen_seconds", "max_memory"} | POLICY,
     # witness, volunteer: which claims to look at.
     verifier.cli.app: {"witness", "volunteer"},
     # where the API listens and the index lies; how much it relays, how often it looks.
@@ -48,7 +51,7 @@ def test_no_option_changes_a_claim(app: typer.Typer) -> None:
 
 
 def test_no_setting_changes_a_claim() -> None:
-    assert {f.name for f in fields(Settings)} == PLACES | MACHINE | {"listen_seconds"}
+    assert {f.name for f in fields(Settings)} == PLACES | MACHINE | POLICY | {"listen_seconds", "max_memory_mib"}
     assert set(DEFAULTS) == OPTIONS[coordinator.cli.app]
 
 

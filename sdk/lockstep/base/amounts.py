@@ -24,11 +24,11 @@ _LARGEST = 2**128 - 1
 """What the contracts keep of an amount."""
 
 
-def tokens(amount: int | str, digits: int | None = None) -> str:
-    """An amount of the smallest unit in tokens: exact, or to so many significant digits."""
+def tokens(amount: int | str, digits: int | None = None, symbol: str = SYMBOL) -> str:
+    """An amount of the smallest unit in tokens: exact, or to so many significant digits; `symbol` ETH for the coin."""
     exact = Decimal(int(amount)) / TOKEN
     text = f"{exact.normalize():,f}" if digits is None else f"{exact:,.{digits}g}"
-    return f"{text} {SYMBOL}"
+    return f"{text} {symbol}"
 
 
 def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:

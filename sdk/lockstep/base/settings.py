@@ -43,6 +43,16 @@ class Settings:
     """What blobs may take in the user's cache, which all processes share."""
     device: str = "auto"
     """"auto", "cpu", "cuda:N" or "emulated"."""
+    max_memory_mib: int = 0
+    """What one job may need in memory for a worker to join it; 0: what the machine has."""
+    max_stake: str = ""
+    """What a worker may stake in all: an amount, or "all"."""
+    jobs_from: str = ""
+    """Addresses of requesters, separated by commas; empty: anybody's jobs."""
+    min_price: str = ""
+    """An amount: the least that a slot pays a worker for 10^15 operations."""
+    hours: str = ""
+    """"22-6": the local hours in which a worker joins rounds; empty: always."""
 
     @property
     def path(self) -> str:
@@ -109,6 +119,11 @@ DEFAULTS: dict[str, Any] = {
     "disk_mib": 16_384,
     "device": "auto",
     "cache_mib": 65_536,
+    "max_memory_mib": 0,
+    "max_stake": "",
+    "jobs_from": "",
+    "min_price": "",
+    "hours": "",
 }
 
 
@@ -130,7 +145,7 @@ def resolve(**flags: Any) -> Settings:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
     if values["listen_seconds"] < 0:
         raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
-    for name in ("memory_mib", "disk_mib", "cache_mib"):
+    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib"):
         if values[name] < 0:
             raise UsageError(f"{name} is {values[name]}", hint="MiB, not negative")
     if values["device"] == "cuda":

@@ -96,6 +96,10 @@ class OutboxJournal:
         """Remove a key; that its transaction was signed stays known."""
         self._run(f"DELETE FROM transactions WHERE key=:key AND {_OURS}", key=key)
 
+    def rename(self, key: str, name: str) -> None:
+        """Keep a transaction under another key, in the place of one that has it."""
+        self._run(f"UPDATE OR REPLACE transactions SET key=:name WHERE key=:key AND {_OURS}", key=key, name=name)
+
     def settle(self, receipt: SentReceipt) -> None:
         """Write down what became of a transaction."""
         state, text = "mined" if receipt.succeeded else "reverted", json.dumps(asdict(receipt))
@@ -114,6 +118,11 @@ class OutboxJournal:
     def waiting(self) -> list[sqlite3.Row]:
         """What was sent and is not known to be mined, lowest nonce first."""
         return self._run(f"SELECT * FROM transactions WHERE state='sent' AND {_OURS} ORDER BY nonce").fetchall()
+
+    def keys(self, prefix: str) -> list[str]:
+        """Every key that begins so, lowest nonce first."""
+        rows = self._run(f"SELECT key FROM transactions WHERE {_OURS} ORDER BY nonce")
+        return [key for (key,) in rows if key.startswith(prefix)]
 
     def nonces(self) -> set[int]:
         """Every nonce that is written down."""

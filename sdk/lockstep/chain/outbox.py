@@ -116,6 +116,19 @@ class Outbox:
         with self._lock:
             return self._look(key) if self._journal.row(key) is not None else None
 
+    def keys(self, prefix: str) -> list[str]:
+        """The keys that begin so, whatever became of them, lowest nonce first."""
+        with self._lock:
+            return self._journal.keys(prefix)
+
+    def last_block(self, prefix: str) -> int | None:
+        """The last block with a transaction whose key begins so, 0 if there is none; None while one is not mined."""
+        with self._lock:
+            self._restore()
+            receipts = [self._settle(key) for key in self._journal.keys(prefix)]
+            blocks = [receipt.block for receipt in receipts if receipt is not None]
+            return None if len(blocks) < len(receipts) else max(blocks, default=0)
+
     def recover(self) -> list[str]:
         """Broadcasts everything written and not mined, lowest nonce first; returns the keys. Called on opening."""
         with self._lock:
@@ -132,6 +145,11 @@ class Outbox:
             if row is not None and row["state"] == "sent":
                 raise TryLater(f"{key} is not mined yet", "wait for it first")
             self._journal.delete(key)
+
+    def rename(self, key: str, name: str) -> None:
+        """Keep a transaction under another key."""
+        with self._lock:
+            self._journal.rename(key, name)
 
     def sent(self, transaction: bytes) -> bool:
         """Whether a transaction (its hash) was signed here."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain.")]
 Storage = Annotated[str | None, typer.Option(help="dir:///path or a Kubo RPC address.")]
 DeploymentFile = Annotated[str | None, typer.Option("--deployment", help="File of contract addresses.")]

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, UsageError
 
 SCHEMA = "lockstep/1"
 
@@ -30,6 +30,22 @@ def event(name: str, /, **fields: Any) -> None:
 def say(message: str) -> None:
     """Tell a person about progress, on stderr."""
     print(message, file=sys.stderr, flush=True)
+
+
+def interactive() -> bool:
+    """Whether a person is there to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, agreed: bool = False) -> None:
+    """Ask a person before money moves; who is not at a terminal has agreed by giving the command. Raises UsageError
+    for a no."""
+    import typer
+
+    if agreed or not interactive():
+        return
+    if not typer.confirm(question, default=False, err=True):
+        raise UsageError("nothing was done", hint="answer y, or give --yes")
 
 
 def fail(error: LockstepError, as_json: bool) -> int:

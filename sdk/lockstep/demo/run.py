@@ -157,7 +157,7 @@ def _start_watched(world: World, options: Options, coordinator: Process) -> list
     processes = [world.join("verifier", "verifier", arguments)]
     for i in range(options.workers):
         lie = _lie(options, WORKER_CHEATS) if i == options.seed % options.workers else None
-        arguments = ["worker", "up", "--once", "--coordinator", url]
+        arguments = ["worker", "up", "--once", "--max-stake", "all", "--coordinator", url]
         processes.append(world.join(f"worker-{i}", "worker", arguments, lie=lie))
     return processes
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lockstep.base.machine import memory
+from lockstep.base.machine import memory, readable
 from lockstep.numerics import _native
-from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.errors import ProgramInvalid, Unfit
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Program
 
@@ -114,14 +114,20 @@ def aggregator(programs: ClaimSchedule, slots: int) -> Need:
 ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": aggregator}
 
 
-def fitting(role: Role) -> Fits:
+def fitting(role: Role, limit: int | None = None) -> Fits:
     """A check that this machine has the role's memory; a Program that a device cannot hold, the processor runs.
 
-    What it returns raises Unfit with the figure; `jobs.load` asks it before it fetches what is large.
+    `limit`: bytes that its owner lends, None: all. What it returns raises Unfit with the figure; `jobs.load` asks it
+    before it fetches what is large.
     """
 
     def fits(programs: ClaimSchedule, params: JobParams) -> None:
-        memory().require(role(programs, params.role.slots).total, PROCESS_BYTES)
+        total = role(programs, params.role.slots).total
+        if limit is not None and total > limit:
+            raise Unfit(
+                f"this job takes {readable(total)} of memory, and {readable(limit)} are lent", hint="raise --max-memory"
+            )
+        memory().require(total, PROCESS_BYTES)
 
     return fits
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import Expression, ProgramBuilder
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.programs.program import F32, Program
+
+if TYPE_CHECKING:
+    from lockstep.execution.jobs import ClaimSchedule
 
 SAMPLES = 5
 SIDE = 768
@@ -67,6 +71,11 @@ def work_of(program: Program) -> ProgramWork:
         4 * h.elements for h, a in zip(program.output_layout, program.outputs, strict=True) if h and a.kind == 1
     )
     return ProgramWork(products, terms, hashed)
+
+
+def slot_operations(programs: ClaimSchedule, inner_steps: int) -> int:
+    """What training one slot of one round computes: what a price is compared by. Nothing is run."""
+    return inner_steps * work_of(programs.step).operations
 
 
 @lru_cache

@@ -32,6 +32,10 @@ class Backoff(Generic[Key]):
         rest = min(2 * last, self._most)
         self._rests[key] = (now + rest, rest) if at_most is None else (now + min(rest, at_most), last)
 
+    def until(self, key: Key) -> int | None:
+        """When it is tried again; None if it does not rest."""
+        return int(self._rests[key][0]) if key in self._rests else None
+
     def __contains__(self, key: Key) -> bool:
         """Whether it failed, and did not succeed since."""
         return key in self._rests

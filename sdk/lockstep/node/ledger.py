@@ -272,6 +272,8 @@ class Ledger:
     pays: list[Pay] = field(default_factory=list)
     slashed: dict[bytes, int] = field(default_factory=dict)
     """By ClaimId or GameId: what was taken."""
+    deposits: dict[Address, int] = field(default_factory=dict)
+    """What each account put into the vault and has not taken out again: free, locked, unbonding or lost."""
     demands: dict[Digest, DemandRecord] = field(default_factory=dict)
     """Those that nobody has answered or settled."""
     locks: dict[bytes, Address] = field(default_factory=dict)
@@ -347,6 +349,16 @@ def _node_registered(ledger: Ledger, e: events.NodeRegistered, _: Event) -> None
 def _slashed(ledger: Ledger, e: events.Slashed, _: Event) -> None:
     ledger.slashed[e.key] = e.amount
     ledger.locks.pop(e.key, None)
+
+
+@_folds(events.Deposited)
+def _deposited(ledger: Ledger, e: events.Deposited, _: Event) -> None:
+    ledger.deposits[e.account] = ledger.deposits.get(e.account, 0) + e.amount
+
+
+@_folds(events.Unbonded)
+def _unbonded(ledger: Ledger, e: events.Unbonded, _: Event) -> None:
+    ledger.deposits[e.account] -= e.amount
 
 
 @_folds(events.Locked)
@@ -611,6 +623,11 @@ class Watcher:
         self._cursor = reader.start()
         self._told: set[tuple[int, int]] = set()
         self.ledger = Ledger()
+
+    @property
+    def block(self) -> int:
+        """The last block that the ledger holds."""
+        return self._cursor.next_block - 1
 
     def poll(self) -> list[Event]:
         """Bring the ledger up to the latest block; the events since the last poll."""

@@ -14,6 +14,7 @@ from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.execution.capacity import ChainPace
+from lockstep.node.purse import OUTBOX, deposit
 from lockstep.protocol.errors import ChainError, FundsError, TryLater
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage import open_store
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Call
     from lockstep.storage import ContentStore
 
-OUTBOX = "outbox.sqlite"
-PERMIT_SECONDS = 3600
-"""For how long a deposit may be mined after it was signed."""
 MINED_SECONDS = 30.0
 PACE_BLOCKS = 12
 """Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
@@ -87,9 +85,7 @@ class Party:
 
     def deposit(self, amount: Wei, now: Seconds) -> Call:
         """The transaction that moves so much of the account's tokens into its stake, allowance included."""
-        vault = self.contracts.vault
-        permit = self.contracts.token.sign_permit(self.account, vault.address, amount, Seconds(now + PERMIT_SECONDS))
-        return vault.deposit_with_permit(amount, permit)
+        return deposit(self.contracts, self.account, amount, now)
 
     def settle(self) -> list[str]:
         """Wait for what an earlier process sent: decisions read the chain alone. Returns the keys that did nothing."""

@@ -19,12 +19,14 @@ from lockstep.protocol.errors import TryLater, UsageError
 from .conftest import Lockstep
 
 NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key")
+PROGRAMS = ("worker", "verifier", "coordinator")
 COMMANDS = [
     ("demo",), ("doctor",), ("replay",), ("key", "new"), ("key", "show"),
     *(("dataset", verb) for verb in ("build", "verify")),
     *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "metrics", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     ("verifier", "void"),
+    *((noun, verb) for noun in PROGRAMS for verb in ("stake", "unstake", "withdraw", "drain")),
     *((noun, "guard", verb) for noun in ("worker", "coordinator") for verb in ("export", "import")),
     *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "doctor")),
     *(("storage", verb) for verb in ("serve", "put", "get", "stat")),

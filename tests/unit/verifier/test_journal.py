@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.errors import DoctorError, GuardRefused
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market import draws
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
@@ -26,7 +26,7 @@ def test_matches_are_kept_by_claim_and_trace_root_across_restarts(tmp_path: Path
 
 
 def test_second_verifier_in_one_home_is_refused(tmp_path: Path) -> None:
-    with Journal(tmp_path), pytest.raises(DoctorError, match="another verifier") as refused:
+    with Journal(tmp_path), pytest.raises(GuardRefused, match="another verifier") as refused:
         Journal(tmp_path)
     assert refused.value.hint
     Journal(tmp_path).close()

@@ -1,5 +1,6 @@
 """Reason codes: every round that did not pay says why; sums agree with the events."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ def account(*events: Event) -> Account:
     ledger = Ledger()
     for e in (CREATED, *events):
         ledger.apply(e)
-    return Account(ME, ledger, None)  # type: ignore[arg-type]
+    return Account(ME, ledger, None, Path())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

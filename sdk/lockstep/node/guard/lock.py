@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.protocol.errors import GuardRefused
 
 FILE_NAME = "home.lock"
+_HOLDER = re.compile(r"(.*) \(process (\d+)\)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that works in a home."""
+
+    who: str
+    pid: int
+
+
+def holder(home: Path) -> Holder | None:
+    """Who holds `home` now; None if nobody does."""
+    try:
+        lock = os.open(home / FILE_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        found = _HOLDER.fullmatch(os.pread(lock, 64, 0).decode(errors="replace"))
+        return Holder(found[1], int(found[2])) if found else Holder("process", 0)
+    finally:
+        os.close(lock)
+    return None
 
 
 @contextmanager

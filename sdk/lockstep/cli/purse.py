@@ -1,0 +1,154 @@
+"""`stake`, `unstake`, `withdraw`: the money commands of every program that stakes; `drain`: stop it, lose nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.base.amounts import amount_of, tokens
+from lockstep.base.settings import resolve
+from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes
+from lockstep.cli.output import confirm, emit, say
+from lockstep.protocol.errors import TryLater, UsageError
+
+if TYPE_CHECKING:
+    from lockstep.node.purse import Moved, Purse
+
+Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="Tokens, as 20.5; or all.", show_default=False)]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait; 0: ask it to leave.")]
+DRAIN_SECONDS = 86_400.0
+_TELL_SECONDS = 30.0
+_KILLABLE = ("worker", "verifier", "coordinator")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Give a program's commands these."""
+    app.command("stake")(stake)
+    app.command("unstake")(unstake)
+    app.command("withdraw")(withdraw)
+    app.command("drain")(drain)
+
+
+def stake(
+    amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Move tokens from the wallet into the account's stake."""
+    from lockstep.node.purse import Purse
+
+    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    asked = None if amount == "all" else amount_of(amount)
+    with Purse.open(settings) as purse:
+        wanted = purse.holdings().wallet if asked is None else asked
+        confirm(
+            f"Stake {tokens(wanted)}? A claim that is proven wrong loses its stake, and so does silence in a dispute.",
+            yes or as_json,
+        )
+        _tell(purse, purse.stake(wanted), "staked", as_json)
+
+
+def unstake(
+    amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Begin to take free stake out: it can be withdrawn after the vault's delay."""
+    from lockstep.node.purse import Purse
+
+    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    asked = None if amount == "all" else amount_of(amount)
+    with Purse.open(settings) as purse:
+        held = purse.holdings()
+        wanted = held.free if asked is None else asked
+        if held.unbonding:
+            confirm(f"{tokens(held.unbonding)} unbond already, and will wait anew with this. Go on?", yes or as_json)
+        _tell(purse, purse.unstake(wanted), "unbonding", as_json)
+
+
+def withdraw(
+    to: Annotated[str | None, typer.Option(help="Send the whole wallet on to this address.")] = None,
+    rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Move what was earned, and stake whose delay is over, into the wallet."""
+    from lockstep.node.purse import Purse
+
+    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    target = None if to is None else _address(to)
+    with Purse.open(settings) as purse:
+        try:
+            moved = purse.withdraw()
+        except TryLater as error:
+            # What lies in the wallet need not wait for the stake.
+            if target is None or not purse.holdings().wallet:
+                raise
+            say(error.message)
+        else:
+            _tell(purse, moved, "withdrawn", as_json and target is None)
+        if target is not None:
+            _tell(purse, purse.send_tokens(target, purse.holdings().wallet), "sent", as_json)
+
+
+def drain(home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
+    """Stop the program that runs in this home: it joins nothing more, and leaves once nothing is at stake."""
+    from lockstep.node.guard import lock
+
+    path = resolve(home=home).home_path
+    found = lock.holder(path)
+    if found is None:
+        emit({"home": str(path), "running": False}, as_json, text=f"nothing runs in {path}")
+        return
+    if found.who not in _KILLABLE:
+        raise TryLater(f"a {found.who} works in {path}", hint="wait until it is through")
+    os.kill(found.pid, signal.SIGTERM)
+    say(
+        f"process {found.pid} ({found.who}) leaves once nothing is at stake; Ctrl-C here does not stop it from doing so"
+    )
+    if not _left(path, wait):
+        raise TryLater(
+            f"process {found.pid} has not left yet: its claims can still be challenged",
+            hint="`lockstep worker status` says until when; drain again to wait on",
+        )
+    emit({"home": str(path), "running": False, "pid": found.pid}, as_json, text=f"nothing runs in {path} any more")
+
+
+def _left(home: Path, seconds: float) -> bool:
+    from lockstep.node.guard import lock
+
+    deadline, told = time.monotonic() + seconds, time.monotonic()
+    while lock.holder(home) is not None:
+        if time.monotonic() >= deadline:
+            return False
+        if time.monotonic() - told > _TELL_SECONDS:
+            say("waiting: something is at stake")
+            told = time.monotonic()
+        time.sleep(0.2)
+    return True
+
+
+def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
+    """Print what was done, then note that it is known."""
+    from lockstep.node.purse import moment
+
+    held = purse.holdings()
+    data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}
+    data |= {"transactions": list(moved.transactions), "holdings": held.to_dict()}
+    head = f"{tokens(moved.amount)} {what}"
+    if moved.completed:
+        head += ", sent by an earlier command that was cut off: nothing else was done"
+    if what == "unbonding":
+        head += f": `withdraw` pays them out from {moment(held.available_at)}"
+    emit(data, as_json, text="\n".join([head, *held.lines()]))
+    purse.told(moved)
+
+
+def _address(text: str) -> Any:
+    from eth_utils.address import is_address, to_checksum_address
+
+    if not is_address(text):
+        raise UsageError(f"{text!r} is no address", hint="0x and 40 hex digits")
+    return to_checksum_address(text)

@@ -1,0 +1,150 @@
+"""An account's money by commands alone: stake, earn, drain, unstake, withdraw; what a stranger's jobs can move."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lockstep.protocol.jobs import JobStatus
+from lockstep.protocol.types import Address, Seconds, Wei
+from tests.e2e.test_worker import WALLET, WITHOUT_AGGREGATOR, Market, homes_of, up, wait
+
+pytestmark = [pytest.mark.chain]
+
+TOKEN = 10**18
+ALONE: dict[str, Any] = {"rounds": 2, "max_lead": 2, "min_slots": 1, "join_seconds": Seconds(4), **WITHOUT_AGGREGATOR}
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    market = Market.build(tmp_path)
+    yield market
+    market.close()
+
+
+def run(market: Market, home: Path, verb: str, *more: str, code: int = 0) -> Any:
+    """What `lockstep worker VERB --json` prints: its data, or its error."""
+    where = ["--home", str(home)]
+    if verb != "drain":
+        where += ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json")]
+        where += ["--password-file", str(home / "password")]
+    process = market.start(verb, ["worker", verb, *more, *where, "--json"])
+    assert process.popen.wait(90) == code, process.log.read_text() + process.out.read_text()
+    said = json.loads(process.out.read_text())
+    return said["data"] if code == 0 else said["error"]
+
+
+def wallet_of(market: Market, home: Path) -> int:
+    return int(run(market, home, "status")["wallet"])
+
+
+@pytest.mark.slow
+def test_a_worker_ends_with_its_wallet_and_its_earnings_by_commands_alone(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    assert run(market, home, "stake", "100")["staked"] == str(100 * TOKEN)
+    worker = up(market, home, "--max-stake", "100")
+    job = market.submit(**ALONE)
+    assert run(market, home, "stake", "1", code=8)["code"] == "guard_refused.locked", "its home is in use"
+    wait(lambda: market.contracts.market.job(job.id).status == JobStatus.DONE, 120, "end of the job")
+    run(market, home, "drain")
+    assert worker.popen.wait(5) == 0, "drained, and not killed"
+    assert run(market, home, "drain")["running"] is False
+    earned = int(run(market, home, "earnings")["earned"])
+    assert earned > 0
+
+    assert run(market, home, "unstake", "101", code=6)["code"] == "funds"
+    asked = run(market, home, "unstake", "all")
+    assert asked["unbonding"] == str(100 * TOKEN)
+    later = run(market, home, "withdraw", code=75) if int(asked["holdings"]["credits"]) == 0 else None
+    assert later is None or "unbond until" in later["message"]
+    market.devnet.advance(Seconds(3601))
+    run(market, home, "withdraw")
+    held = run(market, home, "status")
+    assert held["wallet"] == str(WALLET + earned), "its wallet and its earnings, to the wei"
+    assert (held["free"], held["unbonding"], held["credits"], held["locked"]) == ("0", "0", "0", "0")
+    assert run(market, home, "withdraw", code=6)["code"] == "funds", "there is nothing more"
+
+
+@pytest.mark.slow
+def test_hostile_jobs_together_move_no_more_than_max_stake(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    worker = up(market, home, "--max-stake", "70")
+    # Three at once, each of which would lock far more than is allowed.
+    jobs = [
+        market.submit(nonce=n, **{**ALONE, "rounds": 4, "max_lead": 4, "slot_stake": Wei(30 * TOKEN)}) for n in range(3)
+    ]
+    wait(lambda: len(worker.named("refused")) >= 1, 60, "refusal")
+    worker.wait_for("joined")
+    wait(lambda: len(worker.named("revealed")) >= 1, 60, "reveal")
+    assert {e["code"] for e in worker.named("refused")} == {"policy"}
+    assert all("--max-stake" in e["message"] for e in worker.named("refused"))
+    assert wallet_of(market, home) >= WALLET - 70 * TOKEN
+    why = run(market, home, "why")
+    refused = [j for j in why["jobs"] if j["code"] == "policy"]
+    assert refused, why
+    assert all(j["next"] for j in refused), "and when it is looked at again"
+    assert len(jobs) == 3
+    # A kill between the deposit and what follows does not make it deposit again.
+    worker.popen.kill()
+    worker.popen.wait()
+    again = up(market, home, "--max-stake", "70")
+    wait(lambda: len(again.named("refused")) >= 1, 60, "refusal")
+    assert wallet_of(market, home) >= WALLET - 70 * TOKEN
+    again.leave()
+
+
+@pytest.mark.slow
+def test_a_stranger_s_job_moves_nothing_where_jobs_from_names_another(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    friend = Address("0x" + "11" * 20)
+    worker = up(market, home, "--max-stake", "all", "--jobs-from", friend)
+    market.submit(**ALONE)
+    refused = worker.wait_for("refused")
+    assert refused["code"] == "policy"
+    assert worker.stop() == 0
+    assert wallet_of(market, home) == WALLET
+    assert not worker.named("staked")
+
+
+def test_a_stake_that_was_cut_off_is_completed_and_not_sent_again(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    market.devnet.stop_mining()
+    where = ["--rpc", market.devnet.url, "--deployment", str(market.folder / "deployment.json"), "--home", str(home)]
+    process = market.start(
+        "stake", ["worker", "stake", "5", *where, "--password-file", str(home / "password"), "--json"]
+    )
+    wait(lambda: _pending(market) == 1, 60, "transaction in the pool")
+    psutil.Process(process.popen.pid).kill()
+    process.popen.wait()
+    market.devnet.mine(1)
+    said = run_mining(market, home, "stake", "5")
+    assert (said["completed"], said["staked"]) == (True, str(5 * TOKEN))
+    assert said["holdings"]["free"] == str(5 * TOKEN), "once"
+    market.devnet._request("evm_setAutomine", [True])
+    fresh = run(market, home, "stake", "5")
+    assert (fresh["completed"], fresh["holdings"]["free"]) == (False, str(10 * TOKEN))
+
+
+def test_money_commands_refuse_what_makes_no_sense(market: Market) -> None:
+    (home,) = homes_of(market, "w0")
+    assert run(market, home, "stake", "much", code=2)["code"] == "usage"
+    assert run(market, home, "stake", "5000", code=6)["hint"]
+    assert run(market, home, "unstake", "1", code=6)["hint"]
+    assert run(market, home, "withdraw", "--to", "me", code=2)["code"] == "usage"
+    assert run(market, home, "withdraw", code=6)["hint"]
+
+
+def run_mining(market: Market, home: Path, verb: str, *more: str) -> Any:
+    """As `run`, on a chain that mines again."""
+    market.devnet._request("evm_setAutomine", [True])
+    return run(market, home, verb, *more)
+
+
+def _pending(market: Market) -> int:
+    status: Any = market.devnet._request("txpool_status", [])
+    return int(status["pending"], 16)

@@ -1,0 +1,233 @@
+"""`worker status` and `worker why`: what the chain and the worker's own notes say together, with what comes next.
+
+The field's first complaint is earnings that stop in silence. Whatever keeps a worker from earning has a row here: the
+process itself, every open job that it has not joined, every round of every job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.base.amounts import tokens
+from lockstep.node.guard import lock
+from lockstep.node.ledger import JobLedger, RoundLedger
+from lockstep.node.purse import Holdings, moment
+from lockstep.protocol.jobs import Phase
+from lockstep.protocol.types import ClaimId, JobId, Seconds
+from worker import notes
+from worker.account import Account, reasons_of
+from worker.notes import Note
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Market
+
+OPEN = ("training", "pending")
+"""Reason codes of rounds that are not over."""
+NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
+NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent; send it some")
+
+
+@dataclass(frozen=True)
+class Next:
+    """What happens next, and when."""
+
+    what: str
+    at: Seconds | None = None
+    """Chain time, at the latest; None: with one of the next blocks."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"what": self.what, "at": self.at}
+
+    def __str__(self) -> str:
+        return self.what if self.at is None else f"{self.what} by {moment(self.at)}"
+
+
+@dataclass(frozen=True)
+class Status:
+    """A worker at one glance."""
+
+    running: lock.Holder | None
+    state: Note
+    holdings: Holdings
+    locked: tuple[tuple[str, int], ...]
+    """(what for, amount) of every lock of the account."""
+    node_key: str
+    claims: list[dict[str, Any]]
+    games: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: amounts are decimal strings."""
+        held = self.holdings.to_dict()
+        return {
+            **held,
+            "locked": str(sum(amount for _, amount in self.locked)),
+            "locks": [{"what": what, "amount": str(amount)} for what, amount in self.locked],
+            "running": None if self.running is None else {"pid": self.running.pid, "program": self.running.who},
+            "state": _note(self.state),
+            "node_key": self.node_key,
+            "claims": self.claims,
+            "games": self.games,
+        }
+
+    def lines(self) -> list[str]:
+        """As people read it."""
+        running = "nothing runs in this home" if self.running is None else f"process {self.running.pid}"
+        locked = (
+            f"stake      {tokens(sum(a for _, a in self.locked))} locked behind {len(self.locked)} claims and games"
+        )
+        rows = [
+            f"  round {c['round']:>3}  slot {c['slot']}  {c['reason']:<8}  {c['next']['text']}" for c in self.claims
+        ]
+        games = [f"  game {g['game'][:16]}  {g['next']}" for g in self.games]
+        held = self.holdings.lines()
+        head = [f"worker     {running}: {_sentence(self.state)}", *held[:3], locked, *held[3:]]
+        return [*head, f"claims     {len(rows)} not settled", *rows, f"games      {len(games)} open", *games]
+
+
+@dataclass(frozen=True)
+class Why:
+    """Every reason, from the process down to the round."""
+
+    running: lock.Holder | None
+    state: Note
+    jobs: dict[JobId, Note]
+    """Open jobs that this account has no slot in."""
+    rounds: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "running": self.running is not None,
+            "state": _note(self.state),
+            "jobs": [{"job": job.hex(), **_note(note)} for job, note in self.jobs.items()],
+            "rounds": self.rounds,
+        }
+
+    def lines(self) -> list[str]:
+        """As people read it."""
+        jobs = [f"job {job.hex()[:16]}  not joined: {_sentence(note)}" for job, note in self.jobs.items()]
+        rounds = [
+            f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<12}  {r['means']}"
+            + (f"; {_text(r['next'])}" if r["next"] else "")
+            for r in self.rounds
+        ]
+        if not rounds and not jobs:
+            rounds = ["no job has been opened here yet"]
+        return [f"worker  {_sentence(self.state)}", *jobs, *rounds]
+
+
+def status_of(account: Account) -> Status:
+    """What the latest block and the home say."""
+    me, market, vault = account.address, account.contracts.market, account.contracts.vault
+    running, state = process_of(account)
+    locks = []
+    for key, owner in account.ledger.locks.items():
+        if owner == me and (lock_ := vault.lock_of(key)) is not None:
+            locks.append((_lock_name(account, key), int(lock_.amount)))
+    games = [
+        {
+            "game": g.id.hex(), "claim": g.claim.hex(), "challenger": g.challenger,
+            "next": f"a move of yours may be due: a worker has to run; `lockstep dispute show {g.id.hex()}`",
+        }
+        for g in account.ledger.games_against(me)
+    ]  # fmt: skip
+    claims = [_with_next(account, row, market) for row in reasons_of(account) if row["reason"] in OPEN]
+    node_key = account.ledger.nodes.get(me, b"").hex()
+    return Status(running, state, Holdings.of(account.contracts, me), tuple(locks), node_key, claims, games)
+
+
+def why_of(account: Account) -> Why:
+    """Every reason that the chain and the home give."""
+    running, state = process_of(account)
+    market, said = account.contracts.market, notes.read(account.home).jobs
+    rows = [_with_next(account, row, market) for row in reasons_of(account)]
+    in_it = {row["job"] for row in rows if row["reason"] in OPEN}
+    jobs = {
+        job.id: said.get(job.id) or _unjoined(account, job, running is not None)
+        for job in account.ledger.jobs.values()
+        if not job.done and job.id.hex() not in in_it
+    }
+    return Why(running, state, jobs, rows)
+
+
+def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
+    """Who works in the home, and what it, or the last that did, says of itself."""
+    running, said = lock.holder(account.home), notes.read(account.home).state
+    if running is None and said.code in (notes.WORKING.code, "listening", "draining", "hours"):
+        # It was killed before it could say anything.
+        said = Note("killed", "the last worker of this home was killed: start it again; it goes on where it was")
+    coin = Holdings.of(account.contracts, account.address).coin
+    return running, NO_GAS if coin == 0 else said
+
+
+def next_of(job: JobLedger, r: RoundLedger, market: Market) -> Next | None:
+    """What a round waits for; None once it is over."""
+    if r.attempt != job.attempt and r.phase in (Phase.VOID, Phase.FAILED):
+        return None
+    stored, phase = market.round(job.id, r.number), market.phase(job.id, r.number)
+    params = market.params(job.id)
+    if stored.open_games and phase == Phase.LEAD:
+        return Next(f"{stored.open_games} games on claims of this round end; then it can be final")
+    if phase == Phase.JOINING:
+        return Next("the roster closes", stored.join_ends)
+    if phase == Phase.SEALING:
+        return Next("the seed is drawn")
+    if phase == Phase.TRAINING:
+        return Next("the slots are trained and committed", stored.commit_ends)
+    if phase == Phase.REVEALING:
+        return Next("claims are revealed", stored.reveal_ends)
+    if phase == Phase.ATTESTING:
+        return Next("receipts are given", stored.attest_ends)
+    if phase == Phase.FREEZING:
+        return Next("somebody freezes the round")
+    if phase == Phase.MERGING:
+        turns = stored.accepted + 1
+        return Next("somebody merges the round", Seconds(stored.merge_opens + turns * params.merge.turn_seconds))
+    if phase == Phase.LEAD:
+        return Next(
+            "paid if nobody convicts and the rounds before it are final",
+            Seconds(stored.merged_at + params.windows.challenge_seconds),
+        )
+    return None
+
+
+def _with_next(account: Account, row: dict[str, Any], market: Market) -> dict[str, Any]:
+    expected = None
+    if row["reason"] in OPEN:
+        job = account.ledger.jobs[JobId(bytes.fromhex(row["job"]))]
+        r = next((x for x in job.all_rounds() if (x.number, x.attempt) == (row["round"], row["attempt"])), None)
+        expected = None if r is None or job.done else next_of(job, r, market)
+    return {**row, "next": None if expected is None else {**expected.to_dict(), "text": str(expected)}}
+
+
+def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
+    """Why a job that the notes do not name is not joined, as far as the chain tells."""
+    if not running:
+        return NOT_SEEN
+    last = max(job.rounds.values(), key=lambda r: r.number, default=None)
+    if last is not None and account.contracts.market.phase(job.id, last.number) == Phase.JOINING:
+        slots = account.contracts.market.params(job.id).role.slots
+        if len(last.holders) >= slots:
+            return Note("full", f"all {slots} slots of round {last.number} are taken; the next round opens anew")
+        stored = account.contracts.market.round(job.id, last.number)
+        return Note("joining", f"round {last.number} can be joined: a slot is taken soon", stored.join_ends)
+    return Note("no_round", "no round of this job can be joined now; the next one opens when somebody starts it")
+
+
+def _lock_name(account: Account, key: bytes) -> str:
+    place = account.ledger.places.get(ClaimId(key))
+    return "bond or witness stake" if place is None else f"claim of job {place[0].hex()[:16]}, round {place[1]}"
+
+
+def _text(expected: dict[str, Any] | None) -> str:
+    return "" if expected is None else str(expected["text"])
+
+
+def _note(note: Note) -> dict[str, Any]:
+    return {"code": note.code, "message": note.message, "next": note.next}
+
+
+def _sentence(note: Note) -> str:
+    return note.message if note.next is None else f"{note.message}; next looked at {moment(note.next)}"

@@ -1,0 +1,98 @@
+"""What a worker says of itself, in a file of its home: what `worker status` and `worker why` read beside the chain.
+
+The chain tells what became of a claim; why a job was never joined only the worker knows. The file is a courtesy:
+nothing is decided by it, and one that is missing or damaged says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+from lockstep.cli.output import event
+from lockstep.protocol.errors import LockstepError, Malformed
+from lockstep.protocol.types import JobId, Seconds
+from lockstep.storage.store import write_atomically
+
+FILE_NAME = "notes.json"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why something does not happen, and when it is looked at again."""
+
+    code: str
+    message: str
+    next: int | None = None
+    """Chain time; None: nothing will change by itself."""
+
+
+WORKING = Note("working", "it joins, trains and defends")
+STOPPED = Note("stopped", "no worker runs in this home", None)
+
+
+@dataclass
+class Notes:
+    """The notes of one process; `home` None: they are kept nowhere."""
+
+    home: Path | None
+    state: Note = WORKING
+    jobs: dict[JobId, Note] = field(default_factory=dict)
+    """Those that are not joined."""
+
+    def refused(self, job: JobId, note: Note, now: Seconds) -> None:
+        """A job is not joined; told once for each reason."""
+        before = self.jobs.get(job)
+        if before is None or before.code != note.code:
+            event("refused", time=now, job=job.hex(), code=note.code, message=note.message)
+        self._set(job, note)
+
+    def waits(self, job: JobId, note: Note) -> None:
+        """A job cannot be joined yet."""
+        self._set(job, note)
+
+    def joins(self, job: JobId) -> None:
+        """Nothing keeps a job from being joined any more."""
+        if self.jobs.pop(job, None) is not None:
+            self._write()
+
+    def is_in(self, state: Note) -> None:
+        """What the process as a whole is at."""
+        if state != self.state:
+            self.state = state
+            self._write()
+
+    def ended(self, error: LockstepError) -> None:
+        """The process ends with an error."""
+        self.is_in(Note(error.code, f"{error.message}; {error.hint}" if error.hint else error.message))
+
+    def _set(self, job: JobId, note: Note) -> None:
+        if self.jobs.get(job) != note:
+            self.jobs[job] = note
+            self._write()
+
+    def _write(self) -> None:
+        if self.home is None:
+            return
+        said = {
+            "pid": os.getpid(), "state": asdict(self.state), "jobs": {j.hex(): asdict(n) for j, n in self.jobs.items()}
+        }  # fmt: skip
+        try:
+            write_atomically(self.home / FILE_NAME, [json.dumps(said).encode()])
+        except OSError:
+            # A full disk must not end a worker; who asks then reads what was true before.
+            return
+
+
+def read(home: Path) -> Notes:
+    """What the last worker of a home said; empty if that cannot be read."""
+    try:
+        said: Any = from_json(file_bytes(home / FILE_NAME), MAX_FILE_BYTES)
+        jobs = {JobId(bytes.fromhex(job)): Note(**note) for job, note in said["jobs"].items()}
+        return Notes(None, Note(**said["state"]), jobs)
+    except (OSError, Malformed, LookupError, TypeError, ValueError, AttributeError):
+        return Notes(None, STOPPED)

@@ -1,0 +1,118 @@
+"""What a worker's owner allows: how much may be staked, for whom, at what price, at which hours.
+
+A policy only ever makes a worker join less. What it has joined it finishes and defends whatever the policy says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from lockstep.base.amounts import amount_of, tokens
+from lockstep.execution.rates import slot_operations
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.jobs import NOTHING
+from lockstep.protocol.types import Address, Wei
+
+if TYPE_CHECKING:
+    from lockstep.base.settings import Settings
+    from lockstep.execution.jobs import ClaimSchedule
+    from lockstep.protocol.jobs import JobParams
+
+ALL = "all"
+"""As `--max-stake`: whatever the wallet holds."""
+PRICED_OPERATIONS = 10**15
+"""The unit of `--min-price`: a price is for so many operations of training."""
+_HOURS = re.compile(r"(\d{1,2})-(\d{1,2})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits of one worker; without any, every job is joined and the whole wallet staked."""
+
+    max_stake: Wei | None = None
+    """What the account may have put into the vault and not taken out again, lost stake included; None: anything."""
+    jobs_from: frozenset[Address] = frozenset()
+    """Requesters whose jobs are joined; empty: anybody's."""
+    min_price: Wei = NOTHING
+    """The least that a slot pays for `PRICED_OPERATIONS`."""
+    hours: tuple[int, int] | None = None
+    """[from, to) in this machine's local time, over midnight too, in which jobs are joined; None: always."""
+
+    @staticmethod
+    def of(settings: Settings) -> Policy:
+        """As the settings say; raises UsageError."""
+        limit = settings.max_stake.strip()
+        return Policy(
+            max_stake=None if limit.lower() == ALL else amount_of(limit, "max_stake", least=0),
+            jobs_from=frozenset(_address(text) for text in settings.jobs_from.split(",") if text.strip()),
+            min_price=amount_of(settings.min_price, "min_price", least=0) if settings.min_price else NOTHING,
+            hours=_hours(settings.hours),
+        )
+
+    def allowance(self, put_in: int) -> int | None:
+        """What may still be deposited by an account that has `put_in`; None: anything."""
+        return None if self.max_stake is None else max(0, self.max_stake - put_in)
+
+    def refuses_requester(self, requester: Address) -> str:
+        """Why no job of theirs is joined; empty if they are welcome."""
+        if not self.jobs_from or requester in self.jobs_from:
+            return ""
+        return f"it is a job of {requester}, and --jobs-from names others"
+
+    def refuses_price(self, params: JobParams, programs: ClaimSchedule) -> str:
+        """Why a slot pays too little; empty if it pays enough."""
+        operations = slot_operations(programs, params.role.inner_steps)
+        if params.role.slot_price * PRICED_OPERATIONS >= self.min_price * operations:
+            return ""
+        paid = Wei(int(Fraction(params.role.slot_price * PRICED_OPERATIONS, max(1, operations))))
+        return (
+            f"a slot pays {tokens(paid, 4)} for {PRICED_OPERATIONS:.0e} operations, and --min-price is "
+            f"{tokens(self.min_price)}"
+        )
+
+    def open_at(self, hour: int) -> bool:
+        """Whether jobs are joined at this hour of the day."""
+        if self.hours is None:
+            return True
+        first, end = self.hours
+        return first <= hour < end if first < end else hour >= first or hour < end
+
+    def closed_for(self, moment: datetime) -> int:
+        """Seconds from a moment of local time until jobs are joined; 0: they are."""
+        hours = next(h for h in range(24) if self.open_at((moment.hour + h) % 24))
+        return hours and hours * 3600 - moment.minute * 60 - moment.second
+
+    def closed_now(self) -> int:
+        """Seconds until jobs are joined; 0: they are."""
+        return self.closed_for(datetime.now().astimezone())
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON: amounts are decimal strings, null is no limit."""
+        return {
+            "max_stake": None if self.max_stake is None else str(self.max_stake),
+            "jobs_from": sorted(self.jobs_from),
+            "min_price": str(self.min_price),
+            "hours": None if self.hours is None else "{}-{}".format(*self.hours),
+        }
+
+
+def _address(text: str) -> Address:
+    from eth_utils.address import is_address, to_checksum_address
+
+    if not is_address(text.strip()):
+        raise UsageError(f"jobs_from names {text.strip()!r}, which is no address", hint="0x and 40 hex digits each")
+    return Address(to_checksum_address(text.strip()))
+
+
+def _hours(text: str) -> tuple[int, int] | None:
+    if not text.strip():
+        return None
+    found = _HOURS.fullmatch(text.strip())
+    first, end = (int(found[1]), int(found[2]) % 24) if found else (24, 24)
+    if found is None or first > 23 or int(found[2]) > 24 or first == end:
+        raise UsageError(f"hours is {text!r}", hint="two hours of the day, as 22-6: from 22:00 until 6:00, local time")
+    return first, end
