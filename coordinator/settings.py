@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockstep.base.naming import refuse_unknown
 from lockstep.base.settings import Settings, read_toml, resolve
 from lockstep.protocol.errors import UsageError
 
@@ -59,6 +60,11 @@ class CoordinatorSettings:
 def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
     """Settings from flags (None = not given), environment, file, defaults; raises UsageError."""
     file = read_toml(Path("lockstep.toml"))
+    refuse_unknown(
+        (name for name in file if name.startswith("coordinator_")),
+        [f"coordinator_{name}" for name in DEFAULTS],
+        "lockstep.toml",
+    )
     values: dict[str, Any] = {}
     for name, default in DEFAULTS.items():
         given = flags.pop(name, None)
@@ -72,4 +78,4 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
         raise UsageError(f"port is {values['port']}", hint="0 takes any free port")
     if values["poll_seconds"] <= 0 or values["max_blob_bytes"] < 1:
         raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
-    return CoordinatorSettings(shared=resolve(**flags), **values)
+    return CoordinatorSettings(shared=resolve("coordinator", **flags), **values)

@@ -12,6 +12,9 @@ os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", "out/hypothesis")
 os.environ.setdefault("LOCKSTEP_LISTEN_SECONDS", "0")
 # Test tokens: a worker of a test may stake all that it has.
 os.environ.setdefault("LOCKSTEP_MAX_STAKE", "all")
+# The user's own markets and settings are none of the tests'.
+os.environ.setdefault("LOCKSTEP_LOCAL", str(Path(__file__).resolve().parent.parent / "out/no-local-market"))
+os.environ.setdefault("LOCKSTEP_CONFIG", str(Path(__file__).resolve().parent.parent / "out/no-config"))
 # Compiled loops of tests' Programs: not among the user's own.
 os.environ.setdefault("LOCKSTEP_CACHE", str(Path(__file__).resolve().parent.parent / "out/loops"))
 

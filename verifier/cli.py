@@ -58,7 +58,7 @@ def up(
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = resolve(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, device=device,
     )  # fmt: skip
     from lockstep.node import logs
@@ -92,7 +92,9 @@ def void(
 
     Exit 10 if they break no rule: then there is nothing to prove.
     """
-    settings = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    settings = resolve(
+        "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file
+    )
     from lockstep.execution.invalidity import evidence_against, proof
     from lockstep.node.party import Party
 

@@ -77,7 +77,7 @@ def up(
 ) -> None:
     """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        "worker", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
     )  # fmt: skip
@@ -144,7 +144,7 @@ def why(
 
 
 def _reading(rpc: str | None, deployment: str | None, home: str | None, password_file: str | None) -> Settings:
-    return resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    return resolve("worker", rpc=rpc, deployment=deployment, home=home, password_file=password_file)
 
 
 def _with_limit(settings: Settings, as_json: bool) -> Settings:

@@ -37,9 +37,10 @@ OPTIONS = {
     coordinator.cli.app: {"host", "port", "database", "broker", "max_blob_bytes", "poll_seconds"},
 }
 ENVIRONMENT = {
-    "LOCKSTEP_CACHE", "LOCKSTEP_FUSED", "LOCKSTEP_ANVIL", "LOCKSTEP_COORDINATOR_",
+    "LOCKSTEP_CACHE", "LOCKSTEP_FUSED", "LOCKSTEP_ANVIL", "LOCKSTEP_COORDINATOR_", "LOCKSTEP_CONFIG", "LOCKSTEP_LOCAL",
 }  # fmt: skip
-"""Beside LOCKSTEP_ and a setting's name. FUSED: whether loops are compiled, to the same bits; ANVIL: where it lies."""
+"""CONFIG, LOCAL: where the user's settings and the local market are.
+Beside LOCKSTEP_ and a setting's name. FUSED: whether loops are compiled, to the same bits; ANVIL: where it lies."""
 
 
 @pytest.mark.parametrize("app", OPTIONS, ids=lambda app: app.info.name)

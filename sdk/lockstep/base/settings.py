@@ -1,4 +1,4 @@
-"""Where a process finds its world: flag > environment > ./lockstep.toml > default.
+"""Where a process finds its world: flag > environment > ./lockstep.toml > network > user's config.toml > default.
 
 >>> resolve(rpc="http://127.0.0.1:8545", storage="dir:///tmp/blocks").rpc
 'http://127.0.0.1:8545'
@@ -15,7 +15,9 @@ from typing import Any
 
 import platformdirs
 
+from lockstep.base import networks
 from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.naming import refuse_unknown
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
@@ -127,16 +129,30 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def resolve(**flags: Any) -> Settings:
-    """Settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, defaults; raises UsageError."""
-    file = read_toml(Path("lockstep.toml"))
+NETWORK = "network"
+"""Names a market (`base.networks`), which stands for several settings."""
+
+
+def resolve(role: str = "requester", **flags: Any) -> Settings:
+    """Settings from flags (None = not given), LOCKSTEP_*, ./lockstep.toml, the network, config.toml, defaults.
+
+    `role` is whose home a network names. Raises UsageError.
+    """
+    config = networks.config_folder() / "config.toml"
+    sources = [
+        {name: value for name, value in flags.items() if value is not None},
+        {name: os.environ[key] for name in [*DEFAULTS, NETWORK] if (key := f"LOCKSTEP_{name.upper()}") in os.environ},
+        read_toml(Path("lockstep.toml")),
+    ]
+    refuse_unknown(
+        (name for name in sources[2] if not name.startswith("coordinator_")), [*DEFAULTS, NETWORK], "lockstep.toml"
+    )
+    user = read_toml(config)
+    refuse_unknown(user, [*DEFAULTS, NETWORK], str(config))
+    sources += [_network([*sources, user], role), user, DEFAULTS]
     values: dict[str, Any] = {}
     for name, default in DEFAULTS.items():
-        value = flags.get(name)
-        if value is None:
-            value = os.environ.get(f"LOCKSTEP_{name.upper()}")
-        if value is None:
-            value = file.get(name, default)
+        value = next(source[name] for source in sources if name in source)
         try:
             values[name] = type(default)(value)
         except (TypeError, ValueError, OverflowError) as error:
@@ -155,6 +171,16 @@ def resolve(**flags: Any) -> Settings:
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     return Settings(**values)
+
+
+def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
+    """What the network that was named stands for; the local market's if none was, it is up, and nobody said where
+    another is."""
+    name = next((str(source[NETWORK]) for source in sources if NETWORK in source), "")
+    if name:
+        return networks.values_of(name, role)
+    elsewhere = any(key in source for source in sources for key in ("rpc", "deployment"))
+    return {} if elsewhere or not networks.local_file().exists() else networks.values_of(networks.LOCAL, role)
 
 
 def cache_location() -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lockstep.base.settings import Settings, resolve
-from lockstep.cli.options import DeploymentFile, Home, Json, Rpc
+from lockstep.cli.options import DeploymentFile, Home, Json, Rpc, role_of
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import UsageError
 
@@ -26,12 +26,17 @@ File = Annotated[Path, typer.Argument(help="The export.", show_default=False)]
 
 @app.command("export")
 def export(
-    file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
-) -> None:
+    context: typer.Context,
+    file: File,
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Write the record to FILE (mode 0600). Stop what runs in this home first, and never start it again."""
     from lockstep.node.guard import interchange
 
-    with _memory(resolve(rpc=rpc, deployment=deployment, home=home)) as memory:
+    with _memory(resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)) as memory:
         promises = memory.promises()
         interchange.save(file, interchange.dumps(memory.scope, promises))
     emit({"file": str(file), "promises": len(promises)}, as_json, text=f"{len(promises)} entries in {file}")
@@ -39,8 +44,13 @@ def export(
 
 @app.command("import")
 def import_(
-    file: File, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None, as_json: Json = False
-) -> None:
+    context: typer.Context,
+    file: File,
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
     """Merge the record of FILE into this home's. A claim on which the two differ is never signed again."""
     from lockstep.node.guard import interchange
 
@@ -48,7 +58,7 @@ def import_(
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint="name the file that `guard export` wrote") from error
-    with _memory(resolve(rpc=rpc, deployment=deployment, home=home)) as memory:
+    with _memory(resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)) as memory:
         promises = interchange.loads(text, memory.scope)
         changed = memory.merge(promises)
         torn = sum(p.torn for _, p in memory.promises())

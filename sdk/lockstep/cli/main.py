@@ -10,10 +10,14 @@ import re
 import sys
 import tempfile
 import traceback
-from importlib.metadata import entry_points, requires
+from collections.abc import Iterator
+from copy import copy
+from importlib.metadata import entry_points, requires, version
+from typing import Annotated, Any
 
 import typer
 
+from lockstep.base.settings import NETWORK
 from lockstep.cli import dataset, key, storage, train
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
@@ -24,6 +28,12 @@ from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 DISTRIBUTION = "lockstep-compute"
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(version(DISTRIBUTION))
+        raise typer.Exit
+
+
 def build() -> typer.Typer:
     """The whole command tree."""
     app = typer.Typer(
@@ -31,8 +41,8 @@ def build() -> typer.Typer:
         help="Training compute in which every float is accountable.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        add_completion=False,
     )
+    app.callback()(lockstep)
     app.command("replay")(replay)
     app.command("doctor")(doctor)
     app.add_typer(train.app, name="train")
@@ -46,6 +56,42 @@ def build() -> typer.Typer:
         else:
             app.command(entry.name)(program)
     return app
+
+
+def lockstep(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Training compute in which every float is accountable."""
+
+
+def command() -> Any:
+    """The tree as it runs: whatever takes an RPC takes the name of a network, too."""
+    tree = typer.main.get_command(build())
+    for leaf in _leaves(tree):
+        for rpc in [option for option in leaf.params if option.name == "rpc"]:
+            network = copy(rpc)
+            network.name, network.opts, network.metavar = NETWORK, [f"--{NETWORK}"], "NAME"
+            network.help = "A market by name: local, or one of networks.toml."
+            network.expose_value, network.callback = False, _choose
+            leaf.params.append(network)
+    return tree
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    verbs = getattr(tree, "commands", None)
+    if verbs is None:
+        yield tree
+    else:
+        for verb in verbs.values():
+            yield from _leaves(verb)
+
+
+def _choose(context: typer.Context, option: Any, name: str | None) -> None:
+    """Children of this process choose the same."""
+    if name is not None:
+        os.environ[f"LOCKSTEP_{NETWORK.upper()}"] = name
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(args: list[str]) -> int:
     """The exit code of a command that ran; raises LockstepError alone."""
     try:
-        result = typer.main.get_command(build())(args=args, prog_name="lockstep", standalone_mode=False)
+        result = command()(args=args, prog_name="lockstep", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         context = getattr(error, "ctx", None)

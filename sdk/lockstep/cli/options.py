@@ -6,6 +6,15 @@ from typing import Annotated
 
 import typer
 
+from lockstep.base.networks import ROLES
+
+
+def role_of(context: typer.Context) -> str:
+    """Whose command it is: "worker" for `lockstep worker stake`; a requester's if no program's."""
+    names = context.command_path.split()
+    return next((name for name in names if name in ROLES), "requester")
+
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain.")]

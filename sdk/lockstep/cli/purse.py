@@ -12,7 +12,7 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.settings import resolve
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes
+from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
 from lockstep.cli.output import confirm, emit, say
 from lockstep.protocol.errors import TryLater, UsageError
 
@@ -35,13 +35,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def stake(
-    amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    context: typer.Context, amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Move tokens from the wallet into the account's stake."""
     from lockstep.node.purse import Purse
 
-    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
     asked = None if amount == "all" else amount_of(amount)
     with Purse.open(settings) as purse:
         wanted = purse.holdings().wallet if asked is None else asked
@@ -53,13 +53,13 @@ def stake(
 
 
 def unstake(
-    amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    context: typer.Context, amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Begin to take free stake out: it can be withdrawn after the vault's delay."""
     from lockstep.node.purse import Purse
 
-    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
     asked = None if amount == "all" else amount_of(amount)
     with Purse.open(settings) as purse:
         held = purse.holdings()
@@ -70,6 +70,7 @@ def unstake(
 
 
 def withdraw(
+    context: typer.Context,
     to: Annotated[str | None, typer.Option(help="Send the whole wallet on to this address.")] = None,
     rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, as_json: Json = False,
@@ -77,7 +78,7 @@ def withdraw(
     """Move what was earned, and stake whose delay is over, into the wallet."""
     from lockstep.node.purse import Purse
 
-    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
     target = None if to is None else _address(to)
     with Purse.open(settings) as purse:
         try:
@@ -93,11 +94,11 @@ def withdraw(
             _tell(purse, purse.send_tokens(target, purse.holdings().wallet), "sent", as_json)
 
 
-def drain(home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
+def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
     """Stop the program that runs in this home: it joins nothing more, and leaves once nothing is at stake."""
     from lockstep.node.guard import lock
 
-    path = resolve(home=home).home_path
+    path = resolve(role_of(context), home=home).home_path
     found = lock.holder(path)
     if found is None:
         emit({"home": str(path), "running": False}, as_json, text=f"nothing runs in {path}")

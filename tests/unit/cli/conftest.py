@@ -52,6 +52,10 @@ def lockstep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """Runs a command in an empty folder, without settings of the machine."""
     for name in DEFAULTS:
         monkeypatch.delenv(f"LOCKSTEP_{name.upper()}", raising=False)
+    # A command that chooses a network sets it: it is taken back with this.
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "")
+    monkeypatch.setenv("LOCKSTEP_LOCAL", str(tmp_path / "local"))
+    monkeypatch.setenv("LOCKSTEP_CONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "work").mkdir()

@@ -1,0 +1,81 @@
+"""Markets by name: where a chain, its contracts, a store and keys are, in one file of the user's.
+
+    [sepolia]                                   # ~/.config/lockstep/networks.toml
+    rpc = "https://rpc.example/KEY,https://other.example"
+    storage = "http://127.0.0.1:5001"
+    deployment = "sepolia.json"                 # relative to this file
+    coordinator = "https://lockstep.example"
+    home = "~/.lockstep/sepolia/{role}"         # a role's own folder: requester, worker, verifier, coordinator
+    password_file = "~/.lockstep/sepolia/{role}/password"
+
+`local` is the market that `lockstep local up` keeps on this machine; it needs no entry, and it is the default while it
+is up and nothing else was said.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.naming import nearest, refuse_unknown
+from lockstep.protocol.errors import Malformed, UsageError
+
+LOCAL = "local"
+FIELDS = ("rpc", "storage", "deployment", "coordinator", "home", "password_file")
+ROLES = ("requester", "worker", "verifier", "coordinator")
+_PATHS = ("deployment", "home", "password_file")
+
+
+def config_folder() -> Path:
+    """Where the user's networks.toml and config.toml are; `LOCKSTEP_CONFIG` names another folder."""
+    named = os.environ.get("LOCKSTEP_CONFIG")
+    return Path(named).expanduser() if named else Path(platformdirs.user_config_dir("lockstep"))
+
+
+def local_folder() -> Path:
+    """Where the local market is kept; `LOCKSTEP_LOCAL` names another folder."""
+    return Path(os.environ.get("LOCKSTEP_LOCAL") or "~/.lockstep/local").expanduser()
+
+
+def local_file() -> Path:
+    """The entry of the local market; it is there while the market is up."""
+    return local_folder() / "network.toml"
+
+
+def values_of(name: str, role: str) -> dict[str, str]:
+    """The settings that a network stands for, with a role's own home; raises UsageError."""
+    file = local_file() if name == LOCAL else config_folder() / "networks.toml"
+    tables = _read(file)
+    if name == LOCAL and not tables:
+        raise UsageError("no local market is up", hint="`lockstep local up` starts one")
+    if name not in tables:
+        raise UsageError(f"there is no network {name!r} in {file}", hint=nearest(name, [*tables, LOCAL]))
+    return {key: _value(file, key, text, role) for key, text in tables[name].items()}
+
+
+def _read(file: Path) -> dict[str, dict[str, str]]:
+    """Every network of a file; none if there is no file."""
+    try:
+        found = from_toml(file_bytes(file))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint="mend or remove the file") from error
+    except Malformed as error:
+        raise UsageError(f"{file} cannot be read: {error.message}", hint="mend or remove the file") from error
+    for name, table in found.items():
+        if not isinstance(table, dict):
+            raise UsageError(f"{file}: {name!r} stands outside of a network", hint="begin with a line [NAME]")
+        refuse_unknown(table, FIELDS, f"{file}, [{name}]")
+        for key, text in table.items():
+            if not isinstance(text, str):
+                raise UsageError(f"{file}, [{name}]: {key} is {text!r}", hint="a text in quotes")
+    return found
+
+
+def _value(file: Path, key: str, text: str, role: str) -> str:
+    text = text.replace("{role}", role)
+    return str(file.parent / Path(text).expanduser()) if key in _PATHS and text else text
