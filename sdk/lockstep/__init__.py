@@ -1,7 +1,7 @@
 """Lockstep: training compute in which every float is accountable.
 
 import lockstep
-net = lockstep.connect(rpc=..., storage=..., deployment=..., account=..., home=...)
+net = lockstep.connect("local")
 """
 
 from __future__ import annotations

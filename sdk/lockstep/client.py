@@ -1,6 +1,6 @@
 """The SDK's front door: connect to a market, quote a job, submit it, watch it, fetch the model.
 
-net = lockstep.connect(rpc=..., storage=..., deployment=..., account=account)
+net = lockstep.connect("local")              # or rpc=..., storage=..., deployment=..., account=...
 quote = net.quote(job)                       # what it costs, what it binds
 handle = net.submit(quote, budget=quote.debit)
 for event in handle.watch(): ...             # Ctrl-C detaches; the job goes on
@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lockstep.base.amounts import tokens
+from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
+from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, load, subtree_root
 from lockstep.execution.merging import load_checkpoint, merged_again
@@ -325,23 +327,32 @@ class JobHandle:
 
 
 def connect(
+    network: str | None = None,
     *,
-    rpc: str,
-    storage: str,
-    deployment: str | Path | Addresses,
-    account: LocalAccount,
-    home: str | Path,
+    rpc: str | None = None,
+    storage: str | None = None,
+    deployment: str | Path | Addresses | None = None,
+    account: LocalAccount | None = None,
+    home: str | Path | None = None,
 ) -> Network:
-    """A market by its RPC URL, storage and deployment; raises Unreachable or ChainError if they are not there."""
-    addresses = deployment if isinstance(deployment, Addresses) else Addresses.load(deployment)
-    w3 = connect_rpc(rpc, addresses.chain_id)
-    contracts, store, folder = Contracts.at(w3, addresses), open_store(storage), Path(home).expanduser()
+    """A market by name, or by its RPC URL, storage and deployment.
+
+    "local" is the one of `lockstep local up`; other names stand in networks.toml. What is not given is looked for as
+    every command does: LOCKSTEP_*, ./lockstep.toml, the network. Without `account` the key is the home's, opened with
+    the password file. Raises UsageError, KeyStoreError, Unreachable or ChainError.
+    """
+    addresses = deployment if isinstance(deployment, Addresses) else None
+    settings = resolve(
+        network=network, rpc=rpc, storage=storage, home=None if home is None else str(home),
+        deployment=None if deployment is None or addresses else str(deployment),
+    )  # fmt: skip
+    addresses = addresses or Addresses.load(settings.deployment)
+    w3 = connect_rpc(settings.rpc, addresses.chain_id)
+    contracts, store = Contracts.at(w3, addresses), open_store(settings.storage)
     store.check()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be a home: {error.strerror}", hint="name a folder of yours") from error
-    return Network(w3, contracts, store, account, folder)
+    if account is None:
+        account = load_account(settings.home_path / KEYSTORE, settings.password())
+    return Network(w3, contracts, store, account, settings.home_dir)
 
 
 def _named(programs: ClaimSchedule) -> list[tuple[str, Program]]:

@@ -131,7 +131,21 @@ MAINNET = Terms(
 )
 """Long enough for a challenger who sleeps at night. Nothing here is audited."""
 
-PRESETS = {"devnet": DEVNET, "mainnet": MAINNET}
+LOCAL = replace(
+    DEVNET,
+    join_seconds=Seconds(15),
+    train_seconds=Seconds(120),
+    reveal_seconds=Seconds(20),
+    attest_seconds=Seconds(20),
+    merge_seconds=Seconds(20),
+    challenge_seconds=Seconds(60),
+    clock_seconds=Seconds(90),
+    step_seconds=Seconds(15),
+    answer_seconds=Seconds(30),
+)
+"""For a market on one machine (`lockstep local up`): a job is settled a minute after its last round."""
+
+PRESETS = {"local": LOCAL, "devnet": DEVNET, "mainnet": MAINNET}
 
 CHAINS = {
     "devnet": ChainTimes(),

@@ -28,7 +28,7 @@ def test_packages_come_from_this_checkout(name: str, repository: Path) -> None:
 
 def test_each_program_is_found_by_entry_point() -> None:
     programs = {point.name for point in entry_points(group="lockstep.programs")}
-    assert programs == {"coordinator", "demo", "worker", "verifier"}
+    assert programs == {"coordinator", "demo", "local", "worker", "verifier"}
 
 
 def test_base_install_does_not_require_torch() -> None:

@@ -57,6 +57,20 @@ def key_of(seed: int, name: str) -> bytes:
     return keccak(f"lockstep devnet {seed} {name}".encode())
 
 
+def move_time(w3: Web3, seconds: Seconds) -> Seconds:
+    """Moves a local chain's time forward and mines one block; returns its timestamp. Raises ChainError elsewhere."""
+    _request(w3, "evm_increaseTime", [int(seconds)])
+    _request(w3, "evm_mine", [])
+    return Seconds(w3.eth.get_block("latest")["timestamp"])
+
+
+def _request(w3: Web3, method: str, params: list[object]) -> object:
+    answer = w3.provider.make_request(method, params)  # type: ignore[arg-type]
+    if "error" in answer:
+        raise ChainError(f"{method}: {answer['error']}", "this needs a local Anvil chain")
+    return answer["result"]
+
+
 class Local(ABC):
     """A chain of this machine alone: its user funds accounts, moves time, mines and takes back."""
 
@@ -89,9 +103,11 @@ class Local(ABC):
 
     def advance(self, seconds: Seconds) -> Seconds:
         """Moves chain time forward and mines one block; returns its timestamp."""
-        self._request("evm_increaseTime", [int(seconds)])
-        self._request("evm_mine", [])
-        return Seconds(self.w3.eth.get_block("latest")["timestamp"])
+        return move_time(self.w3, seconds)
+
+    def resume(self) -> None:
+        """Go on at the time of the last block: no deadline passes while a chain that is kept is down."""
+        self._request("evm_setTime", [int(self.w3.eth.get_block("latest")["timestamp"]) + 1])
 
     def mine(self, blocks: int) -> None:
         """Mines empty blocks at once."""
@@ -111,10 +127,7 @@ class Local(ABC):
         self._request("evm_revert", [mark])
 
     def _request(self, method: str, params: list[object]) -> object:
-        answer = self.w3.provider.make_request(method, params)  # type: ignore[arg-type]
-        if "error" in answer:
-            raise ChainError(f"{method}: {answer['error']}", "this needs a local Anvil chain")
-        return answer["result"]
+        return _request(self.w3, method, params)
 
 
 class Devnet(Local):
@@ -122,7 +135,7 @@ class Devnet(Local):
 
     def __init__(
         self, directory: Path, *, seed: int = 0, block_seconds: int = 1, keep_state: bool = False,
-        genesis_time: Seconds | None = None, remembered: int | None = None,
+        genesis_time: Seconds | None = None, remembered: int | None = None, port: int = 0,
     ) -> None:  # fmt: skip
         """Starts the chain; its log and state lie in `directory`. Raises `DoctorError` or `ChainError`.
 
@@ -130,13 +143,13 @@ class Devnet(Local):
         `keep_state`: a chain that was stopped, or killed, continues where `directory`/state.json has it.
         `genesis_time`: of the first block, instead of now: the same blocks have the same hashes in every run.
         `remembered`: the states of so many blocks are kept, in memory; otherwise all of them, the older ones on disk,
-        where a chain of many blocks takes gigabytes.
+        where a chain of many blocks takes gigabytes. `port` 0: any that is free.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self.seed = seed
         self._log = directory / "anvil.log"
         command = [
-            str(find_anvil()), "--host", "127.0.0.1", "--port", "0", "--chain-id", str(CHAIN_ID),
+            str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(CHAIN_ID),
             "--hardfork", HARDFORK, "--accounts", "1", "--order", "fifo",
         ]  # fmt: skip
         if block_seconds:

@@ -29,7 +29,7 @@ seed = 0                   # of the first weights
 rounds = 6
 slots = 3
 min_slots = 2
-terms = "devnet"           # or "mainnet"
+terms = "devnet"           # windows and prices; or "local", "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 
 # [tokens]                 # without it a token is a byte
@@ -62,11 +62,26 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, 6
 
 
 @app.command("init")
-def init(path: JobFile = Path("job.toml"), as_json: Json = False) -> None:
+def init(
+    path: JobFile = Path("job.toml"),
+    example: Annotated[
+        bool, typer.Option("--example", help="Also write a folder of English texts, and terms for a local market.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Write a job description to start from."""
+    texts = path.parent / "texts"
+    if example and texts.exists():
+        raise UsageError(f"{texts} exists", hint="move it away, or leave --example out")
     try:
         with path.open("x") as file:
-            file.write(TEMPLATE)
+            file.write(TEMPLATE.replace('terms = "devnet"', 'terms = "local" ') if example else TEMPLATE)
+        if example:
+            from lockstep.training.data import speeches
+
+            texts.mkdir()
+            for document in speeches():
+                (texts / document.name).write_bytes(document.text)
     except FileExistsError as error:
         raise UsageError(f"{path} exists", hint="choose another name, or edit it") from error
     except OSError as error:
@@ -237,6 +252,7 @@ def _network(
     from lockstep.client import connect
 
     s = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    # The key first: a wrong password is told before anything is asked of the chain.
     account = load_account(s.home_path / KEYSTORE, s.password())
     return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_path)
 

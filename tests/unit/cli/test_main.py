@@ -21,6 +21,7 @@ from .conftest import Lockstep
 NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key")
 PROGRAMS = ("worker", "verifier", "coordinator")
 COMMANDS = [
+    *(("local", verb) for verb in ("up", "down", "status", "forward")),
     ("demo",), ("doctor",), ("replay",), ("key", "new"), ("key", "show"),
     *(("dataset", verb) for verb in ("build", "verify")),
     *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "metrics", "pull", "cancel", "withdraw")),

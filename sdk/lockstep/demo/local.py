@@ -1,0 +1,344 @@
+"""The local market: chain, storage, coordinator, verifier and workers that stay up across commands.
+
+    lockstep local up       makes or continues it, in ~/.lockstep/local (LOCKSTEP_LOCAL names another folder)
+    lockstep local status   who runs, where, what time it is there
+    lockstep local down     ends it; the chain, the keys and the jobs are kept for the next `up`
+
+One supervisor process holds the folder's lock. It starts the members, starts again whoever ends, and ends them all when
+it is told to. Every member of a market of real machines is a process of its own here, too; only the machine is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lockstep.base import networks
+from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+from lockstep.chain.addresses import Addresses
+from lockstep.chain.contracts import Contracts
+from lockstep.chain.devnet import Devnet, find_anvil
+from lockstep.demo.processes import Group, Process
+from lockstep.demo.world import READY_SECONDS, World, build, reopen
+from lockstep.node.backoff import Backoff
+from lockstep.node.guard import lock
+from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError, Malformed, TryLater
+from lockstep.protocol.types import Seconds
+from lockstep.storage.store import write_atomically
+
+HOLDER = "local market"
+STATE, MADE = "local.json", "made"
+YOURS = ("requester", "worker", "verifier")
+"""Funded homes that no member uses: the user's own."""
+UP_SECONDS = 120.0
+DOWN_SECONDS = 60.0
+POLL_SECONDS = 0.5
+RESTART_SECONDS, RESTART_MOST = 1.0, 60.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a local market is made of; kept in its folder, so that `up` again is the same one."""
+
+    workers: int = 3
+    seed: int = 0
+    block_seconds: int = 1
+    rpc_port: int = 0
+    """0: any; the one that was taken is kept."""
+    coordinator_port: int = 0
+    storage_port: int = 0
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of the market."""
+
+    name: str
+    role: str
+    address: str
+    pid: int
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """What the supervisor last wrote down."""
+
+    options: Options
+    rpc: str = ""
+    storage: str = ""
+    coordinator: str = ""
+    members: tuple[Member, ...] = ()
+    failure: str = ""
+    """Why it ended, if that was an error."""
+
+    def save(self, folder: Path) -> None:
+        """Whole or not at all."""
+        write_atomically(folder / STATE, [json.dumps(asdict(self), indent=2).encode()])
+
+    @staticmethod
+    def load(folder: Path) -> State | None:
+        """None if the folder has no market."""
+        try:
+            said: Any = from_json(file_bytes(folder / STATE), MAX_FILE_BYTES)
+            members = tuple(Member(**m) for m in said.pop("members"))
+            return State(Options(**said.pop("options")), members=members, **said)
+        except FileNotFoundError:
+            return None
+        except (OSError, Malformed, LookupError, TypeError) as error:
+            raise DoctorError(
+                f"{folder / STATE} cannot be read: {error}", hint="`lockstep local up --fresh` makes a new market"
+            ) from error
+
+
+# -- commands
+
+
+def up(folder: Path, options: Options, *, fresh: bool = False) -> State:
+    """Start the market, or find it up; returns when every member is ready. Raises what kept it from starting."""
+    if lock.holder(folder) is not None:
+        return _up_already(folder)
+    if fresh and folder.exists():
+        _remove(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # One that was killed could not take its entry back.
+    with contextlib.suppress(FileNotFoundError):
+        networks_file(folder).unlink()
+    kept = State.load(folder)
+    State(options if kept is None else kept.options).save(folder)
+    (folder / "logs").mkdir(exist_ok=True)
+    with (folder / "logs/supervisor.log").open("ab") as log:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "lockstep.demo.local", str(folder)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/",
+            env={**os.environ, "LOCKSTEP_ANVIL": str(find_anvil())},
+        )  # fmt: skip
+    deadline = time.monotonic() + UP_SECONDS
+    while time.monotonic() < deadline:
+        if networks_file(folder).exists() and lock.holder(folder) is not None:
+            return _loaded(folder)
+        if popen.poll() is not None:
+            state = _loaded(folder)
+            raise LockstepError(
+                f"the market did not start: {state.failure or 'its supervisor was killed'}",
+                hint=f"the logs are in {folder / 'logs'}; `lockstep local up --fresh` begins anew",
+            )
+        time.sleep(0.1)
+    popen.terminate()
+    raise TryLater(f"the market is not up after {UP_SECONDS:.0f} s", hint=f"the logs are in {folder / 'logs'}")
+
+
+def down(folder: Path) -> bool:
+    """End the market; whether it was up. What it holds is kept."""
+    holder = lock.holder(folder)
+    if holder is None:
+        with contextlib.suppress(FileNotFoundError):
+            networks_file(folder).unlink()
+        return False
+    if holder.who != HOLDER:
+        raise GuardRefused(f"a {holder.who} works in {folder}", hint="wait until it is through")
+    os.kill(holder.pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_SECONDS
+    while lock.holder(folder) is not None:
+        if time.monotonic() > deadline:
+            raise TryLater(f"process {holder.pid} has not ended", hint=f"its log is in {folder / 'logs'}")
+        time.sleep(0.1)
+    return True
+
+
+def status(folder: Path) -> State | None:
+    """The market as its supervisor last wrote it; None if it is not up."""
+    return None if lock.holder(folder) is None else State.load(folder)
+
+
+def networks_file(folder: Path) -> Path:
+    """By which every command finds the market."""
+    return folder / networks.local_file().name
+
+
+def _up_already(folder: Path) -> State:
+    deadline = time.monotonic() + UP_SECONDS
+    while not networks_file(folder).exists():
+        if time.monotonic() > deadline or lock.holder(folder) is None:
+            raise TryLater("another `local up` or `down` is at work", hint="look again in a moment")
+        time.sleep(0.1)
+    return _loaded(folder)
+
+
+def _loaded(folder: Path) -> State:
+    state = State.load(folder)
+    assert state is not None, "the caller wrote it"
+    return state
+
+
+def _remove(folder: Path) -> None:
+    """Everything in a folder that is a market's, and in no other."""
+    if any(folder.iterdir()) and not (folder / STATE).exists():
+        raise DoctorError(f"{folder} is no market's folder", hint="name an empty one in LOCKSTEP_LOCAL")
+    shutil.rmtree(folder)
+
+
+# -- the supervisor
+
+
+@dataclass
+class _Post:
+    """A member's place: what starts it, what runs in it."""
+
+    name: str
+    role: str
+    arguments: list[str]
+    process: Process
+    restarts: int = 0
+
+
+class Supervisor:
+    """Keeps one market running until it is told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stop = threading.Event()
+        self._rests: Backoff[str] = Backoff(RESTART_SECONDS, RESTART_MOST)
+
+    def run(self) -> None:
+        """Until SIGTERM. Raises what keeps the market from starting."""
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: self._stop.set())
+        state = _loaded(self._folder)
+        with self._devnet(state.options) as devnet, Group(self._folder / "logs") as group:
+            world = self._world(group, devnet, state.options)
+            posts = self._start(world, state.options)
+            state = self._written(state, world, posts)
+            try:
+                self._publish(state)
+                while not self._stop.wait(POLL_SECONDS):
+                    if self._revive(world, posts):
+                        state = self._written(state, world, posts)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    networks_file(self._folder).unlink()
+
+    def _devnet(self, options: Options) -> Devnet:
+        folder, made = self._folder, (self._folder / MADE).exists()
+        if not made:
+            # A market that was cut off in the making holds nothing that anybody knows of.
+            for part in [p for p in folder.iterdir() if p.name not in (STATE, "logs", lock.FILE_NAME)]:
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+        devnet = Devnet(
+            folder / "chain", seed=options.seed, block_seconds=options.block_seconds, keep_state=True,
+            port=options.rpc_port,
+        )  # fmt: skip
+        if made:
+            devnet.resume()
+        return devnet
+
+    def _world(self, group: Group, devnet: Devnet, options: Options) -> World:
+        if (self._folder / MADE).exists():
+            return reopen(self._folder, group, options.seed, devnet, options.storage_port)
+        names = [*YOURS, "coordinator", "auditor", *(f"member-{i}" for i in range(options.workers))]
+        world = build(self._folder, group, options.seed, devnet, names, storage_port=options.storage_port)
+        (self._folder / MADE).touch()
+        return world
+
+    def _start(self, world: World, options: Options) -> list[_Post]:
+        posts = []
+
+        def post(name: str, role: str, arguments: list[str]) -> Process:
+            process = world.join(name, role, arguments)
+            posts.append(_Post(name, role, arguments, process))
+            return process
+
+        first = post("coordinator", "coordinator", ["coordinator", "up", "--port", str(options.coordinator_port)])
+        url = first.wait_for("ready", READY_SECONDS)["url"]
+        posts[0].arguments[-1] = url.rpartition(":")[2]
+        post("auditor", "verifier", ["verifier", "up", "--coordinator", url])
+        for i in range(options.workers):
+            post(f"member-{i}", "worker", ["worker", "up", "--max-stake", "all", "--coordinator", url])
+        for member in posts[1:]:
+            member.process.wait_for("ready", READY_SECONDS)
+        return posts
+
+    def _revive(self, world: World, posts: list[_Post]) -> bool:
+        """Start again whoever has ended; whether anybody had."""
+        revived, now = False, time.monotonic()
+        for post in posts:
+            if post.process.running:
+                continue
+            if post.name not in self._rests or not self._rests.rests(post.name, now):
+                self._rests.failed(post.name, now)
+                post.process = world.join(post.name, post.role, post.arguments)
+                post.restarts += 1
+                revived = True
+        return revived
+
+    def _written(self, state: State, world: World, posts: list[_Post]) -> State:
+        members = tuple(
+            Member(p.name, p.role, world.account(p.name).address, p.process.popen.pid, p.restarts) for p in posts
+        )
+        coordinator = posts[0].process.wait_for("ready", READY_SECONDS)["url"]
+        ports = {
+            "rpc_port": _port(world.devnet.url), "coordinator_port": _port(coordinator),
+            "storage_port": _port(world.storage_http),
+        }  # fmt: skip
+        found = replace(
+            state, options=replace(state.options, **ports), rpc=world.devnet.url, storage=world.storage_url,
+            coordinator=coordinator, members=members, failure="",
+        )  # fmt: skip
+        found.save(self._folder)
+        return found
+
+    def _publish(self, state: State) -> None:
+        """Let every command find the market: written last, when everything stands."""
+        values = {
+            "rpc": state.rpc, "storage": state.storage, "deployment": "deployment.json",
+            "coordinator": state.coordinator, "home": "{role}", "password_file": "{role}/password",
+        }  # fmt: skip
+        lines = [f"[{networks.LOCAL}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        write_atomically(networks_file(self._folder), ["\n".join([*lines, ""]).encode()])
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2].rstrip("/"))
+
+
+@contextlib.contextmanager
+def contracts_of(folder: Path, state: State) -> Iterator[tuple[Contracts, Seconds]]:
+    """The market's contracts and the chain's time, to be read by `status`."""
+    from lockstep.chain.rpc import connect
+
+    addresses = Addresses.load(folder / "deployment.json")
+    w3 = connect(state.rpc, addresses.chain_id)
+    yield Contracts.at(w3, addresses), Seconds(w3.eth.get_block("latest")["timestamp"])
+
+
+def main(folder: Path) -> int:
+    """The supervisor's process."""
+    from lockstep.node import logs
+
+    logs.configure()
+    try:
+        with lock.held(folder, HOLDER):
+            try:
+                Supervisor(folder).run()
+            except LockstepError as error:
+                replace(_loaded(folder), failure=f"{error.message}; {error.hint}", members=()).save(folder)
+                raise
+    except LockstepError as error:
+        print(error.message, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

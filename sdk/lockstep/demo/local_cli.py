@@ -1,0 +1,121 @@
+"""`lockstep local`: a market on this machine that stays up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.base import networks
+from lockstep.cli.options import Json
+from lockstep.cli.output import emit, say
+from lockstep.protocol.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from lockstep.demo.local import State
+
+app = typer.Typer(name="local", help="A market on this machine that stays up across commands.", no_args_is_help=True)
+
+NEXT = """next, in any folder:
+  lockstep train init --example && lockstep train run job.toml --budget 60
+  lockstep worker up --max-stake 100
+  lockstep local forward 60        (moves the chain's time)"""
+
+
+@app.command("up")
+def up(
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Workers of the market; yours come beside them.")] = 3,
+    block_seconds: Annotated[int, typer.Option(min=1, max=60, help="Time between blocks.")] = 1,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove what an earlier market left, and begin anew.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a funded market: chain, storage, coordinator, verifier, workers. Every command then finds it."""
+    from lockstep.demo import local
+
+    folder = networks.local_folder()
+    state = local.up(folder, local.Options(workers=workers, block_seconds=block_seconds), fresh=fresh)
+    if state.options.workers != workers or state.options.block_seconds != block_seconds:
+        say(f"the market that is kept here has {state.options.workers} workers; --fresh makes another")
+    emit(_data(folder, state), as_json, text="\n".join([*_lines(folder, state), NEXT]))
+
+
+@app.command("down")
+def down(as_json: Json = False) -> None:
+    """End the market; chain, keys and jobs are kept. Deadlines stand still with the chain."""
+    from lockstep.demo import local
+
+    folder = networks.local_folder()
+    was_up = local.down(folder)
+    text = f"the market is down; `lockstep local up` goes on with what {folder} holds" if was_up else "no market was up"
+    emit({"folder": str(folder), "was_up": was_up}, as_json, text=text)
+
+
+@app.command("status")
+def status(as_json: Json = False) -> None:
+    """Who runs, where, and the chain's time."""
+    from lockstep.demo import local
+
+    folder = networks.local_folder()
+    state = local.status(folder)
+    if state is None:
+        raise NotFoundError("no local market is up", hint="`lockstep local up` starts one")
+    emit(_data(folder, state), as_json, text="\n".join(_lines(folder, state)))
+
+
+@app.command("forward")
+def forward(
+    seconds: Annotated[str, typer.Argument(metavar="TIME", help="As 90, 10m, 2h or 3d.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Move the chain's time forward, as if nothing happened meanwhile: unfinished claims may miss their deadlines."""
+    from lockstep.base.durations import seconds_of
+    from lockstep.chain.devnet import move_time
+    from lockstep.chain.rpc import connect
+    from lockstep.demo import local
+    from lockstep.node.purse import moment
+
+    by = seconds_of(seconds, "TIME")
+    state = local.status(networks.local_folder())
+    if state is None:
+        raise NotFoundError("no local market is up", hint="`lockstep local up` starts one")
+    now = move_time(connect(state.rpc), by)
+    emit({"time": now}, as_json, text=f"chain time {moment(now)}")
+
+
+def _data(folder: Path, state: State) -> dict[str, Any]:
+    from lockstep.demo import local
+
+    return {
+        "folder": str(folder),
+        "rpc": state.rpc,
+        "storage": state.storage,
+        "coordinator": state.coordinator,
+        "deployment": str(folder / "deployment.json"),
+        "homes": {role: str(folder / role) for role in local.YOURS},
+        "members": [
+            {"name": m.name, "role": m.role, "address": m.address, "pid": m.pid, "restarts": m.restarts}
+            for m in state.members
+        ],
+    }
+
+
+def _lines(folder: Path, state: State) -> list[str]:
+    from lockstep.demo.local import contracts_of
+    from lockstep.node.purse import moment
+
+    with contracts_of(folder, state) as (contracts, now):
+        block = contracts.vault.w3.eth.block_number
+    members = [
+        f"  {m.name:<12} {m.role:<12} {m.address}  process {m.pid}"
+        + (f", restarted {m.restarts} x" if m.restarts else "")
+        for m in state.members
+    ]
+    return [
+        f"chain        {state.rpc}, block {block}, {moment(now)}",
+        f"storage      {state.storage}",
+        f"coordinator  {state.coordinator}",
+        f"keys         {folder}: requester, worker and verifier are yours, each with 1,000 LST",
+        "members",
+        *members,
+    ]
