@@ -14,7 +14,7 @@ from importlib.metadata import entry_points, requires
 
 import typer
 
-from lockstep.cli import dataset, key, storage, train
+from lockstep.cli import dataset, dispute, key, storage, train
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
@@ -36,6 +36,7 @@ def build() -> typer.Typer:
     app.command("replay")(replay)
     app.command("doctor")(doctor)
     app.add_typer(train.app, name="train")
+    app.add_typer(dispute.app, name="dispute")
     app.add_typer(dataset.app, name="dataset")
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")
