@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lockstep.node.guard import lock
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.types import AuditId, ClaimId, Digest, StateRoot, TraceRoot
 
-FILE_NAME, LOCK_NAME = "audits.sqlite", "verifier.lock"
+FILE_NAME = "audits.sqlite"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS matches (claim BLOB, trace_root BLOB, PRIMARY KEY (claim, trace_root)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS chains (head BLOB PRIMARY KEY, secret BLOB NOT NULL) WITHOUT ROWID;
@@ -49,9 +50,10 @@ class Journal:
         """Lock `home` and open its journal; raises DoctorError if another verifier runs there or it is unusable."""
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         # INVARIANT: one home, one verifier.
-        self._lock = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = os.open(home / lock.VERIFIER_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.name(self._lock, "verifier")
             self._db = sqlite3.connect(home / FILE_NAME, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             # FULL: a witness's secrets survive the machine, not only the process.

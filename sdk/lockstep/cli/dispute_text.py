@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
+from lockstep.cli.output import event
 from lockstep.node.bisection import Range, Said, described, shown_word
 from lockstep.node.gamelog import DUE, Side
 from lockstep.protocol.dispute.moves import Wrong
@@ -21,6 +25,7 @@ from lockstep.protocol.types import MERGE_SLOT, Seconds
 
 if TYPE_CHECKING:
     from lockstep.node.disputes import Dispute, GameRow
+    from lockstep.node.following import Follower, Seen
 
 SHORT = 12
 """Digits of an id in a table."""
@@ -34,7 +39,7 @@ def rendered(thing: Any) -> str:
     target = StringIO()
     width = None if terminal else WIDTH
     Console(file=target, force_terminal=terminal, width=width, no_color=not terminal, highlight=False).print(thing)
-    return target.getvalue().rstrip("\n")
+    return "\n".join(line.rstrip() for line in target.getvalue().splitlines())
 
 
 def countdown(seconds: int) -> str:
@@ -105,7 +110,7 @@ def card(found: Dispute, now: Seconds, command: str) -> str:
         rendered(_moves(found)),
         _gas_line(found),
         "",
-        *[f"{p.what:22} {tokens(p.amount)}{'' if p.account is None else f'  {p.account}'}" for p in found.money],
+        *[f"{p.what:23} {tokens(p.amount)}{'' if p.account is None else f'  {p.account}'}" for p in found.money],
         "",
         f"check it yourself: {command}",
     ]
@@ -138,9 +143,7 @@ def _place_lines(found: Dispute) -> list[str]:
         lines[0] += f", {place.wrong.name.lower()} {place.position}"
     for name, bits in (("claimed", place.claimed), ("contract", place.computed)):
         if bits is not None:
-            of_op = place.wrong is Wrong.OP
-            shown = shown_word(int.from_bytes(bits[-4:], "big"), found.op) if of_op else "0x" + bits.hex()
-            lines.append(f"{name:11} {shown}")
+            lines.append(f"{name:11} {_word(found, bits)}")
     return lines
 
 
@@ -173,3 +176,65 @@ def _grow(tree: Tree, part: Range) -> None:
     branch = tree.add(Text(f"{part.label}{shown}  {part.said.value}", style=STYLES[part.said]))
     for inner in part.parts:
         _grow(branch, inner)
+
+
+class Screen:
+    """Where a watch is told: lines on stdout, and on a terminal the clocks that run below them."""
+
+    def __init__(self, follower: Follower, as_json: bool) -> None:
+        self._follower = follower
+        self._as_json = as_json
+        self._live: Live | None = None
+        self._now, self._read_at = Seconds(0), time.monotonic()
+
+    def tell(self, seen: Seen, now: Seconds) -> None:
+        """One line."""
+        if now != self._now:
+            self._now, self._read_at = now, time.monotonic()
+        if self._as_json:
+            event(seen.kind.value, **seen.to_dict(now))
+        elif self._live is not None:
+            self._live.console.print(line(seen, now), markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(line(seen, now), flush=True)
+
+    def __enter__(self) -> Self:
+        if not self._as_json and sys.stdout.isatty():
+            self._live = Live(get_renderable=self._running, refresh_per_second=2, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def _running(self) -> Text:
+        """Whose clock runs, a line each game; between blocks this machine's own time goes on."""
+        now = Seconds(self._now + int(time.monotonic() - self._read_at))
+        games = [d for d in self._follower.latest.values() if d.running]
+        shown = [f"{d.id.hex()[:SHORT]} {state(d, now)}: {clocks(d, now)} (challenger / defender)" for d in games]
+        return Text("\n".join(shown), style="bold")
+
+
+def line(seen: Seen, now: Seconds) -> str:
+    """One thing that happened in a game."""
+    dispute, move = seen.dispute, seen.move
+    if move is None:
+        numbers = [_word(dispute, bits) for bits in (dispute.place.claimed, dispute.place.computed)]
+        told = "" if dispute.place.computed is None else f": claimed {numbers[0]}, the contract computed {numbers[1]}"
+        return f"{dispute.id.hex()[:SHORT]} {dispute.verdict}{told}"
+    undone = "undone by a reorganisation: " if seen.kind == "undone" else ""
+    left = ""
+    if seen.latest and dispute.running:
+        left = f" ({state(dispute, now)}, {countdown(dispute.stored.deadline - now)} left)"
+    head = f"{moment(move.time)} {dispute.id.hex()[:SHORT]} {move.by:10} {move.call:12}"
+    return f"{head} {undone}{move.shows}{left}"
+
+
+def _word(dispute: Dispute, bits: bytes | None) -> str:
+    if bits is None:
+        return ""
+    of_op = dispute.place.wrong is Wrong.OP
+    return shown_word(int.from_bytes(bits[-4:], "big"), dispute.op) if of_op else f"0x{bits.hex()}"

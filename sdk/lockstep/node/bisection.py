@@ -181,10 +181,10 @@ def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> 
     if convicted is not None:
         found = convicted.finding
         if found.wrong is Wrong.OP:
-            words = [shown_word(int.from_bytes(b[-4:], "big"), op) for b in (found.claimed_bits, found.contract_bits)]
+            due = f"the contract computes {shown_word(int.from_bytes(found.contract_bits[-4:], 'big'), op)}"
         else:
-            words = ["0x" + b.hex() for b in (found.claimed_bits, found.contract_bits)]
-        root.deepest.parts.append(Range(f"contract: {words[1]}, claimed: {words[0]}", Said.DIFFERS))
+            due = f"the Program says 0x{found.contract_bits.hex()}"
+        root.deepest.parts.append(Range(due, Said.DIFFERS))
 
 
 def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:

@@ -16,6 +16,7 @@ from lockstep.chain.events import decode_log
 from lockstep.execution.jobs import Job
 from lockstep.node.bisection import value_of
 from lockstep.node.gamelog import VERDICTS, Move, Place, moves_of, place_of
+from lockstep.node.party import Head
 from lockstep.node.player import Side
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import Game
@@ -220,9 +221,14 @@ class DisputeReader:
         """Of the deployment."""
         return self.contracts.addresses.block
 
+    def head(self) -> Head:
+        """The latest block."""
+        block = self.contracts.game.w3.eth.get_block("latest")
+        return Head(int(block["number"]), Seconds(block["timestamp"]))
+
     def now(self) -> Seconds:
         """Chain time."""
-        return Seconds(self.contracts.game.w3.eth.get_block("latest")["timestamp"])
+        return self.head().time
 
     def find(self, text: str) -> GameId:
         """The game whose id begins with these hex digits; raises UsageError, NotFoundError."""
@@ -245,12 +251,16 @@ class DisputeReader:
             raise UsageError(f"{len(found)} games begin with {digits}: {some}", hint="give more digits")
         return found[0]
 
+    def require_job(self, job: JobId) -> None:
+        """Raises NotFoundError if there is no such job."""
+        if self.contracts.market.job(job).status == JobStatus.NONE:
+            raise NotFoundError(f"no job {job.hex()}", hint="check the id and the deployment")
+
     def rows(self, job: JobId | None = None, *, ended: bool = False) -> list[GameRow]:
         """Games in the order of their opening: those that run, or all; of one job, or of all. Raises NotFoundError."""
-        market = self.contracts.market
-        if job is not None and market.job(job).status == JobStatus.NONE:
-            raise NotFoundError(f"no job {job.hex()}", hint="check the id and the deployment")
-        rows = []
+        market, rows = self.contracts.market, []
+        if job is not None:
+            self.require_job(job)
         for entry in games.all_opened(self.contracts.game, self.first_block):
             opened = entry.event
             assert isinstance(opened, moves.Opened), "asked for by its topic"
