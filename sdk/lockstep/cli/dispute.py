@@ -147,6 +147,7 @@ def watch(
     """Every move as it is made, with what it shows, until the game is over. Ctrl-C detaches, the game goes on."""
     if (game is None) == (job is None):
         raise UsageError("one game or one job is watched", hint="`lockstep dispute watch GAME`, or --job ID")
+    wanted = None if job is None else _job_id(job)
     from contextlib import ExitStack
 
     from lockstep.cli.dispute_text import Screen
@@ -156,7 +157,6 @@ def watch(
     with ExitStack() as stack:
         told = None if webhook is None else stack.enter_context(Webhook(webhook))
         reader = _reader(resolve(rpc=rpc, deployment=deployment))
-        wanted = None if job is None else _job_id(job)
         if wanted is not None:
             reader.require_job(wanted)
         follower = Follower(reader, None if game is None else reader.find(game), wanted)

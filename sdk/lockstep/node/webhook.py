@@ -10,15 +10,20 @@ import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import structlog
 
 from lockstep.protocol.errors import UsageError
 
+if TYPE_CHECKING:
+    import httpx2
+
 ATTEMPTS, RETRY_SECONDS, TIMEOUT_SECONDS = 6, 60.0, 10.0
 """POSTs of one event, the time that they take together at most, and that of one."""
+LATER = (408, 425, 429)
+"""Statuses below 500 that say later."""
 WAITING = 1_000
 """Events that wait at most; what comes on top is dropped with a warning."""
 FLUSH_SECONDS = 5.0
@@ -73,26 +78,36 @@ class Webhook:
             while (event := self._waiting.get()) is not None and not self._over.is_set():
                 try:
                     self._post(client, event)
+                except Undelivered as error:
+                    log.warning("an event did not reach the webhook", url=self.shown, why=error.why)
                 except Exception as error:  # whatever a stranger's server does must not end the watch
-                    # Messages of the client name the URL: its class says enough.
-                    why = getattr(getattr(error, "response", None), "status_code", type(error).__name__)
-                    log.warning("an event did not reach the webhook", url=self.shown, why=str(why))
+                    log.warning("an event did not reach the webhook", url=self.shown, why=type(error).__name__)
 
-    def _post(self, client: Any, event: Mapping[str, Any]) -> None:
+    def _post(self, client: httpx2.Client, event: Mapping[str, Any]) -> None:
         import httpx2
         import stamina
 
         def passes(error: Exception) -> bool:
-            """Worth another try: no answer, or one that says later."""
-            if self._over.is_set():
-                return False
-            if isinstance(error, httpx2.HTTPStatusError):
-                return error.response.status_code in (408, 425, 429) or error.response.status_code >= 500
-            return isinstance(error, httpx2.TransportError)
+            return isinstance(error, Undelivered) and error.passes and not self._over.is_set()
 
         for attempt in stamina.retry_context(on=passes, attempts=ATTEMPTS, timeout=RETRY_SECONDS):
             with attempt:
-                client.post(self._url, json=dict(event)).raise_for_status()
+                try:
+                    status = client.post(self._url, json=dict(event)).status_code
+                except httpx2.TransportError as error:
+                    raise Undelivered(type(error).__name__, passes=True) from None
+                if not 200 <= status < 300:
+                    raise Undelivered(str(status), passes=status in LATER or status >= 500)
+
+
+class Undelivered(Exception):
+    """One POST did not succeed. INVARIANT: it names no URL, which the client's own errors do: retries are logged."""
+
+    def __init__(self, why: str, *, passes: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.passes = passes
+        """Another try may succeed."""
 
 
 def redacted(url: str) -> str:
