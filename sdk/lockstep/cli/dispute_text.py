@@ -131,6 +131,8 @@ def _state_lines(found: Dispute, now: Seconds) -> list[str]:
 
 def _place_lines(found: Dispute) -> list[str]:
     place = found.place
+    if place.t is None and place.wrong is not None:
+        return [f"place       leaf {place.position} of the trace, which should be empty"]
     if place.t is None:
         return ["place       in the trace: the step is not known yet"]
     lines = [f"place       step {place.t} of {found.claim.transitions}, Program {found.program_name}"]

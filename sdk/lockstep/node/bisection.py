@@ -117,7 +117,7 @@ def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = Non
         root.parts = _named_by_opening(opened.t, transitions, _last(events, moves.Argued))
     for descent in descents(events):
         if descent.tree == "trace":
-            _cut(root, descent, ceil_log2(transitions), lambda a, b: trace_positions(a, b, transitions))
+            _cut(root, descent, ceil_log2(transitions), lambda a, b: trace_positions(a, b, transitions), begin=1)
         elif descent.tree == "step" and argued is not None and header is not None:
             at = root.deepest
             step = Range(f"G_{argued.t}: {positions(0, (1 << header.depth) - 1, header)}", Said.DIFFERS)
@@ -138,8 +138,8 @@ def _named_by_opening(t: int, transitions: int, argued: moves.Argued | None) -> 
     return parts
 
 
-def _cut(root: Range, descent: Descent, depth: int, label: Label) -> None:
-    """Halve `root` down to the last node that was picked."""
+def _cut(root: Range, descent: Descent, depth: int, label: Label, begin: int = 0) -> None:
+    """Halve `root` down to the last node that was picked. `begin`: what the first position is called."""
     at, height, index = root.deepest, depth, 0
     for look in descent.looks:
         if look.picked is None:
@@ -153,7 +153,7 @@ def _cut(root: Range, descent: Descent, depth: int, label: Label) -> None:
                 first, last = half << height, ((half + 1) << height) - 1
                 said = Said.DIFFERS if half == path else Said.AGREES if half < path else Said.UNSAID
                 node = merkle.node_at(shown, down - k, half - (index << k))
-                halves.append(Range(label(first, last), said, node, first, last))
+                halves.append(Range(label(first, last), said, node, first + begin, last + begin))
             at.parts = halves
             at = halves[path & 1]
         index = look.picked
