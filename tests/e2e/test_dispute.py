@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from lockstep.chain import games
 from lockstep.demo.cheats import lies
 from lockstep.execution.jobs import ClaimRun
+from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import GamePhase
-from lockstep.protocol.types import Seconds
-from tests.e2e.market import NOWHERE, Market, wait_for, wait_until
+from lockstep.protocol.types import Address, Seconds
+from tests.e2e.market import NOWHERE, Market, kill, wait_for, wait_until
+from tests.support.games import open_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
@@ -228,3 +231,66 @@ def test_a_silent_defender_loses_by_its_clock_and_a_verifier_s_home_is_not_playe
     assert wait_for(watching, "resolved", game=name)["verdict"] == "timeout"
     shown = Reader(market).json("show", name)
     assert (shown["verdict"], shown["contract_bits"]) == ("timeout", None)
+
+
+def test_a_defender_answers_by_hand_and_a_false_challenger_has_nothing_to_point_at(market: Market) -> None:
+    market.seal()
+    claims = market.claim([market.run(slot) for slot in range(3)])
+    defender, liar = market.workers[0], market.workers[2]
+    disputed = games.claim(market.contracts.market, claims[0], market.ledger().find(claims[0])[2].body)
+    opening = open_at(disputed, defender.held[claims[0]], 2)
+    game = game_id(claims[0], Address(liar.account.address), 0)
+    liar.outbox.send(games.call(market.contracts.game, opening, game), "false")
+
+    def respond(name: str) -> dict[str, Any]:
+        home = market.home(name)
+        key = ["--home", str(home), "--password-file", str(home / "password"), *market.arguments()]
+        ended = market.lockstep("dispute", "respond", game.hex(), "--json", *key)
+        return {"code": ended.returncode, **json.loads(ended.stdout)}
+
+    assert respond("worker-1")["code"] == 2, "plays no side"
+    assert respond("worker-2")["code"] == 75, "not its turn"
+    answered = respond("worker-0")
+    assert answered["code"] == 0, answered
+    assert (answered["data"]["side"], answered["data"]["moves"]) == ("defender", ["defend"])
+    nothing = respond("worker-2")
+    assert (nothing["code"], nothing["error"]["code"]) == (5, "chain.EqualBits")
+    market.devnet.advance(Seconds(market.params.windows.clock_seconds + 1))
+    late = respond("worker-2")
+    assert (late["code"], late["error"]["code"]) == (5, "chain.ClockExpired")
+    ended = respond("worker-0")
+    assert (ended["data"]["moves"], ended["data"]["verdict"]) == (["resolve"], "rejected")
+    money = {p["what"]: p for p in Reader(market).json("show", game.hex())["money"]}
+    assert int(money["bond taken"]["amount"]) == disputed.bond
+    assert money["bond to the defender"]["account"] == defender.account.address
+
+
+def test_a_killed_command_is_given_again_and_nothing_is_sent_twice(market: Market) -> None:
+    market.seal()
+    _, lying = lie(market, "other-data", 1)
+    claims = market.claim([market.run(0), lying, market.run(2)])
+    home, me = market.home("hand"), market.address("hand")
+    arguments = [claims[1].hex(), "--yes", "--json", "--home", str(home), "--password-file", str(home / "password"),
+                 *market.arguments()]  # fmt: skip
+    w3, eth = market.devnet.w3, market.devnet.w3.eth
+
+    def pending() -> int:
+        return int(eth.get_transaction_count(me, "pending")) - int(eth.get_transaction_count(me))
+
+    for round_ in range(2):
+        # No block comes: what is sent waits. Killed with the deposit under way, then with the game under way.
+        for method, value in (("evm_setAutomine", False), ("evm_setIntervalMining", 0)):
+            w3.provider.make_request(method, [value])  # type: ignore[arg-type]
+        opening = market.group.start(f"open-{round_}", ["dispute", "open", *arguments])
+        wait_until(lambda: pending() > 0, "something is under way")
+        kill(opening)
+        w3.provider.make_request("evm_setAutomine", [True])  # type: ignore[arg-type]
+        w3.provider.make_request("evm_mine", [])  # type: ignore[arg-type]
+        assert pending() == 0
+    ended = market.lockstep("dispute", "open", *arguments)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)["data"]
+    (game,) = market.games_on(claims[1])
+    assert (told["game"], told["already_open"]) == (game.hex(), True)
+    sent = [e.name for e in market.events() if e.args.get("account") == me and e.name in ("Deposited", "Locked")]
+    assert sent == ["Deposited", "Locked"]

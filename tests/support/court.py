@@ -30,12 +30,13 @@ class Court:
     opened: int = 0
 
     def play(self, game: GameId, slot: int, lie: Lie | None, moves: int = 40) -> None:
-        """Both sides make so many moves, or come to the end."""
+        """So many moves are made, or all that there are."""
         sides = [
             self.seat(game, Side.DEFENDER, self.held(slot, lie)),
             self.seat(game, Side.CHALLENGER, self.held(slot)),
         ]
         for _ in range(moves):
+            # One move a turn: `all` stops at the first.
             if all(seat.turn(self.arena.now()) is None for seat in sides):
                 return
 

@@ -163,15 +163,16 @@ def watch(
         # Read before the games: a block that comes meanwhile is the next one's.
         head = reader.head()
         seen = follower.poll()
-        screen = stack.enter_context(Screen(follower, as_json))
+        screen = stack.enter_context(Screen(follower, head.time, as_json))
         while True:
             for one in seen:
-                screen.tell(one, head.time)
+                screen.tell(one)
                 if told is not None:
                     told.tell({"event": one.kind.value, **one.to_dict(head.time)})
             if follower.over:
                 return
             seen, head = _next(follower, head)
+            screen.at(head.time)
 
 
 def _next(follower: Follower, last: Head) -> tuple[list[Seen], Head]:

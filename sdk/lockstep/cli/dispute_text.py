@@ -79,6 +79,12 @@ def clocks(row: GameRow, now: Seconds) -> str:
     return " / ".join("-" if seconds is None else countdown(seconds) for seconds in left)
 
 
+def named_clocks(row: GameRow, now: Seconds) -> str:
+    """The same, each with its side's name."""
+    challenger, defender = clocks(row, now).split(" / ")
+    return f"challenger {challenger}, defender {defender}"
+
+
 def table(rows: Sequence[GameRow], now: Seconds, ended: bool) -> str:
     """Games, a line each."""
     if not rows:
@@ -125,7 +131,7 @@ def _state_lines(found: Dispute, now: Seconds) -> list[str]:
     return [
         f"turn        {state(found, now)}",
         f"deadline    {countdown(deadline - now)} left, {moment(deadline)} ({deadline})",
-        f"clocks      challenger / defender {clocks(found, now)}",
+        f"clocks      {named_clocks(found, now)}",
     ]
 
 
@@ -183,22 +189,24 @@ def _grow(tree: Tree, part: Range) -> None:
 class Screen:
     """Where a watch is told: lines on stdout, and on a terminal the clocks that run below them."""
 
-    def __init__(self, follower: Follower, as_json: bool) -> None:
+    def __init__(self, follower: Follower, now: Seconds, as_json: bool) -> None:
         self._follower = follower
         self._as_json = as_json
         self._live: Live | None = None
-        self._now, self._read_at = Seconds(0), time.monotonic()
+        self.at(now)
 
-    def tell(self, seen: Seen, now: Seconds) -> None:
+    def at(self, now: Seconds) -> None:
+        """A block has this time."""
+        self._now, self._read_at = now, time.monotonic()
+
+    def tell(self, seen: Seen) -> None:
         """One line."""
-        if now != self._now:
-            self._now, self._read_at = now, time.monotonic()
         if self._as_json:
-            event(seen.kind.value, **seen.to_dict(now))
+            event(seen.kind.value, **seen.to_dict(self._now))
         elif self._live is not None:
-            self._live.console.print(line(seen, now), markup=False, highlight=False, soft_wrap=True)
+            self._live.console.print(line(seen, self._now), markup=False, highlight=False, soft_wrap=True)
         else:
-            print(line(seen, now), flush=True)
+            print(line(seen, self._now), flush=True)
 
     def __enter__(self) -> Self:
         if not self._as_json and sys.stdout.isatty():
@@ -216,7 +224,7 @@ class Screen:
         """Whose clock runs, a line each game; between blocks this machine's own time goes on."""
         now = Seconds(self._now + int(time.monotonic() - self._read_at))
         games = [d for d in self._follower.latest.values() if d.running]
-        shown = [f"{d.id.hex()[:SHORT]} {state(d, now)}: {clocks(d, now)} (challenger / defender)" for d in games]
+        shown = [f"{d.id.hex()[:SHORT]} {state(d, now)}: {named_clocks(d, now)}" for d in games]
         return Text("\n".join(shown), style="bold")
 
 
