@@ -225,7 +225,7 @@ def test_a_silent_defender_loses_by_its_clock_and_a_verifier_s_home_is_not_playe
     market.devnet.advance(Seconds(market.params.windows.clock_seconds + market.params.windows.step_seconds + 1))
     (row,) = Reader(market).json("list")["games"]
     assert row["clock_run_out"]
-    ended = market.lockstep("dispute", "resolve", name[:6], "--json", *key)
+    ended = market.lockstep("dispute", "resolve", name[:6], "--json", *key, "--storage", "http://127.0.0.1:9")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["data"]["verdict"] == "timeout"
     assert wait_for(watching, "resolved", game=name)["verdict"] == "timeout"

@@ -15,7 +15,7 @@ from lockstep.cli.device import on_device
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
 from lockstep.cli.replay import claim_id
-from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from lockstep.node.byhand import Hand, Made
@@ -61,7 +61,7 @@ def show(
 
     The chain alone is read; --storage adds the names of ops.
     """
-    reader = _reader(resolve(rpc=rpc, storage=storage, deployment=deployment))
+    reader = _reader(resolve(rpc=rpc, storage=storage, deployment=deployment), names=True)
     from lockstep.cli.dispute_text import card
 
     found, now = reader.read(reader.find(game)), reader.now()
@@ -93,8 +93,8 @@ def replay_command(claim: str, **flags: str | None) -> str:
     return shlex.join(["lockstep", "replay", claim, *given])
 
 
-def _reader(settings: Settings) -> DisputeReader:
-    """What reads the chain; with a store only where somebody has named one."""
+def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
+    """What reads the chain; for the `names` of ops with a store, where somebody has said which."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.rpc import connect
@@ -103,15 +103,7 @@ def _reader(settings: Settings) -> DisputeReader:
 
     addresses = Addresses.load(settings.deployment)
     contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
-    store = None
-    if settings.storage != DEFAULTS["storage"]:
-        try:
-            store = open_store(settings.storage)
-        except UsageError:
-            raise
-        except LockstepError:
-            # It adds names alone.
-            store = None
+    store = open_store(settings.storage) if names and settings.storage != DEFAULTS["storage"] else None
     return DisputeReader(contracts, store)
 
 
@@ -269,7 +261,7 @@ def resolve_(
 ) -> None:  # fmt: skip
     """End a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may. Exit 75: the clock
     still runs."""
-    with _hand(rpc, storage, deployment, home, password_file, None, None) as hand:
+    with _hand(rpc, storage, deployment, home, password_file, None, None, replays=False) as hand:
         _made(hand.resolve(_reader_of(hand).find(game)), as_json)
 
 
@@ -291,9 +283,9 @@ def _made(done: Made, as_json: bool) -> None:
 @contextmanager
 def _hand(
     rpc: str | None, storage: str | None, deployment: str | None, home: str | None, password_file: str | None,
-    threads: int | None, device: str | None,
+    threads: int | None, device: str | None, *, replays: bool = True,
 ) -> Iterator[Hand]:  # fmt: skip
-    """This home's key at the table, alone in its home."""
+    """This home's key at the table, alone in its home. `replays`: storage and a device are needed."""
     settings = resolve(
         rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, threads=threads,
         device=device,
@@ -305,8 +297,9 @@ def _hand(
     if not (settings.home_path / KEYSTORE).is_file():
         # Raises: a home without a key is not made.
         load_account(settings.home_path / KEYSTORE, settings.password())
-    settings, _ = on_device(settings)
-    with locked(settings.home_dir), Party.open(settings) as party:
+    if replays:
+        settings, _ = on_device(settings)
+    with locked(settings.home_dir), Party.open(settings, stored=replays) as party:
         hand = Hand(party, say)
         hand.settle()
         yield hand

@@ -354,6 +354,7 @@ class Hand:
         if game.claim in self._at_hand:
             return self._at_hand[game.claim]
         known = self._known(game.claim)
+        self.states.need({game.claim: {t - 1} if t else ()})
         roots = self._roots(game.claim)
         if roots is None:
             held = self._replayed(known).held
