@@ -17,6 +17,7 @@ from lockstep.execution.jobs import Job
 from lockstep.node.bisection import value_of
 from lockstep.node.gamelog import VERDICTS, Move, Place, moves_of, place_of
 from lockstep.node.party import Head
+from lockstep.node.payments import BOND, Payment, payments_of
 from lockstep.node.player import Side
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import Game
@@ -35,19 +36,6 @@ if TYPE_CHECKING:
 
 LEAST_DIGITS = 6
 """Of a game's id, to name it by."""
-
-
-@dataclass(frozen=True)
-class Payment:
-    """Money that a game locked, moved or gave back."""
-
-    what: str
-    account: Address | None
-    amount: Wei
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {"what": self.what, "account": self.account, "amount": str(self.amount)}
 
 
 @dataclass(frozen=True)
@@ -373,37 +361,6 @@ class DisputeReader:
                     if event is not None:
                         found += payments_of(event, game, opened)
         return found
-
-
-BOND = "bond locked"
-
-
-def payments_of(event: Event, game: GameId, opened: moves.Opened) -> list[Payment]:
-    """What an event of the vault says of a game's money."""
-    a, claim = event.args, opened.claim
-    match event.name:
-        case "Locked" if a["key"] == game:
-            return [Payment(BOND, a["account"], Wei(a["amount"]))]
-        case "Unlocked" if a["key"] == game:
-            return [Payment("bond returned", a["account"], Wei(a["amount"]))]
-        case "BondTaken" if a["key"] == game:
-            return [
-                Payment("bond taken", a["account"], Wei(a["amount"])),
-                Payment("bond to the defender", opened.defender, Wei(a["to_defender"])),
-                Payment("bond burned", None, Wei(a["burned"])),
-            ]
-        case "Slashed" if a["key"] == claim:
-            parts = [
-                Payment("stake slashed", a["account"], Wei(a["amount"])),
-                Payment("slash to challengers", None, Wei(a["to_challenger"])),
-                Payment("slash to the requester", None, Wei(a["to_requester"])),
-                Payment("slash to lost work", None, Wei(a["owed"])),
-                Payment("slash burned", None, Wei(a["burned"])),
-            ]
-            return [parts[0], *(p for p in parts[1:] if p.amount)]
-        case "Credited" if a["amount"]:
-            return [Payment("credited", a["account"], Wei(a["amount"]))]
-    return []
 
 
 def _changed() -> TryLater:
