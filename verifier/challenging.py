@@ -8,11 +8,11 @@ import structlog
 
 from lockstep.chain import games
 from lockstep.node.backoff import Backoff
+from lockstep.node.challenge import opening_of
 from lockstep.node.ledger import ClaimRecord
 from lockstep.node.party import Party
 from lockstep.node.player import GameTable
 from lockstep.node.replay import Replay, first_difference, published_trace
-from lockstep.protocol.dispute import honest
 from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.errors import ChainError, FundsError, Mismatch, NotFoundError, TryLater
 from lockstep.protocol.market.ids import audit_id
@@ -98,14 +98,7 @@ class Challenger:
 
     def _challenge(self, wrong: WrongClaim, nonce: int) -> None:
         party, record, found = self._party, wrong.record, wrong.audit
-        claim = games.claim(party.contracts.market, record.id, record.body, found.held.carried)
-        # INVARIANT: both sides argue from the S_0 that the contract computes.
-        if claim.live and claim.state_zero != found.held.state_zero:
-            raise Mismatch(
-                "the claim's first state hashes differently here than in the contract",
-                hint="after a reorganisation this passes; otherwise report it: it is a bug",
-            )
-        move = honest.opening(claim, found.held, found.published, nonce)
+        claim, move = opening_of(party.contracts.market, record, found, nonce)
         if move is None:
             return
         self._wallet.stake(Wei(claim.bond), f"{record.id.hex()}/{nonce}")

@@ -14,10 +14,10 @@ import torch
 
 from lockstep.chain.devnet import Devnet
 from lockstep.client import Network
-from lockstep.demo import report
 from lockstep.demo.processes import Group
 from lockstep.demo.run import Course
 from lockstep.demo.world import READY_SECONDS, build
+from lockstep.node import disputes
 from lockstep.presets import DEVNET
 from lockstep.protocol.types import Address, Seconds
 from lockstep.training.data import demo_corpus
@@ -79,7 +79,7 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
             process.stop()
         course.poll()
         path = handle.download(tmp_path / "model")
-        games = report.game_reports(
+        games = disputes.game_reports(
             world.contracts, [e for e in course.events if e.contract != "TestToken"], handle.parts
         )
         lies_told = [e for p in processes for e in p.named("lie")]

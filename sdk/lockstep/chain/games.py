@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,18 @@ GAS = {"open": 1_000_000, "adjacent": 1_000_000, "defend": 1_000_000, "revealTen
 GAS_DEFAULT = 500_000
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One event of a game, and where the chain has it."""
+
+    game: GameId
+    event: moves.GameEvent
+    block: int
+    transaction: bytes
+    index: int
+    """Of the log in its block."""
+
+
 def call(contract: contracts.GameContract, move: moves.Move, game_id: GameId) -> contracts.Call:
     """The transaction that makes a move; `game_id` is ignored by `Open`."""
     return contract.call(move.call, *move.arguments(game_id), gas=GAS.get(move.call, GAS_DEFAULT))
@@ -55,8 +68,18 @@ def read(contract: contracts.GameContract, game_id: GameId, block: int | str = "
 
 def log(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[moves.GameEvent]:
     """The game's events so far, in order: all that honest play needs to know of the other side."""
+    return [entry.event for entry in entries(contract, game_id, from_block)]
+
+
+def entries(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[Entry]:
+    """The game's events so far, in order, with their places on the chain."""
     opened = _topic("Opened")
-    return [decode(entry) for entry in _logs(contract, from_block, [None, "0x" + game_id.hex()], opened)]
+    return [_entry(found) for found in _logs(contract, from_block, [None, "0x" + game_id.hex()], opened)]
+
+
+def all_opened(contract: contracts.GameContract, from_block: int = 0) -> list[Entry]:
+    """The event `Opened` of every game, in order."""
+    return [_entry(found) for found in _logs(contract, from_block, ["0x" + _topic("Opened").hex()])]
 
 
 def opened(contract: contracts.GameContract, claim: ClaimId, from_block: int = 0) -> list[GameId]:
@@ -126,6 +149,13 @@ def decode(entry: LogReceipt) -> moves.GameEvent:
     decoded = abi_decode([artifacts.abi_type(part) for part in plain], bytes(entry["data"]))
     values.update((part["name"], value) for part, value in zip(plain, decoded, strict=True))
     return _DECODERS[event["name"]](values)
+
+
+def _entry(found: LogReceipt) -> Entry:
+    return Entry(
+        GameId(bytes(found["topics"][1])), decode(found), int(found["blockNumber"]), bytes(found["transactionHash"]),
+        int(found["logIndex"]),
+    )  # fmt: skip
 
 
 def _topic(event: str) -> bytes:

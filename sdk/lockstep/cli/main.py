@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.settings import NETWORK
-from lockstep.cli import dataset, key, storage, train
+from lockstep.cli import dataset, dispute, key, storage, train
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
@@ -46,6 +46,7 @@ def build() -> typer.Typer:
     app.command("replay")(replay)
     app.command("doctor")(doctor)
     app.add_typer(train.app, name="train")
+    app.add_typer(dispute.app, name="dispute")
     app.add_typer(dataset.app, name="dataset")
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")

@@ -65,7 +65,7 @@ def replay(
     Exit 11 if its public data cannot be had: that says nothing about the claim. Op and element of a step in the middle
     are known once a game was played about it: until then only the step's roots are public.
     """
-    wanted = _claim_id(claim)
+    wanted = claim_id(claim)
     # Who names kernels of the processor means the processor.
     on = device or (None if path == KernelPath.AUTO else "cpu")
     settings, chosen = on_device(resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads, device=on))
@@ -104,7 +104,8 @@ def replay(
         raise typer.Exit(Mismatch.exit_code)
 
 
-def _claim_id(text: str) -> ClaimId:
+def claim_id(text: str) -> ClaimId:
+    """The id that a person wrote; raises UsageError."""
     from lockstep.protocol.types import ClaimId
 
     try:

@@ -1,4 +1,4 @@
-"""What the demo's chain says in the end: games, parties, money; everything from logs and receipts.
+"""What the demo's chain says in the end of parties and money; everything from logs. `node.disputes` reads its games.
 
 Amounts are decimal strings of the token's smallest unit.
 """
@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lockstep.chain import games
-from lockstep.execution.jobs import Job
-from lockstep.protocol.dispute import moves
-from lockstep.protocol.dispute.moves import Verdict, Wrong
-from lockstep.protocol.jobs import NOTHING, Claim
+from lockstep.protocol.jobs import NOTHING
 from lockstep.protocol.market.types import Outcome
-from lockstep.protocol.programs.program import Program
-from lockstep.protocol.types import Address, ClaimId, GameId, Wei
+from lockstep.protocol.types import Address, Wei
 
 if TYPE_CHECKING:
-    from lockstep.chain.contracts import Contracts, Vault
+    from lockstep.chain.contracts import Vault
     from lockstep.chain.events import Event
-
-VERDICTS = {Verdict.FRAUD: "fraud", Verdict.TIMEOUT: "timeout", Verdict.REJECTED: "rejected", Verdict.VOID: "void"}
 
 
 @dataclass(frozen=True)
@@ -140,71 +133,3 @@ def _defender(events: Sequence[Event], game: bytes) -> Address | None:
         if event.name == "Opened" and event.args["game"] == game:
             return Address(event.args["defender"])
     return None
-
-
-def game_reports(contracts: Contracts, events: Sequence[Event], job: Job) -> list[dict[str, Any]]:
-    """Every game of the log: where it ended, what it cost."""
-    opened = [e for e in events if e.name == "Opened" and e.contract == "DisputeGame"]
-    return [_game_report(contracts, GameId(e.args["game"]), ClaimId(e.args["claim"]), events, job) for e in opened]
-
-
-def _game_report(
-    contracts: Contracts, game: GameId, claim_id: ClaimId, events: Sequence[Event], job: Job
-) -> dict[str, Any]:
-    claim = contracts.market.claim(claim_id)
-    hashes = list(dict.fromkeys(e.transaction for e in events if e.args.get("game") == game))
-    receipts = [contracts.game.w3.eth.get_transaction_receipt("0x" + h.hex()) for h in hashes]  # type: ignore[arg-type]
-    gas = [int(r["gasUsed"]) for r in receipts]
-    log = games.log(contracts.game, game, contracts.addresses.block)
-    stored = games.read(contracts.game, game)
-    report: dict[str, Any] = {
-        "game": game.hex(),
-        "claim": claim_id.hex(),
-        "round": claim.round,
-        "slot": claim.slot,
-        "program": None,
-        "step": None,
-        "op": None,
-        "element": None,
-        "chunk": None,
-        "claimed_bits": None,
-        "contract_bits": None,
-        "transactions": len(hashes),
-        "gas_total": sum(gas),
-        "gas_max": max(gas, default=0),
-        "verdict": VERDICTS.get(stored.verdict, "open"),
-    }
-    return report | _place(log, claim, job)
-
-
-def _place(log: Sequence[moves.GameEvent], claim: Claim, job: Job) -> dict[str, Any]:
-    """How far the game came: the transition, and where a proof decided, what it proved."""
-    out: dict[str, Any] = {}
-    argued = next((e for e in log if isinstance(e, moves.Argued)), None)
-    if argued is not None:
-        out["step"] = int(argued.t)
-        out["program"] = job.programs.name_of(claim.slot, argued.t, job.params.role.inner_steps)
-    convicted = next((e for e in log if isinstance(e, moves.Convicted)), None)
-    if convicted is None or argued is None:
-        return out
-    finding = convicted.finding
-    program = job.programs.of(claim.slot, argued.t, job.params.role.inner_steps)
-    return out | {
-        "op": _op(program, finding),
-        "element": finding.element if finding.wrong is Wrong.OP else None,
-        "chunk": finding.chunk if finding.wrong is Wrong.OP else None,
-        "claimed_bits": _bits(finding.claimed_bits, finding.wrong),
-        "contract_bits": _bits(finding.contract_bits, finding.wrong),
-    }
-
-
-def _op(program: Program, finding: moves.Finding) -> dict[str, Any]:
-    if finding.wrong is not Wrong.OP:
-        kind = finding.wrong.name.lower()
-        return {"index": finding.position, "kind": kind, "name": f"{kind} {finding.position}"}
-    kind = program.ops[finding.position].kind.name.lower()
-    return {"index": finding.position, "kind": kind, "name": program.name_of(finding.position)}
-
-
-def _bits(digest: bytes, wrong: Wrong) -> str:
-    return "0x" + (digest[-4:] if wrong is Wrong.OP else digest).hex()

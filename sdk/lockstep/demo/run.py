@@ -21,6 +21,7 @@ from lockstep.client import JobHandle, Network
 from lockstep.demo import report
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
+from lockstep.node import disputes
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
@@ -271,7 +272,7 @@ def _weigh(
     job = handle.parts
     checkpoint, _ = handle.checkpoint()
     totals = report.money(events, job.params.role.witness_fee)
-    games = report.game_reports(world.contracts, events, job)
+    games = disputes.game_reports(world.contracts, events, job)
     requester = Address(world.account("requester").address)
     parties = [
         {

@@ -53,14 +53,18 @@ class Party:
     outbox: Outbox
 
     @staticmethod
-    def open(settings: Settings) -> Party:
-        """Open everything; raises the error tree's own error for whatever is missing, closed or wrong."""
+    def open(settings: Settings, *, stored: bool = True) -> Party:
+        """Open everything; raises the error tree's own error for whatever is missing, closed or wrong.
+
+        `stored`: False where nothing is read from storage, so that it need not answer.
+        """
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
         addresses = Addresses.load(settings.deployment)
         w3 = connect(settings.rpc, addresses.chain_id)
         contracts = Contracts.at(w3, addresses)
         store = open_store(settings.storage)
-        store.check()
+        if stored:
+            store.check()
         outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
         return Party(settings, addresses, w3, contracts, store, account, outbox)
 

@@ -18,12 +18,13 @@ from lockstep.protocol.errors import TryLater, UsageError
 
 from .conftest import Lockstep
 
-NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key")
+NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "replay", "doctor", "key", "dispute")
 PROGRAMS = ("worker", "verifier", "coordinator")
 COMMANDS = [
     *(("local", verb) for verb in ("up", "down", "status", "forward")),
     ("demo",), ("doctor",), ("replay",), ("key", "new"), ("key", "show"),
     *(("dataset", verb) for verb in ("build", "verify")),
+    *(("dispute", verb) for verb in ("list", "show", "tree", "watch", "open", "respond", "prove", "resolve")),
     *(("train", verb) for verb in ("init", "quote", "run", "status", "watch", "metrics", "pull", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     ("verifier", "void"),

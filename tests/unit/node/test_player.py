@@ -4,96 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import pytest
-from eth_account.signers.local import LocalAccount
 
 from lockstep.base.shelf import Shelf
-from lockstep.chain import games as chain_games
 from lockstep.chain.contracts import Call
 from lockstep.execution.jobs import ClaimRun, Job, State, slot_run, trace_root
-from lockstep.node.player import AtHand, GameTable, HeldClaim, NotAtHand, Seat, Side
+from lockstep.node.player import AtHand, HeldClaim, NotAtHand, Side
 from lockstep.protocol.dispute import honest, moves
-from lockstep.protocol.dispute.game import game_id
 from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.errors import ChainError, NotFoundError
-from lockstep.protocol.types import Address, ClaimId, GameId, Seconds, Seed, StateRoot
+from lockstep.protocol.types import Address, GameId, Seconds
 from lockstep.storage.directory import DirectoryStore
-from tests.support import games, toyjob
-from tests.support.arena import Arena, Terms
-from tests.support.games import Lie, PlainClaim
+from tests.support import toyjob
+from tests.support.court import LIE, Court, in_memory
 
-STEP, ENCODE = games.step_program(), games.encode_program()
 DEFENDERS_CALLS = ("defend", "reveal", "revealTensor", "postLeaf", "postPartials")
-LIE = Lie(2, element=300, bits=1 << 20)
-
-
-@dataclass
-class Court:
-    """A chain, one lying claim (slot 0) and one honest one (slot 1), both kept as their worker made them."""
-
-    arena: Arena
-    claims: list[ClaimId]
-    seed: Seed
-    opened: int = 0
-
-    def held(self, slot: int, lie: Lie | None = None) -> PlainClaim:
-        return PlainClaim((STEP, ENCODE), games.start_state(), games.dataset(), self.seed, 0, slot, lie_at=1, lie=lie)
-
-    def open(self, slot: int, held: PlainClaim) -> GameId:
-        self.opened += 1
-        claim = chain_games.claim(self.arena.contracts.market, self.claims[slot], self.arena.bodies[self.claims[slot]])
-        move = games.open_at(claim, held, 1, self.opened)
-        game = game_id(claim.id, Address(self.arena.challenger.address), self.opened)
-        self.arena.begin(game, move)
-        return game
-
-    def seat(self, game: GameId, side: Side, held: Any, watched: bool = False) -> Seat:
-        contracts = self.arena.contracts
-        table = GameTable(contracts.game, 0, contracts.market if watched else None)
-        account = self.arena.worker if side is Side.DEFENDER else self.arena.challenger
-        return Seat(game, side, held, table, self.sender(account))
-
-    def sender(self, account: LocalAccount) -> Any:
-        self.keys: list[str] = getattr(self, "keys", [])
-
-        def send(call: Call, key: str) -> object:
-            self.keys.append(key)
-            return self.arena.send(call, account)
-
-        return send
 
 
 @pytest.fixture(scope="module")
 def court() -> Iterator[Court]:
-    arena = Arena.in_memory()
-    made: dict[int, PlainClaim] = {}
-    lies = (LIE, None, LIE)
-
-    def trace(seed: Seed, slot: int) -> tuple[StateRoot, ...]:
-        made[slot] = PlainClaim(
-            (STEP, ENCODE), games.start_state(), games.dataset(), seed, 0, slot, lie_at=1, lie=lies[slot]
-        )
-        return made[slot].trace
-
-    def ends(slot: int) -> tuple[StateRoot, StateRoot]:
-        last = made[slot].steps[-1].graph[1]
-        return StateRoot(last[-2]), StateRoot(last[-1])
-
-    start, data = games.start_state(), games.dataset()
-    step = PlainClaim((STEP,), start, data, Seed(bytes(32))).step(1)
-    rows, length = data.header.shape
-    terms = Terms(
-        STEP, ENCODE, ENCODE, games.tensor_root(data), rows, length, StateRoot(step.prev[1][0]),
-        StateRoot(b"\0" * 32), StateRoot(step.prev[1][2]), 1, 1, 1,
-    )  # fmt: skip
-    claims = arena.claims(terms, len(lies), trace, ends)
-    seed = arena.contracts.market.facts_of(claims[0], 1).seed
-    yield Court(arena, claims, seed)
-    arena.stop()
+    made = in_memory()
+    yield made
+    made.arena.stop()
 
 
 def test_two_seats_play_a_lie_to_its_conviction(court: Court) -> None:

@@ -1,0 +1,311 @@
+"""`lockstep dispute`: read games, follow them, play them by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lockstep.base.amounts import tokens
+from lockstep.base.settings import DEFAULTS, Settings, resolve
+from lockstep.cli.device import on_device
+from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.output import emit, say
+from lockstep.cli.replay import claim_id
+from lockstep.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from lockstep.node.byhand import Hand, Made
+    from lockstep.node.disputes import DisputeReader
+    from lockstep.node.following import Follower, Seen
+    from lockstep.node.party import Head
+    from lockstep.protocol.dispute import moves
+    from lockstep.protocol.dispute.game import DisputedClaim
+    from lockstep.protocol.types import JobId, Wei
+
+app = typer.Typer(name="dispute", help="Games about claims: read them, follow them, play them.", no_args_is_help=True)
+
+Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking.")]
+POLL_SECONDS = 0.5
+"""How often a watch asks whether there is a new block."""
+
+GameArgument = Annotated[str, typer.Argument(metavar="GAME", help="The game's id, or its first 6 hex digits or more.")]
+
+
+@app.command("list")
+def list_(
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Games of one job; its id, 64 hex digits.")] = None,
+    ended: Annotated[bool, typer.Option("--all/--open", help="Those that are over, too.")] = False,
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    as_json: Json = False,
+) -> None:
+    """Games that run: whose move it is, and what is left of each clock."""
+    wanted = None if job is None else _job_id(job)
+    reader = _reader(resolve(rpc=rpc, deployment=deployment))
+    from lockstep.cli.dispute_text import table
+
+    rows, now = reader.rows(wanted, ended=ended), reader.now()
+    emit({"chain_time": now, "games": [row.to_dict(now) for row in rows]}, as_json, text=table(rows, now, ended))
+
+
+@app.command("show")
+def show(
+    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """One game: parties, money, every move, how far it is, and what the contract computed.
+
+    The chain alone is read; --storage adds the names of ops.
+    """
+    reader = _reader(resolve(rpc=rpc, storage=storage, deployment=deployment), names=True)
+    from lockstep.cli.dispute_text import card
+
+    found, now = reader.read(reader.find(game)), reader.now()
+    command = replay_command(found.opened.claim.hex(), rpc=rpc, storage=storage, deployment=deployment)
+    emit(
+        {**found.to_dict(now), "chain_time": now, "replay": command}, as_json,
+        text=None if as_json else card(found, now, command),
+    )  # fmt: skip
+
+
+@app.command("tree")
+def tree(game: GameArgument, rpc: Rpc = None, deployment: DeploymentFile = None, as_json: Json = False) -> None:
+    """The bisection: each range that was halved, and which half differs, down to the number that the contract
+    computed."""
+    reader = _reader(resolve(rpc=rpc, deployment=deployment))
+    from lockstep.cli.dispute_text import drawn
+    from lockstep.node.bisection import bisection
+
+    found, now = reader.read(reader.find(game)), reader.now()
+    root = bisection(found.events, found.claim.transitions, found.op)
+    emit({**found.to_dict(now), "tree": root.to_dict()}, as_json, text=None if as_json else drawn(found, root, now))
+
+
+def replay_command(claim: str, **flags: str | None) -> str:
+    """What reproduces a claim: `lockstep replay` with the places that this command was given."""
+    import shlex
+
+    given = [part for name, value in flags.items() if value is not None for part in (f"--{name}", value)]
+    return shlex.join(["lockstep", "replay", claim, *given])
+
+
+def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
+    """What reads the chain; for the `names` of ops with a store, where somebody has said which."""
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.contracts import Contracts
+    from lockstep.chain.rpc import connect
+    from lockstep.node.disputes import DisputeReader
+    from lockstep.storage import open_store
+
+    addresses = Addresses.load(settings.deployment)
+    contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
+    store = open_store(settings.storage) if names and settings.storage != DEFAULTS["storage"] else None
+    return DisputeReader(contracts, store)
+
+
+def _job_id(text: str) -> JobId:
+    from lockstep.protocol.types import JobId
+
+    try:
+        value = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        value = b""
+    if len(value) != 32:
+        raise UsageError(f"{text!r} is not a job id", hint="64 hex digits, as `train run` printed them")
+    return JobId(value)
+
+
+# -- following
+
+
+@app.command("watch")
+def watch(
+    game: Annotated[str | None, typer.Argument(metavar="[GAME]", help="The game's id, or 6 hex digits of it.")] = None,
+    job: Annotated[
+        str | None, typer.Option(metavar="ID", help="Every game of a job instead, until it is over.")
+    ] = None,
+    webhook: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="LOCKSTEP_WEBHOOK", help="POST every event there, as JSON."),
+    ] = None,
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    as_json: Json = False,
+) -> None:
+    """Every move as it is made, with what it shows, until the game is over. Ctrl-C detaches, the game goes on."""
+    if (game is None) == (job is None):
+        raise UsageError("one game or one job is watched", hint="`lockstep dispute watch GAME`, or --job ID")
+    wanted = None if job is None else _job_id(job)
+    from contextlib import ExitStack
+
+    from lockstep.cli.dispute_text import Screen
+    from lockstep.node.following import Follower
+    from lockstep.node.webhook import Webhook
+
+    with ExitStack() as stack:
+        told = None if webhook is None else stack.enter_context(Webhook(webhook))
+        reader = _reader(resolve(rpc=rpc, deployment=deployment))
+        if wanted is not None:
+            reader.require_job(wanted)
+        follower = Follower(reader, None if game is None else reader.find(game), wanted)
+        # Read before the games: a block that comes meanwhile is the next one's.
+        head = reader.head()
+        seen = follower.poll()
+        screen = stack.enter_context(Screen(follower, head.time, as_json))
+        while True:
+            for one in seen:
+                screen.tell(one)
+                if told is not None:
+                    told.tell({"event": one.kind.value, **one.to_dict(head.time)})
+            if follower.over:
+                return
+            seen, head = _next(follower, head)
+            screen.at(head.time)
+
+
+def _next(follower: Follower, last: Head) -> tuple[list[Seen], Head]:
+    """What the next block brings; waits as long as nobody answers."""
+    import time
+
+    from lockstep.protocol.errors import TryLater, Unreachable
+
+    warned = False
+    while True:
+        time.sleep(POLL_SECONDS)
+        try:
+            head = follower.reader.head()
+            if head != last:
+                return follower.poll(), head
+        except (Unreachable, TryLater) as error:
+            if not warned:
+                say(f"{error.message}: trying again")
+            warned = True
+
+
+# -- playing
+
+
+@app.command("open")
+def open_(
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="ClaimId, 64 hex digits.")],
+    yes: Yes = False,
+    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Replay a claim, and open a game at the first step that differs. A claim that is right is left alone: MATCH,
+    exit 0.
+
+    A game takes a bond, which is lost if the claim is right; it is shown, and asked for on a terminal.
+    """
+    wanted = claim_id(claim)
+
+    def agree(disputed: DisputedClaim, move: moves.Open, missing: Wei) -> bool:
+        where = f"step {move.t}" if move.t else "its list of states (it cannot be had)"
+        say(f"the claim differs at {where}; a game takes a bond of {tokens(disputed.bond)}")
+        if missing:
+            say(f"{tokens(missing)} of it are deposited from the account")
+        if yes:
+            return True
+        if as_json or not sys.stdin.isatty():
+            raise UsageError("a game takes a bond, and nobody can be asked", hint="--yes opens it without asking")
+        return typer.confirm("open the game?", err=True)
+
+    with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+        done = hand.open(wanted, agree)
+    data = {
+        "claim": wanted.hex(), "verdict": "match" if done.t is None else "mismatch", "step": done.t,
+        "game": None if done.game is None else done.game.hex(), "already_open": done.already,
+        "bond": str(done.bond),
+    }  # fmt: skip
+    if done.t is None:
+        text = f"MATCH {wanted.hex()}: no game is opened"
+    elif done.game is None:
+        text = "no game is opened"
+    else:
+        text = f"game {done.game.hex()} {'was open already' if done.already else 'is open'}, about " + (
+            f"step {done.t}" if done.t else "the whole trace"
+        )
+    emit(data, as_json, text=text)
+
+
+@app.command("respond")
+def respond(
+    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Make the move that is due of this account, as challenger, defender or its delegate. Exit 75: it is the other
+    side's turn."""
+    with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+        _made(hand.respond(_reader_of(hand).find(game)), as_json)
+
+
+@app.command("prove")
+def prove(
+    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Have the contract compute the number that is left, which convicts a wrong claim. Exit 75: the game has not come
+    so far."""
+    with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+        _made(hand.prove(_reader_of(hand).find(game)), as_json)
+
+
+@app.command("resolve")
+def resolve_(
+    game: GameArgument, rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """End a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may. Exit 75: the clock
+    still runs."""
+    with _hand(rpc, storage, deployment, home, password_file, None, None, replays=False) as hand:
+        _made(hand.resolve(_reader_of(hand).find(game)), as_json)
+
+
+def _made(done: Made, as_json: bool) -> None:
+    data = {
+        "game": done.game.hex(),
+        "side": None if done.side is None else done.side.value,
+        "moves": list(done.moves),
+        "phase": done.state.phase.name.lower(),
+        "verdict": done.verdict,
+    }
+    from lockstep.node.gamelog import DUE
+
+    whose = "the defender has" if done.state.defender_moves else "the challenger has"
+    then = f"{whose} {DUE[done.state.phase]}" if done.state.phase in DUE else done.verdict
+    emit(data, as_json, text=f"{', '.join(done.moves)}: {then}")
+
+
+@contextmanager
+def _hand(
+    rpc: str | None, storage: str | None, deployment: str | None, home: str | None, password_file: str | None,
+    threads: int | None, device: str | None, *, replays: bool = True,
+) -> Iterator[Hand]:  # fmt: skip
+    """This home's key at the table, alone in its home. `replays`: storage and a device are needed."""
+    settings = resolve(
+        "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        threads=threads, device=device,
+    )  # fmt: skip
+    from lockstep.chain.keys import KEYSTORE, load_account
+    from lockstep.node.byhand import Hand, locked
+    from lockstep.node.party import Party
+
+    if not (settings.home_path / KEYSTORE).is_file():
+        # Raises: a home without a key is not made.
+        load_account(settings.home_path / KEYSTORE, settings.password())
+    if replays:
+        settings, _ = on_device(settings)
+    with locked(settings.home_dir), Party.open(settings, stored=replays) as party:
+        hand = Hand(party, say)
+        hand.settle()
+        yield hand
+
+
+def _reader_of(hand: Hand) -> DisputeReader:
+    from lockstep.node.disputes import DisputeReader
+
+    return DisputeReader(hand.party.contracts)

@@ -1,0 +1,250 @@
+"""Games as text for people: a table, a card, a tree."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from io import StringIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from lockstep.base.amounts import tokens
+from lockstep.cli.output import event
+from lockstep.node.bisection import Range, Said, described, shown_word
+from lockstep.node.gamelog import DUE, Side
+from lockstep.protocol.dispute.moves import Wrong
+from lockstep.protocol.types import MERGE_SLOT, Seconds
+
+if TYPE_CHECKING:
+    from lockstep.node.disputes import Dispute, GameRow
+    from lockstep.node.following import Follower, Seen
+
+SHORT = 12
+"""Digits of an id in a table."""
+WIDTH = 120
+STYLES = {Said.DIFFERS: "bold red", Said.AGREES: "green", Said.UNSAID: "dim"}
+
+
+def rendered(thing: Any) -> str:
+    """What rich draws, in colours on a terminal alone."""
+    terminal = sys.stdout.isatty()
+    target = StringIO()
+    width = None if terminal else WIDTH
+    Console(file=target, force_terminal=terminal, width=width, no_color=not terminal, highlight=False).print(thing)
+    return "\n".join(line.rstrip() for line in target.getvalue().splitlines())
+
+
+def countdown(seconds: int) -> str:
+    """Time left: "1:02:03", "9:05", "0:00"."""
+    minutes, rest = divmod(max(0, seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def moment(time: Seconds) -> str:
+    """A chain's time in UTC."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short(account: str) -> str:
+    """An address for a table."""
+    return f"{account[:8]}..{account[-4:]}"
+
+
+def place_of_claim(row: GameRow) -> str:
+    """ "0/2" or "0/merge"."""
+    return f"{row.claim.round}/{'merge' if row.claim.slot == MERGE_SLOT else row.claim.slot}"
+
+
+def state(row: GameRow, now: Seconds) -> str:
+    """Whose move it is, and what is due; or how it ended."""
+    if row.mover is None:
+        return row.verdict
+    if row.late(now):
+        return f"the {row.mover.value}'s clock has run out: anybody may resolve"
+    return f"{row.mover.value} {DUE[row.stored.phase]}"
+
+
+def clocks(row: GameRow, now: Seconds) -> str:
+    """What is left of the challenger's and of the defender's clock."""
+    left = [row.left(side, now) for side in (Side.CHALLENGER, Side.DEFENDER)]
+    return " / ".join("-" if seconds is None else countdown(seconds) for seconds in left)
+
+
+def named_clocks(row: GameRow, now: Seconds) -> str:
+    """The same, each with its side's name."""
+    challenger, defender = clocks(row, now).split(" / ")
+    return f"challenger {challenger}, defender {defender}"
+
+
+def table(rows: Sequence[GameRow], now: Seconds, ended: bool) -> str:
+    """Games, a line each."""
+    if not rows:
+        return "no game was opened" if ended else "no game runs; --all shows those that are over"
+    drawn = Table(box=None, pad_edge=False)
+    for name in ("game", "job", "round/slot", "challenger", "defender", "state", "clocks c / d", "verdict"):
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(
+            row.id.hex()[:SHORT], row.claim.job.hex()[:SHORT], place_of_claim(row), short(row.opened.challenger),
+            short(row.opened.defender), state(row, now), clocks(row, now), row.verdict,
+        )  # fmt: skip
+    return rendered(drawn)
+
+
+def card(found: Dispute, now: Seconds, command: str) -> str:
+    """Everything about one game."""
+    stake = "no longer locked" if found.stake is None else tokens(found.stake)
+    lines = [
+        f"game        {found.id.hex()}",
+        f"claim       {found.opened.claim.hex()}",
+        f"job         {found.claim.job.hex()}, round/slot {place_of_claim(found)}",
+        f"challenger  {found.opened.challenger}, bond {tokens(found.bond)}",
+        f"defender    {found.opened.defender}, stake {stake}",
+        "",
+        *_state_lines(found, now),
+        *_place_lines(found),
+        "",
+        rendered(_moves(found)),
+        _gas_line(found),
+        "",
+        *[f"{p.what:23} {tokens(p.amount)}{'' if p.account is None else f'  {p.account}'}" for p in found.money],
+        "",
+        f"check it yourself: {command}",
+    ]
+    return "\n".join(lines)
+
+
+def _state_lines(found: Dispute, now: Seconds) -> list[str]:
+    if found.mover is None:
+        won = "" if found.winner is None else f", won by {found.winner}"
+        return [f"verdict     {found.verdict}{won}"]
+    deadline = found.stored.deadline
+    return [
+        f"turn        {state(found, now)}",
+        f"deadline    {countdown(deadline - now)} left, {moment(deadline)} ({deadline})",
+        f"clocks      {named_clocks(found, now)}",
+    ]
+
+
+def _place_lines(found: Dispute) -> list[str]:
+    place = found.place
+    if place.t is None and place.wrong is not None:
+        return [f"place       leaf {place.position} of the trace, which should be empty"]
+    if place.t is None:
+        return ["place       in the trace: the step is not known yet"]
+    lines = [f"place       step {place.t} of {found.claim.transitions}, Program {found.program_name}"]
+    if place.wrong is Wrong.OP:
+        name = "" if found.program is None or place.position is None else f" {found.program.name_of(place.position)}"
+        lines[0] += f", op {place.position}{name}{described(found.op)}"
+        for what, value in (("leaf", place.leaf), ("element", place.element), ("chunk", place.chunk)):
+            lines[0] += "" if value is None else f", {what} {value}"
+    elif place.wrong is not None:
+        lines[0] += f", {place.wrong.name.lower()} {place.position}"
+    for name, bits in (("claimed", place.claimed), ("contract", place.computed)):
+        if bits is not None:
+            lines.append(f"{name:11} {_word(found, bits)}")
+    return lines
+
+
+def _moves(found: Dispute) -> Table:
+    drawn = Table(box=None, pad_edge=False)
+    for name in ("block", "by", "move", "gas", "transaction", "shows"):
+        drawn.add_column(name, justify="right" if name in ("block", "gas") else "left", overflow="fold")
+    for move in found.made:
+        transaction = "0x" + move.transaction.hex()[: SHORT - 2]
+        drawn.add_row(str(move.block), move.by, move.call, f"{move.gas:,}", transaction, move.shows)
+    return drawn
+
+
+def _gas_line(found: Dispute) -> str:
+    gas = [move.gas for move in found.made]
+    return f"{len(gas)} transactions, {sum(gas):,} gas, at most {max(gas, default=0):,} in one"
+
+
+def drawn(found: Dispute, root: Range, now: Seconds) -> str:
+    """The bisection as a tree, and how it ended or what is due."""
+    head = f"game {found.id.hex()[:SHORT]} about claim {found.opened.claim.hex()[:SHORT]}, round/slot "
+    top = Tree(Text(f"{head}{place_of_claim(found)}"), guide_style="dim")
+    _grow(top, root)
+    top.add(Text(state(found, now), style="bold"))
+    return rendered(top)
+
+
+def _grow(tree: Tree, part: Range) -> None:
+    shown = "" if part.node is None else f"  {part.node.hex()[:8]}"
+    branch = tree.add(Text(f"{part.label}{shown}  {part.said.value}", style=STYLES[part.said]))
+    for inner in part.parts:
+        _grow(branch, inner)
+
+
+class Screen:
+    """Where a watch is told: lines on stdout, and on a terminal the clocks that run below them."""
+
+    def __init__(self, follower: Follower, now: Seconds, as_json: bool) -> None:
+        self._follower = follower
+        self._as_json = as_json
+        self._live: Live | None = None
+        self.at(now)
+
+    def at(self, now: Seconds) -> None:
+        """A block has this time."""
+        self._now, self._read_at = now, time.monotonic()
+
+    def tell(self, seen: Seen) -> None:
+        """One line."""
+        if self._as_json:
+            event(seen.kind.value, **seen.to_dict(self._now))
+        elif self._live is not None:
+            self._live.console.print(line(seen, self._now), markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(line(seen, self._now), flush=True)
+
+    def __enter__(self) -> Self:
+        if not self._as_json and sys.stdout.isatty():
+            self._live = Live(get_renderable=self._running, refresh_per_second=2, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def _running(self) -> Text:
+        """Whose clock runs, a line each game; between blocks this machine's own time goes on."""
+        now = Seconds(self._now + int(time.monotonic() - self._read_at))
+        games = [d for d in self._follower.latest.values() if d.running]
+        shown = [f"{d.id.hex()[:SHORT]} {state(d, now)}: {named_clocks(d, now)}" for d in games]
+        return Text("\n".join(shown), style="bold")
+
+
+def line(seen: Seen, now: Seconds) -> str:
+    """One thing that happened in a game."""
+    dispute, move = seen.dispute, seen.move
+    if move is None:
+        numbers = [_word(dispute, bits) for bits in (dispute.place.claimed, dispute.place.computed)]
+        told = "" if dispute.place.computed is None else f": claimed {numbers[0]}, the contract computed {numbers[1]}"
+        return f"{dispute.id.hex()[:SHORT]} {dispute.verdict}{told}"
+    undone = "undone by a reorganisation: " if seen.kind == "undone" else ""
+    left = ""
+    if seen.latest and dispute.running:
+        left = f" ({state(dispute, now)}, {countdown(dispute.stored.deadline - now)} left)"
+    head = f"{moment(move.time)} {dispute.id.hex()[:SHORT]} {move.by:10} {move.call:12}"
+    return f"{head} {undone}{move.shows}{left}"
+
+
+def _word(dispute: Dispute, bits: bytes | None) -> str:
+    if bits is None:
+        return ""
+    of_op = dispute.place.wrong is Wrong.OP
+    return shown_word(int.from_bytes(bits[-4:], "big"), dispute.op) if of_op else f"0x{bits.hex()}"

@@ -1,0 +1,288 @@
+"""The bisection of a game as a tree: each range that was halved, and what the two sides say of the halves.
+
+    trace of S_1 .. S_T -> positions of G_t -> leaves of a tensor -> elements of a leaf -> chunks of a fold
+
+A pure function of the game's log. The defender shows both halves; the challenger points at the first node that differs,
+and so agrees with everything to its left. Of what lies to the right nobody has spoken.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lockstep.protocol import merkle
+from lockstep.protocol.dispute import moves
+from lockstep.protocol.dispute.moves import GameEvent, Wrong
+from lockstep.protocol.dispute.statement import Statement
+from lockstep.protocol.merkle import ceil_log2
+from lockstep.protocol.programs.program import CHUNK, F32, Op, ProgramHeader
+from lockstep.protocol.types import Digest
+
+Label = Callable[[int, int], str]
+"""What people call the positions first .. last."""
+
+
+class Said(StrEnum):
+    """What the challenger says of a range that the defender has shown."""
+
+    DIFFERS = "differs"
+    AGREES = "agrees"
+    UNSAID = "unsaid"
+
+
+@dataclass
+class Range:
+    """Consecutive positions of one tree, or a part of a leaf or a fold."""
+
+    label: str
+    said: Said
+    node: Digest | None = None
+    """As the defender shows it."""
+    first: int | None = None
+    last: int | None = None
+    parts: list[Range] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "label": self.label,
+            "challenger": self.said.value,
+            "node": None if self.node is None else self.node.hex(),
+            "first": self.first,
+            "last": self.last,
+            "parts": [part.to_dict() for part in self.parts],
+        }
+
+    @property
+    def deepest(self) -> Range:
+        """The smallest range that is known to differ."""
+        inner = next((p for p in self.parts if p.said is Said.DIFFERS), None)
+        return self if inner is None else inner.deepest
+
+
+@dataclass
+class Look:
+    """One reveal, and the node that the challenger picked of it."""
+
+    children: moves.Proof
+    picked: int | None = None
+    """Its position in its level of the tree."""
+
+    @property
+    def down(self) -> int:
+        """Levels between the node in question and what was shown of it."""
+        return ceil_log2(len(self.children))
+
+
+@dataclass
+class Descent:
+    """One tree that a game goes down."""
+
+    tree: str
+    """"trace", "step" or "tensor"."""
+    looks: list[Look] = field(default_factory=list)
+
+
+def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
+    """The trees that a game has gone down, in order."""
+    current: Descent | None = None
+    for event in events:
+        if isinstance(event, moves.Opened) and event.t == 0:
+            current = Descent("trace")
+        elif isinstance(event, moves.Defended | moves.TensorRevealed):
+            if current is not None:
+                yield current
+            current = Descent("step" if isinstance(event, moves.Defended) else "tensor")
+        if current is None:
+            continue
+        if isinstance(event, moves.Defended | moves.TensorRevealed | moves.Revealed) and event.children:
+            current.looks.append(Look(event.children))
+        elif isinstance(event, moves.Picked) and current.looks:
+            current.looks[-1].picked = event.position
+    if current is not None:
+        yield current
+
+
+def bisection(events: Sequence[GameEvent], transitions: int, op: Op | None = None) -> Range:
+    """The whole tree, from the claim's trace down to where the game stands. `op`: the picked one, where it is known."""
+    argued = _last(events, moves.Argued)
+    header = None if argued is None else Statement.decode(argued.statement).program_header
+    root = Range(states(1, transitions), Said.DIFFERS, first=1, last=transitions)
+    opened = _last(events, moves.Opened)
+    if opened is not None and opened.t:
+        root.parts = _named_by_opening(opened.t, transitions, _last(events, moves.Argued))
+    for descent in descents(events):
+        if descent.tree == "trace":
+            _cut(root, descent, ceil_log2(transitions), lambda a, b: trace_positions(a, b, transitions), begin=1)
+        elif descent.tree == "step" and argued is not None and header is not None:
+            at = root.deepest
+            step = Range(f"G_{argued.t}: {positions(0, (1 << header.depth) - 1, header)}", Said.DIFFERS)
+            at.parts.append(step)
+            _cut(step, descent, header.depth, lambda a, b: positions(a, b, header))
+        elif descent.tree == "tensor":
+            _tensor(root, descent, _last(events, moves.TensorRevealed), op)
+    _below_the_leaf(root, events, op)
+    return root
+
+
+def _named_by_opening(t: int, transitions: int, argued: moves.Argued | None) -> list[Range]:
+    """The published list names the step: the challenger agrees with every state before it."""
+    parts = [Range(states(1, t - 1), Said.AGREES, first=1, last=t - 1)] if t > 1 else []
+    parts.append(Range(states(t, t), Said.DIFFERS, None if argued is None else argued.node, t, t))
+    if t < transitions:
+        parts.append(Range(states(t + 1, transitions), Said.UNSAID, first=t + 1, last=transitions))
+    return parts
+
+
+def _cut(root: Range, descent: Descent, depth: int, label: Label, begin: int = 0) -> None:
+    """Halve `root` down to the last node that was picked. `begin`: what the first position is called."""
+    at, height, index = root.deepest, depth, 0
+    for look in descent.looks:
+        if look.picked is None:
+            return
+        down = look.down
+        shown = merkle.levels(look.children, down)
+        for k in range(1, down + 1):
+            height, path = height - 1, look.picked >> (down - k)
+            halves = []
+            for half in (path & ~1, path | 1):
+                first, last = half << height, ((half + 1) << height) - 1
+                said = Said.DIFFERS if half == path else Said.AGREES if half < path else Said.UNSAID
+                node = merkle.node_at(shown, down - k, half - (index << k))
+                halves.append(Range(label(first, last), said, node, first + begin, last + begin))
+            at.parts = halves
+            at = halves[path & 1]
+        index = look.picked
+
+
+def _tensor(root: Range, descent: Descent, revealed: moves.TensorRevealed | None, op: Op | None) -> None:
+    if revealed is None:
+        return
+    elements = None if op is None else op.header.elements
+    gone = sum(look.down for look in descent.looks)
+    depth = gone if op is None else op.header.depth
+    tensor = Range(f"output of op {revealed.op}{described(op)}", Said.DIFFERS, revealed.tree)
+    root.deepest.parts.append(tensor)
+    _cut(tensor, descent, depth, lambda a, b: leaves(a, b, elements))
+
+
+def _below_the_leaf(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
+    picked, posted = _last(events, moves.ElementPicked), _last(events, moves.LeafPosted)
+    if picked is not None and posted is not None:
+        begin = picked.element // CHUNK * CHUNK
+        said = f"element {picked.element}: claimed {shown_word(picked.claimed, op)}"
+        root.deepest.parts = _first_of("element", begin, begin + len(posted.data) // 4 - 1, picked.element, said)
+    _partials(root, events, op)
+    convicted = _last(events, moves.Convicted)
+    if convicted is not None:
+        found = convicted.finding
+        if found.wrong is Wrong.OP:
+            due = f"the contract computes {shown_word(int.from_bytes(found.contract_bits[-4:], 'big'), op)}"
+        else:
+            due = f"the Program says 0x{found.contract_bits.hex()}"
+        root.deepest.parts.append(Range(due, Said.DIFFERS))
+
+
+def _partials(root: Range, events: Sequence[GameEvent], op: Op | None) -> None:
+    """Groups of chunks, then chunks: the proof names the chunk."""
+    posted = [e for e in events if isinstance(e, moves.PartialsPosted)]
+    group, convicted = _last(events, moves.PartialPicked), _last(events, moves.Convicted)
+    if group is not None and posted:
+        said = f"group {group.group} of 256 chunks: claimed {shown_word(group.claimed, op)}"
+        root.deepest.parts = _first_of("group", 0, len(posted[0].words) // 4 - 1, group.group, said)
+    if convicted is not None and posted and convicted.finding.wrong is Wrong.OP:
+        begin = 0 if group is None else CHUNK * group.group
+        chunk = convicted.finding.chunk
+        claimed = shown_word(int.from_bytes(convicted.finding.claimed_bits[-4:], "big"), op)
+        last = begin + len(posted[-1].words) // 4 - 1
+        root.deepest.parts = _first_of("chunk", begin, last, chunk, f"chunk {chunk}: claimed {claimed}")
+
+
+def _first_of(name: str, first: int, last: int, picked: int, said: str) -> list[Range]:
+    """What was posted in a row: all before the picked one is agreed."""
+    parts = []
+    if picked > first:
+        parts.append(Range(span(name, first, picked - 1), Said.AGREES, first=first, last=picked - 1))
+    parts.append(Range(said, Said.DIFFERS, first=picked, last=picked))
+    if picked < last:
+        parts.append(Range(span(name, picked + 1, last), Said.UNSAID, first=picked + 1, last=last))
+    return parts
+
+
+def _last(events: Sequence[GameEvent], kind: type[Any]) -> Any:
+    return next((e for e in reversed(events) if isinstance(e, kind)), None)
+
+
+# -- words for people --------------------------------------------------------------------------------------------------
+
+
+def span(name: str, first: int, last: int) -> str:
+    """ "element 3" or "elements 3 to 9"."""
+    plural = "entries" if name == "entry" else f"{name}s"
+    return f"{name} {first}" if first == last else f"{plural} {first} to {last}"
+
+
+def states(first: int, last: int) -> str:
+    """States of a trace."""
+    return f"S_{first}" if first == last else f"S_{first} to S_{last}"
+
+
+def trace_positions(first: int, last: int, transitions: int) -> str:
+    """Positions of the trace's tree: S_t lies at t - 1, and nothing behind S_T."""
+    if first >= transitions:
+        return "behind the trace"
+    behind = " and what is behind" if last >= transitions else ""
+    return states(first + 1, min(last + 1, transitions)) + behind
+
+
+def positions(first: int, last: int, header: ProgramHeader) -> str:
+    """Positions of G_t: ops, padding, the entries of the state block."""
+    block = (1 << header.depth) - (1 << header.s_out)
+    parts = []
+    if first < header.n:
+        parts.append(span("op", first, min(last, header.n - 1)))
+    if last >= header.n and first < block:
+        parts.append("padding")
+    if last >= block:
+        parts.append(span("entry", max(first, block) - block, last - block) + " of the state")
+    return ", ".join(parts)
+
+
+def leaves(first: int, last: int, elements: int | None) -> str:
+    """Leaves of a tensor, by their elements."""
+    end = CHUNK * (last + 1) - 1
+    if elements is not None:
+        if CHUNK * first >= elements:
+            return "behind the tensor"
+        end = min(end, elements - 1)
+    return span("element", CHUNK * first, end)
+
+
+def described(op: Op | None) -> str:
+    """Kind and shape of an op, if they are known."""
+    if op is None:
+        return ""
+    shape = " x ".join(str(e) for e in op.extents) or "scalar"
+    return f" ({op.kind.name.lower()}, {'f32' if op.dtype == F32 else 'i32'} {shape})"
+
+
+def shown_word(word: int, op: Op | None) -> str:
+    """A word's bits, and the number that they are where the dtype is known."""
+    value = value_of(word, op)
+    if value is None:
+        return f"0x{word:08x}"
+    return f"0x{word:08x} = {value:.9g}" if isinstance(value, float) else f"0x{word:08x} = {value}"
+
+
+def value_of(word: int, op: Op | None) -> float | int | None:
+    """The number that a word is; None where the op, and so its dtype, is not known."""
+    if op is None:
+        return None
+    data = word.to_bytes(4, "big")
+    if op.dtype == F32:
+        return float(struct.unpack(">f", data)[0])
+    return int.from_bytes(data, "big", signed=True)
