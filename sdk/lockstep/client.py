@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +27,12 @@ from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.events import Event, EventReader
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
-from lockstep.execution.jobs import ClaimSchedule, Job, TrainingJob, load, subtree_root
+from lockstep.execution.jobs import Job, TrainingJob, load, subtree_root
+from lockstep.execution.losses import NAME as LOSS
+from lockstep.execution.losses import Losses, MergedLoss
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
-from lockstep.node.ledger import Watcher
+from lockstep.node.ledger import UNSEALED, Ledger, Watcher
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
@@ -105,17 +107,36 @@ class Quote:
 class Network:
     """One deployment of the market, seen by one account."""
 
-    def __init__(self, w3: Web3, contracts: Contracts, store: ContentStore, account: LocalAccount, home: Path) -> None:
+    def __init__(
+        self,
+        w3: Web3,
+        contracts: Contracts,
+        store: ContentStore,
+        account: LocalAccount | Callable[[], LocalAccount],
+        home: Path,
+    ) -> None:
+        """`account`: the key, or what opens it once something is to be signed. Reading needs none."""
         self.w3 = w3
         self.contracts = contracts
         self.store = store
-        self.account = account
+        self._account = account
         self.home = home
 
+    @cached_property
+    def account(self) -> LocalAccount:
+        """Who signs; raises KeyStoreError if the key cannot be opened."""
+        return self._account() if callable(self._account) else self._account
+
     def outbox(self) -> Outbox:
-        """The account's transactions; they survive this process."""
+        """The account's transactions; they survive this process. Raises UsageError if the home cannot be made."""
         from lockstep.chain.outbox import Outbox
 
+        try:
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                f"{self.home} cannot be a home: {error.strerror}", hint="name a folder of yours"
+            ) from error
         return Outbox(self.home / "outbox.sqlite", self.w3, self.account)
 
     def quote(self, job: TrainingJob) -> Quote:
@@ -184,6 +205,16 @@ class Network:
             outbox.send(call, key)
         finally:
             outbox.close()
+
+    def ledger(self) -> Ledger:
+        """What the chain's events say of every job by now."""
+        watcher = Watcher(EventReader(self.w3, self.contracts.addresses))
+        watcher.poll()
+        return watcher.ledger
+
+    def jobs(self) -> list[JobHandle]:
+        """Every job of the market, the latest first."""
+        return [JobHandle(self, job) for job in reversed(self.ledger().jobs)]
 
     def job(self, job: JobId) -> JobHandle:
         """A job on chain; raises NotFoundError."""
@@ -272,6 +303,40 @@ class JobHandle:
         }
         return checkpoint, source
 
+    def losses(self, known: Sequence[MergedLoss] = ()) -> Iterator[MergedLoss]:
+        """The loss of the first weights and after every merge that stands, in order; computed here from public data.
+
+        What `known` has of the same merges is not computed again. Yields nothing if the job's author named no loss
+        (an evaluation has `metrics`). Raises the store's errors.
+        """
+        job, before = self.parts, {found.claim: found for found in known}
+        curve = self._losses
+        rounds = self.net.ledger().jobs[self.id].rounds
+        if curve is None or not rounds or rounds[0].seed == UNSEALED:
+            return
+        if "" in before:
+            yield before[""]
+        else:
+            loss = curve.at(job.genesis, rounds[0].seed, 0)
+            yield MergedLoss(0, None, loss, job.params.role.slots, "", job.spec.genesis)
+        merges = 0
+        for number in sorted(rounds):
+            r = rounds[number]
+            merge = None if r.phase is Phase.VOID else r.merge
+            if merge is None:
+                continue
+            merges += 1
+            found = before.get(merge.id.hex())
+            if found is None:
+                checkpoint = load_checkpoint(job, self.net.store, merge.payload_cid, merge.out, merge.out2)
+                loss = curve.at(checkpoint, r.seed, merges)
+                found = MergedLoss(merges, number, loss, job.params.role.slots, merge.id.hex(), merge.payload_cid)
+            yield found
+
+    @cached_property
+    def _losses(self) -> Losses | None:
+        return Losses.of(self.parts, self.net.store)
+
     def metrics(self) -> Metrics:
         """What an evaluation has found by its latest merged round that stands, checked against the chain.
 
@@ -281,9 +346,7 @@ class JobHandle:
         job = self.parts
         spec = EvaluationSpec.of(job.spec.strategy)
         checkpoint, source = self.checkpoint()
-        watcher = Watcher(EventReader(self.net.w3, self.net.contracts.addresses))
-        watcher.poll()
-        rounds = watcher.ledger.jobs[self.id].rounds
+        rounds = self.net.ledger().jobs[self.id].rounds
         merged = [rounds[r] for r in sorted(rounds) if r <= source["round"] and rounds[r].merge is not None]
         convicted = sum(len(r.merged_and_convicted) for r in merged)
         # INVARIANT: a loss that a proof has shown to be false is in no mean.
@@ -317,7 +380,7 @@ class JobHandle:
             "job": self.id.hex(),
             "chain_id": addresses.chain_id,
             "market": addresses.market,
-            "programs": {k: v.root.hex() for k, v in _named(job.programs)},
+            "programs": {name: getattr(job.programs, name).root.hex() for name in ("step", "encode", "merge")},
             "dataset_root": job.params.role.dataset_root.hex(),
             "spec": job.params.spec.digest.hex(),
             **source,
@@ -339,7 +402,7 @@ def connect(
 
     "local" is the one of `lockstep local up`; other names stand in networks.toml. What is not given is looked for as
     every command does: LOCKSTEP_*, ./lockstep.toml, the network. Without `account` the key is the home's, opened with
-    the password file. Raises UsageError, KeyStoreError, Unreachable or ChainError.
+    the password file once something is to be signed. Raises UsageError, Unreachable or ChainError.
     """
     addresses = deployment if isinstance(deployment, Addresses) else None
     settings = resolve(
@@ -350,13 +413,14 @@ def connect(
     w3 = connect_rpc(settings.rpc, addresses.chain_id)
     contracts, store = Contracts.at(w3, addresses), open_store(settings.storage)
     store.check()
-    if account is None:
-        account = load_account(settings.home_path / KEYSTORE, settings.password())
-    return Network(w3, contracts, store, account, settings.home_dir)
+    key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
+    return Network(w3, contracts, store, key, settings.home_path)
 
 
-def _named(programs: ClaimSchedule) -> list[tuple[str, Program]]:
-    return [("step", programs.step), ("encode", programs.encode), ("merge", programs.merge)]
+def _named(job: TrainingJob) -> list[tuple[str, Program]]:
+    """Every Program of a job's spec."""
+    three = [("step", job.programs.step), ("encode", job.programs.encode), ("merge", job.programs.merge)]
+    return three if job.loss is None else [*three, (LOSS, job.loss)]
 
 
 def _spec(job: TrainingJob, genesis: Checkpoint) -> JobSpec:
@@ -364,7 +428,7 @@ def _spec(job: TrainingJob, genesis: Checkpoint) -> JobSpec:
     with TemporaryDirectory(prefix="lockstep-quote-") as folder:
         dataset = store_dataset(DirectoryStore(Path(folder)), job.dataset)
     return JobSpec(
-        programs={name: _cid_of_program(name, program) for name, program in _named(job.programs)},
+        programs={name: _cid_of_program(name, program) for name, program in _named(job)},
         dataset=dataset,
         genesis=cid_of_block(encode_checkpoint(genesis), "dag-cbor"),
         model=job.model,
@@ -388,7 +452,7 @@ def _store_parts(store: ContentStore, quote: Quote) -> None:
     job, spec = quote.job, quote.spec
     assert job.genesis is not None, "it has a spec"
     assert spec is not None, "who asks has looked"
-    stored = {name: store.put(encode_program(program, store.put)) for name, program in _named(job.programs)}
+    stored = {name: store.put(encode_program(program, store.put)) for name, program in _named(job)}
     stored |= {"dataset": store_dataset(store, job.dataset), "genesis": store_checkpoint(store, job.genesis)}
     # INVARIANT: what was quoted is what is opened: a frozen model's weights are shared with the caller, not copied.
     changed = sorted(k for k, cid in stored.items() if cid != {**spec.programs, **vars(spec)}[k])

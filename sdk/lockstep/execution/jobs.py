@@ -127,6 +127,8 @@ class TrainingJob:
     aggregator: Address = ZERO_ADDRESS
     """Merges first; the zero address: slot owners alone do."""
     terms: Terms = DEVNET
+    loss: Program | None = None
+    """The mean loss over the rows of one step, from a slot's state: what onlookers compute; None: nobody can."""
 
 
 @dataclass(frozen=True)
@@ -388,7 +390,8 @@ def load(
     """
     spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
     roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
-    if set(spec.programs) != set(roots):
+    # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
+    if set(spec.programs) - {"loss"} != set(roots):
         raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
     programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
     check_schedule(programs.step, programs.encode, programs.merge, job_of(params))

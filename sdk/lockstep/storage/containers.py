@@ -105,10 +105,11 @@ def program_length(program: Program) -> int:
     return len(encode_program(program, lambda data: some)) + beside
 
 
-def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes) -> Program:
+def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes | None = None) -> Program:
     """The Program whose file is named `cid`, its large constants mapped.
 
-    Raises ProgramInvalid if it does not parse, Mismatch if its root is not `root`, and the store's errors.
+    Raises ProgramInvalid if it does not parse, Mismatch if its root is not `root` (None: its CID alone names it), and
+    the store's errors.
     """
     data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
     try:

@@ -13,7 +13,7 @@ drawn follows from the round's seed: nobody chooses them, and the mean is an unb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -37,8 +37,7 @@ from lockstep.training.job import (
     check_size,
     check_width,
     described_parameters,
-    loss_at,
-    mean_of_passes,
+    mean_loss,
     padded,
     unallocated,
 )
@@ -118,14 +117,6 @@ def _added(total: Tensor, value: Tensor, rest: Tensor | None = None) -> Tensor:
     part = new - old
     lost = (old - (new - part)) + (value - part)
     return torch.stack([new, kept + (lost if rest is None else lost + rest)])
-
-
-def mean_loss(
-    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
-) -> Tensor:
-    """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend."""
-    (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, layout.split(*shards), rows)])
-    return mean
 
 
 @contextmanager

@@ -76,6 +76,8 @@ class Programs:
     encode: Program
     merge: Program
     layout: Layout
+    loss: Program | None = None
+    """The loss over the rows of one step, for onlookers; None: an evaluation, which is about nothing else."""
 
 
 def build_programs(
@@ -121,6 +123,9 @@ def build_programs(
         payload = [encoded(anchor, live) for anchor, live in pairs]
         return [*padded(width, *payload), *padded(width, *carry)]
 
+    def looked(*state: Tensor) -> list[Tensor | None]:
+        return [mean_loss(model, loss, layout, state[:count], batch)]
+
     half = width << ceil_log2(slots)
 
     def merge(*state: Tensor) -> list[Tensor | None]:
@@ -135,7 +140,9 @@ def build_programs(
     start = quarters(flats, flats, beside, [scalar])
     shared = padded(2 * half, *quarters(flats, flats))
     received = [*padded(half, *padded(width, *flats) * slots), *padded(half, torch.empty(slots, device="meta"))]
-    return Programs(trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout)
+    return Programs(
+        trace(step, *start), trace(encode, *start), trace(merge, *shared, *received), layout, trace(looked, *start)
+    )
 
 
 def unallocated(layout: Layout) -> list[Tensor]:
@@ -214,6 +221,14 @@ def mean_of_passes(
     return totals if batch.accumulation == 1 else [total * (1 / batch.accumulation) for total in totals]
 
 
+def mean_loss(
+    model: nn.Module, loss: Loss | RandomLoss, layout: Layout, shards: Sequence[Tensor], batch: Batch
+) -> Tensor:
+    """f32 scalar: the loss over the rows of one step, which a training step with that batch would descend."""
+    (mean,) = mean_of_passes(loss, batch, lambda drawing, rows: [loss_at(model, drawing, layout.split(*shards), rows)])
+    return mean
+
+
 def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
     """The gradient of the loss by the shards, by autograd; the rest of the model is constant."""
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
@@ -277,6 +292,7 @@ def training_job(
         carry=strategy.carry,
         aggregator=aggregator,
         terms=terms,
+        loss=built.loss,
     )
 
 

@@ -1,0 +1,84 @@
+"""The loss of a run, round by round, as anybody computes it: a function of what the chain commits to.
+
+A training job's spec may name a fourth Program, `loss`: the mean loss of the model over the rows of one step, and
+nothing else. The loss after k merges is that of the checkpoint that the k-th merge claims, over the rows that the seed
+of its round draws for a round k, each slot's first step; before the first merge it is that of the first weights with
+round 0's seed. Checkpoint, seed, rows and Program are all bound to the chain, so whoever computes it gets the same bits
+and nobody can state another. No training has seen the rows in that order, and nobody has chosen them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.execution.jobs import Job, slot_run
+from lockstep.numerics import paths
+from lockstep.numerics.validate import validate
+from lockstep.protocol.errors import ProgramInvalid
+from lockstep.protocol.programs.program import F32, Program
+from lockstep.protocol.types import Seed
+from lockstep.storage.containers import load_program
+from lockstep.storage.payload import Checkpoint
+
+if TYPE_CHECKING:
+    from lockstep.storage import ContentStore
+
+NAME = "loss"
+"""Of the Program, in a spec."""
+STEP = 1
+"""The transition whose rows are drawn."""
+
+
+@dataclass(frozen=True)
+class MergedLoss:
+    """The loss of one checkpoint."""
+
+    merges: int
+    """Merged rounds behind it; 0: the first weights."""
+    round: int | None
+    """The round whose merge made it; None: the first weights."""
+    loss: float
+    """Mean over the slots, each a mean over the rows of one step; in nats where each next token is predicted."""
+    slots: int
+    claim: str
+    """The merge's ClaimId, hex; empty for the first weights."""
+    checkpoint: str
+    """CID."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, which has no word for what is no number."""
+        return {**asdict(self), "loss": self.loss if math.isfinite(self.loss) else str(self.loss)}
+
+
+class Losses:
+    """The loss Program of a job, compiled."""
+
+    def __init__(self, job: Job, program: Program) -> None:
+        self._job = job
+        self._executable = paths.compile(program, threads=job.threads, path="auto")
+
+    @staticmethod
+    def of(job: Job, store: ContentStore) -> Losses | None:
+        """None if the job names no such Program; raises ProgramInvalid if what it names is none."""
+        cid = job.spec.programs.get(NAME)
+        if cid is None:
+            return None
+        program = load_program(store, cid)
+        validate(program)
+        # INVARIANT: it reads what a step reads, and puts one number out.
+        outputs = [header for header in program.output_layout if header is not None]
+        if program.inputs != job.programs.step.inputs or [(h.dtype, h.elements) for h in outputs] != [(F32, 1)]:
+            raise ProgramInvalid("the job's loss Program is none", hint="its losses cannot be computed; the job stands")
+        return Losses(job, program)
+
+    def at(self, checkpoint: Checkpoint, seed: Seed, merges: int) -> float:
+        """The loss of a checkpoint with so many merges behind it."""
+        found = []
+        for slot in range(self._job.params.role.slots):
+            run = slot_run(self._job, checkpoint, seed, merges, slot)
+            state = self._executable.run(run.start, run.context(STEP), self._job.dataset)
+            found += [float(tensor.reshape(-1)[0]) for tensor in state if tensor is not None]
+        self._executable.rest()
+        return math.fsum(found) / len(found)
