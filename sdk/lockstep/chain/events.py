@@ -19,6 +19,7 @@ import structlog
 
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.rpc import TOO_MUCH_STATUSES, Failure
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.events import EVENTS, Logged
@@ -31,9 +32,6 @@ log = structlog.get_logger(__name__)
 
 CHUNK_BLOCKS = 2_000
 """Blocks asked for in one request; a provider that refuses them is asked for half, down to one."""
-
-TOO_MUCH_STATUSES = frozenset({400, 413, 422, 500, 502, 504})
-"""HTTP statuses by which providers refuse a range of blocks that is too wide."""
 
 REMEMBERED_BLOCKS = 128
 """How deep a reorganisation is recognised exactly; a deeper one rolls back to the deployment."""
@@ -184,12 +182,10 @@ class EventReader:
 
         A provider that is silent instead costs a timeout a try: the caller comes back later, and asks for fewer.
         """
-        from requests import Timeout
-
         try:
             logs = logs_of(self._w3, {"address": self._addresses}, first, last)
         except Unreachable as failure:
-            if isinstance(failure.__cause__, Timeout):
+            if isinstance(failure.__cause__, Failure) and failure.__cause__.timed_out:
                 self._ask_for_less(first, last)
             raise
         if logs is None:
@@ -268,7 +264,6 @@ def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[A
 
     Raises `Unreachable` if it does not answer, or refuses the logs of a single block.
     """
-    from requests import HTTPError
     from web3.exceptions import Web3Exception
 
     request: Any = {**query, "fromBlock": first, "toBlock": last}
@@ -278,8 +273,7 @@ def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[A
         refusal: Exception = failure
     except Unreachable as failure:
         cause = failure.__cause__
-        status = getattr(cause.response, "status_code", 0) if isinstance(cause, HTTPError) else 0
-        if status not in TOO_MUCH_STATUSES:
+        if not isinstance(cause, Failure) or cause.status not in TOO_MUCH_STATUSES:
             raise
         refusal = failure
     # INVARIANT: what a provider refuses to say at once is asked for in halves.

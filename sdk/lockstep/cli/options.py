@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
-Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain.")]
+Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain; several, by commas: the others stand in.")]
 Storage = Annotated[str | None, typer.Option(help="dir:///path or a Kubo RPC address.")]
 DeploymentFile = Annotated[str | None, typer.Option("--deployment", help="File of contract addresses.")]
 Home = Annotated[str | None, typer.Option(help="This process's directory: keys, transactions, work in progress.")]

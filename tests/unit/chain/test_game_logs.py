@@ -14,7 +14,7 @@ from lockstep.chain.rpc import connect
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.types import Address, Wei
-from tests.faults.proxy import RpcProxy
+from tests.support.rpc_proxy import RpcProxy
 from tests.unit.chain.conftest import OpenOutbox
 
 pytestmark = pytest.mark.chain
