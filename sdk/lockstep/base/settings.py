@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.redaction import hide
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
@@ -26,7 +27,8 @@ DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 class Settings:
     """Options that every process takes (docs/programs.md)."""
 
-    rpc: str
+    rpc: str = field(repr=False)
+    """URLs, by commas; each may hold a key: `base.redaction.redacted` says what of it may be shown."""
     storage: str
     deployment: str
     home: str
@@ -139,6 +141,7 @@ def resolve(**flags: Any) -> Settings:
         raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
+    hide(values["rpc"])
     return Settings(**values)
 
 

@@ -232,8 +232,8 @@ def _provider_class() -> Any:
                     each.failed()
             if len(failures) == len(self._endpoints):
                 raise self._unreachable(failures)
-            for each, failure in failures:
-                log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(failure))
+            for each, why in failures:
+                log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(why))
 
         def make_request(self, method: Any, params: Any) -> Any:
             if method == SEND and len(self._endpoints) > 1:

@@ -14,6 +14,7 @@ from importlib.metadata import entry_points, requires
 
 import typer
 
+from lockstep.base.redaction import scrubbed
 from lockstep.cli import dataset, key, storage, train
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
@@ -101,7 +102,7 @@ def _missing(error: ModuleNotFoundError) -> LockstepError:
 
 def _bug(error: Exception) -> LockstepError:
     with tempfile.NamedTemporaryFile("w", prefix="lockstep-", suffix=".trace", delete=False) as file:
-        traceback.print_exc(file=file)
+        file.write(scrubbed(traceback.format_exc()))
     return LockstepError(f"a bug in Lockstep: {type(error).__name__}: {error}", hint=f"report it with {file.name}")
 
 
