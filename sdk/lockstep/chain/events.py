@@ -19,7 +19,7 @@ import structlog
 
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.rpc import TOO_MUCH_STATUSES, Failure
+from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.events import EVENTS, Logged
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-CHUNK_BLOCKS = 2_000
-"""Blocks asked for in one request; a provider that refuses them is asked for half, down to one."""
+TRIES = 3
+"""At logs and a block that belong together, in one poll."""
 
 REMEMBERED_BLOCKS = 128
 """How deep a reorganisation is recognised exactly; a deeper one rolls back to the deployment."""
@@ -121,6 +121,21 @@ class EventBatch:
     """Forget everything from blocks above this one before taking the events; None: nothing to forget."""
     unreadable: int = 0
     """Logs that were skipped, or of which a CID could not be read."""
+    behind: int = 0
+    """Blocks that the chain was ahead after it."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a reader needs of a block."""
+
+    number: int
+    hash: str
+    time: Seconds
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> _Block:
+        return cls(int(block["number"]), block["hash"].hex(), Seconds(block["timestamp"]))
 
 
 class EventReader:
@@ -140,7 +155,6 @@ class EventReader:
         }
         self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
                                 addresses.availability, addresses.witnesses]  # fmt: skip
-        self._halvings = 0
         self._told: dict[tuple[bytes, int], None] = {}
         self.unreadable = 0
         """Logs so far that were skipped, or of which a CID could not be read."""
@@ -152,50 +166,43 @@ class EventReader:
     def poll(self, cursor: Cursor) -> EventBatch:
         """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new.
 
-        Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block.
+        Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block, or answers of one
+        chain and then of another.
         """
         standing = self._standing(cursor)
         rolled_back_to = None if standing == cursor else standing.next_block - 1
-        head = self._w3.eth.block_number - self._confirmations
-        if head < standing.next_block:
-            return EventBatch((), standing, rolled_back_to)
-        while True:
-            last = min(head, standing.next_block + self._span - 1)
-            before = self._hash(last)
-            logs = self._logs(standing.next_block, last)
+        for _ in range(TRIES):
+            head = self._head()
+            if head.number < standing.next_block:
+                return EventBatch((), standing, rolled_back_to)
+            logs, end = self._read(standing.next_block, head)
             # The chain may be reorganised between the two requests: then the logs are of neither chain.
-            if logs is not None and before is not None and before == self._hash(last):
+            if end is not None and end.hash == self._hash(end.number):
                 break
-        self._halvings = max(0, self._halvings - 1)
+        else:
+            raise Unreachable(
+                "the provider's answers are of different chains, or it has logs of blocks that it has not",
+                "it is asked again; if that lasts, use another RPC provider",
+            )
         counted = self.unreadable
-        recent = (*standing.recent, (last, before))[-REMEMBERED_BLOCKS:]
-        events = tuple(self._decode(logs))
-        return EventBatch(events, Cursor(last + 1, recent), rolled_back_to, self.unreadable - counted)
+        recent = (*standing.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
+        events = tuple(self._decode(logs, {end.number: end.time}))
+        return EventBatch(
+            events, Cursor(end.number + 1, recent), rolled_back_to, self.unreadable - counted, head.number - end.number
+        )
 
-    @property
-    def _span(self) -> int:
-        """Blocks to ask for in the next request."""
-        return max(1, CHUNK_BLOCKS >> self._halvings)
-
-    def _logs(self, first: int, last: int) -> list[Any] | None:
-        """The logs of these blocks; None if the provider refuses so many, and the next request must ask for fewer.
-
-        A provider that is silent instead costs a timeout a try: the caller comes back later, and asks for fewer.
-        """
-        try:
+    def _read(self, first: int, head: _Block) -> tuple[list[Any], _Block | None]:
+        """The logs from a block on, as many as the provider gives at once, and the last block; None: it has none."""
+        span = span_of(self._w3)
+        while True:
+            last = min(head.number, first + span.blocks - 1)
+            # Asked for before the logs: whatever comes between is seen by its hash.
+            end = head if last == head.number else self._block(last)
+            if end is None:
+                return [], None
             logs = logs_of(self._w3, {"address": self._addresses}, first, last)
-        except Unreachable as failure:
-            if isinstance(failure.__cause__, Failure) and failure.__cause__.timed_out:
-                self._ask_for_less(first, last)
-            raise
-        if logs is None:
-            self._ask_for_less(first, last)
-        return logs
-
-    def _ask_for_less(self, first: int, last: int) -> None:
-        """Halve the span below what these blocks were."""
-        while self._span > max(1, (last - first + 1) // 2):
-            self._halvings += 1
+            if logs is not None:
+                return logs, end
 
     def _standing(self, cursor: Cursor) -> Cursor:
         """The part of the cursor that is still on the chain."""
@@ -206,26 +213,34 @@ class EventReader:
             return cursor
         return Cursor(recent[-1][0] + 1 if recent else self._start, tuple(recent))
 
-    def _hash(self, number: int) -> str | None:
+    def _head(self) -> _Block:
+        """The last block with enough confirmations; of a number below zero if there is none yet."""
+        if not self._confirmations:
+            return _Block.of(self._w3.eth.get_block("latest"))
+        number = self._w3.eth.block_number - self._confirmations
+        block = self._block(number) if number >= 0 else None
+        return block or _Block(-1, "", Seconds(0))
+
+    def _block(self, number: int) -> _Block | None:
         from web3.exceptions import BlockNotFound
 
         try:
-            return self._w3.eth.get_block(number)["hash"].hex()
+            return _Block.of(self._w3.eth.get_block(number))
         except BlockNotFound:
             return None
 
+    def _hash(self, number: int) -> str | None:
+        block = self._block(number)
+        return None if block is None else block.hash
+
     def _time(self, number: int) -> Seconds:
-        from web3.exceptions import BlockNotFound
+        block = self._block(number)
+        if block is None:
+            raise Unreachable(f"the provider has the logs of block {number} and not the block", "ask again")
+        return block.time
 
-        try:
-            return Seconds(self._w3.eth.get_block(number)["timestamp"])
-        except BlockNotFound as failure:
-            raise Unreachable(
-                f"the provider has the logs of block {number} and not the block", "ask again"
-            ) from failure
-
-    def _decode(self, logs: Iterable[Any]) -> Iterator[Event]:
-        times: dict[int, Seconds] = {}
+    def _decode(self, logs: Iterable[Any], times: dict[int, Seconds]) -> Iterator[Event]:
+        """The events in order; `times`: of blocks that are known already."""
         for entry in sorted(logs, key=lambda entry: (entry["blockNumber"], entry["logIndex"])):
             contract = self._names.get(entry["address"].lower())
             if contract is None:
@@ -257,31 +272,6 @@ class EventReader:
         log.warning(
             "unreadable log", contract=contract, why=why, block=entry["blockNumber"], transaction="0x" + key[0].hex()
         )
-
-
-def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[Any] | None:
-    """The logs of these blocks that a query (address, topics) is about; None if the provider refuses so many.
-
-    Raises `Unreachable` if it does not answer, or refuses the logs of a single block.
-    """
-    from web3.exceptions import Web3Exception
-
-    request: Any = {**query, "fromBlock": first, "toBlock": last}
-    try:
-        return list(w3.eth.get_logs(request))
-    except Web3Exception as failure:
-        refusal: Exception = failure
-    except Unreachable as failure:
-        cause = failure.__cause__
-        if not isinstance(cause, Failure) or cause.status not in TOO_MUCH_STATUSES:
-            raise
-        refusal = failure
-    # INVARIANT: what a provider refuses to say at once is asked for in halves.
-    if first < last:
-        return None
-    raise Unreachable(
-        f"the provider refuses the logs of block {last}: {refusal}", "use another RPC provider, or a node"
-    ) from refusal
 
 
 @cache

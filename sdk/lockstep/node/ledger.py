@@ -623,10 +623,9 @@ class Watcher:
             for event in batch.events:
                 self._apply(event)
             fresh += batch.events
-            if batch.cursor.next_block == self._cursor.next_block:
-                self._cursor = batch.cursor
-                return fresh
             self._cursor = batch.cursor
+            if batch.behind <= 0:
+                return fresh
 
     def _apply(self, event: Event) -> None:
         """Take one event; one that does not follow from those before it is logged once and skipped."""

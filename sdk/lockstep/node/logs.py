@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
@@ -17,9 +18,16 @@ RETRIED = "stamina.retry_scheduled"
 """What stamina says of each attempt: the endpoint that rests in the end is told of."""
 
 
-def scrub(_logger: object, _name: str, line: str) -> str:
+def scrub(_logger: object, _name: str, line: Any) -> str:
     """A processor, the last one: a line without the keys that URLs hold."""
     return scrubbed(line)
+
+
+class ScrubbedFormatter(logging.Formatter):
+    """The standard library's messages without the keys that URLs hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return scrubbed(super().format(record))
 
 
 def drop_retries(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
@@ -46,6 +54,9 @@ def only_warnings() -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    # Libraries that log by themselves have no handler here but Python's last resort.
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(ScrubbedFormatter())
 
 
 def configure(level: int = logging.INFO) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from web3.exceptions import Web3RPCError
 
-from lockstep.chain import artifacts, events
+from lockstep.chain import artifacts, events, ranges
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.events import NO_CID, Event, EventReader, decode_log, read_cid
 from lockstep.chain.rpc import Failure
@@ -170,8 +170,9 @@ class Provider:
         )  # type: ignore[typeddict-item]
         self.asked: list[tuple[int, int]] = []
 
-    def get_block(self, number: int) -> dict[str, Any]:
-        return {"hash": number.to_bytes(32, "big"), "timestamp": 1_000 + number}
+    def get_block(self, number: int | str) -> dict[str, Any]:
+        number = self.block_number if isinstance(number, str) else number
+        return {"number": number, "hash": number.to_bytes(32, "big"), "timestamp": 1_000 + number}
 
     def get_logs(self, query: dict[str, Any]) -> list[dict[str, Any]]:
         first, last = query["fromBlock"], query["toBlock"]
@@ -229,7 +230,7 @@ def test_a_provider_that_refuses_is_asked_for_half_down_to_one_block(most: int, 
 
 
 def test_the_span_grows_again_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "CHUNK_BLOCKS", 16)
+    monkeypatch.setattr(ranges, "CHUNK_BLOCKS", 16)
     provider = Provider([], head=200, most=1)
     reader = EventReader(provider, ADDRESSES)  # type: ignore[arg-type]
     cursor = reader.poll(reader.start()).cursor

@@ -86,7 +86,8 @@ def test_no_command_tells_the_key(
                 done = lockstep(*arguments, *options)
                 ended[" ".join(arguments)] = done.code
                 told = done.out + done.err
-                assert done.code != 0 or "guard" in arguments, f"{arguments} cannot succeed"
+                # A chain without the contracts is one without events.
+                assert done.code != 0 or fault == "no contracts", f"{arguments} cannot succeed"
                 assert not [secret for secret in SECRETS if secret in told], (arguments, told)
     for trace in home.parent.rglob("*.trace"):
         assert not [secret for secret in SECRETS if secret in trace.read_text()], trace.read_text()
@@ -115,6 +116,8 @@ def test_the_trace_of_a_bug_has_no_key(lockstep: Lockstep, monkeypatch: pytest.M
 def test_no_line_of_a_log_has_the_key(configure: object, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"https://{USER}@a.io/v3/{PATH}?token={TOKEN}"
     hide(url)
+    # Of commands that ran in this process, with a stderr that is gone.
+    logging.getLogger().handlers[:] = []
     try:
         configure()  # type: ignore[operator]
         try:
