@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lockstep.chain import logcache
 from lockstep.chain.events import EventReader
+from lockstep.chain.logcache import LogCache
 from lockstep.node.ledger import GameRecord, Ledger, Watcher
 from lockstep.node.party import Head, Party
 from lockstep.protocol.jobs import JobParams
@@ -38,7 +40,8 @@ class MarketReader:
 
     def __init__(self, party: Party) -> None:
         self._market = party.contracts.market
-        self._watcher = Watcher(EventReader(party.w3, party.addresses))
+        self._cache = LogCache(party.settings.home_dir / logcache.FILE_NAME, party.w3, party.addresses)
+        self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache))
         self._params: dict[JobId, JobParams] = {}
 
     def read(self) -> None:
@@ -51,3 +54,7 @@ class MarketReader:
     def view(self, head: Head, draining: bool) -> MarketView:
         """What was read so far."""
         return MarketView(self._watcher.ledger, self._params, head, draining)
+
+    def close(self) -> None:
+        """Close the copy of the logs."""
+        self._cache.close()

@@ -129,6 +129,7 @@ class Verifier:
 
     def close(self) -> None:
         """Stop what is computed beside the loop; what was sent stays sent."""
+        self._market.close()
         self._seats.close()
         self._replayer.close()
         self._reporter.close()

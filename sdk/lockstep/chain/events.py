@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import structlog
 
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.logcache import Covered, LogCache, RawLog
 from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
@@ -32,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 TRIES = 3
 """At logs and a block that belong together, in one poll."""
+
+FINAL_PACE_BLOCKS = 64
+"""How many new blocks a reader awaits before it asks again which are final."""
 
 REMEMBERED_BLOCKS = 128
 """How deep a reorganisation is recognised exactly; a deeper one rolls back to the deployment."""
@@ -141,8 +145,10 @@ class _Block:
 class EventReader:
     """Reads the deployment's events. State lies with the caller: a cursor in, a batch with the next cursor out."""
 
-    def __init__(self, w3: Web3, addresses: Addresses, confirmations: int = 0) -> None:
+    def __init__(self, w3: Web3, addresses: Addresses, confirmations: int = 0, cache: LogCache | None = None) -> None:
+        """`cache`: the copy from which the first blocks come after a restart, and into which final ones go."""
         self._w3 = w3
+        self._copy = None if cache is None else _Copy(cache, addresses.block)
         self._start = addresses.block
         self._confirmations = confirmations
         self._names = {
@@ -171,6 +177,10 @@ class EventReader:
         """
         standing = self._standing(cursor)
         rolled_back_to = None if standing == cursor else standing.next_block - 1
+        if self._copy is not None:
+            if standing.next_block == self._start and (batch := self._from_copy(rolled_back_to)) is not None:
+                return batch
+            self._copy.roll_back(standing.next_block)
         for _ in range(TRIES):
             head = self._head()
             if head.number < standing.next_block:
@@ -186,10 +196,37 @@ class EventReader:
             )
         counted = self.unreadable
         recent = (*standing.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
-        events = tuple(self._decode(logs, {end.number: end.time}))
+        times = {end.number: end.time}
+        events = tuple(self._decode(logs, times))
+        if self._copy is not None:
+            self._copy.take(standing.next_block, [(e, times[e["blockNumber"]]) for e in logs], end, head, self._final)
         return EventBatch(
             events, Cursor(end.number + 1, recent), rolled_back_to, self.unreadable - counted, head.number - end.number
         )
+
+    def _from_copy(self, rolled_back_to: int | None) -> EventBatch | None:
+        """Everything that the copy holds, if it holds anything that is on the chain."""
+        assert self._copy is not None
+        held = self._copy.read(self._hash)
+        if held is None:
+            return None
+        logs, covered = held
+        head, counted = self._head(), self.unreadable
+        times = {each.block: Seconds(each.time) for each in logs}
+        events = tuple(self._decode([each.entry for each in logs], times))
+        cursor = Cursor(covered.next, ((covered.next - 1, covered.hash),))
+        behind = head.number - covered.next + 1
+        return EventBatch(events, cursor, rolled_back_to, self.unreadable - counted, behind)
+
+    def _final(self, head: _Block) -> _Block | None:
+        """The last block that the chain will keep."""
+        from web3.exceptions import Web3Exception
+
+        try:
+            return _Block.of(self._w3.eth.get_block("finalized"))
+        except (Web3Exception, TypeError, KeyError):
+            # A chain that knows no finality.
+            return self._block(head.number - REMEMBERED_BLOCKS) if head.number >= REMEMBERED_BLOCKS else None
 
     def _read(self, first: int, head: _Block) -> tuple[list[Any], _Block | None]:
         """The logs from a block on, as many as the provider gives at once, and the last block; None: it has none."""
@@ -233,7 +270,11 @@ class EventReader:
         block = self._block(number)
         return None if block is None else block.hash
 
-    def _time(self, number: int) -> Seconds:
+    def _time(self, number: int, entry: Mapping[str, Any]) -> Seconds:
+        """Of a log's block: many nodes say it with the log."""
+        said = entry.get("blockTimestamp")
+        if said is not None:
+            return Seconds(int(said, 16) if isinstance(said, str) else int(said))
         block = self._block(number)
         if block is None:
             raise Unreachable(f"the provider has the logs of block {number} and not the block", "ask again")
@@ -242,12 +283,12 @@ class EventReader:
     def _decode(self, logs: Iterable[Any], times: dict[int, Seconds]) -> Iterator[Event]:
         """The events in order; `times`: of blocks that are known already."""
         for entry in sorted(logs, key=lambda entry: (entry["blockNumber"], entry["logIndex"])):
+            number = entry["blockNumber"]
+            if number not in times:
+                times[number] = self._time(number, entry)
             contract = self._names.get(entry["address"].lower())
             if contract is None:
                 continue
-            number = entry["blockNumber"]
-            if number not in times:
-                times[number] = self._time(number)
             # INVARIANT: no log ends the reader; what cannot be read is counted, logged once, skipped.
             try:
                 event = decode_log(entry, contract, times[number])
@@ -279,6 +320,59 @@ def _events(contract: str) -> dict[bytes, dict[str, Any]]:
     """A contract's event ABIs by topic."""
     entries = artifacts.load(contract).entries("event").values()
     return {keccak(artifacts.signature(entry).encode()): entry for entry in entries}
+
+
+class _Copy:
+    """What a reader has read and the cache has not: it waits until its blocks are final."""
+
+    def __init__(self, cache: LogCache, start: int) -> None:
+        self._cache = cache
+        self._next = start
+        """Everything before is in the cache."""
+        self._reached = start
+        """Everything before was read."""
+        self._waiting: list[RawLog] = []
+        self._final: _Block | None = None
+        self._asked_at = -FINAL_PACE_BLOCKS
+
+    def read(self, hash_of: Callable[[int], str | None]) -> tuple[list[RawLog], Covered] | None:
+        """What the cache holds."""
+        held = self._cache.read(hash_of)
+        if held is not None:
+            self._next = self._reached = held[1].next
+            self._waiting.clear()
+        return held
+
+    def roll_back(self, reached: int) -> None:
+        """The chain has dropped what was read from `reached` on."""
+        if reached >= self._reached:
+            return
+        self._waiting = [each for each in self._waiting if each.block < reached]
+        self._reached, self._final = reached, None
+        if reached < self._next:
+            # What was final is not: the copy ends at a block that the chain does not have.
+            self._cache.forget()
+            self._next = reached
+
+    def take(
+        self, first: int, logs: Iterable[tuple[Any, Seconds]], end: _Block, head: _Block,
+        final_of: Callable[[_Block], _Block | None],
+    ) -> None:  # fmt: skip
+        """Remember logs that were read up to `end`; those that are final by now go to the cache."""
+        if first != self._reached:
+            return
+        self._waiting += [RawLog.of(entry, time) for entry, time in logs]
+        self._reached = end.number + 1
+        # INVARIANT: a block that may still go is not written down.
+        if head.number - self._asked_at >= FINAL_PACE_BLOCKS:
+            self._asked_at, self._final = head.number, final_of(head)
+        if self._final is None or self._final.number < self._next:
+            return
+        upto = end if end.number <= self._final.number else self._final
+        ready = [each for each in self._waiting if each.block <= upto.number]
+        self._cache.add(self._next, ready, upto.number, upto.hash)
+        self._waiting = [each for each in self._waiting if each.block > upto.number]
+        self._next = upto.number + 1
 
 
 def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event | None:

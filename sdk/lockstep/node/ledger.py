@@ -1,7 +1,7 @@
 """What the chain's events say of jobs: rounds, claims, games, and where their data lies.
 
-A fold over the events, rebuilt from the first block at every start: nothing of it is kept on disk. Phases and books
-come from the contracts' views; what is here only events tell.
+A fold over the events, made anew from the first one at every start; the logs of final blocks come from a copy on disk
+(`chain/logcache.py`). Phases and books come from the contracts' views; what is here only events tell.
 """
 
 from __future__ import annotations
