@@ -91,6 +91,12 @@ class Indexer:
             )  # fmt: skip
         return Indexed(tuple(rows), number, int(last["timestamp"]), int(head["number"]) - number)
 
+    def touch(self) -> None:
+        """The chain has nothing new: say when that was."""
+        with self._database.session() as session:
+            if (cursor := session.get(CursorRow, 1)) is not None:
+                cursor.checked = int(time.time())
+
     def catch_up(self) -> int:
         """Step until the index stands at the head; returns the number of events taken in."""
         taken = 0

@@ -52,6 +52,17 @@ RATE_WORDS = (
 )  # fmt: skip
 """How providers say that they are asked too often."""
 
+TROUBLE_WORDS = (
+    "header not found", "missing trie node", "unknown block", "block not found", "block out of range",
+    "blockoutofrange", "historical state", "state is not available", "state not available", "pruned", "internal error",
+    "internal server error", "temporarily unavailable", "service unavailable", "timeout", "timed out", "not synced",
+    "syncing", "no backend", "bad gateway",
+)  # fmt: skip
+"""How nodes say that they cannot read now: another one can, or this one later."""
+READS = frozenset({
+    "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
+    "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
+})  # fmt: skip
 KNOWN_WORDS = ("already known", "already imported", "nonce too low")
 """What nodes (Anvil, geth, reth) answer to a transaction that they have, or have mined."""
 
@@ -152,6 +163,8 @@ class Endpoint:
             raise Failure("no JSON-RPC")
         if is_rate_limit(method, good):
             raise Failure("it is asked too often", status=429, arrived=False)
+        if method in READS and (trouble := _trouble(method, params, good)):
+            raise Failure(trouble, status=503)
         return good
 
     def ask_many(self, requests: Any) -> Any:
@@ -189,6 +202,15 @@ def is_rate_limit(method: str, answer: Answer) -> bool:
         return False
     text = str(error.get("message", "")).lower()
     return any(word in text for word in RATE_WORDS) or (error.get("code") in LIMIT_CODES and method != LOGS)
+
+
+def _trouble(method: str, params: Any, answer: Answer) -> str:
+    """Why a node cannot read now; "" if it can."""
+    if "error" not in answer:
+        latest = method == "eth_getBlockByNumber" and params[0] == "latest"
+        return "it has no latest block" if latest and answer["result"] is None else ""
+    text = str(answer["error"].get("message", "")).lower()
+    return next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
 
 
 @cache

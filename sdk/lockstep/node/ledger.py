@@ -610,21 +610,23 @@ class Watcher:
         self._reader = reader
         self._cursor = reader.start()
         self._told: set[tuple[int, int]] = set()
+        self._fresh: list[Event] = []
+        """Taken, and not yet returned: a poll that fails on its way loses none."""
         self.ledger = Ledger()
 
     def poll(self) -> list[Event]:
         """Bring the ledger up to the latest block; the events since the last poll."""
-        fresh: list[Event] = []
         while True:
             batch = self._reader.poll(self._cursor)
             if batch.rolled_back_to is not None:
-                self.ledger, self._cursor, fresh = Ledger(), self._reader.start(), []
+                self.ledger, self._cursor, self._fresh = Ledger(), self._reader.start(), []
                 continue
             for event in batch.events:
                 self._apply(event)
-            fresh += batch.events
+            self._fresh += batch.events
             self._cursor = batch.cursor
             if batch.behind <= 0:
+                fresh, self._fresh = self._fresh, []
                 return fresh
 
     def _apply(self, event: Event) -> None:

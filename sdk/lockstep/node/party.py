@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -30,6 +33,11 @@ OUTBOX = "outbox.sqlite"
 PERMIT_SECONDS = 3600
 """For how long a deposit may be mined after it was signed."""
 MINED_SECONDS = 30.0
+LOOKS_A_BLOCK = 4
+LOOK_SECONDS = 3.0
+"""Between two requests for the latest block, at most, on a chain however slow."""
+PACE_SEEN = 5
+"""Gaps between new blocks, of this machine's time, that tell how often to look."""
 PACE_BLOCKS = 12
 """Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
 
@@ -40,6 +48,40 @@ class Head:
 
     number: int
     time: Seconds
+    hash: str = ""
+    """Tells apart two blocks of one height."""
+
+
+class Heads:
+    """The latest block, asked for no more often than a chain of its pace is worth."""
+
+    def __init__(
+        self, ask: Callable[[], Head], at_least: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        """`at_least`: seconds of this machine's time between two requests, on a chain however fast."""
+        self._ask = ask
+        self._at_least = at_least
+        self._clock = clock
+        self._head: Head | None = None
+        self._next = self._came = 0.0
+        self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
+
+    def look(self) -> Head:
+        """The latest block, or what it was a moment ago. Raises `Unreachable`."""
+        now = self._clock()
+        if self._head is not None and now < self._next:
+            return self._head
+        head = self._ask()
+        if self._head is not None and head.number > self._head.number:
+            self._gaps.append((now - self._came) / (head.number - self._head.number))
+        if head != self._head:
+            self._came = now
+        # Before the first gap is known: it is at least as long as nothing came.
+        gap = median(self._gaps) if self._gaps else now - self._came
+        # From the time before the request: a slow provider is not asked more often than it answers.
+        self._next = now + max(self._at_least, min(gap / LOOKS_A_BLOCK, LOOK_SECONDS))
+        self._head = head
+        return head
 
 
 @dataclass(frozen=True)
@@ -74,7 +116,7 @@ class Party:
     def head(self) -> Head:
         """The latest block: the only clock."""
         block = self.w3.eth.get_block("latest")
-        return Head(int(block["number"]), Seconds(block["timestamp"]))
+        return Head(int(block["number"]), Seconds(block["timestamp"]), block["hash"].hex())
 
     def chain_pace(self) -> ChainPace:
         """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
