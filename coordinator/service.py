@@ -50,7 +50,7 @@ class Coordinator:
 
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
-        self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses)
+        self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses, parts.party.check)
         self._sender: Sender[None] = Sender(parts.party.outbox)
         self._aggregators = self.aggregators(parts)
         self._actions = Actions(parts, self._sender, self._aggregators)
@@ -65,6 +65,8 @@ class Coordinator:
         """By job: the block in which nothing was due, and how many receipts were held then."""
         self._indexed = 0
         self._heads = Heads(lambda: parts.party.head(), HEAD_SECONDS)
+        self._differ = False
+        """Whether the last step was not agreed on."""
         self._taken: Head | None = None
         """The block up to which the index is complete."""
 
@@ -88,7 +90,10 @@ class Coordinator:
         if head == self._taken:
             self._indexer.touch()
         for _ in range(CATCH_UP_STEPS if head != self._taken else 0):
+            # INVARIANT: while two providers differ nothing is done.
+            self._differ = self._parts.party.check is not None
             done = self._step()
+            self._differ = False
             if done.behind <= 0:
                 self._taken = head
                 break
@@ -101,7 +106,7 @@ class Coordinator:
 
         A block in which nothing was is not looked at again, unless a receipt has come since.
         """
-        if self._backoff.rests(job, time.monotonic()):
+        if self._differ or self._backoff.rests(job, time.monotonic()):
             return
         # INVARIANT: no job keeps the service from the others.
         error = self._isolation.run(partial(self._looked, job), job, job=job)

@@ -19,6 +19,7 @@ from lockstep.cli.options import (
     Json,
     PasswordFile,
     Rpc,
+    RpcCheck,
     Storage,
     Threads,
 )
@@ -46,7 +47,8 @@ def main() -> None:
 
 @app.command("up")
 def up(
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
+    home: Home = None,
     password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
     device: Device = None, witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -57,7 +59,7 @@ def up(
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = resolve(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, device=device,
     )  # fmt: skip
     from lockstep.node import logs

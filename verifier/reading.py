@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockstep.chain import logcache
 from lockstep.chain.events import EventReader
-from lockstep.chain.logcache import LogCache
 from lockstep.node.ledger import GameRecord, Ledger, Watcher
 from lockstep.node.party import Head, Party
 from lockstep.protocol.jobs import JobParams
@@ -40,8 +38,8 @@ class MarketReader:
 
     def __init__(self, party: Party) -> None:
         self._market = party.contracts.market
-        self._cache = LogCache(party.settings.home_dir / logcache.FILE_NAME, party.w3, party.addresses)
-        self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache))
+        self._cache = party.log_cache()
+        self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache, check=party.check))
         self._params: dict[JobId, JobParams] = {}
 
     def read(self) -> None:

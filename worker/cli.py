@@ -19,6 +19,7 @@ from lockstep.cli.options import (
     Listen,
     PasswordFile,
     Rpc,
+    RpcCheck,
     Storage,
     Threads,
 )
@@ -35,6 +36,7 @@ JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alon
 @app.command("up")
 def up(
     rpc: Rpc = None,
+    rpc_check: RpcCheck = None,
     storage: Storage = None,
     deployment: DeploymentFile = None,
     home: Home = None,
@@ -51,7 +53,7 @@ def up(
 ) -> None:
     """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home, password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
     )  # fmt: skip
     only = _job_id(job)

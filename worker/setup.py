@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 from lockstep.base.settings import Settings
-from lockstep.chain import logcache
 from lockstep.chain.events import EventReader
 from lockstep.chain.keys import NODE_KEY
-from lockstep.chain.logcache import LogCache
 from lockstep.node.guard import lock
 from lockstep.node.guard.doppelganger import Watch
 from lockstep.node.guard.memory import GuardMemory, Scope
@@ -38,6 +36,6 @@ def assemble(settings: Settings) -> Iterator[WorkerParts]:
         announcer = Announcer(
             settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
         )
-        cache = stack.enter_context(closing(LogCache(home / logcache.FILE_NAME, party.w3, party.addresses)))
-        watcher = Watcher(EventReader(party.w3, party.addresses, cache=cache))
+        cache = stack.enter_context(closing(party.log_cache()))
+        watcher = Watcher(EventReader(party.w3, party.addresses, cache=cache, check=party.check))
         yield WorkerParts(party, node, guard, watch, watcher, announcer)

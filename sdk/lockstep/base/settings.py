@@ -43,6 +43,8 @@ class Settings:
     """What their states may take under the home."""
     cache_mib: int = 65_536
     """What blobs may take in the user's cache, which all processes share."""
+    rpc_check: str = field(default="", repr=False)
+    """URLs, by commas, of the provider that must agree with `rpc`; "": nobody checks it."""
     device: str = "auto"
     """"auto", "cpu", "cuda:N" or "emulated"."""
 
@@ -100,6 +102,7 @@ class Settings:
 
 DEFAULTS: dict[str, Any] = {
     "rpc": "http://127.0.0.1:8545",
+    "rpc_check": "",
     "storage": "dir://~/.lockstep/blocks",
     "deployment": "deployment.json",
     "home": "~/.lockstep",
@@ -141,7 +144,7 @@ def resolve(**flags: Any) -> Settings:
         raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
-    hide(values["rpc"])
+    hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
 
 

@@ -19,6 +19,7 @@ import structlog
 
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.logcache import Covered, LogCache, RawLog
 from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
@@ -145,9 +146,16 @@ class _Block:
 class EventReader:
     """Reads the deployment's events. State lies with the caller: a cursor in, a batch with the next cursor out."""
 
-    def __init__(self, w3: Web3, addresses: Addresses, confirmations: int = 0, cache: LogCache | None = None) -> None:
-        """`cache`: the copy from which the first blocks come after a restart, and into which final ones go."""
+    def __init__(
+        self, w3: Web3, addresses: Addresses, confirmations: int = 0, cache: LogCache | None = None,
+        check: CrossCheck | None = None,
+    ) -> None:  # fmt: skip
+        """`cache`: the copy from which the first blocks come after a restart, and into which final ones go.
+
+        `check`: the provider that must agree on every block and log.
+        """
         self._w3 = w3
+        self._check = check
         self._copy = None if cache is None else _Copy(cache, addresses.block)
         self._start = addresses.block
         self._confirmations = confirmations
@@ -173,7 +181,7 @@ class EventReader:
         """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new.
 
         Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block, or answers of one
-        chain and then of another.
+        chain and then of another; `TryLater` if the provider that checks it says something else.
         """
         standing = self._standing(cursor)
         rolled_back_to = None if standing == cursor else standing.next_block - 1
@@ -194,6 +202,10 @@ class EventReader:
                 "the provider's answers are of different chains, or it has logs of blocks that it has not",
                 "it is asked again; if that lasts, use another RPC provider",
             )
+        if self._check is not None:
+            # INVARIANT: nothing leaves the reader that two providers tell differently.
+            self._check.block(end.number, end.hash)
+            self._check.logs({"address": self._addresses}, standing.next_block, end.number, logs)
         counted = self.unreadable
         recent = (*standing.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
         times = {end.number: end.time}
@@ -211,6 +223,8 @@ class EventReader:
         if held is None:
             return None
         logs, covered = held
+        if self._check is not None:
+            self._check.block(covered.next - 1, covered.hash)
         head, counted = self._head(), self.unreadable
         times = {each.block: Seconds(each.time) for each in logs}
         events = tuple(self._decode([each.entry for each in logs], times))
@@ -252,9 +266,12 @@ class EventReader:
 
     def _head(self) -> _Block:
         """The last block with enough confirmations; of a number below zero if there is none yet."""
-        if not self._confirmations:
-            return _Block.of(self._w3.eth.get_block("latest"))
-        number = self._w3.eth.block_number - self._confirmations
+        latest = _Block.of(self._w3.eth.get_block("latest"))
+        number = latest.number - self._confirmations
+        if self._check is not None:
+            number = min(number, self._check.head())
+        if number == latest.number:
+            return latest
         block = self._block(number) if number >= 0 else None
         return block or _Block(-1, "", Seconds(0))
 

@@ -96,11 +96,14 @@ class Covered:
 class LogCache:
     """The logs of one deployment's final blocks, in a file that several deployments and processes may share."""
 
-    def __init__(self, path: Path, w3: Web3, addresses: Addresses) -> None:
-        """Opens the file; whatever is wrong with it is told and costs the copy alone."""
+    def __init__(self, path: Path, w3: Web3, addresses: Addresses, *, checked: bool = False) -> None:
+        """Opens the file; whatever is wrong with it is told and costs the copy alone.
+
+        `checked`: two providers agree on what goes in. What one alone has told is another copy.
+        """
         places = ":".join(str(each) for each in astuple(addresses))
         genesis = w3.eth.get_block(0)["hash"].hex()
-        self._of = f"{VERSION}:{hashlib.sha256(f'{genesis}:{places}'.encode()).hexdigest()}"
+        self._of = f"{VERSION}:{int(checked)}:{hashlib.sha256(f'{genesis}:{places}'.encode()).hexdigest()}"
         self._start = addresses.block
         self._path = path
         self._database: sqlite3.Connection | None = None

@@ -11,9 +11,13 @@ from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from lockstep.base.redaction import redacted
+from lockstep.chain import logcache
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
+from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.logcache import LogCache
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.execution.capacity import ChainPace
@@ -95,6 +99,8 @@ class Party:
     store: ContentStore
     account: LocalAccount
     outbox: Outbox
+    check: CrossCheck | None = None
+    """Who must agree with the chain's provider."""
 
     @staticmethod
     def open(settings: Settings) -> Party:
@@ -102,16 +108,25 @@ class Party:
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
         addresses = Addresses.load(settings.deployment)
         w3 = connect(settings.rpc, addresses.chain_id)
+        check = None
+        if settings.rpc_check:
+            other = connect(settings.rpc_check, addresses.chain_id)
+            check = CrossCheck(other, redacted(settings.rpc), redacted(settings.rpc_check))
         contracts = Contracts.at(w3, addresses)
         store = open_store(settings.storage)
         store.check()
         outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
-        return Party(settings, addresses, w3, contracts, store, account, outbox)
+        return Party(settings, addresses, w3, contracts, store, account, outbox, check)
 
     @property
     def address(self) -> Address:
         """The staking account."""
         return Address(self.account.address)
+
+    def log_cache(self) -> LogCache:
+        """The copy of the chain's logs in the home; its user closes it."""
+        path = self.settings.home_dir / logcache.FILE_NAME
+        return LogCache(path, self.w3, self.addresses, checked=self.check is not None)
 
     def head(self) -> Head:
         """The latest block: the only clock."""
