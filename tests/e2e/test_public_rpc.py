@@ -23,7 +23,6 @@ from tests.e2e.test_worker import (
     arguments,
     events_of,
     homes_of,
-    ledger_of,
     wait,
 )
 from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, RpcProxy
@@ -35,6 +34,8 @@ BUSY = 0.05
 """Of all requests: answered with 429."""
 OUTAGE_SECONDS = 12.0
 REORG_BLOCKS = 3
+LONG = {**WITHOUT_AGGREGATOR, "train_seconds": Seconds(90), "reveal_seconds": Seconds(90), "merge_seconds": Seconds(60)}
+"""Windows longer than an outbox waits before it sends again what a node has lost (STUCK_SECONDS)."""
 
 
 @pytest.fixture
@@ -89,8 +90,7 @@ def test_a_market_behind_public_endpoints_outlives_an_outage_and_settles(market:
     homes = homes_of(market, *names, "v")
     workers = [begin(market, "worker", home, proxy.url, "--once") for home in homes[:3]]
     verifier = begin(market, "verifier", homes[3], proxy.url)
-    long = {**WITHOUT_AGGREGATOR, "train_seconds": Seconds(60), "reveal_seconds": Seconds(60)}
-    job = market.submit(rounds=2, max_lead=1, **long)
+    job = market.submit(rounds=2, max_lead=1, **LONG)
     wait(lambda: bool(events_of(market, "Committed")), 120, "commitment")
     proxy.down = True
     time.sleep(OUTAGE_SECONDS)
@@ -142,14 +142,14 @@ def test_an_idle_hour_costs_few_requests(market: Market, proxy: RpcProxy) -> Non
         time.sleep(120)
         hours = {name: 30 * each.requests.total() for name, each in (("worker", proxy), ("verifier", other))}
         print("requests of an idle hour with 12-second blocks:", hours, dict(proxy.requests), dict(other.requests))
-        assert max(hours.values()) <= 4_000
+        assert max(hours.values()) <= 3_600
 
 
 @pytest.mark.parametrize("event", ["Committed", "Revealed", "Merged"])
 def test_a_job_settles_though_the_chain_takes_three_blocks_back(market: Market, event: str) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
     workers = [begin(market, "worker", home, market.devnet.url, "--once") for home in homes]
-    job = market.submit(rounds=1, max_lead=1, **{**WITHOUT_AGGREGATOR, "merge_seconds": Seconds(20)})
+    job = market.submit(rounds=1, max_lead=1, **LONG)
     wait(lambda: any(e.contract == "JobMarket" for e in events_of(market, event)), 120, event, every=0.05)
     took = {e.transaction for e in events_of(market, event)}
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
@@ -168,7 +168,7 @@ def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back(market: Ma
     liar = begin(market, "worker", homes[0], market.devnet.url, lie=("one-ulp", 1))
     others = [begin(market, "worker", home, market.devnet.url) for home in homes[1:3]]
     verifier = begin(market, "verifier", homes[3], market.devnet.url)
-    market.submit(rounds=4, max_lead=4, **{**WITHOUT_AGGREGATOR, "challenge_seconds": Seconds(300)})
+    market.submit(rounds=4, max_lead=4, **{**LONG, "challenge_seconds": Seconds(300)})
     wait(lambda: bool(events_of(market, event)), 240, event, every=0.05)
     market.devnet._request("anvil_reorg", [REORG_BLOCKS, []])
     assert not events_of(market, event), "the move was taken back"
@@ -176,8 +176,6 @@ def test_a_game_ends_rightly_though_the_chain_takes_three_blocks_back(market: Ma
     resolved = events_of(market, "Resolved")[0]
     assert moves.Verdict(resolved.verdict) == moves.Verdict.FRAUD
     assert resolved.winner == Address(market.devnet.account("v").address)
-    convicted = [g.claim for g in ledger_of(market).games.values()]
-    assert convicted, "the game is in the ledger of whoever reads now"
     wait(lambda: bool(verifier.named("won")), 60, "the verifier's word")
     for process in (liar, *others):
         assert process.leave() == 0
