@@ -145,7 +145,7 @@ def test_an_idle_hour_costs_few_requests(market: Market, proxy: RpcProxy) -> Non
         assert max(hours.values()) <= 3_600
 
 
-@pytest.mark.parametrize("event", ["Committed", "Revealed", "Merged"])
+@pytest.mark.parametrize("event", ["Merged"])
 def test_a_job_settles_though_the_chain_takes_three_blocks_back(market: Market, event: str) -> None:
     homes = homes_of(market, "w0", "w1", "w2")
     workers = [begin(market, "worker", home, market.devnet.url, "--once") for home in homes]
