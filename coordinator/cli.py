@@ -12,7 +12,7 @@ import typer
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
 from lockstep.cli import guard, purse
 from lockstep.cli.device import on_device, tell
-from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
 from lockstep.cli.output import emit, event
 from lockstep.protocol.errors import DoctorError, FundsError, LockstepError
 
@@ -30,14 +30,16 @@ Broker = Annotated[str | None, typer.Option(help="Celery broker URL; default: a 
 
 @app.command("up")
 def up(
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
+    home: Home = None,
     password_file: PasswordFile = None, threads: Threads = None, host: Host = None, port: Port = None,
     database: DatabaseUrl = None, broker: Broker = None, device: Device = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Serve the API, follow the chain, aggregate; one JSON line `ready` on stdout, SIGTERM ends it with exit code 0."""
     settings = resolve_coordinator(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, threads=threads,
+        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
+        password_file=password_file, threads=threads,
         host=host, port=port, database=database, broker=broker, device=device,
     )  # fmt: skip
     from coordinator import queue, supervisor

@@ -22,6 +22,7 @@ from lockstep.chain import artifacts
 from lockstep.chain import events as chain_events
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Market
+from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.events import EventBatch, EventReader
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.jobs import JobParams
@@ -52,12 +53,15 @@ class Indexed:
 class Indexer:
     """Follows one deployment."""
 
-    def __init__(self, database: Database, w3: Web3, addresses: Addresses) -> None:
+    def __init__(
+        self, database: Database, w3: Web3, addresses: Addresses, check: CrossCheck | None = None
+    ) -> None:  # fmt: skip
+        """`check`: the provider that must agree on every block and log."""
         self._database = database
         self._w3 = w3
         self._addresses = addresses
         self._market = Market(w3, addresses.market)
-        self._reader = EventReader(w3, addresses)
+        self._reader = EventReader(w3, addresses, check=check)
 
     def step(self) -> Indexed:
         """Take in what is new, at most one chunk of blocks."""
@@ -90,6 +94,12 @@ class Indexer:
                 )
             )  # fmt: skip
         return Indexed(tuple(rows), number, int(last["timestamp"]), int(head["number"]) - number)
+
+    def touch(self) -> None:
+        """The chain has nothing new: say when that was."""
+        with self._database.session() as session:
+            if (cursor := session.get(CursorRow, 1)) is not None:
+                cursor.checked = int(time.time())
 
     def catch_up(self) -> int:
         """Step until the index stands at the head; returns the number of events taken in."""

@@ -23,7 +23,8 @@ from kombu.exceptions import OperationalError
 
 from coordinator import broker
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.protocol.errors import LockstepError, UsageError
+from lockstep.node.outage import Outage
+from lockstep.protocol.errors import LockstepError, TryLater, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -108,11 +109,22 @@ def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[
     return poke
 
 
+@cache
+def _outage() -> Outage:
+    """This process's: an outage lasts from one poke to the next."""
+    from lockstep.cli.output import event
+
+    return Outage(event)
+
+
 @contextmanager
 def _no_trace() -> Iterator[None]:
     """Known failures are told in one line: the next poke tries again."""
     try:
         yield
+        _outage().over()
+    except (Unreachable, TryLater) as error:
+        _outage().failed(error)
     except LockstepError as error:
         log.warning("a job waits: trying again", code=error.code, why=error.message, hint=error.hint)
 

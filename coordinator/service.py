@@ -26,14 +26,17 @@ from coordinator.settings import CoordinatorSettings
 from lockstep.cli.output import event
 from lockstep.node.backoff import Backoff
 from lockstep.node.isolation import Isolation
+from lockstep.node.party import Head, Heads
 from lockstep.node.sender import Sender
 from lockstep.protocol.jobs import JobParams, JobStatus
-from lockstep.protocol.types import JobId, Seconds
+from lockstep.protocol.types import JobId
 
 LOOKS = 12
 """Looks at one job in a row while each finds something to do: a round's last acts follow each other by a block."""
 
 CATCH_UP_STEPS = 50
+HEAD_SECONDS = 0.25
+"""Of this machine's time: between two requests for the latest block, whatever pokes come."""
 REST_SECONDS = (1.0, 60.0)
 """Of this machine's time: how long a job rests whose look failed, at first and at most."""
 TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
@@ -47,7 +50,7 @@ class Coordinator:
 
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
-        self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses)
+        self._indexer = Indexer(parts.database, parts.party.w3, parts.party.addresses, parts.party.check)
         self._sender: Sender[None] = Sender(parts.party.outbox)
         self._aggregators = self.aggregators(parts)
         self._actions = Actions(parts, self._sender, self._aggregators)
@@ -61,6 +64,11 @@ class Coordinator:
         self._idle: dict[str, tuple[int, int]] = {}
         """By job: the block in which nothing was due, and how many receipts were held then."""
         self._indexed = 0
+        self._heads = Heads(lambda: parts.party.head(), HEAD_SECONDS)
+        self._differ = False
+        """Whether the last step was not agreed on."""
+        self._taken: Head | None = None
+        """The block up to which the index is complete."""
 
     def aggregators(self, parts: CoordinatorParts) -> Aggregators:
         """What works on the jobs."""
@@ -78,11 +86,18 @@ class Coordinator:
 
     def index(self) -> list[str]:
         """Take in new blocks; returns the jobs to look at."""
-        for _ in range(CATCH_UP_STEPS):
+        head = self._heads.look()
+        if head == self._taken:
+            self._indexer.touch()
+        for _ in range(CATCH_UP_STEPS if head != self._taken else 0):
+            # INVARIANT: while two providers differ nothing is done.
+            self._differ = self._parts.party.check is not None
             done = self._step()
+            self._differ = False
             if done.behind <= 0:
+                self._taken = head
                 break
-        self._parts.nonces.forget(Seconds(done.time))
+        self._parts.nonces.forget(head.time)
         with self._parts.database.reading() as session:
             return [job for job in jobs_to_look_at(session, self._parts.me) if job not in self._closed]
 
@@ -91,7 +106,7 @@ class Coordinator:
 
         A block in which nothing was is not looked at again, unless a receipt has come since.
         """
-        if self._backoff.rests(job, time.monotonic()):
+        if self._differ or self._backoff.rests(job, time.monotonic()):
             return
         # INVARIANT: no job keeps the service from the others.
         error = self._isolation.run(partial(self._looked, job), job, job=job)
@@ -105,7 +120,7 @@ class Coordinator:
 
     def _looked(self, job: str) -> None:
         with leases.held(self._parts.database, f"job:{job}", self._holder) as taken:
-            if not taken or self._idle.get(job) == (self._parts.party.head().number, self._held(job)):
+            if not taken or self._idle.get(job) == (self._heads.look().number, self._held(job)):
                 return
             for _ in range(LOOKS):
                 block, held = self._parts.party.head().number, self._held(job)

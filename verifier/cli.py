@@ -20,6 +20,7 @@ from lockstep.cli.options import (
     Json,
     PasswordFile,
     Rpc,
+    RpcCheck,
     Storage,
     Threads,
 )
@@ -47,7 +48,8 @@ def main() -> None:
 
 @app.command("up")
 def up(
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
+    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
+    home: Home = None,
     password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
     device: Device = None, witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -58,7 +60,8 @@ def up(
     SIGTERM stops auditing, plays the games that run to their end, withdraws what was earned and exits with code 0.
     """
     settings = resolve(
-        "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        "verifier", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
+        password_file=password_file,
         coordinator=coordinator, threads=threads, device=device,
     )  # fmt: skip
     from lockstep.node import logs

@@ -38,7 +38,8 @@ class MarketReader:
 
     def __init__(self, party: Party) -> None:
         self._market = party.contracts.market
-        self._watcher = Watcher(EventReader(party.w3, party.addresses))
+        self._cache = party.log_cache()
+        self._watcher = Watcher(EventReader(party.w3, party.addresses, cache=self._cache, check=party.check))
         self._params: dict[JobId, JobParams] = {}
 
     def read(self) -> None:
@@ -51,3 +52,7 @@ class MarketReader:
     def view(self, head: Head, draining: bool) -> MarketView:
         """What was read so far."""
         return MarketView(self._watcher.ledger, self._params, head, draining)
+
+    def close(self) -> None:
+        """Close the copy of the logs."""
+        self._cache.close()

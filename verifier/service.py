@@ -24,15 +24,17 @@ import structlog
 
 from lockstep.base.machine import room_on_disk
 from lockstep.base.shelf import Shelf
+from lockstep.cli.output import event
 from lockstep.execution import invalidity
 from lockstep.execution.states import States
 from lockstep.node.backoff import Backoff
 from lockstep.node.isolation import Isolation
-from lockstep.node.party import Party
+from lockstep.node.outage import Outage
+from lockstep.node.party import Head, Heads, Party
 from lockstep.node.player import GameTable
 from lockstep.node.sender import Sender
-from lockstep.protocol.errors import Unreachable
-from lockstep.protocol.types import ClaimId
+from lockstep.protocol.errors import TryLater, Unreachable
+from lockstep.protocol.types import ClaimId, Seconds
 from verifier import decide
 from verifier.challenging import Challenger
 from verifier.choosing import Backlog
@@ -50,9 +52,6 @@ from verifier.witness.duties import Duties
 
 POLL_SECONDS = 0.2
 """Of this machine's time: how often the chain is asked whether it has a new block."""
-
-PATIENCE_SECONDS = 1.0
-"""After an endpoint did not answer."""
 
 STATES = "states"
 
@@ -73,10 +72,12 @@ class Verifier:
         rests: Backoff[ClaimId] = Backoff(decide.RETRY_SECONDS)
         equivocations = Equivocations(urls_of(party.settings.coordinator), party.contracts, journal)
         self._party = party
-        self._seen = -1
+        self._heads = Heads(lambda: party.head(), POLL_SECONDS)
+        self._seen = Head(-1, Seconds(0))
         """The block that was acted on last."""
         self._market = MarketReader(party)
         self._isolation = Isolation()
+        self._outage = Outage(event)
         self._teller = teller = Teller()
         self._wallet = Wallet(party, sender, teller)
         self._seats = Seats(party, table, states, teller)
@@ -101,34 +102,37 @@ class Verifier:
                 try:
                     with room_on_disk():
                         view = self.look(draining)
+                    self._outage.over()
                     if draining and self._at_rest(view):
                         return
-                except Unreachable as error:
-                    log.warning(error.message, hint=error.hint)
+                except (Unreachable, TryLater) as error:
+                    # INVARIANT: no outage ends the process.
+                    pause = self._outage.failed(error)
                     if draining and not len(self._seats):
                         return
-                    time.sleep(PATIENCE_SECONDS)
+                    time.sleep(pause)
                 time.sleep(POLL_SECONDS)
         finally:
             self.close()
 
     def look(self, draining: bool = False) -> MarketView:
         """Look once: act if the chain has a new block, then take what was done beside. Returns what it acted on."""
-        head = self._party.head()
+        head = self._heads.look()
         # While it ends, every look counts: the last one pays the credits out.
-        fresh = head.number != self._seen or draining
+        fresh = head != self._seen or draining
         if fresh:
             self._market.read()
         view = self._market.view(head, draining)
         if fresh:
             self._step(view)
-            self._seen = head.number
+            self._seen = head
         self._collect(view)
         self._seats.play(view)
         return view
 
     def close(self) -> None:
         """Stop what is computed beside the loop; what was sent stays sent."""
+        self._market.close()
         self._seats.close()
         self._replayer.close()
         self._reporter.close()

@@ -53,17 +53,24 @@ class Account:
 def open_account(settings: Settings) -> Account:
     """The account of a home (no password is needed: nothing is signed), read up to the latest block."""
 
+    from lockstep.chain import logcache
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
     from lockstep.chain.keys import KEYSTORE, account_address
+    from lockstep.chain.logcache import LogCache
     from lockstep.chain.rpc import connect
 
     address = account_address(settings.home_path / KEYSTORE)
     addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
-    watcher = Watcher(EventReader(w3, addresses))
+    # The worker's own copy, if there is one: a command that reads makes no files.
+    copy = settings.home_path / logcache.FILE_NAME
+    cache = LogCache(copy, w3, addresses) if copy.exists() else None
+    watcher = Watcher(EventReader(w3, addresses, cache=cache))
     watcher.poll()
+    if cache is not None:
+        cache.close()
     return Account(address, watcher.ledger, Contracts.at(w3, addresses), settings.home_path)
 
 

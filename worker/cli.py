@@ -20,6 +20,7 @@ from lockstep.cli.options import (
     Listen,
     PasswordFile,
     Rpc,
+    RpcCheck,
     Storage,
     Threads,
 )
@@ -56,6 +57,7 @@ MaxMemory = Annotated[
 @app.command("up")
 def up(
     rpc: Rpc = None,
+    rpc_check: RpcCheck = None,
     storage: Storage = None,
     deployment: DeploymentFile = None,
     home: Home = None,
@@ -77,7 +79,8 @@ def up(
 ) -> None:
     """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
     settings = resolve(
-        "worker", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        "worker", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
+        password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
     )  # fmt: skip

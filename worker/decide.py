@@ -20,6 +20,9 @@ from lockstep.protocol.types import Address, JobId, Seconds, StateRoot, Wei
 Roots = tuple[StateRoot, StateRoot]
 """Of a checkpoint's shared and outer tensors."""
 
+LATE_PARTS = 4
+"""In the last part of so many of its time to train, a worker commits whatever the seed's depth: silence costs more."""
+
 
 class Do(StrEnum):
     """One kind of act; the value is the contract's function, but for `fetch` and `train`."""
@@ -92,6 +95,8 @@ class RoundView:
     """Whose merge stands, if the phase is LEAD."""
     idle_locks: frozenset[int] = frozenset()
     """Slots (MERGE_SLOT: the merge) of which this worker's stake is locked and about which no game is open."""
+    sealed: int = 0
+    """Block in which the seed was drawn."""
 
     def slots_of(self, account: Address) -> list[int]:
         """Slots that the account holds."""
@@ -133,6 +138,8 @@ class Self:
     """Whether its machine keeps up with the job: what was joined is finished, nothing more is begun."""
     base: Roots | None = None
     """The checkpoint that it holds."""
+    confirmations: int = 0
+    """Blocks after the one that drew a round's seed before it commits to what the seed decided."""
 
 
 def acts(view: JobView, me: Self) -> list[Act]:
@@ -270,7 +277,9 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
         return [Act(Do.SEAL, r.number)] if r.state.seed_block <= view.block else []
     if r.phase == Phase.TRAINING:
         waiting = [s for s in own if r.claims[s].status == ClaimStatus.JOINED]
-        return [Act(Do.COMMIT if (r.number, s) in me.trained else Do.TRAIN, r.number, s) for s in waiting]
+        ready = [s for s in waiting if (r.number, s) in me.trained]
+        train = [Act(Do.TRAIN, r.number, s) for s in waiting if s not in ready]
+        return train + [Act(Do.COMMIT, r.number, s) for s in ready if _settled(view, r, me)]
     if r.phase == Phase.REVEALING:
         return [Act(Do.REVEAL, r.number, s) for s in own if r.claims[s].status == ClaimStatus.COMMITTED]
     if r.phase == Phase.ATTESTING:
@@ -291,6 +300,13 @@ def _phase_acts(view: JobView, r: RoundView, me: Self, own: Sequence[int]) -> li
     if r.phase in (Phase.VOID, Phase.FAILED):
         return [Act(Do.RELEASE, r.number)] if _releasable(view, r) else []
     return []
+
+
+def _settled(view: JobView, r: RoundView, me: Self) -> bool:
+    """Tells if a round's seed stands, as far as blocks can tell."""
+    # INVARIANT: who commits waits until the seed is deep: a commitment outlives the block that drew another seed.
+    late = view.now >= r.state.commit_ends - view.params.role.train_seconds // LATE_PARTS
+    return late or view.block - r.sealed >= me.confirmations
 
 
 def _releasable(view: JobView, r: RoundView) -> bool:

@@ -65,5 +65,6 @@ def _look_at_round(
     # What is no slot's of this attempt is a merge's, or a slot's of an earlier one.
     locks = frozenset(slots.get(claim, MERGE_SLOT) for claim, at in idle.items() if at == number)
     return RoundView(
-        number, state, phase, claims, merger, over, audit.state if audit else None, unpublished, merged_by, locks
+        number, state, phase, claims, merger, over, audit.state if audit else None, unpublished, merged_by, locks,
+        r.sealed,
     )  # fmt: skip

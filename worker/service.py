@@ -8,7 +8,6 @@ stays until no game about its claims is open and none of its stakes is locked.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -20,7 +19,8 @@ from lockstep.execution.jobs import ClaimRun
 from lockstep.node.demands import Answers
 from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import Ledger
-from lockstep.node.party import Head
+from lockstep.node.outage import Outage
+from lockstep.node.party import Head, Heads
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, LockstepError, TryLater, Unreachable
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -41,8 +41,6 @@ log = structlog.get_logger(__name__)
 POLL_SECONDS = 0.25
 FATAL = (DoctorError, GuardRefused, FundsError)
 """What is wrong with this machine, its home or its account, and not with a job."""
-PATIENCE_SECONDS = 60.0
-"""How long (of this machine's time) an endpoint may be silent before the worker gives up."""
 
 
 class Worker:
@@ -64,6 +62,10 @@ class Worker:
         self._answers = Answers(parts.contracts, parts.store, parts.address)
         self._teller = WorkerTeller(parts.address)
         self._isolation = Isolation()
+        self._outage = Outage(event)
+        self._heads = Heads(lambda: parts.party.head(), POLL_SECONDS)
+        self._loaded = self._head
+        """The block that was taken in to the end."""
         self._told_why = False
 
     def skills(self, sender: Sender[Act], wake: Callable[[], None]) -> Skills:
@@ -80,23 +82,20 @@ class Worker:
     def run(self) -> None:
         """Until drained, or with `once` until a job is done, and nothing is at stake. Raises what a worker cannot go on
         with."""
-        heard = time.monotonic()
         try:
             began = self._start()
             while not self._finished():
                 try:
                     with room_on_disk():
                         self._tick(began)
-                    heard = time.monotonic()
+                    self._outage.over()
+                    self.parts.notes.is_in(self._state())
+                    pause = POLL_SECONDS
                 except (Unreachable, TryLater) as error:
-                    log.warning(
-                        "the chain or the store does not answer: trying again", code=error.code, message=error.message
-                    )
+                    # INVARIANT: no outage ends the process.
+                    pause = self._outage.failed(error)
                     self.parts.notes.is_in(Note(error.code, f"{error.message}: trying again"))
-                    # Who could lose a stake by silence waits for as long as it takes.
-                    if time.monotonic() - heard > PATIENCE_SECONDS and not self._ledger.at_stake(self.parts.address):
-                        raise
-                self._wake.wait(POLL_SECONDS)
+                self._wake.wait(pause)
                 self._wake.clear()
             self.parts.notes.is_in(STOPPED)
         except LockstepError as error:
@@ -131,11 +130,9 @@ class Worker:
         return head.number
 
     def _tick(self, began: int) -> None:
-        head = self.parts.party.head()
-        if head.number != self._head.number:
-            self._head = head
-            self._load(began)
-            self.parts.notes.is_in(self._state())
+        head = self._heads.look()
+        if head != self._loaded:
+            self._load(began, head)
         # INVARIANT: nothing is signed before the home knows that nobody else signs for its key.
         if self.parts.watch.may_sign(self._ledger, self._now, self._head.number):
             for taken in list(self._jobs.taken.values()):
@@ -143,10 +140,11 @@ class Worker:
                     self._guarded(taken, partial(self._act, taken, taken.view))
         self._skills.defence.play(self._ledger, self._head, self._run_of)
 
-    def _load(self, began: int) -> None:
+    def _load(self, began: int, head: Head) -> None:
         """What a new block brings: events, jobs, a look at each of them."""
         watcher, watch = self.parts.watcher, self.parts.watch
         events = [e for e in watcher.poll() if e.block > began]
+        self._head = head
         watch.hear(events)
         self._teller.tell(events, self._ledger)
         self._sender.settle()
@@ -158,6 +156,8 @@ class Worker:
         for taken in self._jobs.taken.values():
             self._guarded(taken, partial(self._look, taken))
         self._answer()
+        # Whoever did not answer meanwhile is asked again at the next look.
+        self._loaded = head
 
     def _state(self) -> Note:
         """What this process is at, for who asks `worker status`."""
@@ -210,14 +210,23 @@ class Worker:
         me, job, draining = self.parts.address, taken.ledger.id, self._asked_to_leave > 0
         # INVARIANT: a worker stakes on and joins only jobs whose windows its machine can keep.
         fit = taken.joins and self._skills.admission.fits(taken, self._staked_on(), self._now)
-        resting = self.parts.policy.closed_now() > 0
+        resting, settings = self.parts.policy.closed_now() > 0, self.parts.party.settings
         if fit and not taken.staked and not draining and not resting:
             self._skills.admission.stake(taken, self._free, bool(self._ledger.at_stake(me)), self._now)
         if fit and taken.staked:
             self.parts.notes.joins(job)
         place = self._ledger.place(me, frozenset({taken.params.merge.aggregator}))
         ready, held = self._skills.training.ready(taken), self._skills.bases.held(job)
-        return Self(me, self._free, place, draining or resting or not taken.joins, ready, fit and taken.staked, held)
+        return Self(
+            me,
+            self._free,
+            place,
+            draining or resting or not taken.joins,
+            ready,
+            fit and taken.staked,
+            held,
+            settings.confirmations,
+        )
 
     def _staked_on(self) -> list[Taken]:
         """The jobs of our live claims, one entry for each claim."""

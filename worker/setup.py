@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from lockstep.base.settings import Settings
 from lockstep.chain.events import EventReader
@@ -39,5 +39,6 @@ def assemble(settings: Settings) -> Iterator[WorkerParts]:
         announcer = Announcer(
             settings.coordinator, party.account, node, party.addresses.chain_id, party.addresses.market
         )
-        watcher = Watcher(EventReader(party.w3, party.addresses))
+        cache = stack.enter_context(closing(party.log_cache()))
+        watcher = Watcher(EventReader(party.w3, party.addresses, cache=cache, check=party.check))
         yield WorkerParts(party, node, guard, watch, watcher, announcer, policy, Notes(home))

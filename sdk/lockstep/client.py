@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lockstep.base.amounts import tokens
+from lockstep.base.naming import identified
 from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
@@ -65,9 +66,11 @@ from lockstep.training.metrics import EvaluationSpec, Metrics, read_metrics
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
+    from torch import nn
     from web3 import Web3
 
     from lockstep.chain.outbox import Outbox
+    from lockstep.training.audit import Report
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
@@ -212,9 +215,15 @@ class Network:
         watcher.poll()
         return watcher.ledger
 
-    def jobs(self) -> list[JobHandle]:
-        """Every job of the market, the latest first."""
-        return [JobHandle(self, job) for job in reversed(self.ledger().jobs)]
+    def jobs(self) -> list[tuple[JobHandle, Address]]:
+        """Every job of the market with its requester, the latest first."""
+        return [(JobHandle(self, known.id), known.requester) for known in reversed(self.ledger().jobs.values())]
+
+    def find(self, text: str) -> JobHandle:
+        """The job whose id begins with these hex digits, six at least; raises UsageError, NotFoundError."""
+        return JobHandle(
+            self, JobId(identified(text, self.ledger().jobs, "job", "`lockstep train list` shows every job"))
+        )
 
     def job(self, job: JobId) -> JobHandle:
         """A job on chain; raises NotFoundError."""
@@ -354,6 +363,21 @@ class JobHandle:
             checkpoint = merged_again(job, self.net.store, [r.record_of_honest(job.params.role.slots) for r in merged])
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
+    def load(self) -> nn.Module:
+        """The latest merged model, in memory; needs torch. Raises as `download` does."""
+        from lockstep.training.export import load_model
+
+        with TemporaryDirectory(prefix="lockstep-load-") as folder:
+            self.download(folder)
+            return load_model(Path(folder))
+
+    def audit(self, out: str | Path, *, claims: int | None = None) -> Report:
+        """Check a folder that `download` wrote: files, provenance, checkpoint, and `claims` claims replayed (None: all
+        behind the model)."""
+        from lockstep.training.audit import audit
+
+        return audit(Path(out), self.net.contracts, self.net.store, self.net.ledger(), claims=claims)
+
     def download(self, out: str | Path) -> Path:
         """Write model.safetensors, config.json, provenance.json and a dataset's tokenizer into `out`; returns the
         model's path.
@@ -397,6 +421,7 @@ def connect(
     deployment: str | Path | Addresses | None = None,
     account: LocalAccount | None = None,
     home: str | Path | None = None,
+    password_file: str | Path | None = None,
 ) -> Network:
     """A market by name, or by its RPC URL, storage and deployment.
 
@@ -408,6 +433,7 @@ def connect(
     settings = resolve(
         network=network, rpc=rpc, storage=storage, home=None if home is None else str(home),
         deployment=None if deployment is None or addresses else str(deployment),
+        password_file=None if password_file is None else str(password_file),
     )  # fmt: skip
     addresses = addresses or Addresses.load(settings.deployment)
     w3 = connect_rpc(settings.rpc, addresses.chain_id)

@@ -15,7 +15,7 @@ from coordinator.db import Database
 from coordinator.indexer import Indexer
 from coordinator.models import ClaimRow, EventRow, IndexTable, JobRow, NodeRow, RoundRow
 from lockstep.chain.addresses import Addresses
-from lockstep.chain.events import CHUNK_BLOCKS
+from lockstep.chain.ranges import CHUNK_BLOCKS
 from lockstep.execution.jobs import Job as LoadedJob
 from lockstep.protocol.errors import DoctorError
 

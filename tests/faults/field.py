@@ -26,7 +26,6 @@ from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, GameId, Seconds, Wei
 from tests.e2e.test_lasting import Attacker
 from tests.e2e.test_worker import Challenger, Market, ledger_of
-from tests.faults.proxy import RpcProxy
 from tests.faults.schedule import (
     DEAD_SECONDS,
     DOWN_SECONDS,
@@ -42,6 +41,7 @@ from tests.faults.schedule import (
     Schedule,
 )
 from tests.support import toyjob
+from tests.support.rpc_proxy import RpcProxy
 
 ROUNDS, STEPS = 2, 40
 LIAR = "worker-0"

@@ -20,7 +20,7 @@ from lockstep.base.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 
-PLACES = {"rpc", "storage", "deployment", "home", "password_file", "coordinator"}
+PLACES = {"rpc", "rpc_check", "storage", "deployment", "home", "password_file", "coordinator"}
 """Where chain, content and keys are."""
 MACHINE = {"threads", "device", "memory_mib", "disk_mib", "cache_mib"}
 """What computes, and what it may take: the bits do not depend on it (tests/determinism)."""
@@ -52,7 +52,11 @@ def test_no_option_changes_a_claim(app: typer.Typer) -> None:
 
 
 def test_no_setting_changes_a_claim() -> None:
-    assert {f.name for f in fields(Settings)} == PLACES | MACHINE | POLICY | {"listen_seconds", "max_memory_mib"}
+    assert {f.name for f in fields(Settings)} == PLACES | MACHINE | POLICY | {
+        "listen_seconds",
+        "max_memory_mib",
+        "confirmations",
+    }
     assert set(DEFAULTS) == OPTIONS[coordinator.cli.app]
 
 

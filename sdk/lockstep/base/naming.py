@@ -8,10 +8,14 @@ lockstep.protocol.errors.UsageError: lockstep.toml: nothing is called 'thread'
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-from lockstep.protocol.errors import UsageError
+from lockstep.protocol.errors import NotFoundError, UsageError
+
+LEAST_DIGITS = 6
+"""Of an id, as people name it."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -19,6 +23,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     found = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {found[0]!r}?" if found else f"known: {', '.join(names)}"
+
+
+def identified(text: str, known: Iterable[bytes], what: str, hint: str) -> bytes:
+    """The id of 32 bytes that a person named by its first hex digits; raises UsageError, NotFoundError.
+
+    `what` it is an id of, `hint`: where ids are shown.
+    """
+    digits = text.lower().removeprefix("0x")
+    if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
+        raise UsageError(f"{text!r} is no {what}", hint=f"{LEAST_DIGITS} hex digits of its id at least; {hint}")
+    found = sorted({value for value in known if value.hex().startswith(digits)})
+    if not found:
+        raise NotFoundError(f"no {what} begins with {digits}", hint=hint)
+    if len(found) > 1:
+        some = ", ".join(value.hex()[: len(digits) + 6] for value in found[:4])
+        raise UsageError(f"{len(found)} of them begin with {digits}: {some}", hint="give more digits")
+    return found[0]
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str], where: str) -> None:

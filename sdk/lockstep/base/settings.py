@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import platformdirs
 from lockstep.base import networks
 from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.naming import refuse_unknown
+from lockstep.base.redaction import hide
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
@@ -28,7 +29,8 @@ DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
 class Settings:
     """Options that every process takes (docs/programs.md)."""
 
-    rpc: str
+    rpc: str = field(repr=False)
+    """URLs, by commas; each may hold a key: `base.redaction.redacted` says what of it may be shown."""
     storage: str
     deployment: str
     home: str
@@ -43,8 +45,13 @@ class Settings:
     """What their states may take under the home."""
     cache_mib: int = 65_536
     """What blobs may take in the user's cache, which all processes share."""
+    rpc_check: str = field(default="", repr=False)
+    """URLs, by commas, of the provider that must agree with `rpc`; "": nobody checks it."""
     device: str = "auto"
     """"auto", "cpu", "cuda:N" or "emulated"."""
+    confirmations: int = 3
+    """Blocks after the one that drew a round's seed before a worker commits to its claim: a reorganisation of as many
+    cannot make the commitment one of another seed."""
     max_memory_mib: int = 0
     """What one job may need in memory for a worker to join it; 0: what the machine has."""
     max_stake: str = ""
@@ -110,6 +117,7 @@ class Settings:
 
 DEFAULTS: dict[str, Any] = {
     "rpc": "http://127.0.0.1:8545",
+    "rpc_check": "",
     "storage": "dir://~/.lockstep/blocks",
     "deployment": "deployment.json",
     "home": "~/.lockstep",
@@ -121,6 +129,7 @@ DEFAULTS: dict[str, Any] = {
     "disk_mib": 16_384,
     "device": "auto",
     "cache_mib": 65_536,
+    "confirmations": 3,
     "max_memory_mib": 0,
     "max_stake": "",
     "jobs_from": "",
@@ -161,15 +170,16 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"threads is {values['threads']}", hint="at least one kernel thread")
     if values["listen_seconds"] < 0:
         raise UsageError(f"listen_seconds is {values['listen_seconds']}", hint="0 does not listen at all")
-    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib"):
+    for name in ("memory_mib", "disk_mib", "cache_mib", "max_memory_mib", "confirmations"):
         if values[name] < 0:
-            raise UsageError(f"{name} is {values[name]}", hint="MiB, not negative")
+            raise UsageError(f"{name} is {values[name]}", hint="not negative")
     if values["device"] == "cuda":
         values["device"] = "cuda:0"
     if not DEVICE.fullmatch(values["device"]):
         raise UsageError(f"device is {values['device']!r}", hint="auto, cpu, cuda:0, cuda:1, ..., or emulated")
     if values["coordinator"] and not values["coordinator"].startswith(("http://", "https://")):
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
+    hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
 
 

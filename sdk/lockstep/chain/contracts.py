@@ -127,7 +127,7 @@ class Contract:
 
     def read(self, function: str, *arguments: Any, block: int | str = "latest", sender: Address | None = None) -> Any:
         """What `function` returns at `block`; a revert raises the rule that it broke."""
-        from web3.exceptions import BadFunctionCallOutput, ContractLogicError
+        from web3.exceptions import BadFunctionCallOutput, ContractLogicError, Web3RPCError
 
         bound = self.contract.functions[function](*[_plain(a) for a in arguments])
         try:
@@ -137,6 +137,10 @@ class Contract:
         except BadFunctionCallOutput as failure:
             raise ChainError(
                 f"no {self.artifact.name} at {self.address}", "check the addresses file and the RPC URL"
+            ) from failure
+        except Web3RPCError as failure:
+            raise ChainError(
+                f"the node does not call {self.artifact.name}.{function}: {failure}", "use another RPC provider"
             ) from failure
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,9 @@ import structlog
 
 from lockstep.chain import artifacts
 from lockstep.chain.addresses import Addresses
+from lockstep.chain.crosscheck import CrossCheck
+from lockstep.chain.logcache import Covered, LogCache, RawLog
+from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.errors import ChainError, Unreachable, UsageError
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.events import EVENTS, Logged
@@ -29,11 +32,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-CHUNK_BLOCKS = 2_000
-"""Blocks asked for in one request; a provider that refuses them is asked for half, down to one."""
+TRIES = 3
+"""At logs and a block that belong together, in one poll."""
 
-TOO_MUCH_STATUSES = frozenset({400, 413, 422, 500, 502, 504})
-"""HTTP statuses by which providers refuse a range of blocks that is too wide."""
+FINAL_PACE_BLOCKS = 64
+"""How many new blocks a reader awaits before it asks again which are final."""
 
 REMEMBERED_BLOCKS = 128
 """How deep a reorganisation is recognised exactly; a deeper one rolls back to the deployment."""
@@ -123,13 +126,37 @@ class EventBatch:
     """Forget everything from blocks above this one before taking the events; None: nothing to forget."""
     unreadable: int = 0
     """Logs that were skipped, or of which a CID could not be read."""
+    behind: int = 0
+    """Blocks that the chain was ahead after it."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What a reader needs of a block."""
+
+    number: int
+    hash: str
+    time: Seconds
+
+    @classmethod
+    def of(cls, block: Mapping[str, Any]) -> _Block:
+        return cls(int(block["number"]), block["hash"].hex(), Seconds(block["timestamp"]))
 
 
 class EventReader:
     """Reads the deployment's events. State lies with the caller: a cursor in, a batch with the next cursor out."""
 
-    def __init__(self, w3: Web3, addresses: Addresses, confirmations: int = 0) -> None:
+    def __init__(
+        self, w3: Web3, addresses: Addresses, confirmations: int = 0, cache: LogCache | None = None,
+        check: CrossCheck | None = None,
+    ) -> None:  # fmt: skip
+        """`cache`: the copy from which the first blocks come after a restart, and into which final ones go.
+
+        `check`: the provider that must agree on every block and log.
+        """
         self._w3 = w3
+        self._check = check
+        self._copy = None if cache is None else _Copy(cache, addresses.block)
         self._start = addresses.block
         self._confirmations = confirmations
         self._names = {
@@ -142,7 +169,6 @@ class EventReader:
         }
         self._addresses: Any = [addresses.market, addresses.vault, addresses.game, addresses.validator,
                                 addresses.availability, addresses.witnesses]  # fmt: skip
-        self._halvings = 0
         self._told: dict[tuple[bytes, int], None] = {}
         self.unreadable = 0
         """Logs so far that were skipped, or of which a CID could not be read."""
@@ -154,52 +180,80 @@ class EventReader:
     def poll(self, cursor: Cursor) -> EventBatch:
         """Everything since `cursor`, at most CHUNK_BLOCKS blocks; an empty batch if nothing is new.
 
-        Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block.
+        Raises `Unreachable` if the provider does not answer, or refuses the logs of a single block, or answers of one
+        chain and then of another; `TryLater` if the provider that checks it says something else.
         """
         standing = self._standing(cursor)
         rolled_back_to = None if standing == cursor else standing.next_block - 1
-        head = self._w3.eth.block_number - self._confirmations
-        if head < standing.next_block:
-            return EventBatch((), standing, rolled_back_to)
-        while True:
-            last = min(head, standing.next_block + self._span - 1)
-            before = self._hash(last)
-            logs = self._logs(standing.next_block, last)
+        if self._copy is not None:
+            if standing.next_block == self._start and (batch := self._from_copy(rolled_back_to)) is not None:
+                return batch
+            self._copy.roll_back(standing.next_block)
+        for _ in range(TRIES):
+            head = self._head()
+            if head.number < standing.next_block:
+                return EventBatch((), standing, rolled_back_to)
+            logs, end = self._read(standing.next_block, head)
             # The chain may be reorganised between the two requests: then the logs are of neither chain.
-            if logs is not None and before is not None and before == self._hash(last):
+            if end is not None and end.hash == self._hash(end.number):
                 break
-        self._halvings = max(0, self._halvings - 1)
+        else:
+            raise Unreachable(
+                "the provider's answers are of different chains, or it has logs of blocks that it has not",
+                "it is asked again; if that lasts, use another RPC provider",
+            )
+        if self._check is not None:
+            # INVARIANT: nothing leaves the reader that two providers tell differently.
+            self._check.block(end.number, end.hash)
+            self._check.logs({"address": self._addresses}, standing.next_block, end.number, logs)
         counted = self.unreadable
-        recent = (*standing.recent, (last, before))[-REMEMBERED_BLOCKS:]
-        events = tuple(self._decode(logs))
-        return EventBatch(events, Cursor(last + 1, recent), rolled_back_to, self.unreadable - counted)
+        recent = (*standing.recent, (end.number, end.hash))[-REMEMBERED_BLOCKS:]
+        times = {end.number: end.time}
+        events = tuple(self._decode(logs, times))
+        if self._copy is not None:
+            self._copy.take(standing.next_block, [(e, times[e["blockNumber"]]) for e in logs], end, head, self._final)
+        return EventBatch(
+            events, Cursor(end.number + 1, recent), rolled_back_to, self.unreadable - counted, head.number - end.number
+        )
 
-    @property
-    def _span(self) -> int:
-        """Blocks to ask for in the next request."""
-        return max(1, CHUNK_BLOCKS >> self._halvings)
+    def _from_copy(self, rolled_back_to: int | None) -> EventBatch | None:
+        """Everything that the copy holds, if it holds anything that is on the chain."""
+        assert self._copy is not None
+        held = self._copy.read(self._hash)
+        if held is None:
+            return None
+        logs, covered = held
+        if self._check is not None:
+            self._check.block(covered.next - 1, covered.hash)
+        head, counted = self._head(), self.unreadable
+        times = {each.block: Seconds(each.time) for each in logs}
+        events = tuple(self._decode([each.entry for each in logs], times))
+        cursor = Cursor(covered.next, ((covered.next - 1, covered.hash),))
+        behind = head.number - covered.next + 1
+        return EventBatch(events, cursor, rolled_back_to, self.unreadable - counted, behind)
 
-    def _logs(self, first: int, last: int) -> list[Any] | None:
-        """The logs of these blocks; None if the provider refuses so many, and the next request must ask for fewer.
-
-        A provider that is silent instead costs a timeout a try: the caller comes back later, and asks for fewer.
-        """
-        from requests import Timeout
+    def _final(self, head: _Block) -> _Block | None:
+        """The last block that the chain will keep."""
+        from web3.exceptions import Web3Exception
 
         try:
-            logs = logs_of(self._w3, {"address": self._addresses}, first, last)
-        except Unreachable as failure:
-            if isinstance(failure.__cause__, Timeout):
-                self._ask_for_less(first, last)
-            raise
-        if logs is None:
-            self._ask_for_less(first, last)
-        return logs
+            return _Block.of(self._w3.eth.get_block("finalized"))
+        except (Web3Exception, TypeError, KeyError):
+            # A chain that knows no finality.
+            return self._block(head.number - REMEMBERED_BLOCKS) if head.number >= REMEMBERED_BLOCKS else None
 
-    def _ask_for_less(self, first: int, last: int) -> None:
-        """Halve the span below what these blocks were."""
-        while self._span > max(1, (last - first + 1) // 2):
-            self._halvings += 1
+    def _read(self, first: int, head: _Block) -> tuple[list[Any], _Block | None]:
+        """The logs from a block on, as many as the provider gives at once, and the last block; None: it has none."""
+        span = span_of(self._w3)
+        while True:
+            last = min(head.number, first + span.blocks - 1)
+            # Asked for before the logs: whatever comes between is seen by its hash.
+            end = head if last == head.number else self._block(last)
+            if end is None:
+                return [], None
+            logs = logs_of(self._w3, {"address": self._addresses}, first, last)
+            if logs is not None:
+                return logs, end
 
     def _standing(self, cursor: Cursor) -> Cursor:
         """The part of the cursor that is still on the chain."""
@@ -210,33 +264,48 @@ class EventReader:
             return cursor
         return Cursor(recent[-1][0] + 1 if recent else self._start, tuple(recent))
 
-    def _hash(self, number: int) -> str | None:
+    def _head(self) -> _Block:
+        """The last block with enough confirmations; of a number below zero if there is none yet."""
+        latest = _Block.of(self._w3.eth.get_block("latest"))
+        number = latest.number - self._confirmations
+        if self._check is not None:
+            number = min(number, self._check.head())
+        if number == latest.number:
+            return latest
+        block = self._block(number) if number >= 0 else None
+        return block or _Block(-1, "", Seconds(0))
+
+    def _block(self, number: int) -> _Block | None:
         from web3.exceptions import BlockNotFound
 
         try:
-            return self._w3.eth.get_block(number)["hash"].hex()
+            return _Block.of(self._w3.eth.get_block(number))
         except BlockNotFound:
             return None
 
-    def _time(self, number: int) -> Seconds:
-        from web3.exceptions import BlockNotFound
+    def _hash(self, number: int) -> str | None:
+        block = self._block(number)
+        return None if block is None else block.hash
 
-        try:
-            return Seconds(self._w3.eth.get_block(number)["timestamp"])
-        except BlockNotFound as failure:
-            raise Unreachable(
-                f"the provider has the logs of block {number} and not the block", "ask again"
-            ) from failure
+    def _time(self, number: int, entry: Mapping[str, Any]) -> Seconds:
+        """Of a log's block: many nodes say it with the log."""
+        said = entry.get("blockTimestamp")
+        if said is not None:
+            return Seconds(int(said, 16) if isinstance(said, str) else int(said))
+        block = self._block(number)
+        if block is None:
+            raise Unreachable(f"the provider has the logs of block {number} and not the block", "ask again")
+        return block.time
 
-    def _decode(self, logs: Iterable[Any]) -> Iterator[Event]:
-        times: dict[int, Seconds] = {}
+    def _decode(self, logs: Iterable[Any], times: dict[int, Seconds]) -> Iterator[Event]:
+        """The events in order; `times`: of blocks that are known already."""
         for entry in sorted(logs, key=lambda entry: (entry["blockNumber"], entry["logIndex"])):
+            number = entry["blockNumber"]
+            if number not in times:
+                times[number] = self._time(number, entry)
             contract = self._names.get(entry["address"].lower())
             if contract is None:
                 continue
-            number = entry["blockNumber"]
-            if number not in times:
-                times[number] = self._time(number)
             # INVARIANT: no log ends the reader; what cannot be read is counted, logged once, skipped.
             try:
                 event = decode_log(entry, contract, times[number])
@@ -263,38 +332,64 @@ class EventReader:
         )
 
 
-def logs_of(w3: Web3, query: Mapping[str, Any], first: int, last: int) -> list[Any] | None:
-    """The logs of these blocks that a query (address, topics) is about; None if the provider refuses so many.
-
-    Raises `Unreachable` if it does not answer, or refuses the logs of a single block.
-    """
-    from requests import HTTPError
-    from web3.exceptions import Web3Exception
-
-    request: Any = {**query, "fromBlock": first, "toBlock": last}
-    try:
-        return list(w3.eth.get_logs(request))
-    except Web3Exception as failure:
-        refusal: Exception = failure
-    except Unreachable as failure:
-        cause = failure.__cause__
-        status = getattr(cause.response, "status_code", 0) if isinstance(cause, HTTPError) else 0
-        if status not in TOO_MUCH_STATUSES:
-            raise
-        refusal = failure
-    # INVARIANT: what a provider refuses to say at once is asked for in halves.
-    if first < last:
-        return None
-    raise Unreachable(
-        f"the provider refuses the logs of block {last}: {refusal}", "use another RPC provider, or a node"
-    ) from refusal
-
-
 @cache
 def _events(contract: str) -> dict[bytes, dict[str, Any]]:
     """A contract's event ABIs by topic."""
     entries = artifacts.load(contract).entries("event").values()
     return {keccak(artifacts.signature(entry).encode()): entry for entry in entries}
+
+
+class _Copy:
+    """What a reader has read and the cache has not: it waits until its blocks are final."""
+
+    def __init__(self, cache: LogCache, start: int) -> None:
+        self._cache = cache
+        self._next = start
+        """Everything before is in the cache."""
+        self._reached = start
+        """Everything before was read."""
+        self._waiting: list[RawLog] = []
+        self._final: _Block | None = None
+        self._asked_at = -FINAL_PACE_BLOCKS
+
+    def read(self, hash_of: Callable[[int], str | None]) -> tuple[list[RawLog], Covered] | None:
+        """What the cache holds."""
+        held = self._cache.read(hash_of)
+        if held is not None:
+            self._next = self._reached = held[1].next
+            self._waiting.clear()
+        return held
+
+    def roll_back(self, reached: int) -> None:
+        """The chain has dropped what was read from `reached` on."""
+        if reached >= self._reached:
+            return
+        self._waiting = [each for each in self._waiting if each.block < reached]
+        self._reached, self._final = reached, None
+        if reached < self._next:
+            # What was final is not: the copy ends at a block that the chain does not have.
+            self._cache.forget()
+            self._next = reached
+
+    def take(
+        self, first: int, logs: Iterable[tuple[Any, Seconds]], end: _Block, head: _Block,
+        final_of: Callable[[_Block], _Block | None],
+    ) -> None:  # fmt: skip
+        """Remember logs that were read up to `end`; those that are final by now go to the cache."""
+        if first != self._reached:
+            return
+        self._waiting += [RawLog.of(entry, time) for entry, time in logs]
+        self._reached = end.number + 1
+        # INVARIANT: a block that may still go is not written down.
+        if head.number - self._asked_at >= FINAL_PACE_BLOCKS:
+            self._asked_at, self._final = head.number, final_of(head)
+        if self._final is None or self._final.number < self._next:
+            return
+        upto = end if end.number <= self._final.number else self._final
+        ready = [each for each in self._waiting if each.block <= upto.number]
+        self._cache.add(self._next, ready, upto.number, upto.hash)
+        self._waiting = [each for each in self._waiting if each.block > upto.number]
+        self._next = upto.number + 1
 
 
 def decode_log(entry: Mapping[str, Any], contract: str, time: Seconds) -> Event | None:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts, contracts
-from lockstep.chain.events import CHUNK_BLOCKS, logs_of
+from lockstep.chain.ranges import logs_of, span_of
 from lockstep.protocol.dispute import game, moves
 from lockstep.protocol.errors import Mismatch, NotFoundError
 from lockstep.protocol.hashing import keccak
@@ -95,14 +95,13 @@ def _logs(
 
     A game is short beside its chain, and providers limit the blocks of a request.
     """
-    query, span = {"address": contract.address, "topics": topics}, CHUNK_BLOCKS
+    query, span = {"address": contract.address, "topics": topics}, span_of(contract.w3)
     last = int(contract.w3.eth.block_number)
     found: list[LogReceipt] = []
     while last >= from_block:
-        begin = max(from_block, last - span + 1)
+        begin = max(from_block, last - span.blocks + 1)
         part = logs_of(contract.w3, query, begin, last)
         if part is None:
-            span = max(1, (last - begin + 1) // 2)
             continue
         found = part + found
         if any(entry["topics"][0] == first for entry in part):

@@ -1,59 +1,458 @@
-"""One JSON-RPC endpoint: connected, its chain checked, every failure to answer turned into `Unreachable`."""
+"""JSON-RPC endpoints of one chain: each tried again when it is busy, the next one asked when it is gone.
+
+    one request      the first endpoint that does not rest; again after a backoff (`stamina`), at most ATTEMPTS times
+                     and about `timeout` seconds; then it rests, and the next one is asked
+    a rest           REST_SECONDS, twice as long each time; after it the endpoint is the first again
+    a transaction    goes to every endpoint: its hash makes it one, however often it arrives
+    nobody answered  `Unreachable`; it names hosts alone, for a URL may hold a key (`base.redaction`)
+
+No request goes to an endpoint before it has told that it is of the chain.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import structlog
+
+from lockstep.base.redaction import hide, redacted, urls_of
 from lockstep.protocol.errors import ChainError, Unreachable
 
 if TYPE_CHECKING:
+    from requests import Response
     from web3 import Web3
 
 TIMEOUT_SECONDS = 20.0
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
+ATTEMPTS = 5
+"""At one endpoint, for one request."""
+WAIT_SECONDS = (0.2, 5.0)
+"""Before the second attempt, and at most; doubled each time, with jitter."""
+REST_SECONDS = (15.0, 300.0)
+"""For how long the next endpoint is asked instead of one that failed, at first and at most."""
 
-def connect(url: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECONDS) -> Web3:
-    """A web3 connection to `url` (http or https).
+BUSY_STATUSES = frozenset({429, 502, 503, 504})
+"""HTTP statuses that pass."""
+TOO_MUCH_STATUSES = frozenset({400, 413, 422, 500, 502, 504})
+"""HTTP statuses by which providers refuse a range of blocks that is too wide."""
+LIMIT_CODES = frozenset({-32005, -32029})
+"""JSON-RPC codes for a limit: of requests, or of what one request asks for."""
+RATE_WORDS = (
+    "rate limit", "rate-limit", "ratelimit", "too many requests", "requests per", "request limit", "request count",
+    "compute units", "throughput", "over capacity", "quota",
+)  # fmt: skip
+"""How providers say that they are asked too often."""
 
-    Raises `Unreachable` if nobody answers there, `ChainError` if the chain is not `chain_id`. Every later request
-    raises `Unreachable` too when the endpoint has gone.
+TROUBLE_WORDS = (
+    "header not found", "missing trie node", "unknown block", "block not found", "block out of range",
+    "blockoutofrange", "historical state", "state is not available", "state not available", "pruned", "internal error",
+    "internal server error", "temporarily unavailable", "service unavailable", "timeout", "timed out", "not synced",
+    "syncing", "no backend", "bad gateway",
+)  # fmt: skip
+"""How nodes say that they cannot read now: another one can, or this one later."""
+READS = frozenset({
+    "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
+    "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
+})  # fmt: skip
+KNOWN_WORDS = ("already known", "already imported", "nonce too low")
+"""What nodes (Anvil, geth, reth) answer to a transaction that they have, or have mined."""
+
+SEND, LOGS = "eth_sendRawTransaction", "eth_getLogs"
+
+Answer = Mapping[str, Any]
+
+log = structlog.get_logger(__name__)
+
+
+class Failure(Exception):
+    """Why an endpoint has not answered: the cause of an `Unreachable`, without its URL."""
+
+    def __init__(
+        self, kind: str, *, status: int = 0, timed_out: bool = False, passes: bool = True, arrived: bool = True,
+        again_after: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(kind)
+        self.status = status
+        """Of HTTP; 0: there was no answer."""
+        self.timed_out = timed_out
+        self.passes = passes
+        """Whether the same endpoint may answer soon."""
+        self.arrived = arrived
+        """Whether the request may have reached it."""
+        self.again_after = again_after
+        """Seconds that it asks to wait (Retry-After)."""
+
+
+def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SECONDS) -> Web3:
+    """A web3 connection to the endpoints of a comma-separated list of http(s) URLs.
+
+    Raises `Unreachable` if none of them answers, `ChainError` if one is not of `chain_id` (without it: of the chain of
+    the first). Every later request raises `Unreachable` when all of them are gone.
     """
-    from requests import Session
-    from requests.exceptions import RequestException
-    from web3 import HTTPProvider, Web3
+    from web3 import Web3
 
-    class Provider(HTTPProvider):
-        """web3's own, with one kind of failure."""
+    hide(urls)
+    listed = urls_of(urls)
+    if not listed:
+        raise Unreachable("no RPC URL is given", "give the chain's RPC URL, as http://127.0.0.1:8545")
+    for url in listed:
+        if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
+            raise Unreachable(
+                f"{redacted(url)} is not an http(s) URL", "give the chain's RPC URL, as http://127.0.0.1:8545"
+            )
+    provider = _provider_class()([Endpoint(url, timeout) for url in listed], timeout)
+    provider.begin(chain_id)
+    return Web3(provider)
+
+
+class OtherChain(Failure):
+    """An endpoint is not of the chain."""
+
+    def __init__(self, chain_id: int) -> None:
+        super().__init__(f"is chain {chain_id}", passes=False, arrived=False)
+        self.chain_id = chain_id
+
+
+class Endpoint:
+    """One URL: a request, its answer, its rest."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        from requests import Session
+        from web3 import HTTPProvider
+
+        self.url, self.name = url, redacted(url)
+        session = Session()
+        # A proxy never stands between a process and its own machine, and looking for one costs more than the request.
+        session.trust_env = urlsplit(url).hostname not in LOOPBACK
+        self._http = HTTPProvider(
+            url, request_kwargs={"timeout": timeout}, session=session, exception_retry_configuration=None
+        )
+        self.checked = False
+        """Whether it has told that it is of the chain."""
+        self._until = 0.0
+        self._rest = 0.0
+
+    def rests(self) -> bool:
+        """Whether another one is asked first."""
+        return time.monotonic() < self._until
+
+    def failed(self, at_least: float = 0.0) -> None:
+        """It rests from now on, twice as long as the last time."""
+        self._rest = min(max(2 * self._rest, REST_SECONDS[0]), REST_SECONDS[1])
+        self._until = time.monotonic() + max(self._rest, at_least)
+
+    def answered(self) -> bool:
+        """It does not rest; whether it had failed before."""
+        failed, self._until, self._rest = self._rest > 0, 0.0, 0.0
+        return failed
+
+    def ask(self, method: str, params: Any) -> Answer:
+        """One attempt. Raises `Failure`."""
+        data = self._http.encode_rpc_request(method, params)  # type: ignore[arg-type]
+        answer = self._post(data)
+        if (good := _json_rpc(answer)) is None:
+            raise Failure("no JSON-RPC")
+        if is_rate_limit(method, good):
+            raise Failure("it is asked too often", status=429, arrived=False)
+        if method in READS and (trouble := _trouble(method, params, good)):
+            raise Failure(trouble, status=503)
+        return good
+
+    def ask_many(self, requests: Any) -> Any:
+        """One attempt at a batch. Raises `Failure`."""
+        answer = self._post(self._http.encode_batch_rpc_request(requests))
+        goods = [_json_rpc(each) for each in answer] if isinstance(answer, list) else [_json_rpc(answer)]
+        if any(good is None for good in goods):
+            raise Failure("no JSON-RPC")
+        if any(is_rate_limit("batch", good) for good in goods if good is not None):
+            raise Failure("it is asked too often", status=429, arrived=False)
+        return sorted(answer, key=lambda each: each["id"]) if isinstance(answer, list) else goods[0]
+
+    def _post(self, data: bytes) -> Any:
+        """The JSON that it answers."""
+        from requests import RequestException
+
+        try:
+            return json.loads(self._http._make_request("", data))  # type: ignore[arg-type]
+        except RequestException as error:
+            why = _failure(error)
+            # Some put the JSON-RPC error into an HTTP error: it says more.
+            told = _told(error.response) if why.status != 429 else None
+        except ValueError as error:
+            why, told = Failure(f"no JSON-RPC: {type(error).__name__}"), None
+        # Raised here, and not above: the library's error names the URL, and would be this one's context.
+        if told is None:
+            raise why
+        return told
+
+
+def is_rate_limit(method: str, answer: Answer) -> bool:
+    """Whether a JSON-RPC error says that requests come too often, and not that this one asks for too much."""
+    error = answer.get("error")
+    if not isinstance(error, Mapping):
+        return False
+    text = str(error.get("message", "")).lower()
+    return any(word in text for word in RATE_WORDS) or (error.get("code") in LIMIT_CODES and method != LOGS)
+
+
+def _trouble(method: str, params: Any, answer: Answer) -> str:
+    """Why a node cannot read now; "" if it can."""
+    if "error" not in answer:
+        latest = method == "eth_getBlockByNumber" and params[0] == "latest"
+        return "it has no latest block" if latest and answer["result"] is None else ""
+    text = str(answer["error"].get("message", "")).lower()
+    return next((words for words in TROUBLE_WORDS if words in text and "revert" not in text), "")
+
+
+@cache
+def _provider_class() -> Any:
+    """The provider of a list of endpoints, as web3 takes it. web3 is imported when it is first needed."""
+    from web3 import HTTPProvider
+
+    class Endpoints(HTTPProvider):
+        """Several endpoints of one chain, the first one preferred."""
+
+        def __init__(self, endpoints: Sequence[Endpoint], timeout: float) -> None:
+            super().__init__(endpoints[0].url, exception_retry_configuration=None)
+            self._endpoints = list(endpoints)
+            self._timeout = timeout
+            self._chain_id: int | None = None
+            self._lock = threading.Lock()
+
+        def __str__(self) -> str:
+            return f"RPC connection {', '.join(self.hosts)}"
+
+        @property
+        def hosts(self) -> list[str]:
+            """Whom it asks, without their keys."""
+            return [each.name for each in self._endpoints]
+
+        def begin(self, chain_id: int | None) -> None:
+            """Ask every endpoint for its chain; raises `ChainError` for another one, `Unreachable` if none answers."""
+            self._chain_id = chain_id
+            failures = []
+            for each in self._endpoints:
+                try:
+                    self._check(each, retry_refused=False)
+                except OtherChain as other:
+                    # INVARIANT: nothing is read from, or sent to, another chain.
+                    raise ChainError(
+                        f"{each.name} is chain {other.chain_id}, not {self._chain_id}",
+                        "check the RPC URL and the addresses file",
+                    ) from None
+                except Failure as failure:
+                    failures.append((each, failure))
+                    each.failed()
+            if len(failures) == len(self._endpoints):
+                raise self._unreachable(failures)
+            for each, why in failures:
+                log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(why))
 
         def make_request(self, method: Any, params: Any) -> Any:
-            try:
-                return super().make_request(method, params)
-            except RequestException as failure:
-                raise _unreachable(url, failure) from failure
+            if method == SEND and len(self._endpoints) > 1:
+                return self._send(params)
+            if method == "eth_chainId":
+                # Every endpoint that is asked has told it; web3 asks before each call of a contract.
+                return {"jsonrpc": "2.0", "id": 0, "result": hex(self._chain_id or 0)}
+            return self._first(str(method), params, lambda each: each.ask(method, params))
 
         def make_batch_request(self, batch_requests: Any) -> Any:
+            return self._first("batch", batch_requests, lambda each: each.ask_many(batch_requests))
+
+        def is_connected(self, show_traceback: bool = False) -> bool:
             try:
-                return super().make_batch_request(batch_requests)
-            except RequestException as failure:
-                raise _unreachable(url, failure) from failure
+                return "result" in self.make_request("eth_blockNumber", [])
+            except Unreachable:
+                return False
 
-    if not url.startswith(("http://", "https://")):
-        raise Unreachable(f"{url!r} is not an http(s) URL", "give the chain's RPC URL, as http://127.0.0.1:8545")
-    session = Session()
-    # A proxy never stands between a process and its own machine, and looking for one costs more than the request.
-    session.trust_env = urlsplit(url).hostname not in LOOPBACK
-    provider = Provider(url, request_kwargs={"timeout": timeout}, session=session, exception_retry_configuration=None)
-    w3 = Web3(provider)
-    actual = w3.eth.chain_id
-    if chain_id is not None and actual != chain_id:
-        raise ChainError(f"{url} is chain {actual}, not {chain_id}", "check the RPC URL and the addresses file")
-    return w3
+        def _first(self, method: str, params: Any, ask: Callable[[Endpoint], Any]) -> Any:
+            """The answer of the first endpoint that gives one."""
+            failures = []
+            for each in self._in_order():
+                try:
+                    answer = self._asked(each, ask)
+                except Failure as failure:
+                    failures.append((each, failure))
+                    if self._asks_too_much(method, params, failure):
+                        break
+                    self._rest(each, failure)
+                    continue
+                self._well(each)
+                return answer
+            raise self._unreachable(failures)
+
+        def _send(self, params: Any) -> Any:
+            """Hand a transaction to every endpoint; the answer of one that took it, or else of one that did not."""
+            taken: list[Answer] = []
+            refused: list[Answer] = []
+            failures = []
+            for each in self._in_order():
+                # Who rests holds up nobody once the transaction is taken.
+                if taken and each.rests():
+                    continue
+                try:
+                    answer = self._asked(each, lambda e: e.ask(SEND, params), attempts=1 if taken else ATTEMPTS)
+                except Failure as failure:
+                    failures.append((each, failure))
+                    self._rest(each, failure)
+                    continue
+                self._well(each)
+                (taken if _took(answer) else refused).append(answer)
+            # INVARIANT: a transaction that an endpoint may have taken counts as sent: it is not refused.
+            if not taken and (not refused or any(failure.arrived for _, failure in failures)):
+                raise self._unreachable(failures)
+            return (taken or refused)[0]
+
+        def _rest(self, each: Endpoint, failure: Failure) -> None:
+            if len(self._endpoints) > 1 and not each.rests():
+                told = log.error if isinstance(failure, OtherChain) else log.warning
+                told("an RPC endpoint rests: the others are asked", host=each.name, why=str(failure))
+            each.failed(failure.again_after or 0.0)
+
+        def _well(self, each: Endpoint) -> None:
+            if each.answered() and len(self._endpoints) > 1:
+                log.warning("an RPC endpoint answers again", host=each.name)
+
+        def _asked(self, each: Endpoint, ask: Callable[[Endpoint], Any], attempts: int = ATTEMPTS) -> Any:
+            """What an endpoint answers within its attempts. Raises the last `Failure`."""
+            for attempt in _attempts(self._timeout, attempts):
+                with attempt:
+                    if not each.checked:
+                        self._check(each)
+                    return ask(each)
+            raise AssertionError("stamina raises what the last attempt raised")
+
+        def _check(self, each: Endpoint, *, retry_refused: bool = True) -> None:
+            """Ask an endpoint for its chain. Raises `OtherChain`, or another `Failure`."""
+            for attempt in _attempts(self._timeout, ATTEMPTS, retry_refused=retry_refused):
+                with attempt:
+                    answer = each.ask("eth_chainId", [])
+            try:
+                actual = int(answer["result"], 16)
+            except (KeyError, TypeError, ValueError):
+                raise Failure("it does not tell its chain", passes=False) from None
+            with self._lock:
+                if self._chain_id is None:
+                    self._chain_id = actual
+            if actual != self._chain_id:
+                raise OtherChain(actual)
+            each.checked = True
+
+        def _in_order(self) -> list[Endpoint]:
+            """Those that do not rest, then the others: somebody is always asked."""
+            rested = [each for each in self._endpoints if not each.rests()]
+            return rested + [each for each in self._endpoints if each not in rested]
+
+        def _asks_too_much(self, method: str, params: Any, failure: Failure) -> bool:
+            """Whether the request may be at fault: logs of several blocks."""
+            if method != LOGS or failure.status not in TOO_MUCH_STATUSES - BUSY_STATUSES:
+                return False
+            return bool(params[0].get("fromBlock") != params[0].get("toBlock"))
+
+        def _unreachable(self, failures: Sequence[tuple[Endpoint, Failure]]) -> Unreachable:
+            told = ", ".join(f"{each.name} ({failure})" for each, failure in failures)
+            error = Unreachable(
+                f"the chain's RPC at {told} does not answer",
+                "start the node or check the URL; nothing is lost, what was sent is in the outbox",
+            )
+            error.__cause__ = failures[-1][1]
+            error.__suppress_context__ = True
+            return error
+
+    return Endpoints
 
 
-def _unreachable(url: str, failure: Exception) -> Unreachable:
-    return Unreachable(
-        f"the chain's RPC at {url} does not answer ({type(failure).__name__})",
-        "start the node or check the URL; nothing is lost, what was sent is in the outbox",
-    )
+def _took(answer: Answer) -> bool:
+    """Whether the node has the transaction."""
+    text = str(answer["error"].get("message", "")).lower() if "error" in answer else ""
+    return "error" not in answer or any(words in text for words in KNOWN_WORDS)
+
+
+def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> Iterator[Any]:
+    """stamina's attempts: backoff with jitter, as long as Retry-After says, within a bound."""
+    import stamina
+
+    end = time.monotonic() + timeout
+
+    def again(error: Exception) -> bool | float:
+        if not isinstance(error, Failure) or not error.passes or (not error.status and not retry_refused):
+            return False
+        if error.again_after is None:
+            return True
+        return error.again_after if time.monotonic() + error.again_after < end else False
+
+    return iter(
+        stamina.retry_context(
+            on=again, attempts=attempts, timeout=timeout,
+            wait_initial=WAIT_SECONDS[0], wait_max=WAIT_SECONDS[1], wait_jitter=WAIT_SECONDS[0],
+        )
+    )  # fmt: skip
+
+
+def _failure(error: Any) -> Failure:
+    """What went wrong, by one of requests' exceptions; its own words name the URL."""
+    from requests import ConnectionError as NoConnection
+    from requests import ConnectTimeout, Timeout
+
+    name, response = type(error).__name__, error.response
+    if response is not None:
+        status = int(response.status_code)
+        kind, after = f"HTTP {status}", response.headers.get("Retry-After")
+        return Failure(
+            kind, status=status, passes=status in BUSY_STATUSES, arrived=status not in (401, 403, 404, 429),
+            again_after=_seconds(after),
+        )  # fmt: skip
+    timed_out = isinstance(error, Timeout)
+    # Refused, or no such host: nothing was sent.
+    arrived = not isinstance(error, ConnectTimeout) and "NewConnectionError" not in repr(error)
+    return Failure(name, timed_out=timed_out, passes=isinstance(error, Timeout | NoConnection), arrived=arrived)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Of a Retry-After header: seconds, or a date."""
+    if not retry_after:
+        return None
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None
+
+
+def _told(response: Response | None) -> Answer | None:
+    """The JSON-RPC error in the body of an HTTP error, if there is one."""
+    try:
+        body = json.loads(response.text) if response is not None else None
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) and isinstance(body.get("error"), dict) and _json_rpc(body) else None
+
+
+def _json_rpc(answer: Any) -> Answer | None:
+    """An answer with the fields that web3 asks for; None if it is no JSON-RPC."""
+    if not isinstance(answer, dict):
+        return None
+    framed = {**answer, "jsonrpc": "2.0", "id": answer.get("id") or 0}
+    error = answer.get("error")
+    if error is None:
+        return framed if "result" in answer else None
+    if not isinstance(error, dict):
+        error = {"message": error}
+    code, message = error.get("code"), error.get("message")
+    framed["error"] = {
+        **error, "code": code if isinstance(code, int) else 0, "message": str(message or "it does not say why")
+    }  # fmt: skip
+    framed.pop("result", None)
+    return framed

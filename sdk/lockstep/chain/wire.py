@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import reverts
 from lockstep.chain.contracts import Call, revert_data
+from lockstep.chain.rpc import KNOWN_WORDS
 from lockstep.protocol.errors import ChainError, FundsError, LockstepError, TryLater
 
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from web3 import Web3
     from web3.types import TxReceipt
 
-# What nodes answer (Anvil, geth, reth) to a transaction that they have, and to one whose fee no longer suffices.
-_KNOWN = ("already known", "already imported", "nonce too low")
+# What nodes answer (Anvil, geth, reth) to a transaction whose fee no longer suffices.
 _CHEAP = ("underpriced", "less than block base fee")
 
 TIP_WEI = 1_000_000_000
@@ -97,7 +97,7 @@ class Wire:
             self._w3.eth.send_raw_transaction(raw)
         except Web3RPCError as failure:
             text = str(failure).lower()
-            if any(reason in text for reason in _KNOWN) or any(reason in text for reason in _CHEAP):
+            if any(reason in text for reason in KNOWN_WORDS) or any(reason in text for reason in _CHEAP):
                 return
             raise _rejected(failure) from failure
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.base.redaction import scrubbed
 from lockstep.base.settings import NETWORK
 from lockstep.cli import dataset, dispute, key, storage, train
 from lockstep.cli.doctor import doctor
@@ -148,7 +149,7 @@ def _missing(error: ModuleNotFoundError) -> LockstepError:
 
 def _bug(error: Exception) -> LockstepError:
     with tempfile.NamedTemporaryFile("w", prefix="lockstep-", suffix=".trace", delete=False) as file:
-        traceback.print_exc(file=file)
+        file.write(scrubbed(traceback.format_exc()))
     return LockstepError(f"a bug in Lockstep: {type(error).__name__}: {error}", hint=f"report it with {file.name}")
 
 

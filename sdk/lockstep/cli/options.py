@@ -17,7 +17,11 @@ def role_of(context: typer.Context) -> str:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON envelope on stdout; no prompts.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
-Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain.")]
+Rpc = Annotated[str | None, typer.Option(help="JSON-RPC URL of the chain; several, by commas: the others stand in.")]
+RpcCheck = Annotated[
+    str | None,
+    typer.Option(help="A second JSON-RPC URL; nothing is done while it and --rpc differ on blocks or logs."),
+]
 Storage = Annotated[str | None, typer.Option(help="dir:///path or a Kubo RPC address.")]
 DeploymentFile = Annotated[str | None, typer.Option("--deployment", help="File of contract addresses.")]
 Home = Annotated[str | None, typer.Option(help="This process's directory: keys, transactions, work in progress.")]

@@ -9,6 +9,7 @@ import json
 import sys
 from typing import Any
 
+from lockstep.base.redaction import scrubbed
 from lockstep.protocol.errors import LockstepError, UsageError
 
 SCHEMA = "lockstep/1"
@@ -17,19 +18,19 @@ SCHEMA = "lockstep/1"
 def emit(data: Any, as_json: bool, text: str | None = None) -> None:
     """Print a command's result: one envelope line with `--json`, else `text` (or indented data)."""
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "ok": True, "data": data}, default=str), flush=True)
+        _print(json.dumps({"schema": SCHEMA, "ok": True, "data": data}, default=str))
     else:
-        print(text if text is not None else json.dumps(data, indent=2, default=str), flush=True)
+        _print(text if text is not None else json.dumps(data, indent=2, default=str))
 
 
 def event(name: str, /, **fields: Any) -> None:
     """Print one line of a stream of events (docs/programs.md)."""
-    print(json.dumps({"event": name, **fields}, default=str), flush=True)
+    _print(json.dumps({"event": name, **fields}, default=str))
 
 
 def say(message: str) -> None:
     """Tell a person about progress, on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    print(scrubbed(message), file=sys.stderr, flush=True)
 
 
 def interactive() -> bool:
@@ -51,9 +52,14 @@ def confirm(question: str, agreed: bool = False) -> None:
 def fail(error: LockstepError, as_json: bool) -> int:
     """Report an error; returns the exit code that it is to be left with."""
     if as_json:
-        print(json.dumps({"schema": SCHEMA, "ok": False, "error": error.to_dict()}), flush=True)
+        _print(json.dumps({"schema": SCHEMA, "ok": False, "error": error.to_dict()}))
     else:
         say(f"error: {error.message}")
         if error.hint:
             say(f"hint: {error.hint}")
     return error.exit_code
+
+
+def _print(text: str) -> None:
+    # INVARIANT: no key of a URL reaches stdout or stderr.
+    print(scrubbed(text), flush=True)

@@ -14,12 +14,11 @@ from lockstep.base.decoding import file_bytes, from_toml
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
-from lockstep.cli.output import emit, event, say
-from lockstep.protocol.errors import Malformed, UsageError
+from lockstep.cli.output import emit, say
+from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
 
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, TrainingJob
-    from lockstep.protocol.types import JobId
 
 app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
@@ -58,7 +57,7 @@ carry = false              # true: moments go on from round to round; payloads g
 """
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, 64 hex digits.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
 
 
 @app.command("init")
@@ -107,7 +106,7 @@ def quote(
 ) -> None:
     """Trace the job and say what it asks of everybody: memory, traffic, time, cost. Nothing is stored or sent."""
     described = _read(path)
-    net = _network(rpc, storage, deployment, home, password_file)
+    net = _reading(rpc, storage, deployment, home, password_file)
     quoted = net.quote(_job(described, path, weights=False))
     figures = quoted.figures(resolve(threads=threads).threads, seconds)
     params = quoted.params
@@ -140,10 +139,51 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
-    cap, described = amount_of(budget, "--budget"), _read(path)
-    net = _network(rpc, storage, deployment, home, password_file)
+    _submit(path, _read(path), budget, _network(rpc, storage, deployment, home, password_file), as_json)
+
+
+@app.command("resume")
+def resume(
+    path: JobFile,
+    model: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
+    budget: Annotated[str, typer.Option(metavar="AMOUNT", help="Hard cap of escrow and deposit, as 20.5 LST.")],
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model further: a new job of the same description that starts from its weights."""
+    described = {**_read(path), "start": str(model.absolute())}
+    _submit(path, described, budget, _network(rpc, storage, deployment, home, password_file), as_json)
+
+
+def _submit(path: Path, described: dict[str, Any], budget: str, net: Network, as_json: bool) -> None:
+    cap = amount_of(budget, "--budget")
     handle = net.submit(net.quote(_job(described, path)), budget=cap)
     emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
+
+
+@app.command("list")
+def list_(
+    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None,
+    mine: Annotated[str | None, typer.Option("--of", metavar="ADDRESS", help="Of this requester alone.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Every job of the market, the latest first: how far it is, what it pays, whose it is."""
+    net = _reading(rpc, storage, deployment)
+    rows = [
+        {**handle.status(), "requester": requester}
+        for handle, requester in net.jobs()
+        if mine is None or requester.lower() == mine.lower()
+    ]
+    text = [
+        f"{r['job'][:16]}  {r['status']:<9}  round {r['settled']:>3} of {r['rounds']:<3}  "
+        f"escrow {tokens(r['escrow']):<10}  {r['requester']}"
+        for r in rows
+    ]
+    emit(rows, as_json, text="\n".join(text) or "no job has been opened on this market")
 
 
 @app.command("status")
@@ -163,6 +203,9 @@ def status(
 @app.command("watch")
 def watch(
     job: JobArgument,
+    losses: Annotated[
+        bool, typer.Option("--loss/--no-loss", help="Compute the loss after every merge; takes a forward pass a slot.")
+    ] = True,
     rpc: Rpc = None,
     storage: Storage = None,
     deployment: DeploymentFile = None,
@@ -170,13 +213,13 @@ def watch(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """A job's events until it is done; Ctrl-C detaches, the job goes on."""
-    for seen in _handle(job, rpc, storage, deployment, home, password_file).watch():
-        fields = {k: v.hex() if isinstance(v, bytes) else v for k, v in seen.args.items()}
-        if as_json:
-            event(seen.name, block=seen.block, chain_time=seen.time, **fields)
-        else:
-            say(f"{seen.time} {seen.name} round {fields.get('round', '-')}")
+    """Follow a job until it is done: what happens, and its loss after every merge. Ctrl-C detaches, the job goes on.
+
+    The loss is computed here, from public data; what is printed is what everybody who looks computes.
+    """
+    from lockstep.cli.watching import follow
+
+    follow(_handle(job, rpc, storage, deployment, home, password_file), losses, as_json)
 
 
 @app.command("pull")
@@ -205,14 +248,54 @@ def metrics(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """An evaluation's mean loss, and over how many rows."""
-    found = _handle(job, rpc, storage, deployment, home, password_file).metrics()
-    more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
-    without = f", without {found.left_out} convicted" if found.left_out else ""
-    text = f"loss {found.loss:.8g}{more} ({found.batches} batches, {found.rows} rows{without})"
-    # JSON has no word for what is no number: "nan", "inf".
-    data = {k: v if v is None or math.isfinite(v) else str(v) for k, v in asdict(found).items()}
-    emit(data, as_json, text=text)
+    """The loss of a run after every merge, computed from public data; of an evaluation, what it has found."""
+    from lockstep.cli.watching import loss_lines
+    from lockstep.training.metrics import NAME
+
+    handle = _handle(job, rpc, storage, deployment, home, password_file)
+    if handle.parts.spec.strategy.get("name") == NAME:
+        found = handle.metrics()
+        more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
+        without = f", without {found.left_out} convicted" if found.left_out else ""
+        text = f"loss {found.loss:.8g}{more} ({found.batches} batches, {found.rows} rows{without})"
+        # JSON has no word for what is no number: "nan", "inf".
+        emit({k: v if v is None or math.isfinite(v) else str(v) for k, v in asdict(found).items()}, as_json, text=text)
+        return
+    curve = list(handle.losses())
+    if not curve:
+        raise TryLater(
+            "no loss can be computed yet", hint="the first round's seed is not drawn, or the job names no loss"
+        )
+    emit({"job": handle.id.hex(), "losses": [x.to_dict() for x in curve]}, as_json, text="\n".join(loss_lines(curve)))
+
+
+@app.command("audit")
+def audit(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `train pull` wrote.")],
+    claims: Annotated[
+        int | None, typer.Option(min=0, help="Replay so many slots' claims, the latest first; default: all of them.")
+    ] = None,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Check a model against the chain: its files, its checkpoint, every merge and claim behind it.
+
+    Exit 10 if anything differs, 11 if the evidence cannot be had.
+    """
+    from lockstep.training.audit import audit as check
+
+    net = _reading(rpc, storage, deployment)
+    report = check(
+        out, net.contracts, net.store, net.ledger(), claims=claims, threads=resolve(threads=threads).threads, say=say
+    )
+    data = {"job": report.job, "ok": report.ok, "findings": [asdict(f) for f in report.findings]}
+    lines = [f"{f.check:<12} {f.verdict:<12} {f.detail}" for f in report.findings]
+    emit(data, as_json, text="\n".join(lines))
+    if not report.ok:
+        raise typer.Exit(Mismatch.exit_code if report.differs else Inconclusive.exit_code)
 
 
 @app.command("cancel")
@@ -257,6 +340,22 @@ def _network(
     return connect(rpc=s.rpc, storage=s.storage, deployment=s.deployment, account=account, home=s.home_path)
 
 
+def _reading(
+    rpc: str | None,
+    storage: str | None,
+    deployment: str | None,
+    home: str | None = None,
+    password_file: str | None = None,
+) -> Network:
+    """A market to look at; a key is opened if something is to be signed after all."""
+    from lockstep.client import connect
+
+    s = resolve(rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file)
+    return connect(
+        rpc=s.rpc, storage=s.storage, deployment=s.deployment, home=s.home, password_file=s.password_file or None
+    )
+
+
 def _handle(
     job: str,
     rpc: str | None,
@@ -265,20 +364,7 @@ def _handle(
     home: str | None,
     password_file: str | None,
 ) -> JobHandle:
-    wanted = _job_id(job)
-    return _network(rpc, storage, deployment, home, password_file).job(wanted)
-
-
-def _job_id(text: str) -> JobId:
-    from lockstep.protocol.types import JobId
-
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is not a job id", hint="64 hex digits, as `train run` printed them")
-    return JobId(value)
+    return _reading(rpc, storage, deployment, home, password_file).find(job)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,11 +6,11 @@ Logs, receipts and views of the contracts alone, no key and no storage; a store 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base.naming import identified
 from lockstep.chain import games
 from lockstep.chain.events import decode_log
 from lockstep.execution.jobs import Job
@@ -22,7 +22,7 @@ from lockstep.node.player import Side
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.dispute.game import Game
 from lockstep.protocol.dispute.moves import DEFENDERS, GameEvent, GamePhase, Wrong
-from lockstep.protocol.errors import LockstepError, NotFoundError, TryLater, UsageError
+from lockstep.protocol.errors import LockstepError, NotFoundError, TryLater
 from lockstep.protocol.jobs import Claim, JobParams, JobStatus
 from lockstep.protocol.programs.program import F32, Op, Program
 from lockstep.protocol.types import MERGE_SLOT, Address, ClaimId, GameId, JobId, Seconds, Wei
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import Event
     from lockstep.storage import ContentStore
-
-LEAST_DIGITS = 6
-"""Of a game's id, to name it by."""
 
 
 @dataclass(frozen=True)
@@ -220,24 +217,8 @@ class DisputeReader:
 
     def find(self, text: str) -> GameId:
         """The game whose id begins with these hex digits; raises UsageError, NotFoundError."""
-        digits = text.lower().removeprefix("0x")
-        if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
-            raise UsageError(
-                f"{text!r} is no game",
-                hint=f"{LEAST_DIGITS} hex digits of its id at least; `lockstep dispute list --all` shows them",
-            )
-        if len(digits) == 64:
-            game = GameId(bytes.fromhex(digits))
-            games.read(self.contracts.game, game)
-            return game
-        known = {entry.game for entry in games.all_opened(self.contracts.game, self.first_block)}
-        found = sorted(game for game in known if game.hex().startswith(digits))
-        if not found:
-            raise NotFoundError(f"no game begins with {digits}", hint="`lockstep dispute list --all` shows every game")
-        if len(found) > 1:
-            some = ", ".join(game.hex()[: len(digits) + 6] for game in found[:4])
-            raise UsageError(f"{len(found)} games begin with {digits}: {some}", hint="give more digits")
-        return found[0]
+        opened = {entry.game for entry in games.all_opened(self.contracts.game, self.first_block)}
+        return GameId(identified(text, opened, "game", "`lockstep dispute list --all` shows every game"))
 
     def require_job(self, job: JobId) -> None:
         """Raises NotFoundError if there is no such job."""

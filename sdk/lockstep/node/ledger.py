@@ -1,7 +1,7 @@
 """What the chain's events say of jobs: rounds, claims, games, and where their data lies.
 
-A fold over the events, rebuilt from the first block at every start: nothing of it is kept on disk. Phases and books
-come from the contracts' views; what is here only events tell.
+A fold over the events, made anew from the first one at every start; the logs of final blocks come from a copy on disk
+(`chain/logcache.py`). Phases and books come from the contracts' views; what is here only events tell.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ class RoundLedger:
     """Root of the shared tensors that it starts from."""
     outer: StateRoot
     seed: Seed = UNSEALED
+    sealed: int = 0
+    """Block in which the seed was drawn."""
     holders: dict[int, tuple[Address, ClaimStatus]] = field(default_factory=dict)
     """By slot."""
     claims: dict[int, ClaimRecord] = field(default_factory=dict)
@@ -410,8 +412,9 @@ def _left(ledger: Ledger, e: events.Left, _: Event) -> None:
 
 
 @_folds(events.Sealed)
-def _sealed(ledger: Ledger, e: events.Sealed, _: Event) -> None:
-    _round(ledger, e).seed = Seed(e.seed)
+def _sealed(ledger: Ledger, e: events.Sealed, at: Event) -> None:
+    r = _round(ledger, e)
+    r.seed, r.sealed = Seed(e.seed), at.block
 
 
 @_folds(events.Committed)
@@ -622,6 +625,8 @@ class Watcher:
         self._reader = reader
         self._cursor = reader.start()
         self._told: set[tuple[int, int]] = set()
+        self._fresh: list[Event] = []
+        """Taken, and not yet returned: a poll that fails on its way loses none."""
         self.ledger = Ledger()
 
     @property
@@ -631,19 +636,18 @@ class Watcher:
 
     def poll(self) -> list[Event]:
         """Bring the ledger up to the latest block; the events since the last poll."""
-        fresh: list[Event] = []
         while True:
             batch = self._reader.poll(self._cursor)
             if batch.rolled_back_to is not None:
-                self.ledger, self._cursor, fresh = Ledger(), self._reader.start(), []
+                self.ledger, self._cursor, self._fresh = Ledger(), self._reader.start(), []
                 continue
             for event in batch.events:
                 self._apply(event)
-            fresh += batch.events
-            if batch.cursor.next_block == self._cursor.next_block:
-                self._cursor = batch.cursor
-                return fresh
+            self._fresh += batch.events
             self._cursor = batch.cursor
+            if batch.behind <= 0:
+                fresh, self._fresh = self._fresh, []
+                return fresh
 
     def _apply(self, event: Event) -> None:
         """Take one event; one that does not follow from those before it is logged once and skipped."""

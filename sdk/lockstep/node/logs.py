@@ -4,28 +4,67 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
+
+from lockstep.base.redaction import scrubbed
 
 NOISY = ("web3", "urllib3", "httpx2", "asyncio", "celery", "kombu", "alembic", "uvicorn.access")
 """Libraries that tell more than their warnings."""
 
 
+RETRIED = "stamina.retry_scheduled"
+"""What stamina says of each attempt: the endpoint that rests in the end is told of."""
+
+
+def scrub(_logger: object, _name: str, line: Any) -> str:
+    """A processor, the last one: a line without the keys that URLs hold."""
+    return scrubbed(line)
+
+
+class ScrubbedFormatter(logging.Formatter):
+    """The standard library's messages without the keys that URLs hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return scrubbed(super().format(record))
+
+
+def drop_retries(_logger: object, _name: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A processor: no line for each attempt."""
+    if fields.get("event") == RETRIED:
+        raise structlog.DropEvent
+    return fields
+
+
 def only_warnings() -> None:
     """Send structlog's warnings to stderr as text, and nothing else: the stdout of a command is its answer."""
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+        processors=[
+            drop_retries,
+            structlog.processors.add_log_level,
+            # A plain trace: one with the values of variables would show secrets.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+            scrub,
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         # Asked for at each line, so that it is the stderr of the moment.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    # Libraries that log by themselves have no handler here but Python's last resort.
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(ScrubbedFormatter())
 
 
 def configure(level: int = logging.INFO) -> None:
     """Send structlog and the standard library's loggers to stderr in one format."""
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if sys.stderr.isatty()
+        else structlog.processors.JSONRenderer()
     )
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -35,7 +74,7 @@ def configure(level: int = logging.INFO) -> None:
     ]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[drop_retries, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
@@ -47,6 +86,7 @@ def configure(level: int = logging.INFO) -> None:
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 renderer,
+                scrub,
             ],
         )
     )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from lockstep.base.redaction import redacted
+from lockstep.chain import logcache
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
+from lockstep.chain.crosscheck import CrossCheck
 from lockstep.chain.keys import KEYSTORE, load_account
+from lockstep.chain.logcache import LogCache
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.execution.capacity import ChainPace
@@ -28,6 +35,11 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 MINED_SECONDS = 30.0
+LOOKS_A_BLOCK = 4
+LOOK_SECONDS = 3.0
+"""Between two requests for the latest block, at most, on a chain however slow."""
+PACE_SEEN = 5
+"""Gaps between new blocks, of this machine's time, that tell how often to look."""
 PACE_BLOCKS = 12
 """Gaps between blocks that tell how long one is: a jump of a devnet's time is one of them."""
 
@@ -38,6 +50,40 @@ class Head:
 
     number: int
     time: Seconds
+    hash: str = ""
+    """Tells apart two blocks of one height."""
+
+
+class Heads:
+    """The latest block, asked for no more often than a chain of its pace is worth."""
+
+    def __init__(
+        self, ask: Callable[[], Head], at_least: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        """`at_least`: seconds of this machine's time between two requests, on a chain however fast."""
+        self._ask = ask
+        self._at_least = at_least
+        self._clock = clock
+        self._head: Head | None = None
+        self._next = self._came = 0.0
+        self._gaps: deque[float] = deque(maxlen=PACE_SEEN)
+
+    def look(self) -> Head:
+        """The latest block, or what it was a moment ago. Raises `Unreachable`."""
+        now = self._clock()
+        if self._head is not None and now < self._next:
+            return self._head
+        head = self._ask()
+        if self._head is not None and head.number > self._head.number:
+            self._gaps.append((now - self._came) / (head.number - self._head.number))
+        if head != self._head:
+            self._came = now
+        # Before the first gap is known: it is at least as long as nothing came.
+        gap = median(self._gaps) if self._gaps else now - self._came
+        # From the time before the request: a slow provider is not asked more often than it answers.
+        self._next = now + max(self._at_least, min(gap / LOOKS_A_BLOCK, LOOK_SECONDS))
+        self._head = head
+        return head
 
 
 @dataclass(frozen=True)
@@ -51,6 +97,8 @@ class Party:
     store: ContentStore
     account: LocalAccount
     outbox: Outbox
+    check: CrossCheck | None = None
+    """Who must agree with the chain's provider."""
 
     @staticmethod
     def open(settings: Settings, *, stored: bool = True) -> Party:
@@ -61,22 +109,31 @@ class Party:
         account = load_account(settings.home_dir / KEYSTORE, settings.password())
         addresses = Addresses.load(settings.deployment)
         w3 = connect(settings.rpc, addresses.chain_id)
+        check = None
+        if settings.rpc_check:
+            other = connect(settings.rpc_check, addresses.chain_id)
+            check = CrossCheck(other, redacted(settings.rpc), redacted(settings.rpc_check))
         contracts = Contracts.at(w3, addresses)
         store = open_store(settings.storage)
         if stored:
             store.check()
         outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
-        return Party(settings, addresses, w3, contracts, store, account, outbox)
+        return Party(settings, addresses, w3, contracts, store, account, outbox, check)
 
     @property
     def address(self) -> Address:
         """The staking account."""
         return Address(self.account.address)
 
+    def log_cache(self) -> LogCache:
+        """The copy of the chain's logs in the home; its user closes it."""
+        path = self.settings.home_dir / logcache.FILE_NAME
+        return LogCache(path, self.w3, self.addresses, checked=self.check is not None)
+
     def head(self) -> Head:
         """The latest block: the only clock."""
         block = self.w3.eth.get_block("latest")
-        return Head(int(block["number"]), Seconds(block["timestamp"]))
+        return Head(int(block["number"]), Seconds(block["timestamp"]), block["hash"].hex())
 
     def chain_pace(self) -> ChainPace:
         """The chain's pace: the median gap between recent blocks, and what the deployment promises."""

@@ -6,6 +6,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [tokens]             tokenizer = "tokenizer.json", separator, unknown: tokens of a Hugging Face tokenizer, not bytes
 [batch]              rows, accumulation
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields
+start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
 """
 
@@ -19,6 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.execution.jobs import TrainingJob
@@ -51,7 +54,7 @@ T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation", "tokens",
+    "evaluation", "tokens", "start",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Those of the registry that learn from text."""
@@ -111,11 +114,30 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     spec: Any = replace(_value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy"), inner=optimizer)  # type: ignore[type-var]
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = texts.rows(TRAIN, batch.row_length)
-    return training_job(model, spec, rows, batch=batch, seed=_integer(described, "seed", 0), weights=weights, **offered)
+    first = _start(described, folder, model) if weights else None
+    seed = _integer(described, "seed", 0)
+    return training_job(model, spec, rows, batch=batch, seed=seed, first=first, weights=weights, **offered)
+
+
+def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDArray[np.float32] | None:
+    """The weights of the model that training goes on from; None if it begins with the seed's."""
+    if "start" not in described:
+        return None
+    if not isinstance(described["start"], str):
+        raise UsageError(f"start is {described['start']!r}", 'start = "a folder that `lockstep train pull` wrote"')
+    earlier = load_model(folder / described["start"])
+    names = [{n: tuple(p.shape) for n, p in m.named_parameters()} for m in (model, earlier)]
+    # INVARIANT: training goes on from a model of the same parameters, by name and shape.
+    if names[0] != names[1]:
+        raise UsageError(
+            f"the model in {folder / described['start']} has other parameters than [model]",
+            "its config.json says which model it is",
+        )
+    return flat_parameters(earlier)
 
 
 def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
-    beside = sorted({"model", "adapters", "strategy", "seed"} & set(described))
+    beside = sorted({"model", "adapters", "strategy", "seed", "start"} & set(described))
     given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
     if beside or not given.model:
         raise UsageError(

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lockstep.execution.jobs import ClaimSchedule, TrainingJob
@@ -257,12 +258,14 @@ def training_job(
     min_slots: int,
     loss: Loss | RandomLoss | None = None,
     seed: int = 0,
+    first: NDArray[np.float32] | None = None,
     aggregator: Address = ZERO_ADDRESS,
     terms: Terms = DEVNET,
     weights: bool = True,
     shard_elements: int = SHARD_ELEMENTS,
 ) -> TrainingJob:
-    """A model's job as `Network.quote` takes it; `seed` fixes the first weights of what it trains.
+    """A model's job as `Network.quote` takes it; `seed` fixes the first weights of what it trains, or they are `first`,
+    the shards one after the other.
 
     Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
     the model's own. Frozen parameters keep the values that they have.
@@ -273,7 +276,11 @@ def training_job(
     )
     genesis = None
     if weights:
-        shards = built.layout.cut(initial_parameters(model, seed))
+        if first is not None and first.shape != (built.layout.size,):
+            raise UsageError(
+                f"weights of {first.size} elements for a model of {built.layout.size}", "start from the same model"
+            )
+        shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
         genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
     shared_depth, payload_depth = depths_of(strategy, built.layout)
     return TrainingJob(

@@ -3,7 +3,7 @@
 import pytest
 from eth_account.signers.local import LocalAccount
 
-from lockstep.chain import events
+from lockstep.chain import ranges
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import Local
@@ -77,7 +77,7 @@ def test_a_chain_shorter_than_the_cursor_rolls_back(
 def test_a_long_way_is_read_in_chunks(
     devnet: Local, addresses: Addresses, contracts: Contracts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "CHUNK_BLOCKS", 3)
+    monkeypatch.setattr(ranges, "CHUNK_BLOCKS", 3)
     reader = EventReader(devnet.w3, addresses)
     whole, cursor = [], reader.start()
     while (batch := reader.poll(cursor)).cursor != cursor:
@@ -85,7 +85,7 @@ def test_a_long_way_is_read_in_chunks(
         whole += batch.events
         cursor = batch.cursor
     assert cursor.next_block == devnet.w3.eth.block_number + 1
-    monkeypatch.setattr(events, "CHUNK_BLOCKS", 10**6)
+    monkeypatch.setattr(ranges, "CHUNK_BLOCKS", 10**6)
     assert list(reader.poll(reader.start()).events) == whole
 
 

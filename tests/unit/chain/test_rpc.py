@@ -1,16 +1,25 @@
-"""An RPC that is down is Unreachable (exit 9): when connecting, and ever after."""
+"""An RPC that is down is Unreachable (exit 9), when connecting and ever after; of several, one suffices."""
 
 import socket
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from web3 import Web3
+from web3.exceptions import Web3RPCError
 
+from lockstep.chain import rpc
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.devnet import CHAIN_ID, Devnet, Local, deploy
 from lockstep.chain.outbox import Outbox
-from lockstep.chain.rpc import connect
+from lockstep.chain.rpc import connect, is_rate_limit
 from lockstep.protocol.errors import ChainError, Unreachable
 from lockstep.protocol.types import Wei
+from tests.support.rpc_proxy import RpcProxy
 
 pytestmark = pytest.mark.chain
 
@@ -46,3 +55,156 @@ def test_a_chain_that_goes_down_is_unreachable_everywhere_and_loses_nothing(tmp_
     with pytest.raises(Unreachable):
         outbox.send(contracts.token.mint(account.address, Wei(1)), "mint")
     assert outbox._journal.row("mint") is None, "nothing half-written"
+
+
+# -- several endpoints
+
+
+@pytest.fixture
+def proxies(devnet: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RpcProxy, RpcProxy]]:
+    """Two endpoints of one chain."""
+    monkeypatch.setattr(rpc, "WAIT_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(rpc, "REST_SECONDS", (0.5, 2.0))
+    with RpcProxy(devnet.url) as first, RpcProxy(devnet.url) as second:
+        yield first, second
+
+
+def both(proxies: tuple[RpcProxy, RpcProxy], **options: Any) -> Web3:
+    w3 = connect(f"{proxies[0].url}, {proxies[1].url}", **options)
+    for proxy in proxies:
+        proxy.requests.clear()
+    return w3
+
+
+def test_the_first_endpoint_is_asked_alone_while_it_answers(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    w3 = both(proxies)
+    for _ in range(3):
+        assert w3.eth.block_number >= 0
+    assert (proxies[0].requests.total(), proxies[1].requests.total()) == (3, 0)
+
+
+@pytest.mark.parametrize("status", [0, 401, 429, 500, 502, 503, 504])
+def test_the_next_endpoint_answers_for_one_that_is_gone_until_it_is_back(
+    proxies: tuple[RpcProxy, RpcProxy], status: int
+) -> None:
+    first, second = proxies
+    w3 = both(proxies)
+    first.status, first.down = status, not status
+    with capture_logs() as said:
+        assert w3.eth.block_number >= 0
+        tried = first.requests.total()
+        assert w3.eth.block_number >= 0
+        assert first.requests.total() == tried, "it rests"
+        assert tried == (rpc.ATTEMPTS if status not in (401, 500) else 1), "it is tried again if that may help"
+        first.status, first.down = 0, False
+        time.sleep(0.6)
+        answered = second.requests.total()
+        assert w3.eth.block_number >= 0
+    assert second.requests.total() == answered, "the first one is asked again after its rest"
+    assert [line["event"] for line in said if "RPC endpoint" in line["event"]] == [
+        "an RPC endpoint rests: the others are asked", "an RPC endpoint answers again",
+    ]  # fmt: skip
+
+
+def test_all_gone_is_unreachable_and_names_them_all(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    w3 = both(proxies)
+    for proxy in proxies:
+        proxy.down = True
+    with pytest.raises(Unreachable) as caught:
+        _ = w3.eth.block_number
+    assert all(proxy.url in caught.value.message for proxy in proxies)
+    proxies[1].down = False
+    assert w3.eth.block_number >= 0, "one that rests is asked if nobody else answers"
+
+
+def test_a_busy_endpoint_is_asked_again(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    w3 = connect(proxies[0].url)
+    proxies[0].busy = 0.5
+    for _ in range(30):
+        assert w3.eth.block_number >= 0
+    assert proxies[0].requests.total() > 30
+
+
+def test_retry_after_is_waited_for(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    w3 = connect(proxies[0].url, timeout=5)
+    proxies[0].status, proxies[0].retry_after = 503, "1"
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="HTTP 503"):
+        _ = w3.eth.block_number
+    assert 3 < time.monotonic() - began < 7, "as long as it says, within the timeout"
+    proxies[0].retry_after = "3600"
+    began = time.monotonic()
+    with pytest.raises(Unreachable):
+        _ = w3.eth.block_number
+    assert time.monotonic() - began < 1, "an hour is not waited for"
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "message", "limited"),
+    [
+        ("eth_call", -32005, "limit exceeded", True),
+        ("eth_call", -32029, "slow down", True),
+        ("eth_getLogs", -32005, "daily request count exceeded, request rate limited", True),
+        ("eth_getLogs", 429, "Your app has exceeded its compute units per second capacity", True),
+        ("eth_call", -32007, "50/second request limit reached", True),
+        ("eth_call", 0, "Too Many Requests", True),
+        ("eth_getLogs", -32005, "query returned more than 10000 results", False),
+        ("eth_getLogs", -32005, "query exceeds max block range 5", False),
+        ("eth_call", 3, "execution reverted", False),
+    ],
+)
+def test_a_limit_of_requests_is_told_from_a_limit_of_results(
+    method: str, code: int, message: str, limited: bool
+) -> None:
+    assert is_rate_limit(method, {"error": {"code": code, "message": message}}) == limited
+
+
+def test_an_endpoint_of_another_chain_is_refused_by_name(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    proxies[1].chain_id = 5
+    with pytest.raises(ChainError, match=f"{proxies[1].url} is chain 5, not {CHAIN_ID}"):
+        both(proxies, chain_id=CHAIN_ID)
+    with pytest.raises(ChainError, match="is chain 5"):
+        both(proxies)
+
+
+def test_an_endpoint_that_is_gone_at_first_is_checked_before_it_is_used(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    first, second = proxies
+    first.down = True
+    with capture_logs() as said:
+        w3 = both(proxies, chain_id=CHAIN_ID)
+    assert [line["host"] for line in said] == [first.url]
+    first.down, first.chain_id = False, 5
+    time.sleep(0.6)
+    assert w3.eth.block_number >= 0
+    assert first.requests == {"eth_chainId": 1}, "nothing is read from another chain"
+    assert second.requests["eth_blockNumber"] == 1
+
+
+def test_a_transaction_goes_to_every_endpoint_and_is_one(proxies: tuple[RpcProxy, RpcProxy], devnet: Local) -> None:
+    account = devnet.account("sender")
+    w3 = both(proxies)
+    transaction = {
+        "to": account.address, "value": 1, "gas": 21_000, "nonce": w3.eth.get_transaction_count(account.address),
+        "chainId": CHAIN_ID, "maxFeePerGas": 10**11, "maxPriorityFeePerGas": 1,
+    }  # fmt: skip
+    signed = account.sign_transaction(transaction)
+    sent = w3.eth.send_raw_transaction(signed.raw_transaction)
+    assert sent == signed.hash
+    assert all(proxy.requests["eth_sendRawTransaction"] == 1 for proxy in proxies)
+
+
+def test_a_transaction_that_one_may_have_taken_is_not_refused(proxies: tuple[RpcProxy, RpcProxy]) -> None:
+    w3 = both(proxies)
+    with pytest.raises(Web3RPCError):
+        w3.eth.send_raw_transaction(b"\2nonsense")
+    proxies[0].down = True
+    with pytest.raises(Unreachable):
+        w3.eth.send_raw_transaction(b"\2nonsense")
+
+
+def test_a_json_rpc_error_in_an_http_error_is_told() -> None:
+    body = '{"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "up to a 10 block range"}}'
+    told = rpc._told(SimpleNamespace(text=body))  # type: ignore[arg-type]
+    assert told is not None
+    assert told["error"]["code"] == -32600
+    assert rpc._told(SimpleNamespace(text="<html>")) is None  # type: ignore[arg-type]

@@ -141,10 +141,10 @@ def test_a_game_is_named_by_a_prefix_of_its_own(
     for text in (other, other.ljust(64, "0")):
         ended = lockstep("dispute", "show", text, *places, "--json")
         assert (ended.code, ended.error["code"]) == (7, "not_found"), text
-    monkeypatch.setattr("lockstep.node.disputes.LEAST_DIGITS", 0)
+    monkeypatch.setattr("lockstep.base.naming.LEAST_DIGITS", 0)
     ended = lockstep("dispute", "show", "", *places, "--json")
     assert (ended.code, ended.error["code"]) == (2, "usage")
-    assert "3 games begin with" in ended.error["message"]
+    assert "3 of them begin with" in ended.error["message"]
 
 
 def test_a_clock_that_ran_out_is_said(lockstep: Lockstep, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def parts(tmp_path: Path) -> Any:
     """What a coordinator stands on, without a chain and with an index that holds nothing."""
     contracts = SimpleNamespace(market=SimpleNamespace(round=lambda job, r: Round()), game=None, demands=None)
     party = SimpleNamespace(
-        contracts=contracts, w3=None, addresses=SimpleNamespace(block=0), outbox=None,
+        contracts=contracts, w3=None, addresses=SimpleNamespace(block=0), outbox=None, check=None,
         store=DirectoryStore(tmp_path / "store"),
     )  # fmt: skip
     shared = SimpleNamespace(memory_bytes=1 << 30, threads=1, path="auto")

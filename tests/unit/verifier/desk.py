@@ -116,6 +116,8 @@ class Desk:
         self.party = Party(settings, addresses, world.devnet.w3, world.contracts, store, account, outbox)
         self.journal = Journal(self.home)
         self.verifier = Verifier(self.party, self.journal, **self.options)
+        # A test's blocks come faster than any chain's: each look sees the latest.
+        self.verifier._heads = SimpleNamespace(look=self.party.head)  # type: ignore[assignment]
 
     def stop(self) -> None:
         """It is over, as far as it came."""

@@ -345,3 +345,19 @@ def test_a_void_job_is_released_round_after_round_by_whoever_has_stake_in_a_late
     assert acts(view, Self(ME, Wei(0))) == [Act(Do.RELEASE, 1)]
     assert acts(replace(view, rounds=tuple(rs)), Self(ME, Wei(0))) == []
     assert acts(replace(view, rounds=(failed,)), Self(ME, Wei(0))) == [Act(Do.RELEASE, 0)]
+
+
+def test_a_commitment_waits_until_the_seed_is_deep() -> None:
+    """A reorganisation of as many blocks cannot bring it under another seed; in the last quarter it goes out anyway."""
+    state = Round(commit_ends=Seconds(160))
+    slots = (claim(ME, ClaimStatus.JOINED, 0), *FREE[1:])
+    r = RoundView(0, state, Phase.TRAINING, slots, sealed=100)
+    job = JobState(OTHER, JobStatus.ACTIVE, 1, 0, 0)
+    me = Self(ME, Wei(1000), trained=frozenset({(0, 0)}), base=GENESIS, confirmations=3)
+
+    def commits(block: int, now: int) -> bool:
+        view = JobView(JobId(b"j" * 32), PARAMS, job, (r,), Seconds(now), block)
+        return Act(Do.COMMIT, 0, 0) in acts(view, me)
+
+    assert [commits(block, 110) for block in (100, 102, 103, 110)] == [False, False, True, True]
+    assert [commits(101, now) for now in (144, 145)] == [False, True], "silence would cost the slot's price"

@@ -14,6 +14,7 @@ from web3.providers.base import BaseProvider
 
 from lockstep.chain.memory.chain import GAS_LIMIT, MemoryChain, Mined, MinedReceipt, Transaction, TransactionRefused
 from lockstep.chain.memory.machine import Message, MessageResult, TransactionLog, floor_gas
+from lockstep.chain.rpc import Failure
 from lockstep.protocol.errors import Unreachable
 from lockstep.protocol.hashing import keccak
 from lockstep.protocol.market.calls import Block
@@ -81,13 +82,11 @@ class MemoryProvider(BaseProvider):
             return json.loads(json.dumps(answer))
 
     def _reach(self) -> None:
-        from requests import ConnectionError as NoConnection
-        from requests import Timeout
-
         if self.chain.manners.down:
-            cause = Timeout() if self.chain.manners.down == "silent" else NoConnection()
+            silent = self.chain.manners.down == "silent"
+            cause = Failure("Timeout" if silent else "ConnectionError", timed_out=silent)
             raise Unreachable(
-                f"the chain's RPC at {URL} does not answer ({type(cause).__name__})",
+                f"the chain's RPC at {URL} does not answer ({cause})",
                 "start the node or check the URL; nothing is lost, what was sent is in the outbox",
             ) from cause
 

@@ -1,0 +1,89 @@
+"""A second provider that must agree: nobody acts on a block, or on its logs, that the two tell differently.
+
+    the second is behind          what both have is read
+    another hash, other logs      `TryLater`: nothing is read until they agree; said once a minute
+    the second does not answer    `Unreachable`: an outage like any other
+
+Whoever of the two lies can delay a role, and cannot make it act on the lie.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from lockstep.chain.logcache import RawLog
+from lockstep.chain.ranges import logs_of, span_of
+from lockstep.protocol.errors import TryLater
+from lockstep.protocol.types import Seconds
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+TELL_SECONDS = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class CrossCheck:
+    """Compares what a reader was told with what a second provider says."""
+
+    def __init__(
+        self, w3: Web3, first: str, second: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        """`w3`: the second one's. `first`, `second`: whom to name, without their keys."""
+        self._w3 = w3
+        self._first, self._second = first, second
+        self._clock = clock
+        self._told_at: float | None = None
+
+    def head(self) -> int:
+        """The number of the second one's latest block."""
+        return int(self._w3.eth.block_number)
+
+    def block(self, number: int, hash_: str) -> None:
+        """Raises `TryLater` unless the second one has this block."""
+        from web3.exceptions import BlockNotFound
+
+        try:
+            theirs = self._w3.eth.get_block(number)["hash"].hex()
+        except BlockNotFound:
+            theirs = "no block"
+        if theirs != hash_:
+            raise self._differ(f"block {number}", hash_[:16], theirs[:16])
+
+    def logs(self, query: Mapping[str, Any], first: int, last: int, ours: Iterable[Any]) -> None:
+        """Raises `TryLater` unless the second one has these logs, and no others, in these blocks."""
+        found: list[Any] = []
+        begin = first
+        while begin <= last:
+            end = min(last, begin + span_of(self._w3).blocks - 1)
+            part = logs_of(self._w3, query, begin, end)
+            if part is not None:
+                found, begin = found + part, end + 1
+        mine, theirs = _values(ours), _values(found)
+        if mine != theirs:
+            what = f"the logs of blocks {first} to {last}" if first < last else f"the logs of block {last}"
+            raise self._differ(what, f"{len(mine)} logs", f"{len(theirs)} logs")
+        self._told_at = None
+
+    def _differ(self, what: str, ours: str, theirs: str) -> TryLater:
+        error = TryLater(
+            f"{self._first} and {self._second} tell {what} differently ({ours}, {theirs})",
+            "nothing is done until they agree: one lies, lags, or is on another branch: replace it if that lasts",
+            code="try_later.rpc_check",
+        )
+        now = self._clock()
+        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            log.error("two RPC providers differ: nothing is done until they agree", message=error.message)
+        return error
+
+
+def _values(entries: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Logs as values, in order."""
+    return sorted(astuple(RawLog.of({**entry, "address": entry["address"].lower()}, Seconds(0))) for entry in entries)

@@ -1,0 +1,229 @@
+"""Logs of final blocks on disk: after a restart a reader asks for new blocks alone.
+
+A cache is nothing but a copy. What does not fit - another chain, another deployment, another hash at its last block, a
+byte that changed - is dropped with a warning, and read again from the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from lockstep.chain.addresses import Addresses
+from lockstep.protocol.types import Seconds
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+FILE_NAME = "logs.sqlite"
+VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS covered (
+    of      TEXT PRIMARY KEY,
+    next    INTEGER NOT NULL,
+    hash    TEXT NOT NULL,
+    digest  BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS logs (
+    of      TEXT NOT NULL,
+    block   INTEGER NOT NULL,
+    place   INTEGER NOT NULL,
+    hash    BLOB NOT NULL,
+    time    INTEGER NOT NULL,
+    address TEXT NOT NULL,
+    topics  BLOB NOT NULL,
+    data    BLOB NOT NULL,
+    tx      BLOB NOT NULL,
+    PRIMARY KEY (of, block, place)
+) WITHOUT ROWID;
+"""
+
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class RawLog:
+    """A log as the chain has it, with its block's time."""
+
+    block: int
+    place: int
+    hash: bytes
+    time: int
+    address: str
+    topics: bytes
+    data: bytes
+    tx: bytes
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], time: Seconds) -> RawLog:
+        """From an entry of eth_getLogs."""
+        return cls(
+            int(entry["blockNumber"]), int(entry["logIndex"]), bytes(entry["blockHash"]), int(time), entry["address"],
+            b"".join(bytes(topic) for topic in entry["topics"]), bytes(entry["data"]), bytes(entry["transactionHash"]),
+        )  # fmt: skip
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """As eth_getLogs gives it."""
+        return {
+            "blockNumber": self.block, "logIndex": self.place, "blockHash": self.hash, "blockTimestamp": self.time,
+            "address": self.address, "data": self.data, "transactionHash": self.tx,
+            "topics": [self.topics[at : at + 32] for at in range(0, len(self.topics), 32)],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Everything before a block is in the cache."""
+
+    next: int
+    hash: str
+    """Of the block before `next`."""
+    digest: bytes = bytes(32)
+    """Over every log, in order."""
+
+
+class LogCache:
+    """The logs of one deployment's final blocks, in a file that several deployments and processes may share."""
+
+    def __init__(self, path: Path, w3: Web3, addresses: Addresses, *, checked: bool = False) -> None:
+        """Opens the file; whatever is wrong with it is told and costs the copy alone.
+
+        `checked`: two providers agree on what goes in. What one alone has told is another copy.
+        """
+        places = ":".join(str(each) for each in astuple(addresses))
+        genesis = w3.eth.get_block(0)["hash"].hex()
+        self._of = f"{VERSION}:{int(checked)}:{hashlib.sha256(f'{genesis}:{places}'.encode()).hexdigest()}"
+        self._start = addresses.block
+        self._path = path
+        self._database: sqlite3.Connection | None = None
+        self._open()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def read(self, hash_of: Callable[[int], str | None]) -> tuple[list[RawLog], Covered] | None:
+        """Every log, in order, and how far they reach; None if there is nothing that fits the chain.
+
+        `hash_of`: what the chain says of a block.
+        """
+        covered = self._run(self._covered)
+        if covered is None:
+            return None
+        # INVARIANT: the chain has the block at which the copy ends, so it has all that came before.
+        if hash_of(covered.next - 1) != covered.hash:
+            self._drop("its last block is not on the chain")
+            return None
+        logs = self._run(self._logs)
+        if logs is None:
+            return None
+        if _digest(bytes(32), logs) != covered.digest:
+            self._drop("it was changed")
+            return None
+        return logs, covered
+
+    def add(self, since: int, logs: Iterable[RawLog], last: int, hash_: str) -> None:
+        """Write down the logs of the blocks from `since` to `last`, unless another process was first."""
+        self._run(lambda database: self._add(database, since, list(logs), last, hash_))
+
+    def forget(self) -> None:
+        """Drop the copy."""
+        self._run(self._forget)
+
+    # -- inside
+
+    def _covered(self, database: sqlite3.Connection) -> Covered | None:
+        row = database.execute("SELECT next, hash, digest FROM covered WHERE of=?", (self._of,)).fetchone()
+        return None if row is None else Covered(int(row[0]), str(row[1]), bytes(row[2]))
+
+    def _logs(self, database: sqlite3.Connection) -> list[RawLog]:
+        columns = "block, place, hash, time, address, topics, data, tx"
+        rows = database.execute(f"SELECT {columns} FROM logs WHERE of=? ORDER BY block, place", (self._of,))
+        return [RawLog(*row) for row in rows]
+
+    def _add(self, database: sqlite3.Connection, since: int, logs: list[RawLog], last: int, hash_: str) -> None:
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            before = self._covered(database)
+            # INVARIANT: nothing is missing before what a cache covers.
+            if since != (self._start if before is None else before.next):
+                return
+            ordered = sorted(logs, key=lambda each: (each.block, each.place))
+            database.executemany(
+                "INSERT INTO logs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [(self._of, *astuple(each)) for each in ordered]
+            )
+            digest = _digest(before.digest if before is not None else bytes(32), ordered)
+            database.execute(
+                "INSERT OR REPLACE INTO covered VALUES (?, ?, ?, ?)", (self._of, last + 1, hash_, digest)
+            )  # fmt: skip
+
+    def _forget(self, database: sqlite3.Connection) -> None:
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            for table in ("logs", "covered"):
+                database.execute(f"DELETE FROM {table} WHERE of=?", (self._of,))
+
+    def _drop(self, why: str) -> None:
+        log.warning("the copy of the chain's logs is dropped: they are read again", path=str(self._path), why=why)
+        self._run(self._forget)
+
+    def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
+        """Do something with the file. A cache is never worth a failure: without one, everything is read again."""
+        if self._database is None:
+            return None
+        try:
+            return work(self._database)
+        except (sqlite3.OperationalError, OSError) as error:
+            log.warning("the copy of the chain's logs is of no use now", path=str(self._path), why=str(error))
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            self._begin_anew(str(error))
+        return None
+
+    def _open(self) -> None:
+        try:
+            self._connect()
+        except (sqlite3.OperationalError, OSError) as error:
+            log.warning("no copy of the chain's logs can be kept", path=str(self._path), why=str(error))
+        except sqlite3.DatabaseError as error:
+            self._begin_anew(str(error))
+
+    def _connect(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=NORMAL")
+            database.executescript(_SCHEMA)
+        except BaseException:
+            database.close()
+            raise
+        self._database = database
+
+    def _begin_anew(self, why: str) -> None:
+        """Remove a file that is no database any more."""
+        log.warning("the copy of the chain's logs is damaged: they are read again", path=str(self._path), why=why)
+        self.close()
+        with suppress(OSError, sqlite3.Error):
+            for suffix in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            self._connect()
+
+
+def _digest(before: bytes, logs: Iterable[RawLog]) -> bytes:
+    """Over logs, each after those before it."""
+    for each in logs:
+        before = hashlib.sha256(before + repr(astuple(each)).encode()).digest()
+    return before

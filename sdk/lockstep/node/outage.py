@@ -1,0 +1,51 @@
+"""An outage: told when it begins, told ever more rarely while it lasts, told when it is over; it ends no process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from lockstep.protocol.errors import LockstepError
+
+PAUSE_SECONDS = (0.5, 5.0)
+"""Between two tries, at first and at most: who plays a game must not sleep through the end of an outage."""
+TELL_SECONDS = (60.0, 3_600.0)
+"""Between two lines of the log, at first and at most."""
+
+log = structlog.get_logger(__name__)
+
+
+class Outage:
+    """Whether the chain or the store answers, of one loop. The clock is this machine's."""
+
+    def __init__(self, tell: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
+        """`tell(event, **fields)` prints an event."""
+        self._tell = tell
+        self._clock = clock
+        self._since: float | None = None
+        self._pause = PAUSE_SECONDS[0]
+        self._told_at, self._wait = 0.0, TELL_SECONDS[0]
+
+    def failed(self, error: LockstepError) -> float:
+        """Nobody answered; returns the seconds to wait before the next try."""
+        now = self._clock()
+        if self._since is None:
+            self._since, self._pause, self._told_at, self._wait = now, PAUSE_SECONDS[0], now, TELL_SECONDS[0]
+            log.warning("the chain or the store does not answer: waiting", code=error.code, message=error.message)
+            self._tell("unreachable", code=error.code, message=error.message)
+            return self._pause
+        if now - self._told_at >= self._wait:
+            self._told_at, self._wait = now, min(2 * self._wait, TELL_SECONDS[1])
+            log.warning("still no answer: waiting", seconds=round(now - self._since), message=error.message)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS[1])
+        return self._pause
+
+    def over(self) -> None:
+        """Somebody answered."""
+        if self._since is None:
+            return
+        seconds, self._since = round(self._clock() - self._since, 1), None
+        log.warning("the chain and the store answer again", after_seconds=seconds)
+        self._tell("reachable", seconds=seconds)

@@ -1,0 +1,193 @@
+"""A node's RPC as a public provider serves it, and as a party sees it on a bad day.
+
+Few blocks of logs at a time, small transactions, "too many requests" by chance, a key in the URL; gone, silent, lying.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+LIMIT_EXCEEDED = -32005
+"""EIP-1474: what providers answer to a query that is too large."""
+INVALID = -32000
+PUBLIC_LOG_BLOCKS = 5
+PUBLIC_TRANSACTION_BYTES = 128 << 10
+READ_SECONDS = 30.0
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Parties that are killed hang up in the middle."""
+
+
+class RpcProxy:
+    """Listens on a port of its own, and hands requests to a node. What is public may be set at any time."""
+
+    def __init__(
+        self, url: str, log_blocks: int | None = None, *, transaction_bytes: int | None = None, busy: float = 0.0,
+        seed: int = 0, port: int = 0, path: str = "/", refusal: str = "",
+    ) -> None:  # fmt: skip
+        """`log_blocks`: of a range in `eth_getLogs`, at most. `busy`: how many requests in one are answered with 429.
+
+        `path`: what the URL ends in; other paths are answered with 401. `refusal`: what it says to a range too long;
+        "{most}", "{first}", "{last}" are filled in.
+        """
+        where = urlsplit(url)
+        self._node = where.hostname or "127.0.0.1", where.port
+        self._path = path
+        self._chance = random.Random(seed)
+        self._lock = threading.Lock()
+        self.log_blocks = log_blocks
+        self.transaction_bytes = transaction_bytes
+        self.busy = busy
+        self.retry_after = ""
+        """Of the answer 429; "": it does not say."""
+        self.refusal = refusal or "query exceeds max block range {most}"
+        self.down = False
+        """Whether it hangs up on everybody."""
+        self.status = 0
+        """The HTTP status that everybody gets; 0: an answer."""
+        self.silent_seconds = 0.0
+        """How long it thinks about everything."""
+        self.chain_id: int | None = None
+        """What it says its chain is; None: the truth."""
+        self.drops_logs = False
+        """Whether it lies that nothing happened."""
+        self.other_hashes = False
+        """Whether it lies about the hash of every block."""
+        self.refused = 0
+        """Ranges of logs that were too long, and transactions."""
+        self.dropped = 0
+        """Requests that came while it was down."""
+        self.requests: Counter[str] = Counter()
+        """Requests by method, whatever they were answered."""
+        self.ranges: list[int] = []
+        """Blocks in each range of logs that was answered."""
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                proxy._serve(self)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """The parties have logs of their own."""
+
+        self._server = _Server(("127.0.0.1", port), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{path if path != '/' else ''}"
+        threading.Thread(target=self._server.serve_forever, name="rpc proxy", daemon=True).start()
+
+    @classmethod
+    def public(cls, url: str, *, busy: float = 0.0, seed: int = 0, path: str = "/") -> RpcProxy:
+        """With the limits of a public endpoint."""
+        return cls(url, PUBLIC_LOG_BLOCKS, transaction_bytes=PUBLIC_TRANSACTION_BYTES, busy=busy, seed=seed, path=path)
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self) -> RpcProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", "0")))
+        question = json.loads(body)
+        with self._lock:
+            self.requests.update(_methods(question))
+            busy = self._chance.random() < self.busy
+        time.sleep(self.silent_seconds)
+        if self.down:
+            self.dropped += 1
+            request.close_connection = True
+            return None
+        if request.path != self._path:
+            return _answer(request, 401, b"{}")
+        if self.status or busy:
+            return _answer(request, self.status or 429, b"", {"Retry-After": self.retry_after})
+        answer = self._own_answer(question)
+        return _answer(request, 200, self._lied(question, self._asked(body)) if answer is None else answer)
+
+    def _asked(self, body: bytes) -> bytes:
+        connection = HTTPConnection(*self._node, timeout=READ_SECONDS)
+        try:
+            connection.request("POST", "/", body, {"Content-Type": "application/json"})
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    def _own_answer(self, question: Any) -> bytes | None:
+        """What a node with a limit says instead; None if the other one is to be asked."""
+        method = question.get("method") if isinstance(question, dict) else None
+        if method == "eth_chainId" and self.chain_id is not None:
+            return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": hex(self.chain_id)}).encode()
+        if method == "eth_sendRawTransaction" and self.transaction_bytes is not None:
+            if len(question["params"][0]) // 2 - 1 > self.transaction_bytes:
+                self.refused += 1
+                return _error(question, INVALID, "oversized data: transaction size exceeds the limit")
+            return None
+        if method != "eth_getLogs":
+            return None
+        asked = question["params"][0]
+        first, last = (self._number(asked.get(k, "latest")) for k in ("fromBlock", "toBlock"))
+        if self.log_blocks is None or last - first < self.log_blocks:
+            self.ranges.append(last - first + 1)
+            return None
+        self.refused += 1
+        words = self.refusal.format(most=self.log_blocks, first=hex(first), last=hex(first + self.log_blocks - 1))
+        return _error(question, LIMIT_EXCEEDED, words)
+
+    def _lied(self, question: Any, truth: bytes) -> bytes:
+        if not isinstance(question, dict) or not (self.drops_logs or self.other_hashes):
+            return truth
+        answer = json.loads(truth)
+        method, result = question.get("method"), answer.get("result")
+        if self.drops_logs and method == "eth_getLogs" and result:
+            answer["result"] = []
+        if self.other_hashes and method in ("eth_getBlockByNumber", "eth_getBlockByHash") and result:
+            result["hash"] = "0x" + bytes(b ^ 1 for b in bytes.fromhex(result["hash"][2:])).hex()
+        return json.dumps(answer).encode()
+
+    def _number(self, block: str) -> int:
+        if block.startswith("0x"):
+            return int(block, 16)
+        if block == "earliest":
+            return 0
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}
+        return int(json.loads(self._asked(json.dumps(asked).encode()))["result"], 16)
+
+
+def _methods(question: Any) -> Iterable[str]:
+    return [each["method"] for each in (question if isinstance(question, list) else [question])]
+
+
+def _error(question: Any, code: int, message: str) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": question["id"], "error": {"code": code, "message": message}}).encode()
+
+
+def _answer(
+    request: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None
+) -> None:
+    request.send_response(status)
+    request.send_header("Content-Type", "application/json")
+    request.send_header("Content-Length", str(len(body)))
+    for name, value in (headers or {}).items():
+        if value:
+            request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(body)
