@@ -62,6 +62,7 @@ from lockstep.storage.containers import MAX_PROGRAM_BYTES, JobSpec, encode_progr
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.payload import Checkpoint, encode_checkpoint, store_checkpoint
 from lockstep.storage.store import write_atomically
+from lockstep.training.metrics import NAME as EVALUATION
 from lockstep.training.metrics import EvaluationSpec, Metrics, read_metrics
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
+JOBS_SHOWN = "`lockstep train list` shows every job"
 
 
 @dataclass(frozen=True)
@@ -221,9 +223,7 @@ class Network:
 
     def find(self, text: str) -> JobHandle:
         """The job whose id begins with these hex digits, six at least; raises UsageError, NotFoundError."""
-        return JobHandle(
-            self, JobId(identified(text, self.ledger().jobs, "job", "`lockstep train list` shows every job"))
-        )
+        return JobHandle(self, JobId(identified(text, self.ledger().jobs, "job", JOBS_SHOWN)))
 
     def job(self, job: JobId) -> JobHandle:
         """A job on chain; raises NotFoundError."""
@@ -345,6 +345,11 @@ class JobHandle:
     @cached_property
     def _losses(self) -> Losses | None:
         return Losses.of(self.parts, self.net.store)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the job is an evaluation: it has `metrics`, and trains nothing."""
+        return self.parts.spec.strategy.get("name") == EVALUATION
 
     def metrics(self) -> Metrics:
         """What an evaluation has found by its latest merged round that stands, checked against the chain.

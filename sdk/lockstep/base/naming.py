@@ -25,14 +25,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {found[0]!r}?" if found else f"known: {', '.join(names)}"
 
 
+def digits_of(text: str, what: str, hint: str) -> str:
+    """What a person wrote of an id, as lower-case hex digits; raises UsageError if it is none."""
+    digits = text.lower().removeprefix("0x")
+    if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
+        raise UsageError(f"{text!r} is no {what}", hint=f"{LEAST_DIGITS} hex digits of its id at least; {hint}")
+    return digits
+
+
 def identified(text: str, known: Iterable[bytes], what: str, hint: str) -> bytes:
     """The id of 32 bytes that a person named by its first hex digits; raises UsageError, NotFoundError.
 
     `what` it is an id of, `hint`: where ids are shown.
     """
-    digits = text.lower().removeprefix("0x")
-    if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
-        raise UsageError(f"{text!r} is no {what}", hint=f"{LEAST_DIGITS} hex digits of its id at least; {hint}")
+    digits = digits_of(text, what, hint)
     found = sorted({value for value in known if value.hex().startswith(digits)})
     if not found:
         raise NotFoundError(f"no {what} begins with {digits}", hint=hint)

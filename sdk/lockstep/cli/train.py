@@ -11,6 +11,7 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.decoding import file_bytes, from_toml
+from lockstep.base.naming import digits_of
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
@@ -19,6 +20,7 @@ from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater
 
 if TYPE_CHECKING:
     from lockstep.client import JobHandle, Network, TrainingJob
+    from lockstep.protocol.types import Wei
 
 app = typer.Typer(name="train", help="Training jobs of a requester.", no_args_is_help=True)
 
@@ -139,7 +141,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
-    _submit(path, _read(path), budget, _network(rpc, storage, deployment, home, password_file), as_json)
+    cap, described = amount_of(budget, "--budget"), _read(path)
+    _submit(path, described, cap, _network(rpc, storage, deployment, home, password_file), as_json)
 
 
 @app.command("resume")
@@ -155,12 +158,11 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Train a model further: a new job of the same description that starts from its weights."""
-    described = {**_read(path), "start": str(model.absolute())}
-    _submit(path, described, budget, _network(rpc, storage, deployment, home, password_file), as_json)
+    cap, described = amount_of(budget, "--budget"), {**_read(path), "start": str(model.absolute())}
+    _submit(path, described, cap, _network(rpc, storage, deployment, home, password_file), as_json)
 
 
-def _submit(path: Path, described: dict[str, Any], budget: str, net: Network, as_json: bool) -> None:
-    cap = amount_of(budget, "--budget")
+def _submit(path: Path, described: dict[str, Any], cap: Wei, net: Network, as_json: bool) -> None:
     handle = net.submit(net.quote(_job(described, path)), budget=cap)
     emit({"job": handle.id.hex()}, as_json, text=handle.id.hex())
 
@@ -250,10 +252,9 @@ def metrics(
 ) -> None:
     """The loss of a run after every merge, computed from public data; of an evaluation, what it has found."""
     from lockstep.cli.watching import loss_lines
-    from lockstep.training.metrics import NAME
 
     handle = _handle(job, rpc, storage, deployment, home, password_file)
-    if handle.parts.spec.strategy.get("name") == NAME:
+    if handle.evaluates:
         found = handle.metrics()
         more = "" if found.perplexity is None else f", perplexity {found.perplexity:.6g}"
         without = f", without {found.left_out} convicted" if found.left_out else ""
@@ -364,6 +365,7 @@ def _handle(
     home: str | None,
     password_file: str | None,
 ) -> JobHandle:
+    digits_of(job, "job", "`lockstep train list` shows every job")
     return _reading(rpc, storage, deployment, home, password_file).find(job)
 
 

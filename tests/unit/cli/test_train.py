@@ -97,6 +97,7 @@ class Found:
     loss: float
     perplexity: float | None
     left_out: int = 0
+    evaluates: bool = True
 
     def metrics(self) -> Metrics:
         """Of four batches of eight rows."""
