@@ -16,10 +16,10 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Select, exists, func, select, tuple_
 from sqlalchemy.orm import Session
-from starlette.responses import StreamingResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Send
 
-from coordinator import announcements, metrics, problems, receipts
+from coordinator import announcements, document, metrics, problems, receipts
 from coordinator.auth import SMALL_BODY_BYTES, SignedRequest, signed
 from coordinator.context import ApiContext
 from coordinator.models import AnnouncementRow, ClaimRow, CursorRow, GameRow, JobRow, NodeRow, RoundRow, SignedClaimRow
@@ -66,6 +66,13 @@ log = structlog.get_logger(__name__)
 
 public = APIRouter(prefix="/api/v1")
 service = APIRouter()
+BYTES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The content.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+ABSENT, PAGED, SIGNED = document.problems(404, 422), document.problems(400, 422), document.SIGNED_PROBLEMS
 
 
 def create_app(context: ApiContext) -> FastAPI:
@@ -81,6 +88,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.include_router(public)
     app.include_router(service)
     problems.install(app)
+    document.install(app)
 
     @app.middleware("http")
     async def count(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -104,7 +112,7 @@ Ctx = Annotated[ApiContext, Depends(_context)]
 # -- reading --------------------------------------------------------------------------------------------
 
 
-@public.get("/jobs")
+@public.get("/jobs", responses=PAGED)
 def jobs(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[JobOut]:
     """Jobs, newest first."""
     with context.database.reading() as session:
@@ -112,14 +120,14 @@ def jobs(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[Job
         return Page[JobOut](items=[JobOut.model_validate(row) for row in rows], next=following)
 
 
-@public.get("/jobs/{job}")
+@public.get("/jobs/{job}", responses=ABSENT)
 def job(context: Ctx, job: Bytes32) -> JobOut:
     """One job with its parameters."""
     with _found(context, JobRow, job) as (_, row):
         return JobOut.model_validate(row)
 
 
-@public.get("/jobs/{job}/rounds")
+@public.get("/jobs/{job}/rounds", responses=document.problems(400, 404, 422))
 def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None = None) -> Page[RoundOut]:
     """A job's rounds, newest first, with their claims of every attempt."""
     with _found(context, JobRow, job) as (session, _):
@@ -135,7 +143,7 @@ def rounds(context: Ctx, job: Bytes32, limit: FewRounds = 20, cursor: str | None
         return Page[RoundOut](items=list(items.values()), next=following)
 
 
-@public.get("/claims/{claim}")
+@public.get("/claims/{claim}", responses=ABSENT)
 def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
     """One claim. Before its reveal is indexed, its CIDs are those that its worker announced."""
     with _found(context, ClaimRow, claim) as (session, row):
@@ -146,7 +154,7 @@ def claim(context: Ctx, claim: Bytes32) -> ClaimOut:
         return out
 
 
-@public.get("/signed")
+@public.get("/signed", responses=document.problems(422))
 def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> SignedPage:
     """Every signed claim that was shown and can still be judged, in the order of arrival, from number `after` on.
 
@@ -161,7 +169,7 @@ def signed_claims(context: Ctx, after: Number = 0, limit: Limit = 200) -> Signed
         return SignedPage(items=[SignedClaimBody.model_validate(row.body) for row in rows], last=last)
 
 
-@public.get("/games")
+@public.get("/games", responses=PAGED)
 def games(context: Ctx, limit: Limit = 50, cursor: str | None = None, open_only: bool = False) -> Page[GameOut]:
     """Disputes, newest first."""
     query = select(GameRow).where(GameRow.verdict.is_(None)) if open_only else select(GameRow)
@@ -170,7 +178,7 @@ def games(context: Ctx, limit: Limit = 50, cursor: str | None = None, open_only:
         return Page[GameOut](items=[GameOut.model_validate(row) for row in rows], next=following)
 
 
-@public.get("/nodes")
+@public.get("/nodes", responses=PAGED)
 def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[NodeOut]:
     """Registered nodes, newest first."""
     with context.database.reading() as session:
@@ -178,7 +186,7 @@ def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[No
         return Page[NodeOut](items=[NodeOut.model_validate(row) for row in rows], next=following)
 
 
-@public.get("/status")
+@public.get("/status", responses=document.problems())
 def status(context: Ctx) -> StatusOut:
     """How far the index is."""
     with context.database.reading() as session:
@@ -200,7 +208,12 @@ def status(context: Ctx) -> StatusOut:
 # -- signed ---------------------------------------------------------------------------------------------
 
 
-@public.post("/claims", status_code=202)
+@public.post(
+    "/claims",
+    status_code=202,
+    responses=document.problems(400, 404, *SIGNED),
+    openapi_extra=document.signed(ClaimIn),
+)
 def announce(context: Ctx, request: Small, response: Response) -> ClaimAccepted:
     """Announce a claim: its EIP-712 signature and where its material is, so that it is fetched early."""
     body = _parsed(ClaimIn, request)
@@ -210,7 +223,12 @@ def announce(context: Ctx, request: Small, response: Response) -> ClaimAccepted:
     return ClaimAccepted(id=claim_hex)
 
 
-@public.post("/receipts", status_code=202)
+@public.post(
+    "/receipts",
+    status_code=202,
+    responses=document.problems(400, 404, *SIGNED),
+    openapi_extra=document.signed(ReceiptIn),
+)
 def give_receipt(context: Ctx, request: Small) -> ReceiptAccepted:
     """Hand over a receipt, to be sent with those of the round's other slot owners. The same again is fine."""
     body = _parsed(ReceiptIn, request)
@@ -219,7 +237,9 @@ def give_receipt(context: Ctx, request: Small) -> ReceiptAccepted:
     return ReceiptAccepted(**body.model_dump(exclude={"mask", "signature"}))
 
 
-@public.post("/blobs", status_code=201)
+@public.post(
+    "/blobs", status_code=201, responses=document.problems(400, *SIGNED, 502), openapi_extra=document.signed(None)
+)
 async def put_blob(context: Ctx, request: Blob, response: Response) -> BlobOut:
     """Relay the body into storage; the answer is its CID."""
     cid = await context.backing.call(lambda: context.store.put(request.body))
@@ -227,7 +247,7 @@ async def put_blob(context: Ctx, request: Blob, response: Response) -> BlobOut:
     return BlobOut(cid=cid, bytes=len(request.body))
 
 
-@public.get("/blobs/{cid}", response_class=Response)
+@public.get("/blobs/{cid}", response_class=Response, responses=document.problems(400, 404, 422, 502) | BYTES)
 async def get_blob(context: Ctx, cid: str) -> Response:
     """Content by CID, verified block by block before it leaves; broken off where a later block cannot be had."""
     pieces = context.store.get_stream(cid, max_bytes=context.max_blob_bytes)
@@ -273,7 +293,7 @@ def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@service.get("/readyz")
+@service.get("/readyz", responses=document.problems())
 def readyz(context: Ctx) -> dict[str, Any]:
     """The index follows the chain; 503 while it does not."""
     context.database.check()
@@ -287,7 +307,7 @@ def readyz(context: Ctx) -> dict[str, Any]:
     return {"status": "ok", "block": cursor.block, "behind": cursor.head - cursor.block}
 
 
-@service.get("/metrics", response_class=Response)
+@service.get("/metrics", response_class=PlainTextResponse, responses=document.problems())
 def prometheus(context: Ctx) -> Response:
     """Prometheus metrics, prefix `lockstep_`."""
     body, media_type = metrics.render(context.database)

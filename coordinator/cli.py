@@ -45,6 +45,7 @@ def up(
     from coordinator import queue, supervisor
     from coordinator.api import create_app
     from coordinator.parts import CoordinatorParts
+    from coordinator.poking import Pokes
     from lockstep.node import logs
     from lockstep.node.guard import lock
 
@@ -54,7 +55,8 @@ def up(
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
         parts = CoordinatorParts.open(settings)
         parts.database.migrate()
-        api = create_app(parts.context(queue.poker(settings)))
+        pokes = Pokes(queue.poker(settings))
+        api = create_app(parts.context(pokes))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:
@@ -64,6 +66,7 @@ def up(
         try:
             supervisor.run(api, sock, supervisor.queue_children(), settings.environment(), ready)
         finally:
+            pokes.close()
             parts.close()
 
 
@@ -76,7 +79,7 @@ def migrate(home: Home = None, database: DatabaseUrl = None, as_json: Json = Fal
     index = Database(settings.database_url)
     revision = index.migrate()
     index.close()
-    emit({"database": settings.database_url, "revision": revision}, as_json, text=f"at revision {revision}")
+    emit({"database": index.name, "revision": revision}, as_json, text=f"at revision {revision}")
 
 
 @app.command("reindex")
@@ -100,7 +103,7 @@ def reindex(
         index.migrate()
         events = Indexer(index, w3, addresses).reindex()
         index.close()
-    emit({"events": events, "database": settings.database_url}, as_json, text=f"{events} events")
+    emit({"events": events, "database": index.name}, as_json, text=f"{events} events")
 
 
 @app.command("doctor")

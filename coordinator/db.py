@@ -11,15 +11,18 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from lockstep.protocol.errors import DoctorError, UsageError
+from lockstep.protocol.errors import DoctorError, TryLater, UsageError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 20
 """How long a SQLite writer waits for another."""
+CONNECT_SECONDS = 10
+WRITERS = 0x4C4F434B53544550
+"""The number of PostgreSQL's advisory lock that a writing transaction holds."""
 
 
 class Database:
@@ -39,16 +42,24 @@ class Database:
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._readers = sessionmaker(self.engine.execution_options(reading=True), expire_on_commit=False)
 
+    @property
+    def name(self) -> str:
+        """The URL without its password, to be told."""
+        return self.engine.url.render_as_string(hide_password=True)
+
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """One transaction: committed at the end, rolled back on any error."""
-        with self._sessions.begin() as session:
+        """One transaction, the only one that writes: committed at the end, rolled back on any error.
+
+        Raises TryLater if the database does not answer.
+        """
+        with _answering(), self._sessions.begin() as session:
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """One consistent view that takes no write lock; what is written in it is lost."""
-        with self._readers() as session:
+        """One consistent view that takes no write lock; what is written in it is lost. Raises TryLater."""
+        with _answering(), self._readers() as session:
             yield session
 
     def migrate(self) -> str:
@@ -92,9 +103,39 @@ def head_revision() -> str:
     return ScriptDirectory(str(MIGRATIONS)).get_current_head() or ""
 
 
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise TryLater(
+            f"the database does not answer: {error.orig}", hint="check --database, its server and the disk"
+        ) from error
+
+
 def _engine(url: str) -> Engine:
-    if not url.startswith("sqlite"):
-        return create_engine(url, pool_pre_ping=True)
+    return _sqlite(url) if make_url(url).get_backend_name() == "sqlite" else _server(url)
+
+
+def _server(url: str) -> Engine:
+    options = {"connect_timeout": CONNECT_SECONDS} if make_url(url).get_backend_name() == "postgresql" else {}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=options)
+
+    @event.listens_for(engine, "engine_connect")
+    def consistent(connection: Any) -> None:
+        if connection.get_execution_options().get("reading"):
+            connection.execution_options(isolation_level="REPEATABLE READ")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        # INVARIANT: writers take turns, as with SQLite: what one has read still holds when it writes.
+        if engine.dialect.name == "postgresql" and not connection.get_execution_options().get("reading"):
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS})")
+
+    return engine
+
+
+def _sqlite(url: str) -> Engine:
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")

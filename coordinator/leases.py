@@ -1,19 +1,29 @@
-"""The row is the lock: a task acts on a job only while it holds the job's row."""
+"""The row is the lock: a task acts on a job only while it holds the job's row.
+
+Several coordinators may share a database. Each renews what it holds, so that a job whose coordinator has died is
+another's after LEASE_SECONDS, and at once its own when it starts again.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import structlog
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from coordinator.db import Database
 from coordinator.models import LeaseRow
+from lockstep.protocol.errors import TryLater
 
-LEASE_SECONDS = 600
-"""Of this machine's time: longer than any task; a process that dies loses its leases at the next start."""
+LEASE_SECONDS = 60
+"""Of this machine's time."""
+RENEW_SECONDS = LEASE_SECONDS / 4
+
+log = structlog.get_logger(__name__)
 
 
 def take(session: Session, name: str, holder: str, now: int) -> bool:
@@ -27,18 +37,36 @@ def take(session: Session, name: str, holder: str, now: int) -> bool:
 
 @contextmanager
 def held(database: Database, name: str, holder: str) -> Iterator[bool]:
-    """Whether `name` could be taken; given back at the end."""
+    """Whether `name` could be taken; renewed meanwhile, given back at the end."""
     with database.session() as session:
         taken = take(session, name, holder, int(time.time()))
+    if not taken:
+        yield False
+        return
+    done = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(database, name, holder, done), name="renew-lease", daemon=True)
+    renewing.start()
     try:
-        yield taken
+        yield True
     finally:
-        if taken:
-            with database.session() as session:
-                session.execute(delete(LeaseRow).where(LeaseRow.name == name, LeaseRow.holder == holder))
+        done.set()
+        renewing.join()
+        with database.session() as session:
+            session.execute(delete(LeaseRow).where(LeaseRow.name == name, LeaseRow.holder == holder))
 
 
-def clear(database: Database) -> None:
-    """Drop every lease: called by the one process that works in this home, when it starts."""
+def clear(database: Database, home: str) -> None:
+    """Drop the leases of a home: called by the one process that works in it, when it starts."""
     with database.session() as session:
-        session.execute(delete(LeaseRow))
+        session.execute(delete(LeaseRow).where(LeaseRow.holder.startswith(f"{home}/", autoescape=True)))
+
+
+def _renew(database: Database, name: str, holder: str, done: threading.Event) -> None:
+    while not done.wait(RENEW_SECONDS):
+        try:
+            with database.session() as session:
+                if not take(session, name, holder, int(time.time())):
+                    log.warning("another coordinator has taken a job over", lease=name)
+                    return
+        except TryLater as error:
+            log.warning("a lease could not be renewed", lease=name, why=error.message)

@@ -200,7 +200,7 @@ class SignedClaimRow(IndexTable):
     """
 
     __tablename__ = "signed_claims"
-    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     claim: Mapped[str] = mapped_column(Hex32)
     digest: Mapped[str] = mapped_column(Hex32)
     """Of EIP-712."""

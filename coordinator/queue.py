@@ -43,7 +43,7 @@ def build(settings: CoordinatorSettings) -> Celery:
     app = Celery(QUEUE)
     app.conf.update(
         broker_url=settings.broker or f"{broker.SCHEME}://",
-        task_default_queue=QUEUE,
+        task_default_queue=_name(settings),
         task_ignore_result=True,
         task_always_eager=False,
         broker_connection_retry_on_startup=True,
@@ -83,6 +83,11 @@ def build(settings: CoordinatorSettings) -> Celery:
     return app
 
 
+def _name(settings: CoordinatorSettings) -> str:
+    """The queue: coordinators that share a broker do not take each other's messages."""
+    return f"{QUEUE}-{settings.home_name}" if settings.broker else QUEUE
+
+
 def _check(url: str) -> None:
     try:
         if url:
@@ -96,7 +101,7 @@ def _check(url: str) -> None:
 
 
 def poker(settings: CoordinatorSettings, app: Celery | None = None) -> Callable[[str], None]:
-    """A function that asks the worker to look at a job; a broker that is down costs a second, not the request."""
+    """A function that asks the worker to look at a job; a broker that is down costs seconds, and is no error."""
     queue = build(settings) if app is None else app
     expires = STALE_POKES * settings.poll_seconds
 
@@ -171,7 +176,7 @@ def main(argv: list[str]) -> None:
     setup_logging.connect(lambda **_: None, weak=False)
     if argv == ["worker"]:
         options = ["--pool=solo", "--concurrency=1", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-        app.start(["--quiet", "worker", f"--queues={QUEUE}", *options])
+        app.start(["--quiet", "worker", f"--queues={_name(settings)}", *options])
     elif argv == ["beat"]:
         app.start(["--quiet", "beat", "--pidfile="])
     else:

@@ -18,6 +18,20 @@ class _Out(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
+class Problem(BaseModel):
+    """A failure, as RFC 9457 has it."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    """The error tree's code."""
+    hint: str
+    """What to do next; empty if nothing is known."""
+
+
 class Page(BaseModel, Generic[Row]):
     """A page of rows, newest first; `next` is the cursor of the next page, null at the end."""
 

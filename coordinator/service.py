@@ -56,7 +56,7 @@ class Coordinator:
         self._actions = Actions(parts, self._sender, self._aggregators)
         self._answers = RowAnswers(parts, self._sender, self._aggregators)
         self._defence = MergeDefence(parts, self._sender, self._aggregators)
-        self._holder = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._holder = f"{parts.settings.home_name}/{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._params: dict[JobId, JobParams] = {}
         self._closed: set[str] = set()
         self._backoff: Backoff[str] = Backoff(*REST_SECONDS)
@@ -79,7 +79,7 @@ class Coordinator:
         """Open the parts, wait for what was sent before, drop the leases of whoever worked here before."""
         parts = CoordinatorParts.open(settings)
         parts.database.check()
-        leases.clear(parts.database)
+        leases.clear(parts.database, settings.home_name)
         for key in parts.party.settle():
             log.info("a transaction of an earlier process reverted", key=key)
         return cls(parts)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,13 @@ class CoordinatorSettings:
         """Where the index is."""
         return self.database or f"sqlite:///{self.home / 'index.sqlite'}"
 
+    @property
+    def home_name(self) -> str:
+        """What tells this home from others that share its database or broker: 16 hex digits."""
+        return sha256(f"{socket.gethostname()}:{self.home.resolve()}".encode()).hexdigest()[:16]
+
     def environment(self) -> dict[str, str]:
-        """What a child process needs to resolve to the same settings; holds no secret."""
+        """What a child process needs to resolve to the same settings. It is a secret where a URL holds a password."""
         shared = {f"LOCKSTEP_{name.upper()}": str(value) for name, value in self.shared.__dict__.items()}
         own = {f"{PREFIX}{name.upper()}": str(getattr(self, name)) for name in DEFAULTS}
         return shared | own

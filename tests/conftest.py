@@ -28,7 +28,7 @@ from web3 import HTTPProvider, Web3
 
 from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
-from tests.support import recordings
+from tests.support import recordings, servers
 
 ROOT = Path(__file__).resolve().parent.parent
 METERED = ("game",)
@@ -102,6 +102,20 @@ def repository() -> Path:
 def vectors(repository: Path) -> Path:
     """The folder of JSON vectors that Python and Solidity both read."""
     return repository / "tests/vectors"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL cluster: its URL, to be formatted with a database's name."""
+    with servers.postgres_cluster() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[str]:
+    """A Redis server's URL."""
+    with servers.redis_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "signed_claims",
-        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("claim", sa.String(length=66), nullable=False),
         sa.Column("digest", sa.String(length=66), nullable=False),
         sa.Column("body", sa.JSON(), nullable=False),

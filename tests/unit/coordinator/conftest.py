@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from eth_account import Account
@@ -28,6 +29,7 @@ from lockstep.protocol.jobs import Round
 from lockstep.protocol.types import Address, Seconds
 from lockstep.storage import open_store
 from lockstep.storage.directory import DirectoryStore
+from tests.support import servers
 from tests.support.coordinating import ME, claim
 
 NOW = Seconds(1_700_000_000)
@@ -74,11 +76,26 @@ def claim_row(slot: int = 1) -> ClaimRow:
     )  # fmt: skip
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database: SQLite's, then PostgreSQL's."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'index.sqlite'}"
+    return servers.create_database(request.getfixturevalue("postgres"), f"test-{uuid4().hex}")
+
+
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Api]:
-    """An API whose index stands at NOW, with one job, one round, one claim, one game, one node."""
-    database = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
+def database(database_url: str) -> Iterator[Database]:
+    """An index that holds nothing."""
+    database = Database(database_url)
     database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def api(tmp_path: Path, database: Database) -> Iterator[Api]:
+    """An API whose index stands at NOW, with one job, one round, one claim, one game, one node."""
     (tmp_path / "blocks").mkdir()
     store = open_store(f"dir://{tmp_path / 'blocks'}")
     poked: list[str] = []
@@ -108,7 +125,6 @@ def api(tmp_path: Path) -> Iterator[Api]:
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         yield Api(client, context, poked)
     nonces.close()
-    database.close()
 
 
 @pytest.fixture
@@ -130,6 +146,6 @@ def parts(tmp_path: Path) -> Any:
         store=DirectoryStore(tmp_path / "store"),
     )  # fmt: skip
     shared = SimpleNamespace(memory_bytes=1 << 30, threads=1, path="auto")
-    settings = SimpleNamespace(home=tmp_path, shared=shared)
+    settings = SimpleNamespace(home=tmp_path, home_name="here", shared=shared)
     database = SimpleNamespace(reading=nullcontext)
     return SimpleNamespace(database=database, me=ME, party=party, settings=settings, guard=None)

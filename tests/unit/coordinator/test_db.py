@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,12 @@ from alembic.runtime.migration import MigrationContext
 
 from coordinator.db import Database
 from coordinator.models import IndexTable, LeaseRow
-from lockstep.protocol.errors import DoctorError
+from lockstep.protocol.errors import DoctorError, TryLater
 
 
 def lease(number: int) -> LeaseRow:
     """Any row."""
     return LeaseRow(name=str(number), holder="", until=0)
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
-    database.migrate()
-    yield database
-    database.close()
 
 
 def test_migrations_give_the_models_tables(database: Database) -> None:
@@ -81,3 +72,22 @@ def test_writers_wait_for_each_other_and_readers_for_nobody(database: Database) 
         thread.join()
     with database.reading() as reader:
         assert reader.query(LeaseRow).count() == 61
+
+
+def test_a_server_that_does_not_answer_is_to_be_asked_later_and_its_password_is_not_told() -> None:
+    nobody = Database("postgresql://me:hush@127.0.0.1:1/index")
+    for use in (nobody.session, nobody.reading):
+        with pytest.raises(TryLater) as refused, use() as session:
+            session.get(LeaseRow, "1")
+        assert "hush" not in refused.value.message + refused.value.hint
+    with pytest.raises(DoctorError) as unfit:
+        nobody.migrate()
+    assert "hush" not in unfit.value.message + nobody.name
+
+
+def test_a_view_does_not_change_while_others_write(database: Database) -> None:
+    with database.reading() as reader:
+        assert reader.get(LeaseRow, "1") is None
+        with database.session() as writer:
+            writer.add(lease(1))
+        assert reader.query(LeaseRow).count() == 0

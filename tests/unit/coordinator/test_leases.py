@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from coordinator import leases
 from coordinator.db import Database
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'index.sqlite'}")
-    database.migrate()
-    yield database
-    database.close()
+from coordinator.models import LeaseRow
 
 
 def test_one_holder_at_a_time(database: Database) -> None:
@@ -42,13 +35,61 @@ def test_a_lease_is_freed_when_its_task_fails(database: Database) -> None:
         assert freed
 
 
-def test_a_dead_holders_lease_ends_by_time_or_by_clearing(database: Database) -> None:
+def test_a_dead_holders_lease_ends_by_time(database: Database) -> None:
     with database.session() as session:
-        assert leases.take(session, "job:1", "dead", 1_000)
+        assert leases.take(session, "job:1", "here/dead", 1_000)
     with database.session() as session:
-        assert not leases.take(session, "job:1", "b", 1_000 + leases.LEASE_SECONDS - 1)
+        assert not leases.take(session, "job:1", "there/b", 1_000 + leases.LEASE_SECONDS - 1)
     with database.session() as session:
-        assert leases.take(session, "job:1", "b", 1_000 + leases.LEASE_SECONDS)
-    leases.clear(database)
+        assert leases.take(session, "job:1", "there/b", 1_000 + leases.LEASE_SECONDS)
+
+
+def test_a_home_that_starts_drops_its_own_leases_alone(database: Database) -> None:
     with database.session() as session:
-        assert leases.take(session, "job:1", "c", 1_000 + leases.LEASE_SECONDS)
+        assert leases.take(session, "job:1", "here/dead", 1_000)
+    for another in ("there", "her_"):
+        leases.clear(database, another)
+    with database.session() as session:
+        assert not leases.take(session, "job:1", "here/new", 1_001)
+    leases.clear(database, "here")
+    with database.session() as session:
+        assert leases.take(session, "job:1", "here/new", 1_001)
+
+
+def test_a_lease_is_renewed_while_it_is_held(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.02)
+    with leases.held(database, "job:1", "a"):
+        with database.session() as session:
+            session.get_one(LeaseRow, "job:1").until = 0
+        end = time.monotonic() + 10
+        while _until(database) == 0:
+            assert time.monotonic() < end, "not renewed"
+            time.sleep(0.02)
+    assert _until(database) is None, "given back"
+
+
+def test_many_takers_on_connections_of_their_own_hold_one_at_a_time(database: Database) -> None:
+    inside, most, times = 0, 0, 0
+
+    def work(holder: int) -> None:
+        nonlocal inside, most, times
+        own = Database(database.url)
+        for _ in range(10):
+            with leases.held(own, "job:1", f"home/{holder}") as taken:
+                if taken:
+                    inside, times = inside + 1, times + 1
+                    most = max(most, inside)
+                    time.sleep(0.01)
+                    inside -= 1
+        own.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert most == 1, "nobody is inside beside another"
+    assert times >= 4, "somebody works while the others are refused"
+
+
+def _until(database: Database) -> int | None:
+    with database.reading() as session:
+        row = session.get(LeaseRow, "job:1")
+        return None if row is None else row.until

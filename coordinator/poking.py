@@ -1,0 +1,40 @@
+"""Pokes from requests, sent beside them: a broker that is slow or gone costs a request nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Pokes:
+    """Hands jobs to `send` in a thread of its own; a job that waits already is not sent twice."""
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send = send
+        self._waiting: dict[str, None] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="poke", daemon=True)
+        self._thread.start()
+
+    def __call__(self, job: str) -> None:
+        """Have a job looked at soon; returns at once."""
+        with self._changed:
+            self._waiting[job] = None
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Send nothing more: beat pokes every job anyway."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                job = next(iter(self._waiting))
+                del self._waiting[job]
+            self._send(job)

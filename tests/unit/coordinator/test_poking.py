@@ -1,0 +1,40 @@
+"""Pokes go out beside the requests that ask for them."""
+
+from __future__ import annotations
+
+import threading
+
+from coordinator.poking import Pokes
+
+
+def test_a_broker_that_hangs_keeps_no_request_and_a_job_waits_once() -> None:
+    sent: list[str] = []
+    begun, free, last = threading.Event(), threading.Event(), threading.Event()
+
+    def send(job: str) -> None:
+        begun.set()
+        assert free.wait(10)
+        sent.append(job)
+        if job == "last":
+            last.set()
+
+    pokes = Pokes(send)
+    pokes("a")
+    assert begun.wait(10)
+    for job in ("a", "b", "b", "a", "last"):
+        pokes(job)
+    assert sent == [], "each call returned while the broker hung"
+    free.set()
+    assert last.wait(10)
+    assert sent == ["a", "a", "b", "last"], "an a that came after the first was taken is sent again, once"
+    pokes.close()
+
+
+def test_nothing_is_sent_once_it_is_closed() -> None:
+    sent: list[str] = []
+    pokes = Pokes(sent.append)
+    pokes.close()
+    pokes._thread.join(10)
+    pokes("a")
+    assert not pokes._thread.is_alive()
+    assert sent == []
