@@ -171,12 +171,14 @@ def watch(
     as_json: Json = False,
 ) -> None:
     """A job's events until it is done; Ctrl-C detaches, the job goes on."""
+    from lockstep.chain.plain import plain
+
     for seen in _handle(job, rpc, storage, deployment, home, password_file).watch():
-        fields = {k: v.hex() if isinstance(v, bytes) else v for k, v in seen.args.items()}
         if as_json:
+            fields = plain(seen.contract, seen.name, seen.args)
             event(seen.name, block=seen.block, chain_time=seen.time, **fields)
         else:
-            say(f"{seen.time} {seen.name} round {fields.get('round', '-')}")
+            say(f"{seen.time} {seen.name} round {seen.args.get('round', '-')}")
 
 
 @app.command("pull")
