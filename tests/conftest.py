@@ -28,7 +28,7 @@ from web3 import HTTPProvider, Web3
 
 from lockstep.chain.contracts import Contract
 from lockstep.chain.devnet import Devnet
-from tests.support import recordings, servers
+from tests.support import published, recordings, servers
 
 ROOT = Path(__file__).resolve().parent.parent
 METERED = ("game",)
@@ -153,6 +153,23 @@ def recorded_chains() -> Iterator[None]:
         patch.setattr(Devnet, "revert", record_and_revert)
         patch.setattr(Contract, "read", ask_and_read)
         yield
+
+
+@pytest.fixture(scope="session")
+def watch_of_lines() -> Iterator[published.Watch]:
+    """Holds every line of JSON that a command prints against its schema."""
+    with pytest.MonkeyPatch.context() as patch:
+        watch = published.Watch()
+        watch.install(patch)
+        yield watch
+
+
+@pytest.fixture(autouse=True)
+def published_lines(watch_of_lines: published.Watch) -> Iterator[None]:
+    """After each test: what commands printed in it is what `lockstep schema` says."""
+    watch_of_lines.faults.clear()
+    yield
+    assert watch_of_lines.faults == [], "not as published"
 
 
 def url_of(w3: Web3) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.output import event
+from lockstep.protocol.dispute.moves import Verdict
 from lockstep.protocol.types import MERGE_SLOT, Address
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def tell(e: Event, me: Address, holder: Address | None, game_is_mine: bool) -> N
     if about != me and not (e.name == "Resolved" and game_is_mine):
         return
     fields: dict[str, object] = {
-        k: _shown(v)
+        k: _shown(k, v)
         for k, v in e.args.items()
         if k in ("job", "round", "slot", "claim", "game", "amount", "verdict", "key")
     }
@@ -61,10 +62,12 @@ def tell(e: Event, me: Address, holder: Address | None, game_is_mine: bool) -> N
     event(name, time=e.time, **fields)
 
 
-def _shown(value: object) -> object:
+def _shown(name: str, value: Any) -> object:
     if isinstance(value, bytes):
         return value.hex()
-    return value
+    if name == "amount":
+        return str(value)
+    return Verdict(value).name.lower() if name == "verdict" else value
 
 
 def _holder(e: Event, ledger: Ledger) -> Address | None:

@@ -23,6 +23,7 @@ from lockstep.cli import dataset, dispute, key, storage, train
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
+from lockstep.cli.schema import schema
 from lockstep.node import logs
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 
@@ -46,6 +47,7 @@ def build() -> typer.Typer:
     app.callback()(lockstep)
     app.command("replay")(replay)
     app.command("doctor")(doctor)
+    app.command("schema")(schema)
     app.add_typer(train.app, name="train")
     app.add_typer(dispute.app, name="dispute")
     app.add_typer(dataset.app, name="dataset")

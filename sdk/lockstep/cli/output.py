@@ -18,14 +18,19 @@ SCHEMA = "lockstep/1"
 def emit(data: Any, as_json: bool, text: str | None = None) -> None:
     """Print a command's result: one envelope line with `--json`, else `text` (or indented data)."""
     if as_json:
-        _print(json.dumps({"schema": SCHEMA, "ok": True, "data": data}, default=str))
+        write({"schema": SCHEMA, "ok": True, "data": data})
     else:
         _print(text if text is not None else json.dumps(data, indent=2, default=str))
 
 
 def event(name: str, /, **fields: Any) -> None:
     """Print one line of a stream of events (docs/programs.md)."""
-    _print(json.dumps({"event": name, **fields}, default=str))
+    write({"event": name, **fields})
+
+
+def write(line: dict[str, Any]) -> None:
+    """Print one line of JSON; `lockstep schema` says what may stand in it."""
+    _print(json.dumps(line, default=str))
 
 
 def say(message: str) -> None:
@@ -52,7 +57,7 @@ def confirm(question: str, agreed: bool = False) -> None:
 def fail(error: LockstepError, as_json: bool) -> int:
     """Report an error; returns the exit code that it is to be left with."""
     if as_json:
-        _print(json.dumps({"schema": SCHEMA, "ok": False, "error": error.to_dict()}))
+        write({"schema": SCHEMA, "ok": False, "error": error.to_dict()})
     else:
         say(f"error: {error.message}")
         if error.hint:

@@ -20,11 +20,13 @@ BARS = "▁▂▃▄▅▆▇█"
 
 def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
     """Print a job's events until it is done, and the loss after each merge. Raises what reading the chain raises."""
+    from lockstep.chain.plain import plain
+
     curve: list[MergedLoss] = []
     for seen in handle.watch():
         if as_json:
-            fields = {k: v.hex() if isinstance(v, bytes) else v for k, v in seen.args.items()}
-            event(seen.name, block=seen.block, chain_time=seen.time, **{k: _plain(k, v) for k, v in fields.items()})
+            fields = plain(seen.contract, seen.name, seen.args)
+            event(seen.name, block=seen.block, chain_time=seen.time, **fields)
         elif line := _line(seen):
             say(line)
         if losses and seen.name in ("Sealed", "Merged"):
@@ -85,11 +87,6 @@ def _line(seen: Event) -> str:
     }
     made = texts.get(seen.name)
     return "" if made is None else f"{_clock(seen.time)}  {made()}"
-
-
-def _plain(name: str, value: object) -> object:
-    """Amounts are strings in JSON."""
-    return str(value) if name in ("amount", "escrow", "deposit", "refunded", "returned", "mask") else value
 
 
 def _short(address: object) -> str:

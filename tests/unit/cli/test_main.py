@@ -22,7 +22,7 @@ NOUNS = ("demo", "train", "worker", "verifier", "coordinator", "storage", "repla
 PROGRAMS = ("worker", "verifier", "coordinator")
 COMMANDS = [
     *(("local", verb) for verb in ("up", "down", "status", "forward")),
-    ("demo",), ("doctor",), ("replay",), ("key", "new"), ("key", "show"),
+    ("demo",), ("doctor",), ("replay",), ("schema",), ("key", "new"), ("key", "show"),
     *(("dataset", verb) for verb in ("build", "verify")),
     *(("dispute", verb) for verb in ("list", "show", "tree", "watch", "open", "respond", "prove", "resolve")),
     *(("train", verb) for verb in ("init", "quote", "run", "resume", "list", "status", "watch", "metrics", "pull")),

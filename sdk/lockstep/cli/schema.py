@@ -1,0 +1,84 @@
+"""`lockstep schema`: what every command prints with --json, as JSON Schema 2020-12.
+
+One file for each command, in `lockstep/schemas`: of its `data`, or of a line where it prints a stream of events. Beside
+them are `envelope` and `error`, and `common`, which the others refer to.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.base.naming import nearest
+from lockstep.cli.options import Json
+from lockstep.cli.output import emit
+from lockstep.protocol.errors import NotFoundError
+
+COMMON = "common"
+_SHARED = f"{COMMON}.json#/$defs/"
+_HERE = "#/$defs/"
+
+
+def schema(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]", help="As `worker status`; or envelope, or error.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the JSON schema of what a command prints with --json; without a command, the names that have one."""
+    if not command:
+        emit({"schemas": names()}, as_json, text="\n".join(names()))
+    else:
+        emit(bundled(".".join(command)), as_json)
+
+
+def names() -> list[str]:
+    """Every schema that can be asked for."""
+    found = (f.name.removesuffix(".json") for f in resources.files("lockstep").joinpath("schemas").iterdir())
+    return sorted(name for name in found if name != COMMON)
+
+
+def bundled(name: str) -> dict[str, Any]:
+    """A schema that refers to no other file; raises NotFoundError."""
+    if name not in names():
+        raise NotFoundError(f"no schema is called {name!r}", hint=nearest(name, names()))
+    shared = _read(COMMON)["$defs"] | {"error": _read("error")}
+    found: dict[str, Any] = _inward(_read(name))
+    wanted, kept = _named(found), {}
+    while wanted:
+        part = wanted.pop()
+        kept[part] = _inward(shared[part])
+        wanted |= _named(kept[part]) - kept.keys()
+    return found | ({"$defs": dict(sorted(kept.items()))} if kept else {})
+
+
+def _read(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(resources.files("lockstep").joinpath("schemas", f"{name}.json").read_text())
+    return value
+
+
+def _inward(value: Any) -> Any:
+    """With every reference to another file turned into one to the schema's own $defs."""
+    if isinstance(value, list):
+        return [_inward(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {k: _target(v) if k == "$ref" and isinstance(v, str) else _inward(v) for k, v in value.items()}
+
+
+def _target(reference: str) -> str:
+    return _HERE + reference.removeprefix(_SHARED).removeprefix(_HERE).removesuffix(".json")
+
+
+def _named(value: Any) -> set[str]:
+    """The $defs that a part refers to."""
+    if isinstance(value, list):
+        return set().union(*map(_named, value))
+    if not isinstance(value, dict):
+        return set()
+    own = value.get("$ref")
+    mine = {own.removeprefix(_HERE)} if isinstance(own, str) else set()
+    return mine.union(*map(_named, value.values()))

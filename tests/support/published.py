@@ -1,0 +1,192 @@
+"""Every line of JSON that a command prints in a test, held against the schema that `lockstep schema` publishes.
+
+Three places see them all: `output.write` in this process, `communicate` of a child that was waited for, and the reader
+of the demo's processes. What differs is kept, and fails the test that printed it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from lockstep.cli import main as command_line
+from lockstep.cli import output
+from lockstep.cli.main import build
+from lockstep.cli.schema import bundled, names
+from lockstep.demo.processes import Process
+
+STREAMS = ("worker.up", "verifier.up", "coordinator.up", "storage.serve", "train.watch", "dispute.watch")
+"""Commands that print events: each line is one, until an error ends them."""
+EXACT = 2**53
+"""Above it a number of JSON is another one in JavaScript."""
+
+
+@cache
+def validator(name: str) -> Draft202012Validator:
+    """Of a schema by its name."""
+    return Draft202012Validator(bundled(name))
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """The commands of a tree by their words."""
+    verbs = getattr(command, "commands", None)
+    if verbs is None:
+        return {path: command}
+    return {words: leaf for name in verbs for words, leaf in leaves(verbs[name], (*path, name)).items()}
+
+
+@cache
+def commands() -> Mapping[tuple[str, ...], Any]:
+    """Every command with its options."""
+    return leaves(command_line.command())
+
+
+def command_of(arguments: Sequence[str]) -> str | None:
+    """The name of the schema of a command line; None if it names no command."""
+    for length in (3, 2, 1):
+        if tuple(arguments[:length]) in leaves_of_build():
+            return ".".join(arguments[:length])
+    return None
+
+
+@cache
+def leaves_of_build() -> frozenset[tuple[str, ...]]:
+    """The words of every command."""
+    return frozenset(leaves(typer.main.get_command(build())))
+
+
+def arguments_of(call: Any) -> Sequence[str] | None:
+    """What a child gives to `lockstep`; None: it is another program."""
+    words = [str(word) for word in call] if isinstance(call, (list, tuple)) else []
+    if words[1:3] == ["-m", "lockstep.cli.main"]:
+        return words[3:]
+    if words[1:3] == ["-m", "lockstep.demo.cheats"]:
+        return words[5:]
+    return words[1:] if words and words[0].endswith("/lockstep") else None
+
+
+def amount_names(schema: Any) -> Iterator[str]:
+    """The properties of a schema, at any depth, that are amounts."""
+    if isinstance(schema, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if isinstance(inner, dict) and str(inner.get("$ref", "")).endswith("/amount"):
+                yield name
+        for inner in schema.values():
+            yield from amount_names(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from amount_names(inner)
+
+
+@cache
+def amounts() -> frozenset[str]:
+    """Every key that names an amount in some schema."""
+    return frozenset(name for schema in names() for name in amount_names(bundled(schema)))
+
+
+def numbers(value: Any, path: str = "") -> Iterator[str]:
+    """Amounts that are numbers, and numbers that JSON cannot hold, by where they stand."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name in amounts() and isinstance(inner, (int, float)) and not isinstance(inner, bool):
+                yield f"{path}/{name} is an amount and the number {inner}"
+            yield from numbers(inner, f"{path}/{name}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from numbers(inner, f"{path}/{i}")
+    elif isinstance(value, int) and abs(value) > EXACT:
+        yield f"{path} is {value}, more than a number of JSON holds"
+
+
+def faults(line: Mapping[str, Any], command: str | None) -> Iterator[str]:
+    """How a line differs from what is published for its command."""
+    if "event" not in line:
+        yield from differing("envelope", line)
+        if command is not None and line.get("ok") is True:
+            if command in STREAMS:
+                yield f"{command} prints events, not {line}"
+            else:
+                yield from differing(command, line["data"])
+            if command != "schema":
+                yield from numbers(line["data"])
+    elif command is not None:
+        # Its `ready` is a line, too: `local up` and the like print no events.
+        yield from differing(command, line) if command in STREAMS else [f"{command} has no events: {line}"]
+        yield from numbers(line)
+
+
+def differing(name: str, value: Any) -> Iterator[str]:
+    """The error that says most, if there is one."""
+    error = best_match(validator(name).iter_errors(value))
+    if error is not None:
+        where = "/".join(map(str, error.absolute_path))
+        yield f"{name}: {error.message[:600]} at /{where}; of {json.dumps(value)[:1000]}"
+
+
+class Watch:
+    """Sees what is printed while it is installed."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.seen: set[str] = set()
+        """Schemas that a line was held against."""
+        self._running: list[list[str]] = []
+
+    def line(self, line: Mapping[str, Any], arguments: Sequence[str] | None) -> None:
+        """One line of a command; `arguments` None: nobody knows whose it is."""
+        command = None if arguments is None else command_of(arguments)
+        self.seen.add(command or "envelope")
+        self.faults += [f"lockstep {' '.join(arguments or ['?'])}: {fault}" for fault in faults(line, command)]
+
+    def text(self, text: str, arguments: Sequence[str]) -> None:
+        """The stdout of a command that has ended."""
+        for line in text.splitlines():
+            # A line that a kill has cut off is no promise.
+            if line.startswith(('{"schema": "lockstep/1"', '{"event": ')) and line.endswith("}"):
+                self.line(json.loads(line), arguments)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Look in the three places."""
+        run, write = command_line._run, output.write
+        communicate, read = subprocess.Popen.communicate, Process._read
+
+        def running(args: list[str]) -> int:
+            self._running.append(args)
+            try:
+                return run(args)
+            finally:
+                self._running.pop()
+
+        def written(line: dict[str, Any]) -> None:
+            self.line(json.loads(json.dumps(line, default=str)), self._running[-1] if self._running else None)
+            write(line)
+
+        def communicated(popen: subprocess.Popen[Any], *args: Any, **more: Any) -> Any:
+            out, err = communicate(popen, *args, **more)
+            arguments = arguments_of(popen.args)
+            if arguments is not None and out:
+                self.text(out if isinstance(out, str) else out.decode(errors="replace"), arguments)
+            return out, err
+
+        def reading(process: Process, on_event: Callable[[str, dict[str, Any]], None] | None) -> None:
+            def seen(name: str, event: dict[str, Any]) -> None:
+                arguments = arguments_of(process.popen.args)
+                if arguments is not None:
+                    self.line(event, arguments)
+                if on_event is not None:
+                    on_event(name, event)
+
+            read(process, seen)
+
+        patch.setattr(command_line, "_run", running)
+        patch.setattr(output, "write", written)
+        patch.setattr(subprocess.Popen, "communicate", communicated)
+        patch.setattr(Process, "_read", reading)
