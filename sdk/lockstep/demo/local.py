@@ -1,8 +1,8 @@
 """The local market: chain, storage, coordinator, verifier and workers that stay up across commands.
 
-    lockstep local up       makes or continues it, in ~/.lockstep/local (LOCKSTEP_LOCAL names another folder)
-    lockstep local status   who runs, where, what time it is there
-    lockstep local down     ends it; the chain, the keys and the jobs are kept for the next `up`
+    lockstep local up       # makes or continues it, in ~/.lockstep/local (LOCKSTEP_LOCAL names another folder)
+    lockstep local status   # who runs, where, what time it is there
+    lockstep local down     # ends it; the chain, the keys and the jobs are kept for the next `up`
 
 One supervisor process holds the folder's lock. It starts the members, starts again whoever ends, and ends them all when
 it is told to. Every member of a market of real machines is a process of its own here, too; only the machine is one.

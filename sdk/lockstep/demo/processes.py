@@ -28,7 +28,7 @@ Lie = tuple[str, int]
 
 
 def command(arguments: Sequence[str], lie: Lie | None = None) -> list[str]:
-    """What runs `lockstep <arguments>`, or its lying double (`lockstep.demo.cheats`)."""
+    """What runs the `lockstep` command with arguments, or its lying double (`lockstep.demo.cheats`)."""
     if lie is None:
         return [sys.executable, "-m", "lockstep.cli.main", *arguments]
     return [sys.executable, "-m", "lockstep.demo.cheats", lie[0], str(lie[1]), *arguments]
@@ -117,7 +117,7 @@ class Group:
     def start(
         self, name: str, arguments: Sequence[str], env: Mapping[str, str] | None = None, lie: Lie | None = None
     ) -> Process:
-        """Start `lockstep <arguments>` with a clean environment, stdout read as events, stderr into its log."""
+        """Start the `lockstep` command with a clean environment, stdout read as events, stderr into its log."""
         log = self.logs / f"{name}.log"
         clean = {k: os.environ[k] for k in _KEPT if k in os.environ}
         clean |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(env or {})}

@@ -168,7 +168,7 @@ class KuboStore(ContentStore):
         status = _status(error)
         message = str(error)
         if status == 413:
-            return PayloadInvalid(f"{self._addr} refuses {what}: {message}", "raise --max-bytes of the store")
+            return PayloadInvalid(f"{self._addr} refuses {what}: {message}", "raise --max-mib of the store")
         if not isinstance(error, ipfs.ErrorResponse) and 400 <= status < 500:
             return DoctorError(
                 f"{self._addr} is not a Kubo RPC: HTTP {status}", "give the RPC's port, not the gateway's"
