@@ -9,9 +9,11 @@ handle.download("out/")
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -136,12 +138,7 @@ class Network:
         """The account's transactions; they survive this process. Raises UsageError if the home cannot be made."""
         from lockstep.chain.outbox import Outbox
 
-        try:
-            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise UsageError(
-                f"{self.home} cannot be a home: {error.strerror}", hint="name a folder of yours"
-            ) from error
+        self._make_home()
         return Outbox(self.home / "outbox.sqlite", self.w3, self.account)
 
     def quote(self, job: TrainingJob) -> Quote:
@@ -176,6 +173,11 @@ class Network:
                 f"the budget is {tokens(budget)}",
                 hint="raise the budget, or ask for fewer rounds or slots; the deposit comes back when the job is done",
             )
+        with self._alone():
+            return self._open(quote, nonce)
+
+    def _open(self, quote: Quote, nonce: int | None) -> JobHandle:
+        escrow, deposit = quote.escrow, quote.deposit
         owner = Address(self.account.address)
         market, vault, token = self.contracts.market, self.contracts.vault, self.contracts.token
         nonce = self.w3.eth.get_transaction_count(self.account.address) if nonce is None else nonce
@@ -194,6 +196,23 @@ class Network:
         permit = token.sign_permit(self.account, vault.address, quote.debit, deadline)
         self._send(market.create_with_permit(quote.params, nonce, escrow, permit), f"create/{job.hex()}")
         return JobHandle(self, job)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One submission of this home at a time: a permit is good for the token's next nonce alone."""
+        self._make_home()
+        with (self.home / "submit.lock").open("w") as file:
+            # The lock ends with its holder, however that ends.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _make_home(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(
+                f"{self.home} cannot be a home: {error.strerror}", hint="name a folder of yours"
+            ) from error
 
     def withdraw(self) -> Wei:
         """Have the vault pay out what it owes the account: refunds, and its part of slashes. Returns the amount."""

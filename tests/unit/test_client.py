@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from lockstep.chain.memory.devnet import MemoryDevnet
 from lockstep.chain.outbox import Outbox
 from lockstep.client import Network, connect
 from lockstep.execution import jobs
-from lockstep.protocol.errors import ChainError, UsageError
+from lockstep.protocol.errors import BudgetExceeded, ChainError, UsageError
 from lockstep.protocol.programs.program import Const
 from lockstep.protocol.types import Address, Seconds, Wei
 from lockstep.storage.containers import encode_program
@@ -129,3 +130,44 @@ def test_terms_that_the_market_refuses_are_refused_by_the_quote_with_their_bound
     with pytest.raises(ChainError) as refused:
         net.quote(toyjob.training_job(terms=terms))
     assert "3600" in refused.value.hint, "the vault's delay is named"
+
+
+def test_eight_parallel_submissions_of_one_account_are_eight_jobs(net: Network) -> None:
+    """A permit is good for one nonce of the token: they take turns, in threads as in processes."""
+    quote = net.quote(toyjob.training_job(rounds=1))
+    others = [Network(net.w3, net.contracts, net.store, net.account, net.home) for _ in range(8)]
+    before = net.contracts.token.balance_of(Address(net.account.address))
+    with ThreadPoolExecutor(8) as pool:
+        handles = list(pool.map(lambda other: other.submit(quote, quote.debit), others))
+    assert len({handle.id for handle in handles}) == 8
+    assert {handle.status()["status"] for handle in handles} == {"active"}
+    spent = before - net.contracts.token.balance_of(Address(net.account.address))
+    assert spent == 8 * quote.debit
+
+
+@pytest.mark.slow
+def test_the_debit_never_exceeds_the_budget_in_a_thousand_random_jobs(net: Network) -> None:
+    """Whatever the terms and the budget: the wallet pays the quote's debit, or nothing."""
+    random, token, owner = Random(15), net.contracts.token, Address(net.account.address)
+    opened = 0
+    deployer = Outbox(net.home / "minter.sqlite", net.w3, net.account)
+    deployer.send(token.mint(owner, Wei(10**27)), "mint")
+    deployer.close()
+    for _ in range(1_000):
+        price = random.randint(1, 4) * 10**18
+        terms = replace(
+            toyjob.TOY_TERMS, slot_price=Wei(price), merge_price=Wei(random.randint(1, 10**18)),
+            slot_stake=Wei(40 * price), merge_stake=Wei(40 * 10**18),
+        )  # fmt: skip
+        quote = net.quote(toyjob.training_job(rounds=random.randint(1, 9), terms=terms))
+        budget = Wei(max(1, quote.debit + random.choice([-1, 0, 1, random.randint(-(10**18), 10**18)])))
+        before = token.balance_of(owner)
+        if budget < quote.debit:
+            with pytest.raises(BudgetExceeded):
+                net.submit(quote, budget)
+            assert token.balance_of(owner) == before
+        else:
+            net.submit(quote, budget)
+            opened += 1
+            assert before - token.balance_of(owner) == quote.debit <= budget
+    assert 250 < opened < 900
