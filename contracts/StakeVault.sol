@@ -20,7 +20,9 @@ import {
     AmountTooLarge,
     EscrowTooLow,
     NotLocked,
+    NotOwner,
     NothingDue,
+    OwnerInvalid,
     StakeTooLow,
     TokenMismatch,
     Unauthorized,
@@ -46,6 +48,8 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
     mapping(address account => uint256) public free;
     mapping(address account => uint256) public credits;
     mapping(address account => address) public delegateOf;
+    mapping(address account => address) public ownerOf;
+    mapping(address account => address) public proposedOwnerOf;
     uint256 public totalEscrow;
 
     struct Unbond {
@@ -96,41 +100,22 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
     /// @inheritdoc IStakeVault
     function requestUnbond(uint256 amount) external {
-        uint256 available = free[msg.sender];
-        // INVARIANT: stake leaves only from what no claim and no game has locked.
-        if (amount > available) revert StakeTooLow(msg.sender, amount, available);
-        uint256 total = _unbonding[msg.sender].amount + amount;
-        if (total > MAX_UNBOND) revert AmountTooLarge(total);
-        uint256 availableAt = block.timestamp + unbondSeconds;
-
-        free[msg.sender] = available - amount;
-        _unbonding[msg.sender] = Unbond(uint192(total), uint64(availableAt));
-
-        emit UnbondRequested(msg.sender, total, availableAt);
+        requestUnbondFor(msg.sender, amount);
     }
 
     /// @inheritdoc IStakeVault
     function withdrawUnbonded() external nonReentrant {
-        Unbond memory unbond = _unbonding[msg.sender];
-        if (unbond.amount == 0) revert NothingDue();
-        // INVARIANT: unbonding outlasts every challenge window and both clocks.
-        if (block.timestamp < unbond.availableAt) revert Unbonding(unbond.availableAt);
-
-        delete _unbonding[msg.sender];
-
-        emit Unbonded(msg.sender, unbond.amount);
-
-        token.safeTransfer(msg.sender, unbond.amount);
+        _payOutUnbonded(msg.sender);
     }
 
     /// @inheritdoc IStakeVault
     function withdraw() external nonReentrant returns (uint256) {
-        return _payOut(msg.sender);
+        return _payOut(msg.sender, _payee(msg.sender));
     }
 
     /// @inheritdoc IStakeVault
     function burn() external nonReentrant returns (uint256) {
-        return _payOut(BURN);
+        return _payOut(BURN, BURN);
     }
 
     /// @inheritdoc IStakeVault
@@ -140,9 +125,73 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
     /// @inheritdoc IStakeVault
     function setDelegate(address delegate) external {
-        delegateOf[msg.sender] = delegate;
+        setDelegateFor(msg.sender, delegate);
+    }
 
-        emit Delegated(msg.sender, delegate);
+    /// @inheritdoc IStakeVault
+    function setOwner(address owner) external {
+        address standing = ownerOf[msg.sender];
+        // INVARIANT: an account names its owner once; from then on the owner alone hands it on.
+        if (standing != address(0)) revert NotOwner(msg.sender, standing);
+        if (owner == address(0) || owner == address(this)) revert OwnerInvalid(owner);
+
+        _own(msg.sender, owner);
+    }
+
+    // -- an owner, for its accounts
+
+    /// @inheritdoc IStakeVault
+    function requestUnbondFor(address account, uint256 amount) public {
+        _onlyOwner(account);
+        uint256 available = free[account];
+        // INVARIANT: stake leaves only from what no claim and no game has locked.
+        if (amount > available) revert StakeTooLow(account, amount, available);
+        uint256 total = _unbonding[account].amount + amount;
+        if (total > MAX_UNBOND) revert AmountTooLarge(total);
+        uint256 availableAt = block.timestamp + unbondSeconds;
+
+        free[account] = available - amount;
+        _unbonding[account] = Unbond(uint192(total), uint64(availableAt));
+
+        emit UnbondRequested(account, total, availableAt);
+    }
+
+    /// @inheritdoc IStakeVault
+    function withdrawUnbondedFor(address account) external nonReentrant {
+        _onlyOwner(account);
+        _payOutUnbonded(account);
+    }
+
+    /// @inheritdoc IStakeVault
+    function withdrawFor(address account) external nonReentrant returns (uint256) {
+        _onlyOwner(account);
+        return _payOut(account, _payee(account));
+    }
+
+    /// @inheritdoc IStakeVault
+    function setDelegateFor(address account, address delegate) public {
+        _onlyOwner(account);
+
+        delegateOf[account] = delegate;
+
+        emit Delegated(account, delegate);
+    }
+
+    /// @inheritdoc IStakeVault
+    function proposeOwner(address account, address owner) external {
+        _onlyOwner(account);
+
+        proposedOwnerOf[account] = owner;
+
+        emit OwnerProposed(account, owner);
+    }
+
+    /// @inheritdoc IStakeVault
+    function acceptOwner(address account) external {
+        // INVARIANT: nobody comes to own another's account but by its owner's word and by a key of its own.
+        if (msg.sender != proposedOwnerOf[account]) revert Unauthorized(msg.sender);
+
+        _own(account, msg.sender);
     }
 
     // -- the keepers
@@ -341,7 +390,41 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
         delete _locks[key];
     }
 
-    function _payOut(address account) private returns (uint256 amount) {
+    /// @dev The account itself, as long as it has named nobody.
+    function _onlyOwner(address account) private view {
+        address owner = _payee(account);
+        // INVARIANT: where there is an owner, the account's own key neither unbonds nor names a delegate or an owner.
+        if (msg.sender != owner) revert NotOwner(account, owner);
+    }
+
+    function _payee(address account) private view returns (address owner) {
+        owner = ownerOf[account];
+        // INVARIANT: what leaves the vault for an account goes to its owner, whoever asks for it.
+        if (owner == address(0)) return account;
+    }
+
+    function _own(address account, address owner) private {
+        ownerOf[account] = owner;
+        // INVARIANT: a proposal falls with the owner that made it.
+        delete proposedOwnerOf[account];
+
+        emit OwnerSet(account, owner);
+    }
+
+    function _payOutUnbonded(address account) private {
+        Unbond memory unbond = _unbonding[account];
+        if (unbond.amount == 0) revert NothingDue();
+        // INVARIANT: unbonding outlasts every challenge window and both clocks.
+        if (block.timestamp < unbond.availableAt) revert Unbonding(unbond.availableAt);
+
+        delete _unbonding[account];
+
+        emit Unbonded(account, unbond.amount);
+
+        token.safeTransfer(_payee(account), unbond.amount);
+    }
+
+    function _payOut(address account, address to) private returns (uint256 amount) {
         amount = credits[account];
         if (amount == 0) revert NothingDue();
 
@@ -349,7 +432,7 @@ contract StakeVault is IStakeVault, ReentrancyGuard {
 
         emit Withdrawn(account, amount);
 
-        token.safeTransfer(account, amount);
+        token.safeTransfer(to, amount);
     }
 
     function _pull(address from, uint256 amount) private {

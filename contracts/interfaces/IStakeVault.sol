@@ -8,6 +8,9 @@ pragma solidity ^0.8.21;
 ///
 /// Locks belong to the contract that made them (the market: claims, by ClaimId; the game: bonds, by GameId; and so on). Verdicts move internal
 /// balances only: a token that reverts cannot block a slash. Burned amounts are the credits of `BURN`, pushed there by `burn()`.
+///
+/// An account is a key that is at hand (it stakes, joins, commits, moves in games). It may have an owner, a key that is kept away: the owner
+/// alone unbonds, and everything that leaves the vault for the account goes to the owner. Stakes, locks, bonds and slashes know no owner.
 interface IStakeVault {
     /// @notice The contracts that lock stake: the market claims, the game bonds, the others theirs.
     enum Keeper { Market, Game, Witnesses, Availability }
@@ -43,24 +46,45 @@ interface IStakeVault {
     event Withdrawn(address indexed account, uint256 amount);
     event NodeRegistered(address indexed account, bytes32 key);
     event Delegated(address indexed account, address delegate);
+    /// @dev From now on; the proposal that stood, if any, is gone.
+    event OwnerSet(address indexed account, address indexed owner);
+    event OwnerProposed(address indexed account, address indexed owner);
 
     // -- anyone, for themselves
 
     /// @notice Pulls `amount` of the token from the caller (who approved the vault) into its free stake.
     function deposit(uint256 amount) external;
     function depositWithPermit(uint256 amount, uint256 deadline, uint8 v, bytes32 r, bytes32 s) external;
-    /// @notice Moves free stake to unbonding; a further request restarts the delay for all of it.
+    /// @notice Moves free stake to unbonding; a further request restarts the delay for all of it. Reverts `NotOwner` if the caller has an owner.
     function requestUnbond(uint256 amount) external;
-    /// @notice Pays the unbonding stake out, once the delay has passed.
+    /// @notice Pays the unbonding stake out, to the caller's owner if it has one, once the delay has passed.
     function withdrawUnbonded() external;
-    /// @notice Pays the caller's credits out.
+    /// @notice Pays the caller's credits out, to its owner if it has one.
     function withdraw() external returns (uint256 amount);
     /// @notice Pushes what was burned so far to the burn address. Anyone.
     function burn() external returns (uint256 amount);
     /// @notice Announces the ed25519 key that signs for this account off chain.
     function registerNode(bytes32 key) external;
-    /// @notice Names the one account that may post game moves for the caller (0: none).
+    /// @notice Names the one account that may post game moves for the caller (0: none). Reverts `NotOwner` if the caller has an owner.
     function setDelegate(address delegate) external;
+    /// @notice Names the caller's owner, once and at once: an address of which nobody has the key loses whatever the caller ever holds here.
+    /// `proposeOwner` waits for that key.
+    function setOwner(address owner) external;
+
+    // -- an owner, for its accounts; an account without one is its own
+
+    /// @notice As `requestUnbond`, of `account`'s free stake.
+    function requestUnbondFor(address account, uint256 amount) external;
+    /// @notice As `withdrawUnbonded`: to the owner.
+    function withdrawUnbondedFor(address account) external;
+    /// @notice As `withdraw`: to the owner.
+    function withdrawFor(address account) external returns (uint256 amount);
+    /// @notice As `setDelegate`: when the account's key is lost, another one can still answer games about its claims.
+    function setDelegateFor(address account, address delegate) external;
+    /// @notice Offers the account to another owner, who takes it by `acceptOwner` (0: to nobody any more).
+    function proposeOwner(address account, address owner) external;
+    /// @notice The owner that was proposed takes the account.
+    function acceptOwner(address account) external;
 
     // -- the keepers
 
@@ -94,6 +118,9 @@ interface IStakeVault {
     function unbonding(address account) external view returns (uint256 amount, uint256 availableAt);
     function lockOf(bytes32 key) external view returns (Lock memory);
     function delegateOf(address account) external view returns (address);
+    /// @notice Who alone unbonds and is paid what leaves the vault for `account`; 0: the account itself.
+    function ownerOf(address account) external view returns (address);
+    function proposedOwnerOf(address account) external view returns (address);
     /// @notice Whether `actor` is `account` or its delegate.
     function mayAct(address account, address actor) external view returns (bool);
     function unbondSeconds() external view returns (uint256);

@@ -31,6 +31,10 @@ error WrongKeeper(bytes32 key);
 error Unbonding(uint256 availableAt);
 /// The amount does not fit a lock.
 error AmountTooLarge(uint256 amount);
+/// `owner` alone may do this for the account: its owner, or the account itself where it has none.
+error NotOwner(address account, address owner);
+/// This address can own nothing.
+error OwnerInvalid(address owner);
 /// The token delivered another amount than was asked for.
 error TokenMismatch(uint256 asked, uint256 received);
 /// Credits and refunds would exceed the escrow.

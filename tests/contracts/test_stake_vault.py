@@ -8,6 +8,7 @@ from eth_account.messages import encode_typed_data
 
 KEY = leaf(b"key")
 ALL = 2**256 - 1
+NOBODY = "0x" + "00" * 20
 
 
 def test_deposit_needs_tokens_and_gives_free_stake(bench):
@@ -162,12 +163,92 @@ def test_delegates_and_node_keys_are_their_accounts_own_affair(bench):
     assert tx.events["NodeRegistered"]["account"] == owner
 
 
+def test_an_owner_is_paid_what_leaves_and_the_stolen_key_nothing(bench):
+    operator, owner, thief = accounts[3], accounts[6], accounts[8]
+    game = {"from": accounts[9]}
+    bench.vault.requestUnbond(400, {"from": operator})
+    bench.vault.lock(accounts[4], KEY, 100, game)
+    bench.vault.takeBond(KEY, operator, ALL, game)
+    assert bench.vault.ownerOf(operator) == NOBODY
+    tx = bench.vault.setOwner(owner, {"from": operator})
+    assert dict(tx.events["OwnerSet"]) == {"account": operator, "owner": owner}
+
+    for call, args in (
+        (bench.vault.setOwner, (thief,)),
+        (bench.vault.setOwner, (NOBODY,)),
+        (bench.vault.requestUnbond, (1,)),
+        (bench.vault.setDelegate, (thief,)),
+        (bench.vault.requestUnbondFor, (operator, 1)),
+        (bench.vault.withdrawUnbondedFor, (operator,)),
+        (bench.vault.withdrawFor, (operator,)),
+        (bench.vault.setDelegateFor, (operator, thief)),
+        (bench.vault.proposeOwner, (operator, thief)),
+    ):
+        for sender in (operator, thief):
+            if sender == thief and len(args) == 1 and args[0] != operator and call != bench.vault.withdrawFor:
+                continue
+            with reverts("NotOwner"):
+                call(*args, {"from": sender})
+
+    # Whoever pushes, the owner is paid: what was earned, and what was unbonding before there was an owner.
+    wallets = [bench.token.balanceOf(a) for a in (operator, owner, thief)]
+    bench.vault.withdraw({"from": operator})
+    later(UNBOND_SECONDS + 1)
+    bench.vault.withdrawUnbonded({"from": operator})
+    bench.vault.requestUnbondFor(operator, 600, {"from": owner})
+    later(UNBOND_SECONDS + 1)
+    tx = bench.vault.withdrawUnbondedFor(operator, {"from": owner})
+    assert dict(tx.events["Unbonded"]) == {"account": operator, "amount": 600}
+    paid = [bench.token.balanceOf(a) - before for a, before in zip((operator, owner, thief), wallets, strict=True)]
+    assert paid == [0, 60 + 400 + 600, 0]
+    with reverts("NothingDue"):
+        bench.vault.withdrawFor(operator, {"from": owner})
+
+
+def test_an_operator_with_an_owner_stakes_locks_and_is_slashed_as_before(bench):
+    operator, owner, game = accounts[3], accounts[6], {"from": accounts[9]}
+    bench.vault.setOwner(owner, {"from": operator})
+    bench.vault.deposit(77, {"from": operator})
+    assert bench.vault.free(operator) == 10**5 + 77
+    job = Job(bench)
+    job.start()
+    job.join()
+    assert bench.vault.lockOf(job.claim(0))[0] == operator
+    bench.vault.lock(operator, KEY, 10, game)
+    bench.vault.slashLiveness(KEY, 4, game)
+    bench.vault.registerNode(KEY, {"from": operator})
+    assert bench.vault.mayAct(operator, operator)
+
+
+def test_an_owner_hands_on_in_two_steps_and_names_the_delegate(bench):
+    operator, owner, heir, typo = accounts[3], accounts[6], accounts[7], accounts[8]
+    bench.vault.setOwner(owner, {"from": operator})
+    bench.vault.proposeOwner(operator, typo, {"from": owner})
+    tx = bench.vault.proposeOwner(operator, heir, {"from": owner})
+    assert dict(tx.events["OwnerProposed"]) == {"account": operator, "owner": heir}
+    assert (bench.vault.ownerOf(operator), bench.vault.proposedOwnerOf(operator)) == (owner, heir)
+    for sender in (typo, operator, owner):
+        with reverts("Unauthorized"):
+            bench.vault.acceptOwner(operator, {"from": sender})
+    bench.vault.acceptOwner(operator, {"from": heir})
+    assert (bench.vault.ownerOf(operator), bench.vault.proposedOwnerOf(operator)) == (heir, NOBODY)
+    with reverts("NotOwner"):
+        bench.vault.setDelegateFor(operator, typo, {"from": owner})
+    bench.vault.setDelegateFor(operator, typo, {"from": heir})
+    assert bench.vault.mayAct(operator, typo)
+    for wrong in (NOBODY, bench.vault.address):
+        with reverts("OwnerInvalid"):
+            bench.vault.setOwner(wrong, {"from": accounts[5]})
+
+
 @pytest.mark.parametrize("name", ["vault", "market", "game", "arbiter"])
 def test_no_contract_has_an_owner_or_a_setter(bench, name):
     contract = getattr(bench, name)
     names = {entry["name"].lower() for entry in contract.abi if entry["type"] == "function"}
     suspects = {n for n in names if n.startswith(("owner", "set", "upgrade", "pause", "transferown", "initialize"))}
-    assert suspects <= {"setdelegate"}, "one's own delegate is all that can be set"
+    assert suspects <= {"setdelegate", "setdelegatefor", "setowner", "ownerof"}, (
+        "delegate and owner of one's own"
+    )
     assert len(web3.eth.get_code(contract.address)) <= 24_576, "EIP-170"
 
 

@@ -240,7 +240,7 @@ class Both:
         for account in accounts:
             yield "TestToken", "balanceOf", (account,)
             yield "TestToken", "allowance", (account, s.at.vault)
-            for f in ("free", "credits", "unbonding", "delegateOf"):
+            for f in ("free", "credits", "unbonding", "delegateOf", "ownerOf", "proposedOwnerOf"):
                 yield "StakeVault", f, (account,)
             yield "DisputeGame", "defending", (account,)
         yield "StakeVault", "totalEscrow", ()

@@ -268,14 +268,16 @@ contract VaultTest {
     }
 
     function test_the_vault_is_not_entered_while_it_pays_or_pulls() external {
-        bytes[5] memory entrances = [
+        bytes[7] memory entrances = [
             abi.encodeCall(vault.deposit, (1)),
             abi.encodeCall(vault.withdraw, ()),
             abi.encodeCall(vault.burn, ()),
             abi.encodeCall(vault.withdrawUnbonded, ()),
+            abi.encodeCall(vault.withdrawFor, (address(this))),
+            abi.encodeCall(vault.withdrawUnbondedFor, (address(this))),
             abi.encodeCall(vault.escrow, (address(this), 1))
         ];
-        for (uint256 i = 0; i < 5; i++) {
+        for (uint256 i = 0; i < 7; i++) {
             again = "";
             _makeEverythingDue();
             again = entrances[i];
@@ -288,6 +290,13 @@ contract VaultTest {
             vault.withdrawUnbonded();
             _requireReentered();
             vault.escrow(address(this), 1);
+            _requireReentered();
+            again = "";
+            _makeEverythingDue();
+            again = entrances[i];
+            vault.withdrawFor(address(this));
+            _requireReentered();
+            vault.withdrawUnbondedFor(address(this));
             _requireReentered();
         }
         _requireBooksMatch();

@@ -63,6 +63,7 @@ class Scenario:
         self.a_game_over_the_whole_trace(claims[0])
         self.to_the_end(claims)
         self.withdrawals()
+        self.an_owner()
 
     # -- acts
 
@@ -159,6 +160,17 @@ class Scenario:
         for verb, account in (("withdrawUnbonded", worker), ("withdraw", worker), ("withdraw", self.arena.challenger)):
             self.send(vault.call(verb), account)
         self.send(vault.call("burn"), worker)
+
+    def an_owner(self) -> None:
+        """Named, acting, and handing the account back."""
+        vault, worker, owner = self.arena.contracts.vault, self.arena.worker, self.arena.challenger
+        self.send(vault.call("setOwner", owner.address), worker)
+        self.send(vault.call("requestUnbondFor", worker.address, Wei(1)), owner)
+        self.send(vault.call("setDelegateFor", worker.address, worker.address), owner)
+        self.later(Seconds(30 * DAY))
+        self.send(vault.call("withdrawUnbondedFor", worker.address), owner)
+        self.send(vault.call("proposeOwner", worker.address, worker.address), owner)
+        self.send(vault.call("acceptOwner", worker.address), worker)
 
     # -- the chain
 

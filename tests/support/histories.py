@@ -213,7 +213,8 @@ class Player:
 
     def _step(self) -> None:
         self._wait()
-        choices = list(self._sensible()) if self.dice.random() < 0.93 else list(self._anything())
+        luck = self.dice.random()
+        choices = list(self._owners() if luck < 0.03 else self._sensible() if luck < 0.93 else self._anything())
         if choices:
             self.act(*self.dice.choice(choices))
 
@@ -389,6 +390,20 @@ class Player:
         yield who, "withdrawUnbonded"
         yield who, "deposit", Wei(d.choice((1, 500)))
 
+    def _owners(self) -> Iterator[tuple[Any, ...]]:
+        """What an account does about its owner, an owner for its account, and strangers for either."""
+        d = self.dice
+        who, other = d.choice(ACCOUNTS), d.choice(ACCOUNTS)
+        owned = list(self.market.ledger.state.owner_of.items())
+        account, owner = d.choice(owned) if owned and d.random() < 0.8 else (who, other)
+        offered = self.market.ledger.state.proposed_owner_of[account]
+        yield who, "setOwner", d.choice((other, other, ZERO_ADDRESS, VAULT))
+        yield owner, "proposeOwner", account, d.choice((other, who, ZERO_ADDRESS))
+        yield offered if offered != ZERO_ADDRESS else other, "acceptOwner", account
+        yield owner, "requestUnbondFor", account, Wei(d.choice((1, 50, 20_000)))
+        yield owner, "withdrawUnbondedFor", account
+        yield owner, "withdrawFor", account
+
     def _claim(self, r: int, slot: int) -> ClaimId:
         ro = self.market.rounds.get((self.job, r), Round())
         return ro.merge_claim if slot == MERGE_SLOT else ids.claim_id(self.job, r, ro.attempt, slot)
@@ -453,7 +468,10 @@ class BlockHashes(dict[int, bytes]):
         return keccak(word(number))
 
 
-_VAULT = {"deposit", "requestUnbond", "withdrawUnbonded", "withdraw", "lock", "unlock", "takeBond"}
+_VAULT = {
+    "deposit", "requestUnbond", "withdrawUnbonded", "withdraw", "lock", "unlock", "takeBond", "setOwner",
+    "proposeOwner", "acceptOwner", "requestUnbondFor", "withdrawUnbondedFor", "withdrawFor",
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

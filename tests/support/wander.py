@@ -500,10 +500,25 @@ class Wanderer:
         yield MarketCall("StakeVault", "burn", who, ())
         yield MarketCall("StakeVault", "setDelegate", who, (d.choice((other, ZERO_ADDRESS)),))
         yield MarketCall("StakeVault", "registerNode", who, (keccak(who.encode()),))
+        yield from self._owners(s, who, other, amount)
         yield MarketCall("TestToken", "transfer", who, (d.choice((other, ZERO_ADDRESS)), amount))
         yield MarketCall("TestToken", "approve", who, (d.choice((s.at.vault, other, ZERO_ADDRESS)), amount or FUNDS))
         yield MarketCall("TestToken", "transferFrom", who, (other, d.choice((who, ZERO_ADDRESS)), amount))
         yield MarketCall("TestToken", "mint", who, (who, d.choice((1, FUNDS))))
+
+    def _owners(self, s: State, who: Address, other: Address, amount: int) -> Iterator[MarketCall]:
+        """An account names its owner; the owner acts for it, and hands it on; strangers try to."""
+        d, owned = self.dice, list(s.owner_of.items())
+        account, owner = d.choice(owned) if owned and d.random() < 0.8 else (who, other)
+        offered = s.proposed_owner_of[account]
+        if len(owned) < 3 or d.random() < 0.1:
+            yield MarketCall("StakeVault", "setOwner", who, (d.choice((other, other, ZERO_ADDRESS, s.at.vault)),))
+        yield MarketCall("StakeVault", "proposeOwner", owner, (account, d.choice((other, who, ZERO_ADDRESS))))
+        yield MarketCall("StakeVault", "acceptOwner", other if offered == ZERO_ADDRESS else offered, (account,))
+        yield MarketCall("StakeVault", "requestUnbondFor", owner, (account, amount))
+        yield MarketCall("StakeVault", "withdrawUnbondedFor", owner, (account,))
+        yield MarketCall("StakeVault", "withdrawFor", owner, (account,))
+        yield MarketCall("StakeVault", "setDelegateFor", owner, (account, d.choice((other, ZERO_ADDRESS))))
 
     # -- anything
 

@@ -97,6 +97,11 @@ GAS_DEFAULT = 800_000
 """Limits, not estimates: with them a transaction may follow in the same block as the one that it depends on."""
 
 
+def _somebody(address: str) -> Address | None:
+    """An address that a table holds; None where it holds none."""
+    return Address(address) if int(address, 16) else None
+
+
 @dataclass(frozen=True)
 class Call:
     """A transaction not yet signed: what the outbox takes."""
@@ -237,6 +242,14 @@ class Vault(Contract):
         """Who also moves and signs for the account; the zero address if nobody does."""
         return Address(self.read("delegateOf", account))
 
+    def owner_of(self, account: Address) -> Address | None:
+        """Who alone unbonds, and is paid what leaves the vault for the account; None: the account itself."""
+        return _somebody(self.read("ownerOf", account))
+
+    def proposed_owner_of(self, account: Address) -> Address | None:
+        """Whom the account's owner has offered it to."""
+        return _somebody(self.read("proposedOwnerOf", account))
+
     def deposit(self, amount: Wei) -> Call:
         """Stakes tokens that were approved for the vault."""
         return self.call("deposit", amount, gas=250_000)
@@ -268,6 +281,34 @@ class Vault(Contract):
     def set_delegate(self, delegate: Address) -> Call:
         """Names who may post game moves for the caller."""
         return self.call("setDelegate", delegate, gas=120_000)
+
+    def set_owner(self, owner: Address) -> Call:
+        """Names the caller's owner, once and at once."""
+        return self.call("setOwner", owner, gas=120_000)
+
+    def request_unbond_for(self, account: Address, amount: Wei) -> Call:
+        """The owner starts the delay for `amount` of the account's free stake."""
+        return self.call("requestUnbondFor", account, amount, gas=150_000)
+
+    def withdraw_unbonded_for(self, account: Address) -> Call:
+        """Pays unbonded stake of the account out to the owner."""
+        return self.call("withdrawUnbondedFor", account, gas=150_000)
+
+    def withdraw_for(self, account: Address) -> Call:
+        """Pays credits of the account out to the owner."""
+        return self.call("withdrawFor", account, gas=150_000)
+
+    def set_delegate_for(self, account: Address, delegate: Address) -> Call:
+        """The owner names who may post game moves for the account."""
+        return self.call("setDelegateFor", account, delegate, gas=120_000)
+
+    def propose_owner(self, account: Address, owner: Address) -> Call:
+        """Offers the account to another owner; the zero address: to nobody any more."""
+        return self.call("proposeOwner", account, owner, gas=120_000)
+
+    def accept_owner(self, account: Address) -> Call:
+        """Takes the account that was offered to the caller."""
+        return self.call("acceptOwner", account, gas=120_000)
 
 
 class Market(Contract):

@@ -7,7 +7,8 @@
     ├── DoctorError          3   doctor           this machine or its set-up is not fit to run
     │   └── Unfit                unfit            .. a job: too slow for its windows, too small for its tensors
     ├── KeyStoreError        4   key              a key is missing, locked or its password is wrong
-    │   └── AuthError            auth             a request is unsigned, expired or replayed
+    │   ├── AuthError            auth             a request is unsigned, expired or replayed
+    │   └── NotOwner             not_owner        another key owns the account's money
     ├── ChainError           5   chain            a transaction reverted or the chain is not the one expected
     ├── FundsError           6   funds            too little balance, stake or allowance
     │   └── BudgetExceeded       budget_exceeded  the job costs more than its hard cap
@@ -96,6 +97,12 @@ class AuthError(KeyStoreError):
     """A request is unsigned, signed by another key, expired, or replayed."""
 
     code = "auth"
+
+
+class NotOwner(KeyStoreError):
+    """Another key than this one owns the account's money."""
+
+    code = "not_owner"
 
 
 class ChainError(LockstepError):

@@ -23,6 +23,8 @@ HINTS: dict[str, str] = {
     "WrongKeeper": "the other contract made this lock",
     "Unbonding": "wait until the chain's time has reached the one given",
     "AmountTooLarge": "use a smaller amount",
+    "NotOwner": "send it with the key of the owner that is named: `lockstep worker owner show`",
+    "OwnerInvalid": "name an account that somebody has the key of",
     "TokenMismatch": "this token takes a fee on transfers and cannot be used",
     "EscrowTooLow": "the job's escrow does not cover this payment: report it as a bug",
     # market

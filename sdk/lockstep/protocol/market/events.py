@@ -310,6 +310,22 @@ class NodeRegistered(Logged, contract="StakeVault"):
 
 
 @dataclass(frozen=True)
+class OwnerProposed(Logged, contract="StakeVault"):
+    """An account is offered to another owner."""
+
+    account: Address
+    owner: Address
+
+
+@dataclass(frozen=True)
+class OwnerSet(Logged, contract="StakeVault"):
+    """An account's money leaves the vault to this address alone."""
+
+    account: Address
+    owner: Address
+
+
+@dataclass(frozen=True)
 class Slashed(Logged, contract="StakeVault"):
     """A stake is lost."""
 

@@ -209,6 +209,9 @@ class State:
     free: Table[Address, int]
     credits: Table[Address, int]
     delegate_of: Table[Address, Address]
+    owner_of: Table[Address, Address]
+    """Who alone unbonds and is paid what leaves the vault; zero: the account itself."""
+    proposed_owner_of: Table[Address, Address]
     unbonding: Table[Address, Unbond]
     locks: Table[bytes, Lock]
 
@@ -257,7 +260,8 @@ class State:
         """A deployment that nobody has called yet."""
         return State(
             at, Table(0), Table(0), Table(0),
-            Table(0), Table(0), Table(ZERO_ADDRESS), Table(Unbond()), Table(Lock()),
+            Table(0), Table(0), Table(ZERO_ADDRESS), Table(ZERO_ADDRESS), Table(ZERO_ADDRESS), Table(Unbond()),
+            Table(Lock()),
             Table(JobState(ZERO_ADDRESS, JobStatus.NONE)), Table(None), Table(Round()), Table(Claim()), Table(False),
             Table(False),
             Table(Witness()), Table(()), Table(Audit()), Table(Duty()), Table(None),
@@ -283,6 +287,8 @@ class Draft:
     free = _Overlaid[Address, int]()
     credits = _Overlaid[Address, int]()
     delegate_of = _Overlaid[Address, Address]()
+    owner_of = _Overlaid[Address, Address]()
+    proposed_owner_of = _Overlaid[Address, Address]()
     unbonding = _Overlaid[Address, Unbond]()
     locks = _Overlaid[bytes, Lock]()
     jobs = _Overlaid[JobId, JobState]()

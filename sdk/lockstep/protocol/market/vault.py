@@ -47,45 +47,22 @@ def deposit_with_permit(d: Draft, sender: Address, amount: int, deadline: int, v
 
 def request_unbond(d: Draft, sender: Address, amount: int) -> None:
     """Moves free stake to unbonding; a further request restarts the delay for all of it."""
-    available = d.free[sender]
-    # INVARIANT: stake leaves only from what no claim and no game has locked.
-    if amount > available:
-        raise revert("StakeTooLow", sender, amount, available)
-    total = added(d.unbonding[sender].amount, amount)
-    if total > MAX_UNBOND:
-        raise revert("AmountTooLarge", total)
-    available_at = d.block.time + d.at.unbond_seconds
-
-    d.free[sender] = available - amount
-    d.unbonding[sender] = Unbond(Wei(total), Seconds(available_at))
-
-    _emit(d, "UnbondRequested", sender, total, available_at)
+    request_unbond_for(d, sender, sender, amount)
 
 
 def withdraw_unbonded(d: Draft, sender: Address) -> None:
-    """Pays the unbonding stake out, once the delay has passed."""
-    unbond = d.unbonding[sender]
-    if unbond.amount == 0:
-        raise revert("NothingDue")
-    # INVARIANT: unbonding outlasts every challenge window and both clocks.
-    if d.block.time < unbond.available_at:
-        raise revert("Unbonding", unbond.available_at)
-
-    del d.unbonding[sender]
-
-    _emit(d, "Unbonded", sender, unbond.amount)
-
-    token.transfer(d, d.at.vault, sender, unbond.amount)
+    """Pays the unbonding stake out, to the sender's owner if it has one, once the delay has passed."""
+    _pay_out_unbonded(d, sender)
 
 
 def withdraw(d: Draft, sender: Address) -> int:
-    """Pays the sender's credits out."""
-    return _pay_out(d, sender)
+    """Pays the sender's credits out, to its owner if it has one."""
+    return _pay_out(d, sender, _payee(d, sender))
 
 
 def burn(d: Draft, sender: Address) -> int:
     """Sends what was burned to an address that nobody has a key for."""
-    return _pay_out(d, BURN)
+    return _pay_out(d, BURN, BURN)
 
 
 def register_node(d: Draft, sender: Address, key: bytes) -> None:
@@ -95,9 +72,79 @@ def register_node(d: Draft, sender: Address, key: bytes) -> None:
 
 def set_delegate(d: Draft, sender: Address, delegate: Address) -> None:
     """Names who may sign and answer for the sender; the zero address: nobody."""
-    d.delegate_of[sender] = delegate
+    set_delegate_for(d, sender, sender, delegate)
 
-    _emit(d, "Delegated", sender, delegate)
+
+def set_owner(d: Draft, sender: Address, owner: Address) -> None:
+    """Names the sender's owner, once and at once. `propose_owner` waits for the owner's key."""
+    standing = d.owner_of[sender]
+    # INVARIANT: an account names its owner once; from then on the owner alone hands it on.
+    if standing != ZERO_ADDRESS:
+        raise revert("NotOwner", sender, standing)
+    if owner in (ZERO_ADDRESS, d.at.vault):
+        raise revert("OwnerInvalid", owner)
+
+    _own(d, sender, owner)
+
+
+# -- an owner, for its accounts
+
+
+def request_unbond_for(d: Draft, sender: Address, account: Address, amount: int) -> None:
+    """As `request_unbond`, of the account's free stake."""
+    _only_owner(d, sender, account)
+    available = d.free[account]
+    # INVARIANT: stake leaves only from what no claim and no game has locked.
+    if amount > available:
+        raise revert("StakeTooLow", account, amount, available)
+    total = added(d.unbonding[account].amount, amount)
+    if total > MAX_UNBOND:
+        raise revert("AmountTooLarge", total)
+    available_at = d.block.time + d.at.unbond_seconds
+
+    d.free[account] = available - amount
+    d.unbonding[account] = Unbond(Wei(total), Seconds(available_at))
+
+    _emit(d, "UnbondRequested", account, total, available_at)
+
+
+def withdraw_unbonded_for(d: Draft, sender: Address, account: Address) -> None:
+    """As `withdraw_unbonded`: to the owner."""
+    _only_owner(d, sender, account)
+    _pay_out_unbonded(d, account)
+
+
+def withdraw_for(d: Draft, sender: Address, account: Address) -> int:
+    """As `withdraw`: to the owner."""
+    _only_owner(d, sender, account)
+    return _pay_out(d, account, _payee(d, account))
+
+
+def set_delegate_for(d: Draft, sender: Address, account: Address, delegate: Address) -> None:
+    """As `set_delegate`: when the account's key is lost, another one can still answer games about its claims."""
+    _only_owner(d, sender, account)
+
+    d.delegate_of[account] = delegate
+
+    _emit(d, "Delegated", account, delegate)
+
+
+def propose_owner(d: Draft, sender: Address, account: Address, owner: Address) -> None:
+    """Offers the account to another owner, who takes it by `accept_owner`; the zero address: to nobody any more."""
+    _only_owner(d, sender, account)
+
+    d.proposed_owner_of[account] = owner
+
+    _emit(d, "OwnerProposed", account, owner)
+
+
+def accept_owner(d: Draft, sender: Address, account: Address) -> None:
+    """The owner that was proposed takes the account."""
+    # INVARIANT: nobody comes to own another's account but by its owner's word and by a key of its own.
+    if sender != d.proposed_owner_of[account]:
+        raise revert("Unauthorized", sender)
+
+    _own(d, account, sender)
 
 
 # -- the keepers
@@ -318,7 +365,44 @@ def _take(d: Draft, sender: Address, key: bytes) -> Lock:
     return taken
 
 
-def _pay_out(d: Draft, account: Address) -> int:
+def _only_owner(d: Draft, sender: Address, account: Address) -> None:
+    """The account itself, as long as it has named nobody."""
+    owner = _payee(d, account)
+    # INVARIANT: where there is an owner, the account's own key neither unbonds nor names a delegate or an owner.
+    if sender != owner:
+        raise revert("NotOwner", account, owner)
+
+
+def _payee(d: Draft, account: Address) -> Address:
+    owner = d.owner_of[account]
+    # INVARIANT: what leaves the vault for an account goes to its owner, whoever asks for it.
+    return account if owner == ZERO_ADDRESS else owner
+
+
+def _own(d: Draft, account: Address, owner: Address) -> None:
+    d.owner_of[account] = owner
+    # INVARIANT: a proposal falls with the owner that made it.
+    del d.proposed_owner_of[account]
+
+    _emit(d, "OwnerSet", account, owner)
+
+
+def _pay_out_unbonded(d: Draft, account: Address) -> None:
+    unbond = d.unbonding[account]
+    if unbond.amount == 0:
+        raise revert("NothingDue")
+    # INVARIANT: unbonding outlasts every challenge window and both clocks.
+    if d.block.time < unbond.available_at:
+        raise revert("Unbonding", unbond.available_at)
+
+    del d.unbonding[account]
+
+    _emit(d, "Unbonded", account, unbond.amount)
+
+    token.transfer(d, d.at.vault, _payee(d, account), unbond.amount)
+
+
+def _pay_out(d: Draft, account: Address, to: Address) -> int:
     amount = d.credits[account]
     if amount == 0:
         raise revert("NothingDue")
@@ -327,7 +411,7 @@ def _pay_out(d: Draft, account: Address) -> int:
 
     _emit(d, "Withdrawn", account, amount)
 
-    token.transfer(d, d.at.vault, account, amount)
+    token.transfer(d, d.at.vault, to, amount)
     return amount
 
 
