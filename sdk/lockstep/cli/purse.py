@@ -1,4 +1,4 @@
-"""`stake`, `unstake`, `withdraw`: the money commands of every program that stakes; `drain`: stop it, lose nothing."""
+"""`stake`, `unstake`, `withdraw`, `owner`: the money of every program that stakes; `drain`: stop it, lose nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.settings import resolve
+from lockstep.cli import owner
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
 from lockstep.cli.output import confirm, emit, say
-from lockstep.protocol.errors import TryLater, UsageError
+from lockstep.cli.owner import For, address_of
+from lockstep.protocol.errors import TryLater
 
 if TYPE_CHECKING:
     from lockstep.node.purse import Moved, Purse
@@ -32,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("unstake")(unstake)
     app.command("withdraw")(withdraw)
     app.command("drain")(drain)
+    app.add_typer(owner.app)
 
 
 def stake(
@@ -44,7 +47,14 @@ def stake(
     settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
     asked = None if amount == "all" else amount_of(amount)
     with Purse.open(settings) as purse:
-        wanted = purse.holdings().wallet if asked is None else asked
+        held = purse.holdings()
+        wanted = held.wallet if asked is None else asked
+        if held.owner is None and purse.is_first_stake():
+            say(
+                f"{held.address} has no owner: whoever gets at its key takes out its stake and earnings. "
+                "`lockstep worker owner propose ADDRESS` names one whose key is kept elsewhere (verifiers and "
+                "coordinators have that command, too)."
+            )
         confirm(
             f"Stake {tokens(wanted)}? A claim that is proven wrong loses its stake, and so does silence in a dispute.",
             yes or as_json,
@@ -53,15 +63,15 @@ def stake(
 
 
 def unstake(
-    context: typer.Context, amount: Amount, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
+    context: typer.Context, amount: Amount, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Begin to take free stake out: it can be withdrawn after the vault's delay."""
     from lockstep.node.purse import Purse
 
     settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
     asked = None if amount == "all" else amount_of(amount)
-    with Purse.open(settings) as purse:
+    with Purse.open(settings, None if operator is None else address_of(operator)) as purse:
         held = purse.holdings()
         wanted = held.free if asked is None else asked
         if held.unbonding:
@@ -72,26 +82,31 @@ def unstake(
 def withdraw(
     context: typer.Context,
     to: Annotated[str | None, typer.Option(help="Send the whole wallet on to this address.")] = None,
-    rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Move what was earned, and stake whose delay is over, into the wallet."""
+    """Move what was earned, and stake whose delay is over, into the wallet: the owner's, if the account has one."""
     from lockstep.node.purse import Purse
 
     settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file)
-    target = None if to is None else _address(to)
-    with Purse.open(settings) as purse:
+    target = None if to is None else address_of(to)
+    with Purse.open(settings, None if operator is None else address_of(operator)) as purse:
         try:
             moved = purse.withdraw()
         except TryLater as error:
             # What lies in the wallet need not wait for the stake.
-            if target is None or not purse.holdings().wallet:
+            if target is None or not purse.wallet():
                 raise
             say(error.message)
         else:
-            _tell(purse, moved, "withdrawn", as_json and target is None)
+            if as_json and target is not None:
+                # One envelope on stdout: that of what is sent on.
+                say(f"{tokens(moved.amount)} withdrawn")
+                purse.told(moved)
+            else:
+                _tell(purse, moved, "withdrawn", as_json)
         if target is not None:
-            _tell(purse, purse.send_tokens(target, purse.holdings().wallet), "sent", as_json)
+            _tell(purse, purse.send_tokens(target, purse.wallet()), "sent", as_json)
 
 
 def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS, as_json: Json = False) -> None:
@@ -139,17 +154,11 @@ def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:
     data: dict[str, Any] = {what: str(moved.amount), "completed": moved.completed}
     data |= {"transactions": list(moved.transactions), "holdings": held.to_dict()}
     head = f"{tokens(moved.amount)} {what}"
+    if what == "withdrawn" and held.owner is not None:
+        head += f" to the owner, {held.owner}"
     if moved.completed:
         head += ", sent by an earlier command that was cut off: nothing else was done"
     if what == "unbonding":
         head += f": `withdraw` pays them out from {moment(held.available_at)}"
     emit(data, as_json, text="\n".join([head, *held.lines()]))
     purse.told(moved)
-
-
-def _address(text: str) -> Any:
-    from eth_utils.address import is_address, to_checksum_address
-
-    if not is_address(text):
-        raise UsageError(f"{text!r} is no address", hint="0x and 40 hex digits")
-    return to_checksum_address(text)

@@ -5,6 +5,9 @@
         purse.unstake(amount)       # free -> unbonding, for the vault's delay
         purse.withdraw()            # unbonding that is over, and what was earned -> wallet
 
+An account may have an owner, a key that is kept elsewhere (contracts/StakeVault.sol). Unbonding then is the owner's
+alone, and what leaves the vault goes to the owner's wallet: `open(settings, account)` is the owner's purse for it.
+
 One purse at a time works in a home, and none beside a program that runs there. A command that was cut off is
 completed by the next one of its kind: nothing is sent twice.
 """
@@ -18,14 +21,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.chain.contracts import Call, Contracts
 from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.node.guard import lock
-from lockstep.protocol.errors import ChainError, FundsError, TryLater
-from lockstep.protocol.jobs import NOTHING
+from lockstep.protocol.errors import ChainError, FundsError, NotOwner, TryLater, UsageError
+from lockstep.protocol.jobs import NOTHING, ZERO_ADDRESS
 from lockstep.protocol.types import Address, Seconds, Wei
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 OUTBOX = "outbox.sqlite"
 _PENDING = "pending/"
 """Within the keys of transactions whose outcome nobody was told of."""
+_STAKED = "stake/by-hand/"
 PERMIT_SECONDS = 3600
 """For how long a deposit may be mined after it was signed."""
 
@@ -56,6 +60,10 @@ class Holdings:
     """Chain time from which unbonding stake can be withdrawn."""
     credits: Wei
     """Earned, refunded or won, and not withdrawn."""
+    owner: Address | None = None
+    """Who alone unbonds and is paid; None: the account itself."""
+    proposed_owner: Address | None = None
+    """To whom the account was offered, and who has not accepted."""
 
     @staticmethod
     def of(contracts: Contracts, account: Address) -> Holdings:
@@ -70,6 +78,8 @@ class Holdings:
             unbonding=unbonding,
             available_at=available_at if unbonding else Seconds(0),
             credits=vault.credits(account),
+            owner=vault.owner_of(account),
+            proposed_owner=vault.proposed_owner_of(account),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,17 +92,23 @@ class Holdings:
             "unbonding": str(self.unbonding),
             "available_at": self.available_at or None,
             "credits": str(self.credits),
+            "owner": self.owner,
+            "proposed_owner": self.proposed_owner,
         }
 
     def lines(self) -> list[str]:
         """As people read it."""
         unbonding = f"{tokens(self.unbonding)}, from {moment(self.available_at)}" if self.unbonding else "nothing"
+        owner = "none: the account's own key withdraws" if self.owner is None else f"{self.owner}: it alone unbonds"
+        if self.proposed_owner is not None:
+            owner += f"; offered to {self.proposed_owner}"
         return [
             f"account    {self.address}",
             f"wallet     {tokens(self.wallet)}, and {tokens(self.coin, 4, 'ETH')} for gas",
             f"stake      {tokens(self.free)} free",
             f"unbonding  {unbonding}",
             f"credits    {tokens(self.credits)} to withdraw",
+            f"owner      {owner}",
         ]
 
 
@@ -116,10 +132,12 @@ class Purse:
     contracts: Contracts
     account: LocalAccount
     outbox: Outbox
+    operator: Address | None = None
+    """The account that it is for, where that is another than the one of its key."""
 
     @staticmethod
     @contextmanager
-    def open(settings: Settings, who: str = "money command") -> Iterator[Purse]:
+    def open(settings: Settings, operator: Address | None = None, who: str = "money command") -> Iterator[Purse]:
         """Raises KeyStoreError, GuardRefused if a program runs in the home, Unreachable, ChainError."""
         with ExitStack() as stack:
             stack.enter_context(lock.held(settings.home_dir, who))
@@ -128,51 +146,77 @@ class Purse:
             w3 = connect(settings.rpc, addresses.chain_id)
             outbox = Outbox(settings.home_dir / OUTBOX, w3, account)
             stack.callback(outbox.close)
-            yield Purse(Contracts.at(w3, addresses), account, outbox)
+            own = operator is None or operator == account.address
+            yield Purse(Contracts.at(w3, addresses), account, outbox, None if own else operator)
 
     @property
     def address(self) -> Address:
         """The staking account."""
+        return self.operator or self.key
+
+    @property
+    def key(self) -> Address:
+        """Whose transactions these are."""
         return Address(self.account.address)
 
     def holdings(self) -> Holdings:
         """Where its money is now."""
         return Holdings.of(self.contracts, self.address)
 
+    def wallet(self) -> Wei:
+        """Tokens of the key's own wallet."""
+        return self.contracts.token.balance_of(self.key)
+
+    def is_first_stake(self) -> bool:
+        """Whether nobody has staked from this home by hand."""
+        return not self.outbox.keys(_STAKED)
+
     def now(self) -> Seconds:
         """Chain time."""
         return Seconds(self.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
     def stake(self, amount: Wei) -> Moved:
-        """Wallet -> free stake. Raises FundsError if the wallet holds less."""
-        if (completed := self._complete("stake/by-hand/")) is not None:
+        """Wallet -> free stake of the key's own account. Raises FundsError if the wallet holds less."""
+        if (completed := self._complete(_STAKED)) is not None:
             return completed
-        held = self.contracts.token.balance_of(self.address)
+        held = self.wallet()
         if held < amount:
             raise FundsError(
-                f"{self.address} holds {tokens(held)}, less than {tokens(amount)}", hint="send the account more tokens"
+                f"{self.key} holds {tokens(held)}, less than {tokens(amount)}", hint="send the account more tokens"
             )
-        return self._send("stake/by-hand/", deposit(self.contracts, self.account, amount, self.now()), amount)
+        return self._send(_STAKED, deposit(self.contracts, self.account, amount, self.now()), amount)
 
     def unstake(self, amount: Wei) -> Moved:
-        """Free stake -> unbonding; what unbonds already waits anew with it. Raises FundsError if less is free."""
-        if (completed := self._complete("unstake/")) is not None:
+        """Free stake -> unbonding; what unbonds already waits anew with it. Raises FundsError if less is free,
+        NotOwner if another account is the owner."""
+        kind = self._of("unstake/")
+        if (completed := self._complete(kind)) is not None:
             return completed
+        self.own()
         free = self.contracts.vault.free(self.address)
         if free < amount:
             raise FundsError(
                 f"{tokens(free)} are free, less than {tokens(amount)}",
                 hint="what claims and games have locked comes free when they are over: `lockstep worker status`",
             )
-        return self._send("unstake/", self.contracts.vault.request_unbond(amount), amount)
+        vault = self.contracts.vault
+        call = vault.request_unbond_for(self.operator, amount) if self.operator else vault.request_unbond(amount)
+        return self._send(kind, call, amount)
 
     def withdraw(self) -> Moved:
-        """Credits, and unbonding that is over -> wallet. Raises TryLater while there is only unbonding that is not
-        over, FundsError if there is nothing at all."""
-        earlier = self._complete("withdraw/")
+        """Credits, and unbonding that is over -> wallet, of the owner if there is one, whoever of the two asks. Raises
+        TryLater while there is only unbonding that is not over, FundsError if there is nothing at all."""
+        kind = self._of("withdraw/")
+        earlier = self._complete(kind)
+        if self.operator is not None:
+            self.own()
         held, now, vault = self.holdings(), self.now(), self.contracts.vault
         unbonded = held.unbonding if now >= held.available_at else NOTHING
-        calls = [(unbonded, "stake", vault.withdraw_unbonded()), (held.credits, "credits", vault.withdraw())]
+        of = self.operator
+        calls = [
+            (unbonded, "stake", vault.withdraw_unbonded_for(of) if of else vault.withdraw_unbonded()),
+            (held.credits, "credits", vault.withdraw_for(of) if of else vault.withdraw()),
+        ]
         due = [(amount, name, call) for amount, name, call in calls if amount]
         if not due and earlier is not None:
             return earlier
@@ -183,7 +227,7 @@ class Purse:
             )
         if not due:
             raise FundsError("there is nothing to withdraw", hint=f"{tokens(held.free)} are staked: unstake them first")
-        moved = [self._send(f"withdraw/{name}/", call, amount) for amount, name, call in due]
+        moved = [self._send(f"{kind}{name}/", call, amount) for amount, name, call in due]
         every = [*([earlier] if earlier else []), *moved]
         return Moved(
             Wei(sum(m.amount for m in every)), tuple(h for m in every for h in m.transactions), earlier is not None,
@@ -191,10 +235,83 @@ class Purse:
         )  # fmt: skip
 
     def send_tokens(self, to: Address, amount: Wei) -> Moved:
-        """Wallet -> another address."""
+        """The key's own wallet -> another address."""
         if (completed := self._complete("transfer/")) is not None:
             return completed
         return self._send("transfer/", self.contracts.token.transfer(to, amount), amount)
+
+    # -- the owner
+
+    def own(self) -> None:
+        """Raise AuthorityError unless this key commands the account: as its owner, or as itself where it has none."""
+        owner = self.contracts.vault.owner_of(self.address)
+        if self.key == (owner or self.address):
+            return
+        if owner is None:
+            raise NotOwner(
+                f"{self.key} does not own {self.address}, which has no owner",
+                hint=f"give the command from that account's home, or there: `lockstep worker owner propose {self.key}`",
+            )
+        if self.operator is None:
+            raise NotOwner(
+                f"{self.address} has an owner, {owner}: its own key unbonds nothing and names nobody",
+                hint=f"give the command from the owner's home, with --for {self.address}",
+            )
+        raise NotOwner(
+            f"{self.address} is owned by {owner}, not by {self.key}", hint="give the command from the owner's home"
+        )
+
+    def set_owner(self, owner: Address) -> Moved:
+        """Names the account's owner, once and at once."""
+        if (completed := self._complete("owner/set/")) is not None:
+            return completed
+        standing = self.contracts.vault.owner_of(self.address)
+        if standing is not None:
+            raise NotOwner(
+                f"{self.address} has an owner already: {standing}",
+                hint=f"it alone can hand the account on: `lockstep worker owner propose ADDRESS --for {self.address}`",
+            )
+        self._fits(owner)
+        return self._send("owner/set/", self.contracts.vault.set_owner(owner), NOTHING)
+
+    def propose_owner(self, owner: Address | None) -> Moved:
+        """Offers the account to another owner; None: to nobody any more."""
+        kind = self._of("owner/propose/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        self.own()
+        if owner is not None:
+            self._fits(owner)
+        return self._send(kind, self.contracts.vault.propose_owner(self.address, owner or ZERO_ADDRESS), NOTHING)
+
+    def accept_owner(self) -> Moved:
+        """Takes the account that was offered to this key."""
+        kind = self._of("owner/accept/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        offered = self.contracts.vault.proposed_owner_of(self.address)
+        if offered != self.key:
+            raise NotOwner(
+                f"{self.address} is offered to {offered or 'nobody'}, not to {self.key}",
+                hint=f"its owner, or it itself, first offers it: `lockstep worker owner propose {self.key}`",
+            )
+        return self._send(kind, self.contracts.vault.accept_owner(self.address), NOTHING)
+
+    def set_delegate(self, delegate: Address | None) -> Moved:
+        """Names who may answer games and sign receipts for the account beside its own key; None: nobody."""
+        kind = self._of("owner/delegate/")
+        if (completed := self._complete(kind)) is not None:
+            return completed
+        self.own()
+        call = self.contracts.vault.set_delegate_for(self.address, delegate or ZERO_ADDRESS)
+        return self._send(kind, call, NOTHING)
+
+    def _fits(self, owner: Address) -> None:
+        """Raise UsageError for what can sign nothing: a contract of the market."""
+        addresses = self.contracts.addresses
+        name = next((name for name in CONTRACTS if getattr(addresses, name).lower() == owner.lower()), None)
+        if name is not None:
+            raise UsageError(f"{owner} is the market's {name}, which can own nothing", hint="name an account of yours")
 
     def told(self, moved: Moved) -> None:
         """Note that the caller knows of it; until then, the next command of its kind tells it and does nothing new."""
@@ -203,6 +320,10 @@ class Purse:
             self.outbox.rename(key, f"{kind}{len(self.outbox.keys(kind))}")
 
     # -- inside
+
+    def _of(self, kind: str) -> str:
+        """The kind of what is done for another account."""
+        return kind if self.operator is None else f"for/{self.operator.lower()}/{kind}"
 
     def _send(self, kind: str, call: Call, amount: Wei) -> Moved:
         key = f"{kind}{_PENDING}{amount}"

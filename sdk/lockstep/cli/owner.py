@@ -1,0 +1,151 @@
+"""`owner`: the key that an account's money leaves the vault to, kept apart from the key that works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.base.settings import Settings, resolve
+from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
+from lockstep.cli.output import confirm, emit
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.types import Address
+
+if TYPE_CHECKING:
+    from lockstep.chain.contracts import Contracts
+    from lockstep.node.purse import Moved, Purse
+
+app = typer.Typer(name="owner", help="The key that stake and earnings go to, kept elsewhere.", no_args_is_help=True)
+
+For = Annotated[
+    str | None, typer.Option("--for", metavar="ADDRESS", help="The account that this home's key owns, or is to own.")
+]
+Owner = Annotated[str, typer.Argument(metavar="ADDRESS", help="The owner's address.", show_default=False)]
+OrNobody = Annotated[str, typer.Argument(metavar="ADDRESS", help="An address, or none.", show_default=False)]
+
+
+@app.command("set")
+def set_(
+    context: typer.Context, owner: Owner, rpc: Rpc = None, deployment: DeploymentFile = None, home: Home = None,
+    password_file: PasswordFile = None, yes: Yes = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Name the owner of this home's account, once and at once; `propose` waits until the owner's key accepts."""
+    from eth_utils.address import is_checksum_address
+
+    named = address_of(owner)
+    if not is_checksum_address(owner):
+        raise UsageError(
+            f"{owner} has no checksum: a mistyped digit would lose the account's money",
+            hint="copy the address with its capitals, as `lockstep key show` prints it; or use `owner propose`",
+        )
+    with _purse(context, rpc, deployment, home, password_file, None) as purse:
+        confirm(
+            f"Name {named} the owner of {purse.address}? It alone will take out stake and earnings, and it alone can "
+            "hand that on.",
+            yes or as_json,
+        )
+        _tell(purse, purse.set_owner(named), as_json)
+
+
+@app.command("propose")
+def propose(
+    context: typer.Context, owner: OrNobody, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Offer an account to an owner, or to another one: nothing changes until that key accepts."""
+    offered = None if owner == "none" else address_of(owner)
+    with _purse(context, rpc, deployment, home, password_file, operator) as purse:
+        _tell(purse, purse.propose_owner(offered), as_json)
+
+
+@app.command("accept")
+def accept(
+    context: typer.Context, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Become the owner of the account that was offered to this home's key (`--for`)."""
+    if operator is None:
+        raise UsageError("it is not said which account", hint="--for ADDRESS: the account that was offered")
+    with _purse(context, rpc, deployment, home, password_file, operator) as purse:
+        _tell(purse, purse.accept_owner(), as_json)
+
+
+@app.command("delegate")
+def delegate(
+    context: typer.Context, who: OrNobody, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Let another key answer games about an account's claims: when the account's own key is lost."""
+    named = None if who == "none" else address_of(who)
+    with _purse(context, rpc, deployment, home, password_file, operator) as purse:
+        _tell(purse, purse.set_delegate(named), as_json)
+
+
+@app.command("show")
+def show(
+    context: typer.Context, operator: For = None, rpc: Rpc = None, deployment: DeploymentFile = None,
+    home: Home = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """An account's owner, whom it is offered to, and its delegate; reads no key."""
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.contracts import Contracts
+    from lockstep.chain.keys import KEYSTORE, account_address
+    from lockstep.chain.rpc import connect
+
+    settings = resolve(role_of(context), rpc=rpc, deployment=deployment, home=home)
+    account = account_address(settings.home_path / KEYSTORE) if operator is None else address_of(operator)
+    addresses = Addresses.load(settings.deployment)
+    contracts = Contracts.at(connect(settings.rpc, addresses.chain_id), addresses)
+    found = _standing(contracts, account)
+    emit(found, as_json, text="\n".join(_lines(found)))
+
+
+def address_of(text: str) -> Address:
+    """An address that somebody typed, checksummed; raises UsageError."""
+    from eth_utils.address import is_address, to_checksum_address
+
+    if not text.startswith("0x") or not is_address(text):
+        raise UsageError(f"{text!r} is no address", hint="0x and 40 hex digits; capitals are its checksum")
+    return Address(to_checksum_address(text))
+
+
+def _purse(
+    context: typer.Context, rpc: str | None, deployment: str | None, home: str | None, password_file: str | None,
+    operator: str | None,
+) -> Any:  # fmt: skip
+    from lockstep.node.purse import Purse
+
+    settings: Settings = resolve(
+        role_of(context), rpc=rpc, deployment=deployment, home=home, password_file=password_file
+    )
+    return Purse.open(settings, None if operator is None else address_of(operator))
+
+
+def _standing(contracts: Contracts, account: Address) -> dict[str, Any]:
+    vault = contracts.vault
+    delegate = vault.delegate_of(account)
+    return {
+        "address": account,
+        "owner": vault.owner_of(account),
+        "proposed_owner": vault.proposed_owner_of(account),
+        "delegate": delegate if int(delegate, 16) else None,
+    }
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    return [
+        f"account   {found['address']}",
+        f"owner     {found['owner'] or 'none: whoever has the key of the account takes out its money'}",
+        f"offered   {found['proposed_owner'] or 'to nobody'}",
+        f"delegate  {found['delegate'] or 'none'}",
+    ]
+
+
+def _tell(purse: Purse, moved: Moved, as_json: bool) -> None:
+    """Print what holds now, then note that it is known."""
+    found = _standing(purse.contracts, purse.address)
+    head = ["sent by an earlier command that was cut off: nothing else was done"] if moved.completed else []
+    data = {**found, "completed": moved.completed, "transactions": list(moved.transactions)}
+    emit(data, as_json, text="\n".join([*head, *_lines(found)]))
+    purse.told(moved)
