@@ -33,7 +33,7 @@ from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, St
 from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import JobSpec, load_program
 from lockstep.storage.dataset import Dataset, load_dataset
-from lockstep.storage.payload import Checkpoint, load_checkpoint
+from lockstep.storage.payload import F32_FORMAT, Checkpoint, load_checkpoint
 
 if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
@@ -129,6 +129,8 @@ class TrainingJob:
     terms: Terms = DEVNET
     loss: Program | None = None
     """The mean loss over the rows of one step, from a slot's state: what onlookers compute; None: nobody can."""
+    wire_format: str = F32_FORMAT
+    """The format in which payloads are expected to travel (`storage.payload.FORMATS`)."""
 
 
 @dataclass(frozen=True)

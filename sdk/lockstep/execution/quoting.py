@@ -257,9 +257,9 @@ def _verdicts(
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.role.payload_depth
-    chosen = str(job.strategy.get("payload", F32_FORMAT))
     whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
-    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.role.carry else ())
+    carry = encode[width:] if params.role.carry else ()
+    payload = wire_length(encode[:width], job.wire_format if whole else F32_FORMAT, carry)
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.

@@ -300,6 +300,7 @@ def training_job(
         aggregator=aggregator,
         terms=terms,
         loss=built.loss,
+        wire_format=strategy.payload,
     )
 
 

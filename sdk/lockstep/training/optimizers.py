@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,10 @@ class AdamW:
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.clip > 0):
             raise UsageError(f"AdamW cannot run with {self}", "betas lie in [0, 1), learning rate and clip above 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """`inner` of a strategy's description."""
+        return {"name": "adamw", **asdict(self)}
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of step 0 .. steps - 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +198,15 @@ class SGD:
 
         return Inner(lambda parameters, counter: [], update)
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": "sgd", **asdict(self)}
+
 
 def test_an_optimizer_of_the_registry_is_described_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "sgd", SGD)
     job = job_of(described(strategy={"inner_steps": 2, "inner": {"name": "sgd", "learning_rate": 0.5}}), folder)
     validate(job.programs.step)
-    assert job.strategy["inner"] == {"learning_rate": 0.5}
+    assert job.strategy["inner"] == {"name": "sgd", "learning_rate": 0.5}
     with pytest.raises(UsageError, match="learning_rate"):
         job_of(described(strategy={"inner": {"name": "sgd", "learning_rate": "fast"}}), folder)
     with pytest.raises(UsageError, match="beta1"):

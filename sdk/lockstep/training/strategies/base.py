@@ -25,11 +25,14 @@ class Inner(NamedTuple):
 
 
 class Optimizer(Protocol):
-    """What moves the parameters within a round."""
+    """Moves the parameters within a round; frozen, and hashed into the job."""
 
     def inner(self, steps: int, restart: int | None) -> Inner:
         """The optimizer of a job of that many steps a slot, whose state restarts at zero every `restart` steps; None:
         it goes on, and holds what it must know of its age."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """`inner` of a strategy's description: the optimizer's registered name and its fields."""
 
 
 class Rules(NamedTuple):
@@ -52,14 +55,17 @@ class Strategy(Protocol):
 
     @property
     def payload(self) -> str:
-        """What `encode` rounds to (`storage.payload.FORMATS`): a payload travels short if that loses nothing."""
+        """The wire format that `encode` rounds to, of `storage.payload.FORMATS`.
+
+        A quote counts its bytes. A payload travels in it if decoding gives the same bits, else as f32.
+        """
 
     @property
     def carry(self) -> bool:
         """Tells if a slot's inner state goes on in its owner's next round; it travels with the payload then."""
 
     def rules(self, rounds: int) -> Rules:
-        """Its functions for a job of that many rounds."""
+        """Its functions for a job of that many rounds. The shapes of their states do not depend on `rounds`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec: its name and its fields."""
+        """`strategy` of a job's spec: its registered name and its fields."""

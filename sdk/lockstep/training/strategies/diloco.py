@@ -54,7 +54,7 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """`strategy` of a job's spec."""
-        return {"name": "diloco", **asdict(self)}
+        return {"name": "diloco", **asdict(self), "inner": self.inner.to_dict()}
 
 
 def encode(spec: Spec, anchor: Tensor, live: Tensor) -> Tensor:
