@@ -47,7 +47,11 @@ class Rules(NamedTuple):
 
 
 class Strategy(Protocol):
-    """How the slots of a round become its merge; frozen, and hashed into the job."""
+    """A rule by which the slots of a round become its merge; frozen, and hashed into the job."""
+
+    @property
+    def inner(self) -> Optimizer:
+        """The optimizer within a round."""
 
     @property
     def inner_steps(self) -> int:
