@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.cli import guard, purse
+from coordinator.settings import resolve_coordinator
+from lockstep.cli import guard, health, purse
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
 from lockstep.cli.output import emit, event
-from lockstep.protocol.errors import DoctorError, FundsError, LockstepError
-
-if TYPE_CHECKING:
-    from coordinator.parts import CoordinatorParts
 
 app = typer.Typer(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
 app.add_typer(guard.app)
@@ -108,66 +103,23 @@ def reindex(
 
 @app.command("doctor")
 def doctor(
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, database: DatabaseUrl = None,
-    as_json: Json = False,
+    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, database: DatabaseUrl = None, broker: Broker = None,
+    device: Device = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Check whatever `up` needs; exit code 3 if something is missing."""
+    """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
     settings = resolve_coordinator(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, database=database
+        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        database=database, broker=broker, device=device,
+    )  # fmt: skip
+    from coordinator.checks import broker as reached
+    from coordinator.checks import database as usable
+    from lockstep.node.examining import Examination
+
+    results = Examination(settings.shared, "coordinator").run(
+        ("database", lambda: usable(settings)), ("broker", lambda: reached(settings))
     )
-    results = examine(settings)
-    bad = [r for r in results if not r["ok"]]
-    if bad:
-        told = "; ".join(f"{r['check']}: {r['message']}" for r in bad)
-        raise DoctorError(told, hint=next((r["hint"] for r in bad if r["hint"]), "see the checks that failed"))
-    emit(results, as_json, text="\n".join(f"ok  {r['check']}: {r['message']}" for r in results))
-
-
-def examine(settings: CoordinatorSettings) -> list[dict[str, Any]]:
-    """Every check: {check, ok, message, hint}. What needs the chain is left out once the chain is not there."""
-    from coordinator.parts import CoordinatorParts
-
-    results = [_check("kernels", _kernels)]
-    parts: list[CoordinatorParts] = []
-
-    def opened() -> str:
-        parts.append(CoordinatorParts.open(settings))
-        return f"{parts[0].me} on chain {parts[0].party.addresses.chain_id}"
-
-    results.append(_check("key, chain, contracts, storage", opened))
-    if parts:
-        results.append(_check("database", parts[0].database.migrate))
-        results.append(_check("funds", lambda: _funds(parts[0])))
-        parts[0].close()
-    return results
-
-
-def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
-    try:
-        return {"check": name, "ok": True, "message": run(), "hint": ""}
-    except LockstepError as error:
-        return {"check": name, "ok": False, "message": error.message, "hint": error.hint}
-
-
-def _kernels() -> str:
-    try:
-        from lockstep.numerics import executor
-    except ImportError as error:
-        raise DoctorError(f"the native kernels are missing: {error}", hint="run `make setup`") from error
-    return executor.__name__
-
-
-def _funds(parts: CoordinatorParts) -> str:
-    coin = parts.party.w3.eth.get_balance(parts.party.account.address)
-    if coin == 0:
-        raise FundsError(f"{parts.me} has nothing to pay gas with", hint="send it some of the chain's coin")
-    free, tokens = parts.party.contracts.vault.free(parts.me), parts.party.contracts.token.balance_of(parts.me)
-    if free + tokens == 0:
-        raise FundsError(
-            f"{parts.me} has neither stake nor tokens", hint="send it the market's token: merges are staked"
-        )
-    return f"{free} staked, {tokens} in the account"
+    health.report(results, as_json)
 
 
 purse.add_to(app)

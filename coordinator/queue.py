@@ -39,7 +39,7 @@ STALE_POKES = 5
 
 def build(settings: CoordinatorSettings) -> Celery:
     """The Celery application on the settings' broker, with its schedule; raises UsageError for no such broker."""
-    _check(settings.broker)
+    check(settings.broker)
     app = Celery(QUEUE)
     app.conf.update(
         broker_url=settings.broker or f"{broker.SCHEME}://",
@@ -88,7 +88,8 @@ def _name(settings: CoordinatorSettings) -> str:
     return f"{QUEUE}-{settings.home_name}" if settings.broker else QUEUE
 
 
-def _check(url: str) -> None:
+def check(url: str) -> None:
+    """Raise UsageError where no broker is reached by a URL of this kind."""
     try:
         if url:
             Connection(url).get_transport_cls()

@@ -39,6 +39,10 @@ Device = Annotated[
         "processor. emulated: CUDA's kernels on the processor, for tests; some hundred times slower.",
     ),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
+]
 Listen = Annotated[
     int | None,
     typer.Option(
