@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ app.add_typer(guard.app)
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the index; default: SQLite in the home.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 Broker = Annotated[str | None, typer.Option(help="Celery broker URL; default: a folder in the home.")]
 
 
@@ -39,6 +41,7 @@ def up(
     )  # fmt: skip
     from coordinator import queue, supervisor
     from coordinator.api import create_app
+    from coordinator.backup import require_whole
     from coordinator.parts import CoordinatorParts
     from coordinator.poking import Pokes
     from lockstep.node import logs
@@ -48,6 +51,7 @@ def up(
     shared, chosen = on_device(settings.shared)
     settings = replace(settings, shared=shared)
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
+        require_whole(settings.home)
         parts = CoordinatorParts.open(settings)
         parts.database.migrate()
         pokes = Pokes(queue.poker(settings))
@@ -99,6 +103,56 @@ def reindex(
         events = Indexer(index, w3, addresses).reindex()
         index.close()
     emit({"events": events, "database": index.name}, as_json, text=f"{events} events")
+
+
+@app.command("backup")
+def backup(
+    file: File, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Copy what the chain does not give back into FILE (mode 0600): keys, guard, nonces, signed claims, receipts.
+
+    It may run beside `up`. The password is not in it.
+    """
+    settings = resolve_coordinator(deployment=deployment, home=home, database=database)
+    from coordinator.backup import back_up
+    from coordinator.db import Database
+    from lockstep.chain.addresses import Addresses
+
+    addresses = Addresses.load(settings.shared.deployment)
+    index = Database(settings.database_url)
+    try:
+        index.check()
+        kept = back_up(settings.home, index, addresses.chain_id, addresses.market, file)
+    finally:
+        index.close()
+    emit({"file": str(file), **asdict(kept)}, as_json, text=f"{kept.files} files and {kept.rows} rows in {file}")
+
+
+@app.command("restore")
+def restore(
+    file: File, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Bring FILE into a home that has no guard of its own, then `reindex`; killed and given again, it goes on."""
+    settings = resolve_coordinator(deployment=deployment, home=home, database=database)
+    from coordinator import backup as copies
+    from coordinator.db import Database
+    from lockstep.chain.addresses import Addresses
+    from lockstep.node.guard import lock
+
+    addresses = Addresses.load(settings.shared.deployment)
+    with lock.held(settings.home, "restore"):
+        index = Database(settings.database_url)
+        try:
+            index.migrate()
+            kept = copies.restore(settings.home, index, addresses.chain_id, addresses.market, file)
+        finally:
+            index.close()
+    emit(
+        {"file": str(file), **asdict(kept)}, as_json,
+        text=f"{kept.files} files and {kept.rows} rows restored; now `lockstep coordinator reindex`",
+    )  # fmt: skip
 
 
 @app.command("doctor")

@@ -31,7 +31,7 @@ COMMANDS = [
     ("verifier", "void"),
     *((noun, verb) for noun in PROGRAMS for verb in ("stake", "unstake", "withdraw", "drain", "doctor")),
     *((noun, "guard", verb) for noun in ("worker", "coordinator") for verb in ("export", "import")),
-    *(("coordinator", verb) for verb in ("up", "migrate", "reindex")),
+    *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "backup", "restore")),
     *(("storage", verb) for verb in ("serve", "put", "get", "stat")),
 ]  # fmt: skip
 
