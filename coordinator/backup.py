@@ -25,7 +25,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 
 from coordinator.db import Database
 from coordinator.models import AnnouncementRow, IndexTable, ReceiptRow, SignedClaimRow
@@ -159,7 +159,7 @@ def _entry(kind: type[IndexTable]) -> str:
 def _dump(database: Database, kind: type[IndexTable], path: Path) -> int:
     columns, rows = kind.__table__.columns, 0
     with database.reading() as session, path.open("w") as out:
-        query = select(kind.__table__).order_by(*kind.__table__.primary_key.columns)
+        query = select(kind.__table__).order_by(*inspect(kind).primary_key)
         for row in session.execute(query.execution_options(yield_per=1000)):
             out.write(json.dumps({c.name: row._mapping[c] for c in columns}) + "\n")
             rows += 1
@@ -276,7 +276,7 @@ def _load(database: Database, kind: type[IndexTable], path: Path) -> int:
                 )
                 present = session.scalar(same) is not None
             else:
-                key = tuple(row[c.name] for c in kind.__table__.primary_key.columns)
+                key = tuple(row[c.name] for c in inspect(kind).primary_key)
                 present = session.get(kind, key) is not None
             if not present:
                 session.add(kind(**row))

@@ -9,6 +9,7 @@ from coordinator.backing import Backing
 from coordinator.db import Database
 from coordinator.nonces import Nonces
 from coordinator.quotas import Quotas
+from coordinator.rates import Rates
 from lockstep.protocol.types import Address, Digest
 from lockstep.storage import ContentStore
 
@@ -30,5 +31,7 @@ class ApiContext:
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
+    rates: Rates = field(default_factory=Rates)
+    """What one address may ask."""
     backing: Backing = field(default_factory=Backing)
     """Calls to the store."""

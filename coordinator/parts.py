@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
+from coordinator.rates import Rates
 from coordinator.settings import CoordinatorSettings
 from lockstep.node.guard.memory import GuardMemory, Scope
 from lockstep.node.party import Party
@@ -51,6 +52,7 @@ class CoordinatorParts:
             chain_id=self.party.addresses.chain_id,
             signed_for=self.party.contracts.signed_for,
             poke=poke,
+            rates=Rates(self.settings.requests_per_second),
         )
 
     def close(self) -> None:
