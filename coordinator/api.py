@@ -319,7 +319,7 @@ def readyz(context: Ctx) -> dict[str, Any]:
 @service.get("/metrics", response_class=PlainTextResponse, responses=document.problems())
 def prometheus(context: Ctx) -> Response:
     """Prometheus metrics, prefix `lockstep_`."""
-    body, media_type = metrics.render(context.database)
+    body, media_type = metrics.render(context.database, context.account)
     return Response(body, media_type=media_type)
 
 

@@ -44,8 +44,10 @@ def up(
     from coordinator.backup import require_whole
     from coordinator.parts import CoordinatorParts
     from coordinator.poking import Pokes
+    from coordinator.watching import Account
     from lockstep.node import logs
     from lockstep.node.guard import lock
+    from lockstep.node.metrics import Sampler, reader
 
     logs.configure()
     shared, chosen = on_device(settings.shared)
@@ -55,7 +57,8 @@ def up(
         parts = CoordinatorParts.open(settings)
         parts.database.migrate()
         pokes = Pokes(queue.poker(settings))
-        api = create_app(parts.context(pokes))
+        sampler = Sampler(reader(settings.shared, parts.me))
+        api = create_app(parts.context(pokes, Account(settings.home, sampler, lambda: queue.waiting(settings))))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:
@@ -65,6 +68,7 @@ def up(
         try:
             supervisor.run(api, sock, supervisor.queue_children(), settings.environment(), ready)
         finally:
+            sampler.close()
             pokes.close()
             parts.close()
 

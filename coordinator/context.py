@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from prometheus_client.registry import Collector
+
 from coordinator.backing import Backing
 from coordinator.db import Database
 from coordinator.nonces import Nonces
@@ -33,5 +35,7 @@ class ApiContext:
     quotas: Quotas = field(default_factory=Quotas)
     rates: Rates = field(default_factory=Rates)
     """What one address may ask."""
+    account: Collector | None = None
+    """What `/metrics` tells of the account."""
     backing: Backing = field(default_factory=Backing)
     """Calls to the store."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prometheus_client.registry import Collector
+
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
@@ -40,8 +42,8 @@ class CoordinatorParts:
         """The staking account."""
         return self.party.address
 
-    def context(self, poke: Callable[[str], None]) -> ApiContext:
-        """What the API needs of this."""
+    def context(self, poke: Callable[[str], None], account: Collector | None = None) -> ApiContext:
+        """What the API needs of this; `account`: what its metrics tell of the account."""
         return ApiContext(
             database=self.database,
             nonces=self.nonces,
@@ -52,6 +54,7 @@ class CoordinatorParts:
             chain_id=self.party.addresses.chain_id,
             signed_for=self.party.contracts.signed_for,
             poke=poke,
+            account=account,
             rates=Rates(self.settings.requests_per_second),
         )
 

@@ -88,6 +88,14 @@ def _name(settings: CoordinatorSettings) -> str:
     return f"{QUEUE}-{settings.home_name}" if settings.broker else QUEUE
 
 
+def waiting(settings: CoordinatorSettings) -> int:
+    """How many messages wait; raises what the broker's client raises."""
+    if not settings.broker:
+        return sum(1 for _ in (settings.home / "queue").glob("*.msg"))
+    with Connection(settings.broker, connect_timeout=1) as connection:
+        return int(connection.SimpleQueue(_name(settings)).qsize())
+
+
 def check(url: str) -> None:
     """Raise UsageError where no broker is reached by a URL of this kind."""
     try:
