@@ -34,7 +34,15 @@ OPTIONS = {
     # witness, volunteer: which claims to look at; metrics: where numbers are shown.
     verifier.cli.app: {"witness", "volunteer", "metrics"},
     # where the API listens and the index lies; how much it relays, how often it looks.
-    coordinator.cli.app: {"host", "port", "database", "broker", "max_blob_bytes", "poll_seconds", "requests_per_second"},
+    coordinator.cli.app: {
+        "host",
+        "port",
+        "database",
+        "broker",
+        "max_blob_bytes",
+        "poll_seconds",
+        "requests_per_second",
+    },
 }
 ENVIRONMENT = {
     "LOCKSTEP_CACHE", "LOCKSTEP_FUSED", "LOCKSTEP_ANVIL", "LOCKSTEP_COORDINATOR_", "LOCKSTEP_CONFIG", "LOCKSTEP_LOCAL",

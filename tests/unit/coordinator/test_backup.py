@@ -17,13 +17,16 @@ from sqlalchemy import select
 
 from coordinator import backup
 from coordinator.db import Database
-from coordinator.models import AnnouncementRow, ReceiptRow, SignedClaimRow
+from coordinator.indexer import Indexer
+from coordinator.models import AnnouncementRow, ClaimRow, EventRow, JobRow, ReceiptRow, RoundRow, SignedClaimRow
 from coordinator.nonces import Nonces
 from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address, create_account
 from lockstep.node.guard.memory import GuardMemory, Place, Promise, Scope
 from lockstep.node.identity import NodeKey
 from lockstep.protocol.errors import AuthError, DoctorError, GuardRefused, LockstepError, Mismatch, UsageError
+from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Cid, ClaimId, Digest, Seconds, Seed, StateRoot, TraceRoot
+from tests.support.world import World
 
 from .conftest import CHAIN_ID, JOB, MARKET, WORKER
 
@@ -118,6 +121,39 @@ def test_what_is_restored_is_what_was(home: Path, database: Database, tmp_path: 
     assert backup.restore(other, restored, *WHERE, file).rows == 15
     assert_all_there(other, restored, home, rows(database))
     restored.close()
+
+
+def test_after_a_loss_the_chain_gives_the_rest_back(home: Path, tmp_path: Path) -> None:
+    """Backed up, destroyed, restored, indexed anew: the index is as it was, and so is what no chain holds."""
+    world = World.start()
+    world.to(Phase.REVEALING)
+    where = (world.contracts.addresses.chain_id, world.contracts.addresses.market)
+    before = Database(f"sqlite:///{home / 'index.sqlite'}")
+    before.migrate()
+    Indexer(before, world.devnet.w3, world.contracts.addresses).catch_up()
+    add(before, 1)
+    backup.back_up(home, before, *where, tmp_path / "one.backup")
+    kept, index = rows(before), indexed(before)
+    before.close()
+    shutil.rmtree(home)
+    home.mkdir(mode=0o700)
+    after = Database(f"sqlite:///{home / 'index.sqlite'}")
+    after.migrate()
+    backup.restore(home, after, *where, tmp_path / "one.backup")
+    assert not any(indexed(after).values()), "the backup holds no index"
+    Indexer(after, world.devnet.w3, world.contracts.addresses).reindex()
+    assert (rows(after), indexed(after)) == (kept, index)
+    assert all(index.values()), "events, jobs, rounds and claims"
+    after.close()
+
+
+def indexed(database: Database) -> dict[str, list[Any]]:
+    """What comes from the chain."""
+    with database.reading() as session:
+        return {
+            kind.__tablename__: sorted(map(tuple, session.execute(select(kind.__table__))), key=repr)
+            for kind in (EventRow, JobRow, RoundRow, ClaimRow)
+        }
 
 
 def test_into_the_database_that_survived_nothing_comes_twice(home: Path, database: Database, tmp_path: Path) -> None:
