@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.settings import resolve
-from lockstep.cli import purse
+from lockstep.cli import health, purse
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -18,6 +18,7 @@ from lockstep.cli.options import (
     Device,
     Home,
     Json,
+    Metrics,
     PasswordFile,
     Rpc,
     RpcCheck,
@@ -51,7 +52,8 @@ def up(
     rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
     home: Home = None,
     password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
-    device: Device = None, witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
+    device: Device = None, witness: Witness = False, volunteer: Volunteer = False,
+    metrics: Metrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
@@ -62,9 +64,10 @@ def up(
     settings = resolve(
         "verifier", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
         password_file=password_file,
-        coordinator=coordinator, threads=threads, device=device,
+        coordinator=coordinator, threads=threads, device=device, metrics=metrics,
     )  # fmt: skip
     from lockstep.node import logs
+    from lockstep.node.metrics import served
     from lockstep.node.party import Party
     from verifier.journal import Journal
     from verifier.service import Verifier
@@ -78,7 +81,11 @@ def up(
             raise KeyboardInterrupt
         stop.set()
 
-    with Journal(settings.home_dir) as journal, Party.open(settings) as party:
+    with (
+        Journal(settings.home_dir) as journal,
+        Party.open(settings) as party,
+        served("verifier", settings, party.address),
+    ):
         signal.signal(signal.SIGTERM, told_to_stop)
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
@@ -130,3 +137,4 @@ def _job_id(text: str) -> JobId:
 
 
 purse.add_to(app)
+health.add_to(app)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lockstep.base.settings import Settings, resolve
-from lockstep.cli import guard, purse
+from lockstep.cli import guard, health, purse
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -18,6 +18,7 @@ from lockstep.cli.options import (
     Home,
     Json,
     Listen,
+    Metrics,
     PasswordFile,
     Rpc,
     RpcCheck,
@@ -71,6 +72,7 @@ def up(
     min_price: MinPrice = None,
     hours: Hours = None,
     max_memory: MaxMemory = None,
+    metrics: Metrics = None,
     once: Annotated[
         bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
     ] = False,
@@ -83,16 +85,18 @@ def up(
         password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
+        metrics=metrics,
     )  # fmt: skip
     only = _job_id(job)
     from lockstep.node import logs
+    from lockstep.node.metrics import served
     from worker.service import Worker
     from worker.setup import assemble
 
     logs.configure()
     settings, chosen = on_device(settings)
     settings = _with_limit(settings, as_json)
-    with assemble(settings) as parts:
+    with assemble(settings) as parts, served("worker", settings, parts.address):
         worker = Worker(parts, once=once, only=only)
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.drain())
@@ -176,3 +180,4 @@ def _job_id(text: str | None) -> JobId | None:
 
 
 purse.add_to(app)
+health.add_to(app)

@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from lockstep.base.machine import room_on_disk
+from lockstep.base.vitals import VITALS
 from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.demands import Answers
@@ -89,6 +90,7 @@ class Worker:
                     with room_on_disk():
                         self._tick(began)
                     self._outage.over()
+                    self._beat()
                     self.parts.notes.is_in(self._state())
                     pause = POLL_SECONDS
                 except (Unreachable, TryLater) as error:
@@ -105,6 +107,18 @@ class Worker:
             self._jobs.close()
             self._skills.close()
             self.parts.announcer.close()
+
+    def _beat(self) -> None:
+        """Leave this look's numbers for who watches."""
+        ledger, me = self._ledger, self.parts.address
+        staked = ledger.staked(me)
+        VITALS.beat(
+            self._head.number, self._now, tuple(g.id for g in ledger.games_against(me)), tuple(staked),
+            {
+                "jobs_known": sum(not job.done for job in ledger.jobs.values()),
+                "jobs_refused": len(self.parts.notes.jobs), "claims_live": len(staked),
+            },
+        )  # fmt: skip
 
     # -- load
 

@@ -60,6 +60,8 @@ class Settings:
     """Addresses of requesters, separated by commas; empty: anybody's jobs."""
     min_price: str = ""
     """An amount: the least that a slot pays a worker for 10^15 operations."""
+    metrics: str = ""
+    """HOST:PORT of a worker's or a verifier's /metrics; empty: none."""
     hours: str = ""
     """"22-6": the local hours in which a worker joins rounds; empty: always."""
 
@@ -135,6 +137,7 @@ DEFAULTS: dict[str, Any] = {
     "jobs_from": "",
     "min_price": "",
     "hours": "",
+    "metrics": "",
 }
 
 

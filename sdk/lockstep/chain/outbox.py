@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lockstep.base.vitals import VITALS
 from lockstep.chain.contracts import Call
 from lockstep.chain.journal import OutboxJournal, SentReceipt
 from lockstep.chain.wire import Wire
@@ -245,6 +246,9 @@ class Outbox:
             )
             self._push_at = time.monotonic() + STUCK_SECONDS
             self._journal.settle(receipt)
+            VITALS.count("gas_used", by=receipt.gas_used)
+            VITALS.count("fees_paid_coins", by=receipt.gas_used * receipt.gas_price)
+            VITALS.count("transactions", "mined" if receipt.succeeded else "reverted")
             return receipt
         return None
 

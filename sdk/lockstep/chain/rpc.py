@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from lockstep.base.redaction import hide, redacted, urls_of
+from lockstep.base.vitals import VITALS
 from lockstep.protocol.errors import ChainError, Unreachable
 
 if TYPE_CHECKING:
@@ -181,13 +182,16 @@ class Endpoint:
         """The JSON that it answers."""
         from requests import RequestException
 
+        VITALS.count("rpc_requests", self.name)
         try:
             return json.loads(self._http._make_request("", data))  # type: ignore[arg-type]
         except RequestException as error:
+            VITALS.count("rpc_errors", self.name)
             why = _failure(error)
             # Some put the JSON-RPC error into an HTTP error: it says more.
             told = _told(error.response) if why.status != 429 else None
         except ValueError as error:
+            VITALS.count("rpc_errors", self.name)
             why, told = Failure(f"no JSON-RPC: {type(error).__name__}"), None
         # Raised here, and not above: the library's error names the URL, and would be this one's context.
         if told is None:
