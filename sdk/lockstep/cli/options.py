@@ -36,6 +36,10 @@ Device = Annotated[
         "processor. emulated: CUDA's kernels on the processor, for tests; some hundred times slower.",
     ),
 ]
+GasPrice = Annotated[
+    str | None,
+    typer.Option("--gas-price", metavar="GWEI", help="Fee of a unit of gas, in gwei; default: the chain's now."),
+]
 Listen = Annotated[
     int | None,
     typer.Option(
