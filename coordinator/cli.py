@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.cli import guard, purse
+from lockstep.cli import guard, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
 from lockstep.cli.output import emit, event
@@ -171,3 +171,4 @@ def _funds(parts: CoordinatorParts) -> str:
 
 
 purse.add_to(app)
+app.add_typer(service.app)

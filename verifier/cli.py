@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.settings import resolve
-from lockstep.cli import purse
+from lockstep.cli import purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -130,3 +130,4 @@ def _job_id(text: str) -> JobId:
 
 
 purse.add_to(app)
+app.add_typer(service.app)

@@ -65,10 +65,8 @@ class Policy:
         operations = slot_operations(programs, params.role.inner_steps)
         if params.role.slot_price * PRICED_OPERATIONS >= self.min_price * operations:
             return ""
-        return (
-            f"a slot pays {tokens(price_of(params.role.slot_price, operations), 4)} for {PRICED_OPERATIONS:.0e} operations, and --min-price is "
-            f"{tokens(self.min_price)}"
-        )
+        paid = tokens(price_of(params.role.slot_price, operations), 4)
+        return f"a slot pays {paid} for {PRICED_OPERATIONS:.0e} operations, and --min-price is {tokens(self.min_price)}"
 
     def open_at(self, hour: int) -> bool:
         """Whether jobs are joined at this hour of the day."""

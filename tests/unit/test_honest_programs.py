@@ -29,8 +29,8 @@ POLICY = {"max_stake", "jobs_from", "min_price", "hours"}
 OUTPUT = {"as_json", "json"}
 OPTIONS = {
     # once: when to leave; job: which job to join; listen_seconds: how long to watch for its own key first.
-    # the others: what its owner allows it to join.
-    worker.cli.app: {"once", "job", "listen_seconds", "max_memory"} | POLICY,
+    # yes: not to ask before the first stake; the others: what its owner allows it to join.
+    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "yes"} | POLICY,
     # witness, volunteer: which claims to look at.
     verifier.cli.app: {"witness", "volunteer"},
     # where the API listens and the index lies; how much it relays, how often it looks.

@@ -29,7 +29,8 @@ def readable_seconds(seconds: float) -> str:
     """A span as people read it, in its two largest units: 3 d 4 h, 12 min 5 s, 0.8 s."""
     if seconds < 10:
         return f"{seconds:.2g} s"
-    left, parts = round(seconds), []
+    left = round(seconds)
+    parts: list[str] = []
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         count, left = divmod(left, size)
         if count or parts:

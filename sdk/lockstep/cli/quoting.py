@@ -51,12 +51,12 @@ class Terms:
     def lines(self) -> list[str]:
         """As people read it."""
         cost = tokens(self.fees.price * REQUESTER_GAS, 4, "ETH")
+        times = [readable_seconds(seconds) for seconds in (self.expected, self.longest)]
         return [
             f"gas          {cost} for {REQUESTER_GAS:,} units at {self.fees.told()}",
             f"price        {tokens(self.price, 4)} for 10^15 operations; a slot computes {self.operations:.3g}",
             f"work         {self.tokens:,} tokens of text in all",
-            f"time         {readable_seconds(self.expected)} on machines like this one, "
-            f"{readable_seconds(self.longest)} if every window is used up",
+            f"time         {times[0]} on machines like this one, {times[1]} if every window is used up",
         ]
 
 

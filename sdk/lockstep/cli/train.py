@@ -65,7 +65,7 @@ Price = Annotated[
     str | None,
     typer.Option(
         "--price", metavar="AMOUNT",
-        help="Pay a slot so much for 10^15 operations of training, as a worker's --min-price asks; default: the terms'.",
+        help="Pay a slot so much for 10^15 operations, as workers' --min-price asks; default: the terms'.",
     ),
 ]  # fmt: skip
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
