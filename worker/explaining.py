@@ -141,12 +141,7 @@ class Why:
             f"job {job.hex()[:16]}  not joined: {_sentence(note)}; {hint_of(note.code)}"
             for job, note in self.jobs.items()
         ]
-        rounds = [
-            f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<12}  {r['means']}"
-            + (f"; {_text(r['next'])}" if r["next"] else "")
-            + (f"; {r['hint']}" if r["reason"] != "paid" else "")
-            for r in self.rounds
-        ]
+        rounds = [f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<12}  {_told(r)}" for r in self.rounds]
         if not rounds and not jobs:
             rounds = ["no job has been opened here yet"]
         account = [f"account  {_sentence(note)}; {hint_of(note.code)}" for note in self.account]
@@ -312,8 +307,13 @@ def _lock_name(account: Account, key: bytes) -> str:
     return "bond or witness stake" if place is None else f"claim of job {place[0].hex()[:16]}, round {place[1]}"
 
 
-def _text(expected: dict[str, Any] | None) -> str:
-    return "" if expected is None else str(expected["text"])
+def _told(row: dict[str, Any]) -> str:
+    """A round in a line: what it waits for, or why it did not pay and what to do."""
+    following = "" if row["next"] is None else str(row["next"]["text"])
+    if row["reason"] in OPEN:
+        return following or str(row["means"])
+    hint = "" if row["reason"] in ("paid", "not_joined") else str(row["hint"])
+    return "; ".join(part for part in (row["means"], following, hint) if part)
 
 
 def _note(note: Note) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class Worker:
         """Until drained, or with `once` until a job is done, and nothing is at stake. Raises what a worker cannot go on
         with."""
         try:
+            self.parts.notes.begins()
             began = self._start()
             while not self._finished():
                 try:

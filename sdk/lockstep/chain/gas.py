@@ -71,7 +71,7 @@ class Fees:
 
     def told(self) -> str:
         """As people read it."""
-        gwei = f"{Decimal(self.price) / GWEI:.4g} gwei"
+        gwei = f"{self.price / GWEI:.4g} gwei"
         return f"{gwei} a unit of gas, " + ("as stated" if self.stated else "the base fee now and the tip")
 
 

@@ -134,7 +134,7 @@ def uninstall(
     if holder is not None:
         raise TryLater(
             f"process {holder.pid} ({holder.who}) works in {path}",
-            hint=f"`lockstep {role} drain` first, then {place.control} disable {place.name}",
+            hint=f"drain it first (lockstep {role} drain), then {place.control} disable {place.name}",
         )
     for file in (place.file, path / "lockstep.toml"):
         if file.exists() and units.is_ours(file.read_text(errors="replace"), role):
@@ -175,7 +175,7 @@ def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> 
 
     for flag in flags:
         if flag not in FLAGS[role]:
-            known = ", ".join(FLAGS[role]) or f"none of `lockstep {role} up`"
+            known = ", ".join(FLAGS[role]) or f"a {role} has none"
             raise UsageError(f"{flag!r} is no flag of a service", hint=f"{known}; settings are options before --")
     if role == "worker" and not settings.max_stake:
         raise UsageError("it is not said how much this worker may stake", hint="--max-stake 100, or --max-stake all")

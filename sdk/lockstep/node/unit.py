@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lockstep.protocol.errors import UsageError
 
-MARK = "# Written by `lockstep {role} service install`; `lockstep {role} service uninstall` removes it."
+MARK = "# Written by lockstep {role} service install; lockstep {role} service uninstall removes it."
 STOP_SECONDS = 14 * 86_400
 """A claim can be challenged for its whole window, which MAINNET has at three days, and games follow."""
 STAYS_DOWN = (2, 3, 4, 8)

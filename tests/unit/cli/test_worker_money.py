@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import configparser
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -28,6 +29,7 @@ from lockstep.execution.rates import PRICED_OPERATIONS
 from lockstep.node.guard import lock
 from lockstep.protocol.types import Address, Seconds, Wei
 from tests.support import toyjob
+from tests.support.servers import REQUIRED
 
 from .conftest import Lockstep
 
@@ -176,6 +178,36 @@ def test_no_other_chain_has_a_faucet(lockstep: Lockstep, market: Market, monkeyp
     assert "send 1 LST" in ended.error["hint"]
 
 
+# -- the first stake
+
+
+def test_the_first_stake_asks_on_a_terminal_and_nowhere_else(
+    lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ran = list[str](), list[bool]()
+
+    def answer(question: str, **more: object) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("typer.confirm", answer)
+    monkeypatch.setattr("worker.service.Worker.run", lambda worker: ran.append(True))
+    lockstep("worker", "fund", "--max-stake", "9", "--from-faucet", *market.with_key)
+    up = ["worker", "up", "--max-stake", "7", *market.with_key, "--storage", f"dir://{market.home.parent}/blocks"]
+    assert lockstep(*up).code == 0, "who gives a command in a script has agreed"
+    for module in ("worker.cli", "lockstep.cli.output"):
+        monkeypatch.setattr(f"{module}.interactive", lambda: True)
+    refused = lockstep(*up)
+    assert (refused.code, ran) == (2, [True]), "a no, and nothing has begun"
+    assert "7 LST of 9 LST" in asked[0]
+    assert "proven wrong loses its stake" in asked[0]
+    assert [lockstep(*up, flag).code for flag in ("--yes", "--json")] == [0, 0]
+    assert len(asked) == 1, "it is asked once"
+    lockstep("worker", "stake", "1", "--yes", *market.with_key)
+    assert lockstep(*up).code == 0
+    assert len(asked) == 1, "a home that has staked before is not asked again"
+
+
 # -- service
 
 
@@ -249,6 +281,8 @@ def test_systemd_accepts_the_unit(lockstep: Lockstep, units: Path, rig: Path, tm
         assert unit["Service"]["LoadCredential"] == f"password:{rig}/password"
         assert "--password-file %d/password" in unit["Service"]["ExecStart"]
     analyze = shutil.which("systemd-analyze")
+    if analyze is None and os.environ.get(REQUIRED) == "required":
+        pytest.fail("systemd is not installed")
     if analyze is None:
         pytest.skip("systemd is not installed")
     file = tmp_path / "lockstep-verifier-gpu0.service"

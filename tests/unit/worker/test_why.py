@@ -321,3 +321,22 @@ def test_the_status_says_what_is_at_stake_until_when(tmp_path: Path, phase: Phas
     world.pass_to(promised)
     world.send(world.contracts.market.finalize(world.job, 0), "requester")
     assert status_of(account_of(world, "worker-0", tmp_path)).to_dict()["locks"] == []
+
+
+def test_a_worker_that_runs_says_so_whatever_the_last_one_ended_with(market: Market) -> None:
+    settings = market.settings()
+    notes.Notes(settings.home_path).is_in(notes.Note("funds", "there was no money"))
+    with assemble(settings) as parts:
+        worker = Worker(parts)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            deadline = time.monotonic() + 20
+            while why_of(open_account(settings)).state != notes.WORKING and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert why_of(open_account(settings)).to_dict()["state"]["code"] == "working"
+        finally:
+            worker.drain()
+            worker.drain()
+            thread.join(30)
+    assert why_of(open_account(settings)).to_dict()["state"]["code"] == "stopped"
