@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from coordinator.settings import resolve_coordinator
-from lockstep.cli import guard, health, purse
+from coordinator.settings import CoordinatorSettings, resolve_coordinator
+from lockstep.cli import guard, health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
 from lockstep.cli.output import emit, event
@@ -181,3 +181,4 @@ def doctor(
 
 
 purse.add_to(app)
+app.add_typer(service.app)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.base.settings import resolve
-from lockstep.cli import health, purse
+from lockstep.cli import health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -138,3 +138,4 @@ def _job_id(text: str) -> JobId:
 
 purse.add_to(app)
 health.add_to(app)
+app.add_typer(service.app)

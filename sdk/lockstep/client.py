@@ -35,6 +35,7 @@ from lockstep.execution.losses import NAME as LOSS
 from lockstep.execution.losses import Losses, MergedLoss
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
+from lockstep.execution.rates import price_of, slot_operations
 from lockstep.node.ledger import UNSEALED, Ledger, Watcher
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
@@ -105,6 +106,16 @@ class Quote:
     def debit(self) -> Wei:
         """What leaves the requester's account: escrow and deposit. Gas is paid in the chain's own coin."""
         return Wei(self.escrow + self.deposit)
+
+    @property
+    def operations(self) -> int:
+        """What training one slot of one round computes: what a slot's price is compared by."""
+        return slot_operations(self.job.programs, self.job.inner_steps)
+
+    @property
+    def price(self) -> Wei:
+        """What a slot pays for 10^15 operations, a worker's `--min-price`; rounded down."""
+        return price_of(self.params.role.slot_price, self.operations)
 
     def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
         """Memory, traffic, time and cost by role; trying a step takes `budget_seconds` at most."""

@@ -29,8 +29,8 @@ POLICY = {"max_stake", "jobs_from", "min_price", "hours"}
 OUTPUT = {"as_json", "json"}
 OPTIONS = {
     # once: when to leave; job: which job to join; listen_seconds: how long to watch for its own key first.
-    # the others: what its owner allows it to join.
-    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "metrics"} | POLICY,
+    # yes: not to ask before the first stake; the others: what its owner allows it to join.
+    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "metrics", "yes"} | POLICY,
     # witness, volunteer: which claims to look at; metrics: where numbers are shown.
     verifier.cli.app: {"witness", "volunteer", "metrics"},
     # where the API listens and the index lies; how much it relays, how often it looks.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lockstep.base.settings import cache_location, resolve
+from lockstep.base.settings import Settings, cache_location, resolve
 from lockstep.cli.options import Device, Json, Threads
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError
@@ -22,6 +22,14 @@ def doctor(device: Device = None, threads: Threads = None, as_json: Json = False
     Also says what `--device auto` takes, and whether compiled kernels are kept from one start to the next.
     """
     settings = resolve(device=device, threads=threads)
+    data, lines, passed = report(settings)
+    emit(data, as_json, text="\n".join(lines))
+    if not passed:
+        raise typer.Exit(DoctorError.exit_code)
+
+
+def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
+    """(as JSON, as people read it, whether every device passed) of what this machine computes on."""
     from lockstep.numerics.devices import choose, examine, present
 
     named = [settings.device] if settings.device != "auto" else present()
@@ -36,9 +44,7 @@ def doctor(device: Device = None, threads: Threads = None, as_json: Json = False
         lines.append(f"--device auto takes nothing: {error.message}")
     kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
     lines.append(f"compiled kernels in {kernels['path']}: {kept}")
-    emit(data, as_json, text="\n".join(lines))
-    if not all(e.passed for e in examined):
-        raise typer.Exit(DoctorError.exit_code)
+    return data, lines, all(e.passed for e in examined)
 
 
 def _line(found: Examined) -> str:

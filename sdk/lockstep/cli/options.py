@@ -43,6 +43,10 @@ Metrics = Annotated[
     str | None,
     typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
 ]
+GasPrice = Annotated[
+    str | None,
+    typer.Option("--gas-price", metavar="GWEI", help="Fee of a unit of gas, in gwei; default: the chain's now."),
+]
 Listen = Annotated[
     int | None,
     typer.Option(

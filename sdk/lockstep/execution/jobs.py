@@ -390,13 +390,7 @@ def load(
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
     `fits` raises of the Programs, before dataset and checkpoint are fetched.
     """
-    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
-    roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
-    # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
-    if set(spec.programs) - {"loss"} != set(roots):
-        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
-    programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
-    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    spec, programs = load_programs(params, store)
     if fits is not None:
         fits(programs, params)
     dataset = load_dataset(store, spec.dataset, root=params.role.dataset_root).rows
@@ -406,6 +400,18 @@ def load(
     job = replace(job, genesis=fetch_checkpoint(job, store, spec.genesis, params.genesis.shared, params.genesis.outer))
     _check_zeros(job)
     return job
+
+
+def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, ClaimSchedule]:
+    """A job's spec and its Programs, checked as `load` checks them; nothing large is fetched."""
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
+    # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
+    if set(spec.programs) - {"loss"} != set(roots):
+        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+    programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
+    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    return spec, programs
 
 
 def _check_zeros(job: Job) -> None:

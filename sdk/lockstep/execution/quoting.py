@@ -29,7 +29,7 @@ from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import Kind
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.containers import program_length
 from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint, wire_length
 
@@ -180,13 +180,9 @@ def figures_of(
 def _timing(
     job: TrainingJob, params: JobParams, need: Need, held: Memory, threads: int, budget_seconds: float
 ) -> Timing:
-    program = job.programs.step
-    work, machine = work_of(program), rates(threads)
-    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * program.ops[-1].cumulative)
-    estimate = machine.seconds(work)
-    timing = Timing(
-        estimate, max(SHOWN * estimate, machine.seconds(shown)), "estimated", work.operations, _tokens(job), threads
-    )
+    work, pace = work_of(job.programs.step), estimated(job.programs.step, threads)
+    estimate = pace.step
+    timing = Timing(estimate, pace.shown, "estimated", work.operations, _tokens(job), threads)
     room = held.available + PROCESS_BYTES - need.total
     # The first run is not counted, and an estimate may be half of the truth.
     if room < 0 or 4 * estimate > budget_seconds:
@@ -194,6 +190,14 @@ def _timing(
     seconds = _tried(job, params, threads, budget_seconds)
     ratio = seconds / estimate
     return Timing(seconds, ratio * timing.shown_seconds, "measured", work.operations, timing.tokens, threads)
+
+
+def estimated(step: Program, threads: int, path: str = "auto") -> Pace:
+    """A step's pace from this machine's measured rates; the step itself is not run."""
+    work, machine = work_of(step), rates(threads, path)
+    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * step.ops[-1].cumulative)
+    seconds = machine.seconds(work)
+    return Pace(seconds, max(SHOWN * seconds, machine.seconds(shown)))
 
 
 def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:

@@ -17,12 +17,16 @@ import numpy as np
 from lockstep.numerics import _native, paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.protocol.market.prices import ceil_div
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.programs.program import F32, Program
+from lockstep.protocol.types import Wei
 
 if TYPE_CHECKING:
     from lockstep.execution.jobs import ClaimSchedule
 
+PRICED_OPERATIONS = 10**15
+"""The unit of a price of training: so many operations."""
 SAMPLES = 5
 SIDE = 768
 """Of the square matrices of the product that is timed."""
@@ -76,6 +80,17 @@ def work_of(program: Program) -> ProgramWork:
 def slot_operations(programs: ClaimSchedule, inner_steps: int) -> int:
     """What training one slot of one round computes: what a price is compared by. Nothing is run."""
     return inner_steps * work_of(programs.step).operations
+
+
+def slot_price_at(price: Wei, operations: int) -> Wei:
+    """What a slot of so many operations pays at a price for `PRICED_OPERATIONS`, rounded up: who asks for that price
+    takes it."""
+    return Wei(ceil_div(price * operations, PRICED_OPERATIONS))
+
+
+def price_of(slot_price: Wei, operations: int) -> Wei:
+    """What a slot that pays so much pays for `PRICED_OPERATIONS`, rounded down."""
+    return Wei(slot_price * PRICED_OPERATIONS // max(1, operations))
 
 
 @lru_cache

@@ -8,6 +8,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
+price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lockstep.base.amounts import amount_of
 from lockstep.execution.jobs import TrainingJob
+from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.types import Address
+from lockstep.protocol.types import Address, Wei
 from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.data import (
@@ -54,7 +57,7 @@ T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation", "tokens", "start",
+    "evaluation", "tokens", "start", "price",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
 """Those of the registry that learn from text."""
@@ -98,7 +101,24 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
         raise UsageError(f"the description has unknown keys: {', '.join(sorted(unknown))}", f"known: {sorted(KEYS)}")
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
-    return _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
+    price = _price(described)
+    job = _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
+    return job if price is None else at_price(job, price)
+
+
+def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
+    """The job with slots paid by what they compute: `price` for `PRICED_OPERATIONS`, a worker's `--min-price`."""
+    paid = slot_price_at(price, slot_operations(job.programs, job.inner_steps))
+    return replace(job, terms=job.terms.priced(paid, job.slots, job.inner_steps))
+
+
+def _price(described: Mapping[str, Any]) -> Wei | None:
+    """The bid of a description; None: the terms' own price."""
+    if "price" not in described:
+        return None
+    if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
+        raise UsageError(f"price is {described['price']!r}", 'tokens for 10^15 operations, as "0.5"')
+    return amount_of(str(described["price"]), "price")
 
 
 def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:

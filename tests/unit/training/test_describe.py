@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.numerics.validate import validate
+from lockstep.presets import DEVNET, TOKEN
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.training.describe import job_of
 from lockstep.training.export import save_model
@@ -211,3 +213,19 @@ def test_an_optimizer_of_the_registry_is_described_by_its_name(folder: Path, mon
         job_of(described(strategy={"inner": {"name": "sgd", "learning_rate": "fast"}}), folder)
     with pytest.raises(UsageError, match="beta1"):
         job_of(described(strategy={"inner": {"name": "sgd", "beta1": 0.9}}), folder)
+
+
+def test_a_price_is_for_computed_work_and_meets_a_worker_s_least(folder: Path) -> None:
+    plain, bid = job_of(described(), folder, weights=False), job_of(described(price="0.5"), folder, weights=False)
+    operations = slot_operations(bid.programs, bid.inner_steps)
+    assert bid.terms.slot_price == -(-(TOKEN // 2) * operations // PRICED_OPERATIONS), "rounded up"
+    assert bid.terms.slot_price * PRICED_OPERATIONS >= TOKEN // 2 * operations, "--min-price 0.5 takes it"
+    assert bid.terms.slot_price < plain.terms.slot_price == DEVNET.slot_price, "without a bid it is the terms'"
+    assert bid.programs.step.root == plain.programs.step.root, "the same work"
+
+
+@pytest.mark.parametrize("price", ["much", "0", "-1", True, ["1"], 1e-30])
+def test_a_price_that_is_none_is_refused_with_its_name(folder: Path, price: Any) -> None:
+    with pytest.raises(UsageError, match="price") as refused:
+        job_of(described(price=price), folder, weights=False)
+    assert refused.value.hint
