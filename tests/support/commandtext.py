@@ -99,6 +99,7 @@ def documents(root: Path) -> Iterator[Path]:
     """What people read."""
     yield root / "README.md"
     yield from sorted((root / "docs").glob("*.md"))
+    yield from sorted((root / "docs/tutorials").glob("*.md"))
 
 
 def quoted(text: str) -> Iterator[str]:
