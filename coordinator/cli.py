@@ -151,11 +151,11 @@ def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
 
 
 def _kernels() -> str:
-    try:
-        from lockstep.numerics import executor
-    except ImportError as error:
-        raise DoctorError(f"the native kernels are missing: {error}", hint="run `make setup`") from error
-    return executor.__name__
+    from lockstep.numerics.built import kernels
+    from lockstep.numerics.selftest import check_machine
+
+    check_machine()
+    return f"{kernels.best_isa()}, self-test passed"
 
 
 def _funds(parts: CoordinatorParts) -> str:

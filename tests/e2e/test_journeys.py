@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +48,7 @@ class Reader:
         }  # fmt: skip
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        """The command, with the ids that were printed before."""
+        """The command, with the ids that were printed before. A terminal shows both streams, and so does its pipe."""
         for name, shown in ID.items():
             if re.search(rf"\b{name}\b(?!\.)", command):
                 found = shown.findall(self.printed)
@@ -57,7 +56,7 @@ class Reader:
                 command = re.sub(rf"\b{name}\b(?!\.)", found[-1], command)
         return subprocess.Popen(
             ["bash", "-c", command], cwd=self.folder / "work", env=self.environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
     def run(self, stage: Stage) -> str:
@@ -66,22 +65,20 @@ class Reader:
         for command in stage.block.commands:
             process = self.start(command)
             if stage.until is not None:
-                out += self._wait(process, command, stage.until)
-                continue
-            try:
-                said, error = process.communicate(timeout=SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
-            assert process.returncode == 0, f"{stage.block.where}: {command}\n{said}\n{error}"
+                said = self._wait(process, command, stage.until)
+            else:
+                try:
+                    said, _ = process.communicate(timeout=SECONDS)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    raise
+                assert process.returncode == 0, f"{stage.block.where}: {command}\n{said}"
+            self.printed += said
             out += said
-        self.printed += out
         return out
 
     def _wait(self, process: subprocess.Popen[str], command: str, text: str) -> str:
         self.beside.append((command, process))
-        errors: list[str] = []
-        threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True).start()
         timer = threading.Timer(SECONDS, lambda: os.killpg(process.pid, signal.SIGKILL))
         timer.start()
         out = ""
@@ -93,14 +90,14 @@ class Reader:
                 threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
                 return out
         timer.cancel()
-        raise AssertionError(f"{command} ended with {process.wait()} and printed no {text}\n{out}\n{''.join(errors)}")
+        raise AssertionError(f"{command} ended with {process.wait()} and printed no {text}\n{out}")
 
     def leave(self) -> list[str]:
         """End what still runs as Ctrl-C does; what did not end well."""
         bad = []
         for command, process in self.beside:
-            time.sleep(0.2)
-            os.killpg(process.pid, signal.SIGTERM if "lockstep train" not in command else signal.SIGINT)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT if " watch " in command else signal.SIGTERM)
             try:
                 code = process.wait(120)
             except subprocess.TimeoutExpired:
