@@ -112,6 +112,11 @@ lint: setup ## style, types, who may import whom
 	$(BIN)/mypy --strict sdk/lockstep/protocol sdk/lockstep/numerics
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
 	$(BIN)/python tools/rooms.py
+	$(BIN)/python tools/reference.py --check
+
+.PHONY: reference
+reference: setup ## write docs/reference anew: commands, settings and errors, from the code
+	$(BIN)/python tools/reference.py
 
 .PHONY: test
 test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.settings import CoordinatorSettings, resolve_coordinator
+from coordinator.settings import resolve_coordinator
 from lockstep.cli import guard, health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from lockstep.numerics.devices import Examined
 
 
+PORTABLE = (
+    "no compiled kernels: this machine verifies, replays and quotes with the same bits, some hundred times slower; to "
+    "train, install a wheel that was built for it, or build one (pip wheel, with a C++ compiler)"
+)
+"""What an installation of the portable wheel is told."""
+
+
 def doctor(device: Device = None, threads: Threads = None, as_json: Json = False) -> None:
     """Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.
 
@@ -30,6 +37,7 @@ def doctor(device: Device = None, threads: Threads = None, as_json: Json = False
 
 def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
     """(as JSON, as people read it, whether every device passed) of what this machine computes on."""
+    from lockstep.numerics.built import COMPILED
     from lockstep.numerics.devices import choose, examine, present
 
     named = [settings.device] if settings.device != "auto" else present()
@@ -42,6 +50,8 @@ def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
         lines.append(f"--device auto takes {data['auto']['device']}: {data['auto']['why']}")
     except DoctorError as error:
         lines.append(f"--device auto takes nothing: {error.message}")
+    if not COMPILED:
+        lines.append(PORTABLE)
     kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
     lines.append(f"compiled kernels in {kernels['path']}: {kept}")
     return data, lines, all(e.passed for e in examined)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lockstep.base.machine import memory, readable
-from lockstep.numerics import _native
+from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.errors import ProgramInvalid, Unfit
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Program

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lockstep.numerics import _native, paths
+from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.built import COMPILED
+from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.market.prices import ceil_div
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.programs.program import F32, Program
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
 PRICED_OPERATIONS = 10**15
 """The unit of a price of training: so many operations."""
 SAMPLES = 5
-SIDE = 768
+SIDE = 768 if COMPILED else 96
 """Of the square matrices of the product that is timed."""
-TERMS = 1 << 22
-"""Elements of each map that is timed: more than the caches hold."""
+TERMS = 1 << 22 if COMPILED else 1 << 18
+"""Elements of each map that is timed: more than the caches hold, of compiled kernels."""
 _CONTEXT = StepContext(bytes(32), 0, 0, 1)
 
 

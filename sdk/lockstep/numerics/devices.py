@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lockstep.base.machine import memory
-from lockstep.numerics import _native, paths
+from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lockstep.numerics import _native
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.fused import Fusion
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid

@@ -14,7 +14,9 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 
-from lockstep.numerics import _native, libraries, loops
+from lockstep.numerics import libraries, loops
+from lockstep.numerics.built import COMPILED
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.loops import LoopExpression
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 
@@ -62,6 +64,11 @@ class Fusion:
         """Whether the loops run compiled code."""
         if mode == "off":
             return
+        if mode == "require" and not COMPILED:
+            raise DoctorError(
+                "this installation has no compiled kernels, so no loops to compile",
+                hint="install a wheel that has them, or leave LOCKSTEP_FUSED at auto",
+            )
         self._find_loops(everything=mode == "require")
         if mode == "require":
             self._library = libraries.build(self._recipe())

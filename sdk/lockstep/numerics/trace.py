@@ -23,8 +23,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from lockstep.base.shelf import Shelf
-from lockstep.numerics import _native, reference
+from lockstep.numerics import reference
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol import merkle

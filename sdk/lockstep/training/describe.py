@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lockstep.base.amounts import amount_of
+from lockstep.base.naming import refuse_unknown
 from lockstep.execution.jobs import TrainingJob
 from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS
@@ -96,9 +97,7 @@ def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) 
 
     Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
     """
-    unknown = set(described) - KEYS
-    if unknown:
-        raise UsageError(f"the description has unknown keys: {', '.join(sorted(unknown))}", f"known: {sorted(KEYS)}")
+    refuse_unknown(described, KEYS, "the description")
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
     price = _price(described)
@@ -129,9 +128,10 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     strategy = dict(_table(described, "strategy"))
     inner = dict(_table(strategy, "inner"))
     strategy.pop("inner", None)
-    optimizer = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner")
+    optimizer = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner", "name")
     # Any optimizer of the registry: not only the kind that the strategy has by default.
-    spec: Any = replace(_value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy"), inner=optimizer)  # type: ignore[type-var]
+    outer: Any = _value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy", "name")
+    spec: Any = replace(outer, inner=optimizer)
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = texts.rows(TRAIN, batch.row_length)
     first = _start(described, folder, model) if weights else None
@@ -204,20 +204,21 @@ def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> B
 
 def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
     if "adapters" in described:
-        fields = dict(_table(described, "adapters"))
-        if "model" in described or not isinstance(fields.get("base"), str):
+        given = dict(_table(described, "adapters"))
+        refuse_unknown(given, ["base", *(f.name for f in fields(LoRAConfig))], "[adapters]")
+        if "model" in described or not isinstance(given.get("base"), str):
             raise UsageError(
                 "[adapters] needs a base, and no [model] beside it", 'base = "the folder of an exported model"'
             )
-        path = folder / fields.pop("base")
-        checked = _value(LoRAConfig, fields, "adapters")
+        path = folder / given.pop("base")
+        checked = _value(LoRAConfig, given, "adapters")
         return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
-    fields = dict(_table(described, "model"))
-    kind = fields.pop("kind", TEXT_MODELS[0])
+    given = dict(_table(described, "model"))
+    kind = given.pop("kind", TEXT_MODELS[0])
     if kind not in TEXT_MODELS:
         raise UsageError(f"model.kind is {kind!r}", f"one of {', '.join(TEXT_MODELS)}")
     row = MODELS[kind]
-    model: nn.Module = row.model(_value(row.config, fields, "model"))
+    model: nn.Module = row.model(_value(row.config, given, "model", "kind"))
     return model
 
 
@@ -283,11 +284,11 @@ def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> t
     return kinds[name]
 
 
-def _value(kind: type[T], given: Any, where: str) -> T:
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(given, Mapping) or set(given) - set(known):
-        wrong = sorted(set(given) - set(known)) if isinstance(given, Mapping) else given
-        raise UsageError(f"[{where}] has {wrong}", f"known: {', '.join(known)}")
+def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
+    """The kind's value of a table; `beside`: keys of the table that were taken out of it before."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where} is {given!r}", f"a table is due: [{where}]")
+    refuse_unknown(given, [*beside, *(f.name for f in fields(kind))], f"[{where}]")  # type: ignore[arg-type]
     default = kind()
     for name, value in given.items():
         due = type(getattr(default, name))

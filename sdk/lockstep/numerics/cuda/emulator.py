@@ -12,7 +12,8 @@ import threading
 import numpy as np
 
 from lockstep.base.machine import memory
-from lockstep.numerics import _native, libraries
+from lockstep.numerics import libraries
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, DeviceMemory, Words
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
@@ -38,7 +39,7 @@ def recipe(source: str) -> libraries.BuildRecipe:
     if compiler is None:
         raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
     return libraries.BuildRecipe(
-        source, (*FLAGS, *ISA_FLAGS[_native.best_isa()]), compiler, (*HEADERS, FOLDER / "emulation.hpp")
+        source, (*FLAGS, *ISA_FLAGS.get(_native.best_isa(), ())), compiler, (*HEADERS, FOLDER / "emulation.hpp")
     )
 
 
