@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings, resolve
 from lockstep.cli import guard, purse
 from lockstep.cli.device import on_device, tell
@@ -28,10 +29,13 @@ from lockstep.cli.output import emit, interactive, say
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import JobId
 
+if TYPE_CHECKING:
+    from worker.parts import WorkerParts
+
 app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
 app.add_typer(guard.app)
 
-JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
+JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone; its id, or 6 hex digits of it.")]
 MaxStake = Annotated[
     str | None,
     typer.Option(
@@ -84,7 +88,8 @@ def up(
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
     )  # fmt: skip
-    only = _job_id(job)
+    if job is not None:
+        digits_of(job, "job", JOBS_SHOWN)
     from lockstep.node import logs
     from worker.service import Worker
     from worker.setup import assemble
@@ -93,7 +98,7 @@ def up(
     settings, chosen = on_device(settings)
     settings = _with_limit(settings, as_json)
     with assemble(settings) as parts:
-        worker = Worker(parts, once=once, only=only)
+        worker = Worker(parts, once=once, only=None if job is None else _job_named(parts, job))
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.drain())
         tell(chosen)
@@ -163,16 +168,15 @@ def _with_limit(settings: Settings, as_json: bool) -> Settings:
     return replace(settings, max_stake=typer.prompt("How much may this worker stake in all (tokens, or all)", err=True))
 
 
-def _job_id(text: str | None) -> JobId | None:
-    if text is None:
-        return None
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
-    return JobId(value)
+def _job_named(parts: WorkerParts, text: str) -> JobId:
+    """A job by its whole id, which may be opened later, or by its first digits."""
+    from lockstep.chain.events import EventReader
+    from lockstep.node.ledger import ledger_of
+
+    digits = digits_of(text, "job", JOBS_SHOWN)
+    if len(digits) == 64:
+        return JobId(bytes.fromhex(digits))
+    return ledger_of(EventReader(parts.party.w3, parts.party.addresses)).job_named(text)
 
 
 purse.add_to(app)
