@@ -219,7 +219,7 @@ class Network:
         """One submission of this home at a time: a permit is good for the token's next nonce alone."""
         self._make_home()
         # The system's own lock: it ends with its holder, however that ends.
-        with FileLock(self.home / "submit.lock"):
+        with FileLock(self.home / "submit.lock", fallback_to_soft=False):
             yield
 
     def _make_home(self) -> None:

@@ -150,7 +150,7 @@ def _timed(screen: Screen, begun: float) -> Say:
     return lambda line: screen.tell(line.after(f"{time.monotonic() - begun:6.1f} s  "))
 
 
-def _lie(a: Args) -> str:
+def _declared(a: Args) -> str:
     e = a.get("expectation") or {}
     names = (("program", "Program "), ("step", "step "), ("op_index", "op "), ("op_name", ""), ("element", "element "))
     said = [f"{word}{e[key]}" for key, word in names if e.get(key) is not None]
@@ -158,7 +158,7 @@ def _lie(a: Args) -> str:
     return f"lies ({a.get('cheat')}){where}: {', '.join(said) or 'everywhere'}"
 
 
-PROGRAM_OR_LIAR = {**PROGRAM, "lie": (BAD, _lie)}
+PROGRAM_OR_LIAR = {**PROGRAM, "lie": (BAD, _declared)}
 """What honest programs print, and what their lying doubles do."""
 
 
