@@ -303,14 +303,13 @@ class JobHandle:
 
         In a notebook the cell shows how far the job is, each time in the place of the last.
         """
-        seen: list[str] = []
+        seen: list[tuple[str, str]] = []
         show = markup.in_place()
         for event in self._events(poll_seconds):
             if show is not None:
-                from lockstep.cli.narrator import of_chain
-
-                seen = [*seen[1 - SHOWN :], of_chain(event.name, event.args).text]
-                show(self._repr_html_() + markup.table("lately", [("", text) for text in seen]))
+                where = [f"{key} {event.args[key]}" for key in ("round", "slot") if key in event.args]
+                seen = [*seen[1 - SHOWN :], (event.name, ", ".join(where))]
+                show(self._repr_html_() + markup.table("lately", seen))
             yield event
 
     def _events(self, poll_seconds: float) -> Iterator[Event]:

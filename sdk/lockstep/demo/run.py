@@ -117,8 +117,12 @@ def run(options: Options, screen: Screen) -> dict[str, Any]:
         world = build(folder, group, options.seed, devnet, names)
         say(Line(f"chain {devnet.url}, storage {world.storage_url}", QUIET))
         processes = _start_public(world, options)
+        import torch
+
         from lockstep.training.demo import WITNESSES, demo_job
 
+        # OMP_NUM_THREADS alone does not bind torch: two threads that wait for each other starve beside the parties.
+        torch.set_num_threads(1)
         demo = demo_job(options.seed, slots=options.workers)
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
