@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lockstep.base.amounts import tokens
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings, resolve
 from lockstep.cli import guard, health, purse, service
 from lockstep.cli.device import on_device, tell
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
 app.add_typer(guard.app)
 
-JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
+JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone; its id, or 6 hex digits of it.")]
 MaxStake = Annotated[
     str | None,
     typer.Option(
@@ -96,7 +97,8 @@ def up(
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
         metrics=metrics,
     )  # fmt: skip
-    only = _job_id(job)
+    if job is not None:
+        digits_of(job, "job", JOBS_SHOWN)
     from lockstep.node import logs
     from lockstep.node.metrics import served
     from worker.service import Worker
@@ -109,7 +111,7 @@ def up(
     with assemble(settings) as parts, served("worker", settings, parts.address):
         # Who has just typed the amount was told what it is at risk for.
         _agree_to_stake(parts, yes or as_json or not named)
-        worker = Worker(parts, once=once, only=only)
+        worker = Worker(parts, once=once, only=None if job is None else _job_named(parts, job))
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.drain())
         tell(chosen)
@@ -304,16 +306,15 @@ def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
     )
 
 
-def _job_id(text: str | None) -> JobId | None:
-    if text is None:
-        return None
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
-    return JobId(value)
+def _job_named(parts: WorkerParts, text: str) -> JobId:
+    """A job by its whole id, which may be opened later, or by its first digits."""
+    from lockstep.chain.events import EventReader
+    from lockstep.node.ledger import ledger_of
+
+    digits = digits_of(text, "job", JOBS_SHOWN)
+    if len(digits) == 64:
+        return JobId(bytes.fromhex(digits))
+    return ledger_of(EventReader(parts.party.w3, parts.party.addresses)).job_named(text)
 
 
 purse.add_to(app)

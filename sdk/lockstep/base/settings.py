@@ -186,6 +186,11 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
     return Settings(**values)
 
 
+def named_network() -> str | None:
+    """The network that `--network` or the environment names (cli/main.py hands the one on by the other)."""
+    return os.environ.get(f"LOCKSTEP_{NETWORK.upper()}") or None
+
+
 def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
     """What the network that was named stands for; the local market's if none was, it is up, and nobody said where
     another is."""

@@ -11,7 +11,7 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.decoding import file_bytes, from_toml
-from lockstep.base.naming import digits_of
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
 from lockstep.cli.options import DeploymentFile, GasPrice, Home, Json, PasswordFile, Rpc, Storage, Threads
@@ -258,6 +258,31 @@ def pull(
     emit({"model_path": str(path)}, as_json, text=str(path))
 
 
+@app.command("load")
+def load(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="DIR|JOB", help="A folder that `train pull` wrote, or a job by 6 digits of its id."),
+    ],
+    prompt: Annotated[str | None, typer.Option(help="A text for the model to go on with.")] = None,
+    tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="How far it goes on.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn: the same seed writes the same.")] = 0,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    as_json: Json = False,
+) -> None:
+    """Load a model, its weights checked against the chain: its class, its size, its tokenizer, what it writes.
+
+    Exit 10 if a file of DIR is not what the merge on chain gives. No claim is replayed: `train audit` does that.
+    """
+    from lockstep.cli.loading import loaded
+
+    data, text = loaded(source, _reading(rpc, storage, deployment), prompt, tokens_, temperature, seed)
+    emit(data, as_json, text=text)
+
+
 @app.command("metrics")
 def metrics(
     job: JobArgument,
@@ -383,7 +408,7 @@ def _handle(
     home: str | None,
     password_file: str | None,
 ) -> JobHandle:
-    digits_of(job, "job", "`lockstep train list` shows every job")
+    digits_of(job, "job", JOBS_SHOWN)
     return _reading(rpc, storage, deployment, home, password_file).find(job)
 
 

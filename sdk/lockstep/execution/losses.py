@@ -13,6 +13,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base import markup
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.numerics import paths
 from lockstep.numerics.validate import validate
@@ -50,6 +51,14 @@ class MergedLoss:
     def to_dict(self) -> dict[str, Any]:
         """As JSON, which has no word for what is no number."""
         return {**asdict(self), "loss": self.loss if math.isfinite(self.loss) else str(self.loss)}
+
+
+class Curve(tuple[MergedLoss, ...]):
+    """The losses of a run in order; a notebook draws them."""
+
+    def _repr_html_(self) -> str:
+        points = [(x.merges, x.loss, f"{x.loss:.6f} after {x.merges} merges, claim {x.claim[:8] or '-'}") for x in self]
+        return markup.curve(points, "loss after each merge")
 
 
 class Losses:

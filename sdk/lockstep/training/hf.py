@@ -21,7 +21,7 @@ from torch import nn
 from lockstep.protocol.errors import UsageError
 from lockstep.training.losses import Loss, RandomLoss
 
-_CAUSAL = ("ForCausalLM", "LMHeadModel")
+CAUSAL = ("ForCausalLM", "LMHeadModel")
 _MASKED = "ForMaskedLM"
 _KERNELS = ("attn_implementation", "experts_implementation")
 """Names of kernels, which a hub may serve: a model that is built from a configuration uses torch's own."""
@@ -82,7 +82,7 @@ def loss_of(model: nn.Module) -> Loss | RandomLoss:
     from lockstep.training.models.gpt import next_token_loss
 
     name = type(model).__name__
-    if name.endswith(_CAUSAL):
+    if name.endswith(CAUSAL):
         return next_token_loss
     if name.endswith(_MASKED):
         return masked_token_loss(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
