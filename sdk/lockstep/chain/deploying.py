@@ -95,7 +95,7 @@ def simulated(w3: Web3, planned: Plan) -> dict[str, int]:
     gas = {}
     for each in planned.creations:
         try:
-            gas[each.artifact] = w3.eth.estimate_gas({"from": planned.deployer, "data": each.data})  # type: ignore[typeddict-item]
+            gas[each.artifact] = w3.eth.estimate_gas({"from": planned.deployer, "data": each.data})
         except (ContractLogicError, Web3RPCError) as failure:
             if "insufficient" in str(failure).lower():
                 raise FundsError("the account cannot pay for gas", "send it some of the chain's own coin") from failure
@@ -122,9 +122,7 @@ def deploy(
     try:
         before = len(outbox.keys("deploy/"))
         for each in planned.creations:
-            outbox.submit(
-                Call(Address(""), each.data, GAS, each.artifact), _key(each), check=False, nonce=each.nonce
-            )
+            outbox.submit(Call(Address(""), each.data, GAS, each.artifact), _key(each), check=False, nonce=each.nonce)
             told(each, False)
         blocks = []
         for each in planned.creations:
@@ -162,7 +160,9 @@ def _resumed(w3: Web3, deployer: LocalAccount, file: Path, wanted: Wanted) -> Pl
         held = json.loads(file.read_text())
         first, code = int(held.pop("first")), held.pop("code")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
-        raise UsageError(f"{file} cannot be read", "it is a deployment that was cut off: mend it, or move it away") from failure
+        raise UsageError(
+            f"{file} cannot be read", "it is a deployment that was cut off: mend it, or move it away"
+        ) from failure
     # INVARIANT: a deployment that was begun goes on as it was begun, or not at all.
     if differs := sorted(name for name in said if said[name] != held.get(name)):
         raise UsageError(

@@ -118,7 +118,9 @@ def encoded_arguments(artifact: str, arguments: tuple[Any, ...]) -> bytes:
     """Constructor arguments as they follow the creation code."""
     from eth_abi.abi import encode
 
-    entry = next((e for e in artifacts.load(artifact).abi if e["type"] == "constructor"), {"inputs": []})
+    entry: dict[str, Any] = next(
+        (e for e in artifacts.load(artifact).abi if e["type"] == "constructor"), {"inputs": []}
+    )
     return encode([artifacts.abi_type(part) for part in entry["inputs"]], arguments)
 
 
@@ -142,7 +144,7 @@ def deploy(
     base_fee = w3.eth.get_block("latest").get("baseFeePerGas", 0)
     hashes = {}
     for each in planned.creations:
-        transaction = {
+        transaction: dict[str, Any] = {
             "type": 2,
             "chainId": w3.eth.chain_id,
             "nonce": each.nonce,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class Report:
     """A whole deployment."""
 
     contracts: tuple[Verified, ...]
-    arguments: dict[str, tuple[str, bytes]]
+    arguments: Mapping[str, tuple[Address, bytes]]
     """Artifact -> (address, encoded constructor arguments), of what is this package's: what an explorer asks for."""
     unbond_seconds: int = 0
     inclusion_seconds: int = 0
@@ -60,12 +61,12 @@ class Report:
 
 def verify(w3: Web3, addresses: Addresses) -> Report:
     """Reads the code at every address and compares; what differs is in the report."""
-    codes = {name: bytes(w3.eth.get_code(getattr(addresses, name))) for name in NAMES}
+    codes = {name: _code(w3, getattr(addresses, name)) for name in NAMES}
     market, vault = artifacts.load("JobMarket"), artifacts.load("StakeVault")
     libraries = _libraries(market, codes["market"])
     at: dict[str, Address] = {name: getattr(addresses, name) for name in NAMES}
     at |= {"rounds": libraries["Rounds"], "jobs": libraries["Jobs"]}
-    codes |= {name: bytes(w3.eth.get_code(at[name])) for name in ("rounds", "jobs")}
+    codes |= {name: _code(w3, at[name]) for name in ("rounds", "jobs")}
     times = ChainTimes(
         Seconds(_value(market, codes["market"], "inclusionSeconds")),
         Seconds(_value(market, codes["market"], "censorSeconds")),
@@ -106,7 +107,8 @@ def difference(
     if len(code) != len(expected):
         return f"its code has {len(code)} bytes, not {len(expected)}"
     if masked(compiled, code) != masked(compiled, bytes(expected)):
-        first = next(i for i, (a, b) in enumerate(zip(masked(compiled, code), masked(compiled, expected))) if a != b)
+        pairs = zip(masked(compiled, code), masked(compiled, bytes(expected)), strict=True)
+        first = next(i for i, (a, b) in enumerate(pairs) if a != b)
         return f"its code differs from byte {first} on"
     for name, value in _immutables(compiled, arguments).items():
         for at in compiled.immutables[name]:
@@ -144,9 +146,13 @@ def inputs(report: Report) -> dict[str, str]:
     }
 
 
+def _code(w3: Web3, address: Address) -> bytes:
+    return bytes(w3.eth.get_code(address))  # type: ignore[arg-type]
+
+
 def _immutables(compiled: Artifact, arguments: tuple[Any, ...]) -> dict[str, int]:
     """Name -> value, of the immutables that the constructor's arguments set: `x_` sets `x`."""
-    entry = next((e for e in compiled.abi if e["type"] == "constructor"), {"inputs": []})
+    entry: dict[str, Any] = next((e for e in compiled.abi if e["type"] == "constructor"), {"inputs": []})
     given = {part["name"].removesuffix("_"): value for part, value in zip(entry["inputs"], arguments, strict=True)}
     return {
         name: int(value, 16) if isinstance(value, str) else int(value)
