@@ -187,7 +187,8 @@ def profile_named(name: str, **given: int | None) -> FeeProfile:
 
 
 GAME_CALLS, GAME_GAS = 16, 1_900_000
-"""A game about a step of GPT-2 124M (docs/measured.md); its bytes are those of the measured game, a call for a call."""
+"""Assumed for a game of a real model, between the toy game that is measured (10 calls, 1.16 M gas) and the bound
+`prices.GAME_GAS`; its bytes are those of the measured game, a call for a call."""
 
 
 def sums() -> dict[str, Sent]:

@@ -253,7 +253,7 @@ def _show_costs(
         f"{'':14} {'txs':>4} {'gas':>11} {'bytes':>8} {'fee':>16}",
         *map(line, contracts),
         *map(line, totals),
-        "job: 10 rounds x 8 slots, all parties; game: a step of GPT-2 124M, both sides",
+        "job: 10 rounds x 8 slots, all parties; game: assumed, of a real model, both sides",
     ]
     if factor > 1:
         lines.append(
