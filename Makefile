@@ -222,6 +222,7 @@ slither: setup $(STAMP)/slither ## static analysis of contracts/: no high or med
 .PHONY: gas-snapshot
 gas-snapshot: setup ## the gas of every verb, from receipts, into tests/vectors/gas.json
 	$(BIN)/python -m tests.support.gas
+	$(BIN)/python -m tests.support.costs
 
 .PHONY: mutation
 mutation: setup ## a seeded sample of mutants of the contracts, against the tests (after `make recordings`; minutes to hours)

@@ -25,6 +25,7 @@ import structlog
 
 from lockstep.base.redaction import hide, redacted, urls_of
 from lockstep.base.vitals import VITALS
+from lockstep.chain.stacks import require_own_blocks
 from lockstep.protocol.errors import ChainError, Unreachable
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
     """A web3 connection to the endpoints of a comma-separated list of http(s) URLs.
 
     Raises `Unreachable` if none of them answers, `ChainError` if one is not of `chain_id` (without it: of the chain of
-    the first). Every later request raises `Unreachable` when all of them are gone.
+    the first) or of one that no market can be on (`chain.stacks`). Every later request raises `Unreachable` when all
+    of them are gone.
     """
     from web3 import Web3
 
@@ -258,6 +260,7 @@ def _provider_class() -> Any:
                     each.failed()
             if len(failures) == len(self._endpoints):
                 raise self._unreachable(failures)
+            require_own_blocks(self._chain_id or 0)
             for each, why in failures:
                 log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(why))
 
