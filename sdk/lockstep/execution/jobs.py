@@ -174,7 +174,7 @@ class Job:
         return executable if executable.shows else self._on_processor(program)
 
     def turn_to(self, program: Program | None) -> None:
-        """Frees the memory that other Programs keep for their next run, before this one runs; None: nothing is to run."""
+        """Frees the memory that other Programs keep for their next run, before this one runs; None: none follows."""
         for compiled in (self._compiled, self._processor):
             for root, executable in list(compiled.items()):
                 if program is None or root != program.root:

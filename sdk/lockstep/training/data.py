@@ -35,7 +35,7 @@ DEMO_TRAIN_TOKENS = 1_500_000
 DEMO_HELD_OUT_TOKENS = 65_536
 DEMO_TRAIN_SHA256 = "00754da5aafb89db3cc9ff6dea0005fd583b48f86d8bb3ceef00577d7f510355"
 DEMO_HELD_OUT_SHA256 = "94d9204a451e232273518f0c41efa23edd7fb2dffee923a912e0fbd8f48f6156"
-"""Of the extracted text: other texts would be another dataset."""
+"""SHA-256 of the extracted text: another text would be another dataset."""
 
 
 @dataclass(frozen=True)

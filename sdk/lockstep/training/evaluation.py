@@ -62,7 +62,7 @@ def build_programs(
     The model is traced in evaluation mode. Raises LoweringError if it uses what cannot become a Program.
     """
     if min(rounds, slots, batches) < 1:
-        raise UsageError(f"{rounds} rounds of {slots} slots, {batches} batches each", "at least one of each")
+        raise UsageError(f"rounds is {rounds}, slots is {slots}, batches is {batches}", "use at least 1 of each")
     check_size(rounds, batches, slots)
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:

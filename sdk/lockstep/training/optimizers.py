@@ -24,7 +24,7 @@ class AdamW:
     """
 
     learning_rate: float = 3e-3
-    """The highest."""
+    """The highest learning rate."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -37,7 +37,7 @@ class AdamW:
     restart_warmup: int = 0
     """Steps of linear warm-up after each restart of the moments, which know little of the gradient then."""
     final_fraction: float = 0.1
-    """Of the learning rate, at the last step."""
+    """The learning rate of the last step, as a fraction of the highest."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.clip > 0):

@@ -22,7 +22,7 @@ class ModelKind:
     model: type[nn.Module]
     """Built from a configuration, which it keeps as `config`."""
     loss: Callable[[Any], Loss | RandomLoss]
-    """What a model is trained on."""
+    """Configuration -> the loss that the model is trained on."""
 
 
 MODELS: dict[str, ModelKind] = {}

@@ -1,4 +1,4 @@
-"""What a strategy is: a value that gives four functions on tensors (init, update, encode, merge).
+"""The interface of strategies: values that give four functions on tensors (init, update, encode, merge).
 
 As optax's GradientTransformation(init, update): state in, state out. `training.job` traces them into a job's Programs
 and knows no strategy by name.
@@ -39,7 +39,7 @@ class Rules(NamedTuple):
     """A strategy over the steps of a job."""
 
     inner: Inner
-    """What a worker does between two merges."""
+    """The optimizer that a worker runs between two merges."""
     encode: Callable[[Tensor, Tensor], Tensor]
     """(the round's base, a slot's parameters) -> its payload, shard by shard f32 [P], as the wire format carries it."""
     merge: Callable[[Tensor, Tensor, Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
