@@ -34,13 +34,13 @@ HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server grants its clients; seconds of this machine's clock."""
+    """The limits of a server's clients; seconds of this machine's clock."""
 
     connections: int = 256
     per_peer: int = 128
     """Connections from one address: a proxy in front of the server is one."""
     requests: int = 64
-    """At work at once; one more is answered with 503."""
+    """Requests at work at once; one more is answered with 503."""
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     body_bytes: int = 64 << 10
@@ -71,7 +71,7 @@ class Connection(H11Protocol):
 
     @property
     def state(self) -> State:
-        """Whose turn it is."""
+        """The phase of the connection, and so the side that it waits for."""
         answering = self.cycle is not None and not self.cycle.response_complete
         sending = self.conn.their_state is h11.SEND_BODY
         if self.flow.write_paused or (not answering and self.transport.get_write_buffer_size()):

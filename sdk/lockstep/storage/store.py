@@ -33,7 +33,7 @@ BlockCodec = Literal["raw", "dag-cbor"]
 MAPPED_BYTES = 1 << 20
 """Smaller blobs are held in memory: a file and a mapping of its own would cost more."""
 FETCHED_AT_ONCE = 4
-"""Blobs, of those that are asked for together."""
+"""The most blobs fetched at once of those requested together."""
 
 
 class ContentStore(abc.ABC):
@@ -48,7 +48,7 @@ class ContentStore(abc.ABC):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """What `open_store` takes to reach this store again."""
+        """The URL with which `open_store` reaches this store again."""
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -73,7 +73,7 @@ class ContentStore(abc.ABC):
 
     @abc.abstractmethod
     def has(self, cid: str) -> bool:
-        """Whether the store itself, without asking a network, holds the root block of `cid` undamaged.
+        """Returns True if the store itself, without asking a network, holds the root block of `cid` undamaged.
 
         Stores write children before parents, so a root that is there came with its content.
         """
@@ -112,7 +112,7 @@ class ContentStore(abc.ABC):
 
     @cached_property
     def cache(self) -> BlobCache:
-        """The user's, which all stores of a machine share; Unreachable if there can be none."""
+        """The user's cache, which all stores of a machine share; Unreachable if it cannot be made."""
         try:
             return BlobCache(cache_directory() / "blobs", resolve().cache_bytes)
         except (DoctorError, UsageError) as error:

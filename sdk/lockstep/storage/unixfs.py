@@ -22,11 +22,11 @@ MAX_LINKS = 174
 MAX_BLOCK_BYTES = 1 << 20
 """No block is larger, written or read: Kubo refuses larger ones on `block put`."""
 MAX_DEPTH = 6
-"""174^6 chunks are 7 exabytes; deeper trees are hostile."""
+"""The deepest tree that is read: 174^6 chunks are 7 exabytes, so no honest tree is deeper."""
 
 
 class BlockSource(Protocol):
-    """Where blocks come from. Both raise BlobMissing, BlobCorrupt or Unreachable."""
+    """A source of blocks. Both methods raise BlobMissing, BlobCorrupt or Unreachable."""
 
     def fetch_block(self, cid: Cid) -> bytes:
         """The block named `cid`, verified against it."""
@@ -190,7 +190,10 @@ def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) ->
 
 def _require_depth(cid: Cid, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise BlobCorrupt(f"content tree is deeper than {MAX_DEPTH} at {cid}", "the publisher's tree is hostile")
+        raise BlobCorrupt(
+            f"content tree is deeper than {MAX_DEPTH} at {cid}",
+            "do not use this content: its publisher made a malformed tree",
+        )
 
 
 def leaf_of(link: Link, block: bytes) -> bytes:
