@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MODES = ("auto", "off", "require")
 LEAST_ELEMENTS = 4096
-"""Of a loop that is worth a function of its own."""
+"""Elements of the smallest loop that is worth a function of its own."""
 LEAST_WORK = 1 << 22
 """Instructions x elements of a run below which nothing is compiled: some milliseconds."""
 
@@ -42,7 +42,7 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
 
 
 def mode_of(asked: str | None) -> str:
-    """The mode asked for, else LOCKSTEP_FUSED, else auto; raises UsageError for one that there is not."""
+    """Returns the mode asked for, else LOCKSTEP_FUSED, else "auto"; raises UsageError for an unknown one."""
     mode = asked if asked is not None else os.environ.get("LOCKSTEP_FUSED", "auto")
     if mode not in MODES:
         raise UsageError(f"fused is {mode!r}", hint=f"one of {', '.join(MODES)}; LOCKSTEP_FUSED sets the default")
@@ -59,7 +59,7 @@ class Fusion:
         self._found: dict[int, LoopExpression] = {}
         self._library: ctypes.CDLL | None = None
         self.compiled = False
-        """Whether the loops run compiled code."""
+        """True: the loops run compiled code."""
         if mode == "off":
             return
         self._find_loops(everything=mode == "require")

@@ -14,14 +14,14 @@ from pathlib import Path
 from lockstep.numerics.scalar import Op
 
 Form = tuple[str, int]
-"""How an operand is read: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
+"""The form of an operand: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
 Instr = tuple[int, int, int, int, int]
 """Opcode, registers a, b, c (-1 where it reads none) and immediate; operands are the first registers."""
 
 
 @dataclass(frozen=True)
 class LoopExpression:
-    """What a loop computes, whatever it computes it on: loops of one expression share a function."""
+    """The expression of a loop, without its operands' places: loops of one expression share a function."""
 
     operands: tuple[Form, ...]
     instrs: tuple[Instr, ...]

@@ -21,7 +21,7 @@ from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import TensorRoot
 
 HASH_THREADS = 128
-"""Of hash_leaves and hash_nodes in kernels.cuh."""
+"""Threads of a block of hash_leaves and hash_nodes in kernels.cuh."""
 STATES = 2
 """A step's input and its output: what came before is hashed by then."""
 DIGEST_WORDS = 8
@@ -33,7 +33,7 @@ class Buffer:
     def __init__(self, address: Address, give_back: Callable[[Address], None]) -> None:
         self.address = address
         self.root: TensorRoot | None = None
-        """Of the tensor that lies here, once somebody asked: what is committed is not edited."""
+        """The root of the tensor in the buffer, once it was hashed: committed words do not change."""
         self.host: weakref.ref[Array] | None = None
         """The same words in the host's memory, while somebody holds them there."""
         weakref.finalize(self, give_back, address)
@@ -61,11 +61,11 @@ class BufferPool:
 
     @property
     def idle(self) -> int:
-        """Bytes that nobody uses."""
+        """Bytes of buffers that are free."""
         return 4 * sum(words * len(held) for words, held in list(self._free.items()))
 
     def trim(self) -> None:
-        """Give the device back what nobody uses."""
+        """Returns the free buffers to the device."""
         _free_all(self._device, self._free)
 
     def _allocated(self, words: int) -> Address:
@@ -116,9 +116,9 @@ class DeviceNeed(NamedTuple):
     """Bytes that a Program takes of a device, its dataset left out."""
 
     step: int
-    """From state to state."""
+    """Bytes to run a step from state to state."""
     shown: int
-    """To show every op's output, one after the other."""
+    """Bytes to show every op's output, one after the other."""
 
 
 class Loaded:
@@ -269,7 +269,7 @@ class Loaded:
     def _fixed(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None, rows: Buffer | None
     ) -> dict[tuple[Space, int], Address]:
-        """Where everything lies that is no op's output."""
+        """Returns the address of every tensor and region but the ops' outputs; writes the step's context."""
         count = 0 if dataset is None else len(dataset)
         draws = [
             reference.drawn_row(context.seed, context.words, first + j, count)
