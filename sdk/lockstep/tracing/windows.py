@@ -26,7 +26,7 @@ MAX_SPATIAL = 2
 
 @dataclass(frozen=True)
 class Window:
-    """Where a kernel lies along one axis: tap j of output i reads input i x step + j x dilation - pad."""
+    """The windows of a kernel along one axis: tap j of output i reads input i x step + j x dilation - pad."""
 
     size: int
     step: int = 1
@@ -40,7 +40,7 @@ class Window:
 
     @property
     def tiles(self) -> bool:
-        """Whether windows lie side by side, starting at 0."""
+        """True if windows lie side by side, starting at 0."""
         return self.size == self.step and not self.pad and self.dilation == 1
 
 
@@ -49,7 +49,9 @@ def _windows_of(
 ) -> list[Window]:
     rank = len(sizes)
     if rank > MAX_SPATIAL:
-        raise LoweringError(f"windows along {rank} axes", hint="an op has eight axes: windows along one or two fit")
+        raise LoweringError(
+            f"windows along {rank} axes are not supported", hint="an op has eight axes: windows along one or two fit"
+        )
     columns = [list(c) * rank if len(c) == 1 else list(c) for c in (sizes, steps or sizes, pads, dilations)]
     return [Window(*column) for column in zip(*columns, strict=True)]
 
