@@ -385,7 +385,7 @@ def load(
     *,
     fits: Callable[[ClaimSchedule, JobParams], None] | None = None,
 ) -> Job:
-    """Fetch a job's parts by CID, check every root against the chain, validate every Program.
+    """Fetches a job's parts by CID, checks every root against the chain, validates every Program.
 
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
     `fits` raises of the Programs, before dataset and checkpoint are fetched.

@@ -77,7 +77,7 @@ class RoundRecord:
 
 
 def store_payload(job: Job, store: ContentStore, payload: Tensors) -> Cid:
-    """Keep a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
+    """Stores a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
     carry = job.carry_of(payload)
     return wire.store_payload(store, payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
 
@@ -145,7 +145,7 @@ def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | N
 
 
 def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
-    """Run the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
+    """Runs the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
     return finish(merge_run(job, base, payloads, seed, round_))
 
 
@@ -161,7 +161,7 @@ def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) 
 
 
 def finish(run: ClaimRun) -> Merged:
-    """Run a merge to its end."""
+    """Runs a merge to its end."""
     final = run.advance(1, run.start)
     checkpoint = checkpoint_of(run.job, final)
     out, out2 = run.job.checkpoint_roots(checkpoint)

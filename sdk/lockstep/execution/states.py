@@ -136,11 +136,11 @@ class States:
         return run
 
     def forget(self, claim: ClaimId) -> None:
-        """Remove a claim's states: nobody can challenge it any more."""
+        """Removes a claim's states: nobody can challenge it any more."""
         shutil.rmtree(self._folder / claim.hex(), ignore_errors=True)
 
     def forget_others(self, claims: Collection[ClaimId]) -> None:
-        """Remove the states of every claim that is not among `claims`."""
+        """Removes the states of every claim that is not among `claims`."""
         kept = {claim.hex() for claim in claims}
         for path in self._folder.glob("*"):
             if path.name not in kept:
