@@ -78,7 +78,8 @@ class DemoJob:
         return evaluate(_model(flat), next_token_loss, self.corpus.held_out.rows)
 
     def baseline_loss(self) -> float:
-        """The same for rounds x H eager AdamW steps from the same start with one worker's batch and schedule."""
+        """Loss of the baseline on the same text: rounds x H eager AdamW steps of one worker, from the same start, with
+        the same batch and schedule."""
         model = _model(self.start)
         assert isinstance(self.spec.inner, AdamW), "the demo's"
         train_eager(

@@ -101,7 +101,7 @@ def build_programs(
 
 
 def depths_of(layout: Layout, slots: int) -> tuple[int, int]:
-    """(shared, payload) depth: log2 of the parameters' shards, and what makes q + p as deep as that."""
+    """Returns (shared, payload) depth: log2 of the parameters' shards, and the p for which q + p is at least that."""
     shared = ceil_log2(len(layout.sizes))
     return shared, max(0, shared - ceil_log2(slots))
 

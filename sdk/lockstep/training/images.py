@@ -28,7 +28,7 @@ IMAGE_VALUES = 256
 
 
 def read_idx(data: bytes) -> NDArray[np.uint8]:
-    """The array in an IDX file of bytes (LeCun's format); PayloadInvalid if it is none."""
+    """Reads the array in an IDX file of bytes (LeCun's format); PayloadInvalid if it is not such a file."""
     rank = data[3] if len(data) >= 4 and data[:3] == b"\x00\x00\x08" else 0
     shape = tuple(np.frombuffer(data[4 : 4 + 4 * rank], ">u4").tolist())
     if not rank or len(shape) != rank or len(data) != 4 + 4 * rank + prod(shape):

@@ -234,7 +234,7 @@ def mean_loss(
 
 
 def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-    """The gradient of the loss by the shards, by autograd; the rest of the model is constant."""
+    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant."""
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
     grads = torch.autograd.grad(loss_at(model, loss, leaves, rows), list(leaves.values()))
     return layout.shards(dict(zip(leaves, grads, strict=True)))

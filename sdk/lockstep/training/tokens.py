@@ -114,7 +114,7 @@ class Tokenizer:
             raise UsageError(f"the tokenizer fails: {str(error)[:200]}", "its parts do not fit together") from error
 
     def unknown(self, character: str) -> bool:
-        """Tells if a character has no tokens of its own: it would vanish, or be any unknown one."""
+        """Returns True if a character has no tokens of its own: it would vanish, or become the unknown token."""
         normalizer = self.encoder.normalizer
         # What the tokenizer itself takes for nothing is not lost.
         if character.isspace() or (normalizer is not None and not normalizer.normalize_str(character).strip()):
@@ -125,7 +125,7 @@ class Tokenizer:
 
 
 def checked_side(side: str) -> str:
-    """The side itself; UsageError if there is none of that name."""
+    """Returns the side unchanged; UsageError if it is not the name of one."""
     if side not in SIDES:
         raise UsageError(f"no side of a split is called {side!r}", f"one of {', '.join(SIDES)}")
     return side
@@ -243,7 +243,7 @@ def _whole(held: bytes) -> int:
 
 
 def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: Recipe) -> None:
-    """Make the file of tokens, whole or not at all; of several processes that want it one makes it."""
+    """Makes the file of tokens, whole or not at all; of several processes that need it, one makes it."""
     separator = tokenizer.separator(recipe.separator)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

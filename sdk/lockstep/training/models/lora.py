@@ -59,7 +59,7 @@ class Adapted(nn.Module):
         return self.layer(x) + self.lora_B(self.lora_A(x)) * self.scale
 
     def merged(self) -> nn.Module:
-        """One layer that computes the same."""
+        """Returns one layer that computes the same function."""
         with torch.no_grad():
             _weight(self.layer).add_(self.scale * (self.lora_B.weight @ self.lora_A.weight))
         return self.layer

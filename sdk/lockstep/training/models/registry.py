@@ -26,7 +26,7 @@ class ModelKind:
 
 
 MODELS: dict[str, ModelKind] = {}
-"""By the name in `config.json`."""
+"""Kinds of models by their name in `config.json`."""
 
 
 def describe(model: nn.Module) -> dict[str, Any]:

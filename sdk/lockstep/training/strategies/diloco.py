@@ -47,7 +47,7 @@ class Spec:
             raise UsageError(f"inner_steps is {self.inner_steps}", "use at least 1")
 
     def rules(self, rounds: int) -> Rules:
-        """Moments that restart in every round, or are carried with their age."""
+        """Returns rules whose moments restart in every round, or are carried with their age."""
         steps = rounds * self.inner_steps
         inner = self.inner.inner(steps, None if self.carry else self.inner_steps)
         return Rules(inner, partial(encode, self), partial(merge, self))
