@@ -62,7 +62,7 @@ class BlobCache:
         self._limit = limit
 
     def require(self, size: int) -> None:
-        """Raise Unreachable if files of `size` bytes would put each other out."""
+        """Raises Unreachable if the cache cannot hold files of `size` bytes at once."""
         if size > self._limit:
             raise Unreachable(
                 f"{size >> 20} MiB are needed at once, the cache at {self.folder} holds {self._limit >> 20}",
@@ -229,7 +229,7 @@ class BlobCache:
             os.close(file)
 
     def _make_room(self, part: Path, size: int) -> None:
-        """Remove what was used longest ago until `size` bytes fit the limit and the disk; raises OSError."""
+        """Removes the files used longest ago until `size` bytes fit the limit and the disk; raises OSError."""
         files = sorted(self._files(part), key=lambda f: f.used)
         here = part.stat().st_blocks * 512
         over = sum(f.size for f in files) + size - self._limit

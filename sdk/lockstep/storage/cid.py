@@ -77,7 +77,7 @@ def cid_from_bytes(raw: bytes) -> Cid:
 
 
 def verify_block(cid: str, block: Bytes, *, source: str) -> None:
-    """Raise BlobCorrupt unless `block` hashes to `cid`. `source` names where the bytes came from."""
+    """Raises BlobCorrupt unless `block` hashes to `cid`. `source` names where the bytes came from."""
     # INVARIANT: no byte leaves a store that does not hash to the CID that was asked for.
     if hashlib.sha256(block).digest() != parse_cid(cid).digest:
         raise BlobCorrupt(

@@ -47,7 +47,7 @@ SPEC_VERSION = 1
 MAX_PROGRAM_BYTES = 1 << 28
 """Most that a party reads of one Program's file: ops, names and small constants."""
 INLINE_BYTES = 1 << 16
-"""A constant of more bytes lies beside the file, any other in it."""
+"""The largest constant inside the Program's file; a larger one is a blob beside it."""
 MAX_SPEC_BYTES = 1 << 20
 """One block."""
 

@@ -210,7 +210,7 @@ class Manifest:
 
 
 def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = SHARD_BYTES) -> Cid:
-    """Keep a dataset; returns its manifest's CID, which is the same in every store."""
+    """Stores a dataset; returns its manifest's CID, which is the same in every store."""
     dtype = _dtype_of(dataset.vocabulary)
     kind, recipe = _TOKEN_DTYPES[dtype], dataset.recipe
     shard_rows = max(1, shard_bytes // (dataset.row_tokens * kind.itemsize))

@@ -76,7 +76,7 @@ def encode_checkpoint(checkpoint: Checkpoint, name: Name = cid_of) -> bytes:
 
 
 def store_checkpoint(store: ContentStore, checkpoint: Checkpoint) -> Cid:
-    """Keep a checkpoint; returns its manifest's CID."""
+    """Stores a checkpoint; returns its manifest's CID."""
     return store.put(encode_checkpoint(checkpoint, store.put), codec="dag-cbor")
 
 
@@ -122,7 +122,7 @@ def encode_payload(
 def store_payload(
     store: ContentStore, tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()
 ) -> Cid:
-    """Keep a payload; returns its manifest's CID."""
+    """Stores a payload; returns its manifest's CID."""
     return store.put(encode_payload(tensors, wire_format, carry, store.put), codec="dag-cbor")
 
 

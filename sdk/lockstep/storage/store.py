@@ -52,7 +52,7 @@ class ContentStore(abc.ABC):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raise Unreachable or DoctorError unless the store answers and is usable."""
+        """Raises Unreachable or DoctorError unless the store answers and is usable."""
 
     @abc.abstractmethod
     def fetch_block(self, cid: Cid) -> bytes:
@@ -65,11 +65,11 @@ class ContentStore(abc.ABC):
 
     @abc.abstractmethod
     def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
-        """Keep one block of at most 1 MiB as it is."""
+        """Stores one block of at most 1 MiB as it is."""
 
     @abc.abstractmethod
     def put_stream(self, file: BinaryIO) -> Cid:
-        """Keep what `file` still holds, in the layout of `unixfs`, in constant memory; `file` is seekable."""
+        """Stores the rest of `file`, in the layout of `unixfs`, in constant memory; `file` is seekable."""
 
     @abc.abstractmethod
     def has(self, cid: str) -> bool:
@@ -79,7 +79,7 @@ class ContentStore(abc.ABC):
         """
 
     def put(self, data: Bytes, *, codec: BlockCodec = "raw") -> Cid:
-        """Keep `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
+        """Stores `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
         if codec == "raw":
             return self.put_stream(cast(BinaryIO, BufferFile(data)))
         if len(data) > MAX_BLOCK_BYTES:
@@ -90,7 +90,7 @@ class ContentStore(abc.ABC):
         return self.put_block(bytes(data), codec)
 
     def put_file(self, path: str | os.PathLike[str]) -> Cid:
-        """Keep the contents of a file. UsageError if it cannot be read."""
+        """Stores the contents of a file. UsageError if it cannot be read."""
         try:
             with open(path, "rb") as file:
                 return self.put_stream(file)
@@ -107,7 +107,7 @@ class ContentStore(abc.ABC):
         return read_chunks(self, Cid(cid), max_bytes=max_bytes)
 
     def get_file(self, cid: str, path: str | os.PathLike[str], *, max_bytes: int) -> int:
-        """Write the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
+        """Writes the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
         return write_atomically(Path(path), self.get_stream(cid, max_bytes=max_bytes))
 
     @cached_property
@@ -153,7 +153,7 @@ class ContentStore(abc.ABC):
         return content_size(self, Cid(cid))
 
     def put_node(self, value: Any) -> Cid:
-        """Keep a DAG-CBOR value (maps with string keys, lists, ints, bytes, strings, CIDs) as one block."""
+        """Stores a DAG-CBOR value (maps with string keys, lists, ints, bytes, strings, CIDs) as one block."""
         import dag_cbor
 
         return self.put(dag_cbor.encode(value), codec="dag-cbor")
@@ -167,7 +167,7 @@ class ContentStore(abc.ABC):
             return from_cbor(block, MAX_BLOCK_BYTES)
 
     def close(self) -> None:
-        """Release what the store holds open. A second call does nothing."""
+        """Releases the store's open files and connections. A second call does nothing."""
         return
 
     def __enter__(self) -> Self:
@@ -208,7 +208,7 @@ class BufferFile(io.RawIOBase):
 
 
 def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:
-    """Write `chunks` to `path` so that it holds all of them or what it held before; returns their size.
+    """Writes `chunks` to `path` so that it holds all of them or what it held before; returns their size.
 
     The bytes are on disk when this returns. UsageError if the folder cannot be written,
     DoctorError if the disk is full.
@@ -240,7 +240,7 @@ def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: a rename is on disk only when its folder is."""
+    """Makes the names in `folder` durable: a rename is on disk only when its folder is."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

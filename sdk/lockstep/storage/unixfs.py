@@ -46,14 +46,14 @@ class FileBlock:
 
 
 def chunks_of(data: Bytes, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Cut bytes into chunks; empty content is one empty chunk."""
+    """Cuts bytes into chunks; empty content is one empty chunk."""
     view = memoryview(data).cast("B")
     for at in range(0, max(len(view), 1), chunk_bytes):
         yield bytes(view[at : at + chunk_bytes])
 
 
 def chunks_of_file(file: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Cut a binary file, from its present position, into chunks; an empty one is one empty chunk."""
+    """Cuts a binary file, from its present position, into chunks; an empty one is one empty chunk."""
     chunk = file.read(chunk_bytes)
     yield chunk
     while len(chunk) == chunk_bytes:
@@ -67,7 +67,7 @@ def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[File
     levels: list[list[Link]] = [[]]
 
     def close(level: int) -> Iterator[FileBlock]:
-        """Turn the links that wait at `level` into one node, a child of the level above."""
+        """Turns the links that wait at `level` into one node, a child of the level above."""
         if level + 1 == len(levels):
             levels.append([])
         # a full node is closed only when a further child arrives: exactly 174 chunks need no second level
