@@ -99,7 +99,7 @@ class Examined:
 
 
 def examine(device: str, threads: int = 1) -> Examined:
-    """Open "cpu", "cuda:N" or "emulated", test it, measure it. Raises UsageError if it is not there."""
+    """Opens "cpu", "cuda:N" or "emulated", tests and measures it. Raises UsageError if it is not there."""
     began = time.perf_counter()
     try:
         chosen = choose(device)

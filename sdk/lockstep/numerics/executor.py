@@ -108,7 +108,7 @@ class Executable:
         return {op: array for op, array in enumerate(made) if array is not None}
 
     def rest(self) -> None:
-        """Give the system back what is kept for the next run, unless one is under way."""
+        """Frees the memory kept for the next run, unless one is under way."""
         self._executor.rest()
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:

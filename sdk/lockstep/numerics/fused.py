@@ -30,7 +30,7 @@ FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-nostdlib"),
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""Those of CMakeLists.txt, and what makes a library that needs no other."""
+"""The flags of CMakeLists.txt, and those for a library that needs no other."""
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "scalar": (),
     "avx2": ("-mavx2", "-mfma"),
@@ -119,7 +119,7 @@ class Fusion:
         self.compiled = True
 
     def _quietly(self, action: Callable[[], None]) -> None:
-        """Unless loops are required, a failure costs speed alone; it is not tried again."""
+        """Runs an action and only logs its failure, which costs speed alone; it is not tried again."""
         try:
             action()
         except (LockstepError, OSError, AttributeError) as error:

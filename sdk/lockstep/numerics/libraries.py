@@ -72,7 +72,7 @@ class BuildRecipe:
 
     @property
     def entry(self) -> Entry:
-        """Its place in the cache."""
+        """The library's place in the cache."""
         return Entry(self.key, ".so")
 
 

@@ -28,7 +28,7 @@ class LoopExpression:
     results: tuple[int, ...]
     """Registers that are stored."""
     streams: bool = False
-    """They are too large to stay in a cache, and are written past it: no line is read only to be overwritten."""
+    """True: results are too large for a cache and are written past it, so no line is read only to be overwritten."""
 
 
 FLOATS: dict[Op, str] = {
@@ -203,11 +203,11 @@ def _loop(elements: Sequence[str], results: Sequence[int], _: Sequence[int]) -> 
 
 
 AHEAD = 128
-"""Words between what a streaming loop computes and what it asks memory for."""
+"""Words by which a streaming loop prefetches ahead of the element that it computes."""
 
 
 def _streaming(elements: Sequence[str], results: Sequence[int], reads: Sequence[int]) -> list[str]:
-    """One row in vectors: whole ones are made on the stack and leave at once, the ends are stored as ever."""
+    """One row in vectors: whole vectors are made on the stack and stored at once, the ends element by element."""
     stores = [f"o{j}[c] = r{result};" for j, result in enumerate(results)]
     tiles = [f"t{j}[c - begin] = r{result};" for j, result in enumerate(results)]
     return [

@@ -52,7 +52,7 @@ def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
 
 
 _ROOTS: dict[int, tuple[weakref.ref[Array], TensorRoot]] = {}
-"""By id: an array that a step does not change is the same object in the next state."""
+"""Roots by the array's id: an array that a step does not change is the same object in the next state."""
 
 
 def _frozen(array: Array) -> bool:
@@ -194,7 +194,7 @@ class TensorShelf:
         return found
 
     def put(self, op: int, contents: HashedContents) -> None:
-        """Keep the output of an op for a while."""
+        """Keeps the output of an op for a while."""
         self.shelf.put((self.key, op), contents, contents.nbytes, self.needed)
 
 
@@ -216,7 +216,7 @@ class StepTrace:
     """The dataset, i32 (N, L)."""
     place: TensorShelf = field(default_factory=TensorShelf, repr=False, compare=False)
     _held: dict[int, HashedContents] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Nothing drops these in the middle of a move."""
+    """Contents that one move holds, so that nothing drops them in the middle of it."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:

@@ -113,7 +113,7 @@ class Cuda:
 
     @cached_property
     def architecture(self) -> str:
-        """As compilers name it: "sm_90"."""
+        """The architecture as compilers name it: "sm_90"."""
         attribute = self._driver.CUdevice_attribute
         major, minor = (
             _value(self._driver.cuDeviceGetAttribute(which, self._device))

@@ -131,7 +131,7 @@ class CudaExecutable(Executable):
         return found
 
     def rest(self) -> None:
-        """Keeps it: a device's memory is there for what computes, and another Program takes it when it needs it."""
+        """Keeps the memory: a device's is there for the running Program, and another one takes it when needed."""
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
         """See `Executable.profile`: each op is waited for, so a step takes less than their sum."""

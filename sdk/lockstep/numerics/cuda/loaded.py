@@ -35,7 +35,7 @@ class Buffer:
         self.root: TensorRoot | None = None
         """The root of the tensor in the buffer, once it was hashed: committed words do not change."""
         self.host: weakref.ref[Array] | None = None
-        """The same words in the host's memory, while somebody holds them there."""
+        """The same words in the host's memory, as long as that array is in use."""
         weakref.finalize(self, give_back, address)
 
 
@@ -157,7 +157,7 @@ class Loaded:
         return self.pool.idle + (0 if held is None else held[0].nbytes)
 
     def trim(self) -> None:
-        """Give the device back what is kept for the next step; who uses it now has it until it is done."""
+        """Returns the memory kept for the next step to the device, after the step that uses it."""
         self._dataset = None
         self.pool.trim()
 
@@ -190,8 +190,8 @@ class Loaded:
         ops: Collection[int],
         each: Callable[[int, Address], None],
     ) -> None:
-        """Compute `ops` and what they read; `each` is called with an op of them and where its output lies until the
-        call returns (a kernel that it starts still finds it)."""
+        """Computes `ops` and their operands; `each` is called with each op and its output's address, which is valid
+        until the call returns, and for a kernel that it starts."""
         rows = self._rows(dataset)
         where = self._fixed(state, context, dataset, rows)
         region = self.pool.take(self._all.words)
