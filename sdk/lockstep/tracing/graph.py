@@ -94,7 +94,7 @@ def int_bits(value: int) -> int:
 
 
 class Graph:
-    """Builds nodes, a method for each op; `origin` is what new nodes are attributed to."""
+    """Builds nodes, a method for each op; new nodes are attributed to `origin`."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []

@@ -100,7 +100,7 @@ class Lowering:
         return self.graph.apply(Op.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
 
     def rounded(self, x: Node) -> Node:
-        """To the nearest integer, ties to even; what has no fraction or is not finite stays."""
+        """Rounds to the nearest integer, ties to even; values without a fraction, or not finite, stay."""
         near = self.cast(self.graph.apply(Op.F2I, x, dtype=I32), F32)
         result = self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
         self._integral[result.index] = x

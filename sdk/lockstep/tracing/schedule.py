@@ -377,7 +377,7 @@ class Schedule:
 
 
 def _expr(val: Val) -> Expr:
-    """The body of a value that is no fold in the making."""
+    """Returns the body of a value, which is not a fold in the making."""
     assert not isinstance(val.body, FoldChain)
     return val.body
 

@@ -57,7 +57,7 @@ def _windows_of(
 
 
 def unfolded(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float = 0) -> Node:
-    """[A, B, S...] -> [A, B, P, K, P, K...]: what every tap of every output reads, `fill` outside of x."""
+    """[A, B, S...] -> [A, B, P, K, P, K...]: the input that each tap of each output reads, `fill` outside of x."""
     for i, (w, count) in reversed(list(enumerate(zip(windows, counts, strict=True)))):
         axis = 2 + i
         after = (count - 1) * w.step + w.reach - w.pad - x.shape[axis]
@@ -220,7 +220,7 @@ def _images(low: Lowering, x: Node) -> Node:
 
 
 def _each(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float) -> list[Node]:
-    """Per tap, row-major, what it reads: [N, C, P...]."""
+    """Returns the inputs of each tap, row-major: [N, C, P...]."""
     read = unfolded(low, x, windows, counts, fill)
     taps = []
     for at in product(*(range(w.size) for w in windows)):
@@ -303,7 +303,7 @@ def _spread_pool(
 def _weights(
     windows: Sequence[Window], counts: Sequence[int], extents: Sequence[int], inner: bool, divisor: int | None
 ) -> np.ndarray:
-    """f32 [P, P]: what the sum of each window is multiplied by."""
+    """f32 [P, P]: the factor on the sum of each window."""
     sides = []
     for w, count, extent in zip(windows, counts, extents, strict=True):
         first = np.arange(count) * w.step - w.pad
