@@ -287,7 +287,7 @@ def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _address(value: object) -> Address:
     if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]{40}", value) is None:
-        raise UsageError(f"aggregator is {value!r}", "it must be an address, 0x and 40 hex digits")
+        raise UsageError(f"aggregator is {value!r}", 'it must be an address, 0x and 40 hex digits, or "" for none')
     return Address(value)
 
 
