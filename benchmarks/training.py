@@ -70,7 +70,7 @@ Rows = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained on what."""
+    """A model and the data that it is trained on."""
 
     model: nn.Module
     data: str

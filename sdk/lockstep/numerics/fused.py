@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MODES = ("auto", "off", "require")
 LEAST_ELEMENTS = 4096
-"""Of a loop that is worth a function of its own."""
+"""Elements of the smallest loop that is worth a function of its own."""
 LEAST_WORK = 1 << 22
 """Instructions x elements of a run below which nothing is compiled: some milliseconds."""
 
@@ -32,7 +32,7 @@ FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-nostdlib"),
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""Those of CMakeLists.txt, and what makes a library that needs no other."""
+"""The flags of CMakeLists.txt, and those for a library that needs no other."""
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "scalar": (),
     "avx2": ("-mavx2", "-mfma"),
@@ -44,7 +44,7 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
 
 
 def mode_of(asked: str | None) -> str:
-    """The mode asked for, else LOCKSTEP_FUSED, else auto; raises UsageError for one that there is not."""
+    """Returns the mode asked for, else LOCKSTEP_FUSED, else "auto"; raises UsageError for an unknown one."""
     mode = asked if asked is not None else os.environ.get("LOCKSTEP_FUSED", "auto")
     if mode not in MODES:
         raise UsageError(f"fused is {mode!r}", hint=f"one of {', '.join(MODES)}; LOCKSTEP_FUSED sets the default")
@@ -61,7 +61,7 @@ class Fusion:
         self._found: dict[int, LoopExpression] = {}
         self._library: ctypes.CDLL | None = None
         self.compiled = False
-        """Whether the loops run compiled code."""
+        """True: the loops run compiled code."""
         if mode == "off":
             return
         if mode == "require" and not COMPILED:
@@ -126,7 +126,7 @@ class Fusion:
         self.compiled = True
 
     def _quietly(self, action: Callable[[], None]) -> None:
-        """Unless loops are required, a failure costs speed alone; it is not tried again."""
+        """Runs an action and only logs its failure, which costs speed alone; it is not tried again."""
         try:
             action()
         except (LockstepError, OSError, AttributeError) as error:

@@ -61,12 +61,12 @@ KEYS = {
     "evaluation", "tokens", "start", "price",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
-"""Those of the registry that learn from text."""
+"""Models of the registry that learn from text."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the texts become in place of bytes."""
+    """`[tokens]`: the tokenizer of the texts; without one their tokens are bytes."""
 
     tokenizer: str = ""
     """A Hugging Face tokenizer.json; "": bytes."""
@@ -78,14 +78,14 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, on which side of the texts."""
+    """`[evaluation]`: the model to evaluate, and the side of the texts."""
 
     model: str = ""
     """A folder that `save_model` wrote."""
     batches: int = 32
-    """Of each slot in a round."""
+    """Batches of each slot in a round."""
     documents: str = HELD_OUT
-    """Those that a job which trains on the same texts does not see, or all."""
+    """"held out": the documents that a training job on the same texts does not see; or "all"."""
 
     def __post_init__(self) -> None:
         if self.documents not in (HELD_OUT, ALL):
@@ -93,7 +93,7 @@ class Evaluation:
 
 
 def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) -> TrainingJob:
-    """The job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
+    """Returns the job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
 
     Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
     """
@@ -140,7 +140,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
 
 
 def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDArray[np.float32] | None:
-    """The weights of the model that training goes on from; None if it begins with the seed's."""
+    """Returns the weights that training starts from; None if the seed makes them."""
     if "start" not in described:
         return None
     if not isinstance(described["start"], str):
@@ -161,8 +161,8 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
     if beside or not given.model:
         raise UsageError(
-            f"[evaluation] beside {', '.join(beside)}" if beside else "[evaluation] without a model",
-            'model = "a folder of an exported model", and nothing that trains',
+            f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
+            'write model = "a folder of an exported model", and no key of training',
         )
     model = load_model(folder / given.model)
     texts = _text(described, folder)
@@ -189,7 +189,7 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
 
 
 def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
-    """[batch], its rows as long as the model's; the model's vocabulary holds every token of the texts."""
+    """Returns `[batch]` with the model's row length; UsageError if its vocabulary lacks a token of the texts."""
     config = _config(model)
     batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
@@ -223,10 +223,12 @@ def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
 
 
 def _config(model: nn.Module) -> Any:
-    """Of the model of text, adapted or not."""
+    """Returns the configuration of a text model, or of the base of an adapted one; UsageError for another model."""
     config = (model.base if isinstance(model, LoRA) else model).config
     if not hasattr(config, "row_length") or not hasattr(config, "vocabulary"):
-        raise UsageError(f"{type(config).__name__} is of no model of text", f"one of {', '.join(TEXT_MODELS)}")
+        raise UsageError(
+            f"{type(config).__name__} is not the configuration of a text model", f"use one of {', '.join(TEXT_MODELS)}"
+        )
     return config
 
 
@@ -267,7 +269,7 @@ def _all(folder: Path) -> bytes:
 def _texts(folder: Path) -> Texts:
     documents = read_documents(folder)
     if len(documents) < 2:
-        raise UsageError(f"{len(documents)} document in {folder}", "two at least: one is held out")
+        raise UsageError(f"{len(documents)} document in {folder}", "give at least two: one is held out")
     # The order in which `split_documents` deals them, so that both sides come out whole.
     dealt = sorted(documents, key=lambda document: sha256(document.name.encode()).digest())
     held = max(1, len(dealt) // HELD_OUT_FRACTION)
@@ -277,7 +279,7 @@ def _texts(folder: Path) -> Texts:
 
 
 def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> type[T]:
-    """The kind that the table's `name` says, which is taken out; the first one if it says none."""
+    """Removes `name` from the table and returns the kind it names; the first kind if there is no `name`."""
     name = table.pop("name", next(iter(kinds)))
     if not isinstance(name, str) or name not in kinds:
         raise UsageError(f"{where}.name is {name!r}", f"one of {', '.join(kinds)}")
@@ -293,25 +295,25 @@ def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
     for name, value in given.items():
         due = type(getattr(default, name))
         if not isinstance(value, due) and not (due is float and isinstance(value, int)):
-            raise UsageError(f"{where}.{name} is {value!r}", f"a {due.__name__} is due")
+            raise UsageError(f"{where}.{name} is {value!r}", f"it must be of type {due.__name__}")
     return kind(**given)
 
 
 def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = described.get(key, {})
     if not isinstance(value, Mapping):
-        raise UsageError(f"{key} is {value!r}", f"a table is due: [{key}]")
+        raise UsageError(f"{key} is {value!r}", f"it must be a table: [{key}]")
     return value
 
 
 def _address(value: object) -> Address:
     if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]{40}", value) is None:
-        raise UsageError(f"aggregator is {value!r}", 'an address, 0x and 40 hex digits, or "" for none')
+        raise UsageError(f"aggregator is {value!r}", 'it must be an address, 0x and 40 hex digits, or "" for none')
     return Address(value)
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:
     value = described.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UsageError(f"{key} is {value!r}", "a whole number is due")
+        raise UsageError(f"{key} is {value!r}", "it must be an integer of at least 0")
     return value

@@ -24,7 +24,7 @@ class AdamW:
     """
 
     learning_rate: float = 3e-3
-    """The highest."""
+    """The highest learning rate."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -37,7 +37,7 @@ class AdamW:
     restart_warmup: int = 0
     """Steps of linear warm-up after each restart of the moments, which know little of the gradient then."""
     final_fraction: float = 0.1
-    """Of the learning rate, at the last step."""
+    """The learning rate of the last step, as a fraction of the highest."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.clip > 0):
@@ -55,7 +55,7 @@ class AdamW:
         return self.learning_rate * warm * (self.final_fraction + (1 - self.final_fraction) * cosine)
 
     def table(self, steps: int, restart: int) -> Tensor:
-        """f32 [steps, 3]: what step c multiplies parameters by, moves them by, and scales sqrt(v) by."""
+        """f32 [steps, 3]: the factors of step c on the parameters, on their move, and on sqrt(v)."""
         rows = []
         for step in range(steps):
             since = step % restart + 1
@@ -74,7 +74,7 @@ class AdamW:
         return torch.tensor([[self.rate(step, steps)] for step in range(steps)], dtype=torch.float32)
 
     def ages(self, steps: int) -> Tensor:
-        """f32 [steps, 3]: what moments of age a scale the learning rate, the step and sqrt(v) by."""
+        """f32 [steps, 3]: the factors of moments of age a on the learning rate, the step and sqrt(v)."""
         rows = []
         for since in range(1, steps + 1):
             warm = min(1.0, since / (self.restart_warmup + 1))

@@ -1,4 +1,4 @@
-"""A device that is none: the kernels' own source compiled for the processor, one thread after the other.
+"""The emulated device: the kernels' own source compiled for the processor, one thread after the other.
 
 Slow, and exact: indices, barriers and the order of operations are those of the device. What only a device shows is its
 speed, its compiler and its floating-point units.
@@ -20,7 +20,7 @@ from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
 
 POISON = 0xFFFFFFFF
-"""What fresh memory holds: a NaN, and a gather index beyond any table."""
+"""The word that fresh memory holds: a NaN, and a gather index beyond any table."""
 GUARD = 64
 """Words beyond each allocation that nobody may write."""
 
@@ -98,7 +98,7 @@ class Emulator:
 
     @property
     def intact(self) -> bool:
-        """Whether no kernel has written beyond the end of an allocation."""
+        """True if no kernel has written beyond the end of an allocation."""
         return not self._overrun and not any(map(_overrun, self._allocations.values()))
 
 
