@@ -112,6 +112,11 @@ lint: setup ## style, types, who may import whom
 	$(BIN)/mypy --strict sdk/lockstep/protocol sdk/lockstep/numerics
 	$(BIN)/lint-imports --no-logo --cache-dir out/import-linter
 	$(BIN)/python tools/rooms.py
+	$(BIN)/python tools/reference.py --check
+
+.PHONY: reference
+reference: setup ## write docs/reference anew: commands, settings and errors, from the code
+	$(BIN)/python tools/reference.py
 
 .PHONY: test
 test: setup $(STAMP)/brownie ## every test but the slow ones: Python (COVERAGE=1: with branch coverage), brownie, forge
@@ -217,6 +222,7 @@ slither: setup $(STAMP)/slither ## static analysis of contracts/: no high or med
 .PHONY: gas-snapshot
 gas-snapshot: setup ## the gas of every verb, from receipts, into tests/vectors/gas.json
 	$(BIN)/python -m tests.support.gas
+	$(BIN)/python -m tests.support.costs
 
 .PHONY: mutation
 mutation: setup ## a seeded sample of mutants of the contracts, against the tests (after `make recordings`; minutes to hours)

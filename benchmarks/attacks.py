@@ -20,7 +20,7 @@ YEAR, DAY = 365 * 86_400, 86_400
 FEE_SHARE = 0.2
 """The base fee over the cap."""
 OPEN_GAS = 340_000
-"""Of `open`; a game that nobody plays needs no other move."""
+"""Gas of `open`; a game that nobody plays needs no other move."""
 JOIN_GAS = 155_000
 LONGEST_STEP = Seconds(30 * DAY)
 """Without the rule: the longest stepSeconds that a job could set."""
@@ -31,9 +31,9 @@ class Harm:
     """One attack."""
 
     cost: float
-    """What the coalition is left short of, against honest play."""
+    """The coalition's loss against honest play, in prices."""
     damage: float
-    """What others are left short of."""
+    """The loss of all others, in prices."""
 
     @property
     def factor(self) -> float:
@@ -59,7 +59,7 @@ class Capital:
     locked: float
     """In prices."""
     interest: float
-    """Of one merge while its window passes, over a round's pay."""
+    """Interest on the stake of one merge while its window passes, over a round's pay."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What carried moments change: the demo's job with `carry` on and off, the same weights, rows, rounds and merges.
+"""The effect of carried moments: the demo's job with `carry` on and off, the same weights, rows, rounds and merges.
 
     python benchmarks/carry.py             a table
     python benchmarks/carry.py --json      one line of JSON on stdout

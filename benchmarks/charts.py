@@ -13,7 +13,7 @@ COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#16a085", "#7
 
 
 Axis = tuple[Callable[[float], float], list[float]]
-"""Where a value lies, in pixels, and the values to mark."""
+"""A value's place in pixels, and the values to mark."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Chart:
     lines: Sequence[Line]
     log_x: bool = False
     y_most: float | None = None
-    """Of the axis; the data's own, if not given. Points beyond it are left out."""
+    """The end of the axis; None: the data's largest. Points beyond it are left out."""
 
     def svg(self) -> str:
         """The picture."""

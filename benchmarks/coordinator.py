@@ -64,7 +64,7 @@ SAMPLE_SECONDS = 0.25
 
 @dataclass
 class Endpoint:
-    """What one endpoint did."""
+    """Times and statuses of one endpoint's answers."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Endpoint:
 
 @dataclass
 class Kept:
-    """What the coordinator has accepted."""
+    """The data that the coordinator has accepted."""
 
     claims: set[str] = field(default_factory=set)
     """Signatures of claims."""
@@ -319,7 +319,7 @@ class Memory:
 
 
 def lost(url: str, market: Market, database: Database, kept: Kept) -> dict[str, Any]:
-    """What is missing or there twice of what was accepted: every list is empty."""
+    """Returns the accepted data that are missing or stored twice; every list should be empty."""
     found: Counter[str] = Counter()
     after = 0
     while True:

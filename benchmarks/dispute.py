@@ -79,7 +79,7 @@ class Row:
     gas_total: int
     gas_max: int
     bytes: int
-    """Of all its transactions' data."""
+    """Bytes of all its transactions' data."""
     seconds: float
     """From the challenger's opening to the conviction, both sides' replay of the step and the chain included."""
     parameters: int
@@ -119,7 +119,7 @@ class FlippedStep:
 
     @cached_property
     def word(self) -> int:
-        """What is claimed of the element."""
+        """The word that the claim gives the element."""
         described = self.program.ops[self.op]
         if described.chunks <= 1:
             return int(self.honest.output(self.op).words[self.element]) ^ self.bits
@@ -345,7 +345,7 @@ def _shapes() -> Any:
 
 
 def terms_of(job: Job) -> Terms:
-    """What the market must know of the job."""
+    """Returns the job's terms as the market takes them."""
     shared = subtree_root(job.programs.step.inputs[:2], job.genesis.shared)
     outer = subtree_root((job.programs.step.inputs[0], None), job.genesis.outer[:1])
     start = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
@@ -618,7 +618,7 @@ def defenders(row: Row) -> int:
 
 
 def within(row: Mapping[str, Any]) -> bool:
-    """Whether games keep the issue's limits."""
+    """Returns True if games keep the issue's limits."""
     limits = {"transactions": MAX_TRANSACTIONS, "gas_total": MAX_GAS, "gas_max": MAX_TRANSACTION_GAS}
     return all(row[name] <= limit for name, limit in limits.items())
 

@@ -1,4 +1,4 @@
-"""What checking costs, what it sees, what a lie must risk: computed, and simulated for ten thousand workers.
+"""The cost of checking, its detection and the stake of a lie: computed, and simulated for ten thousand workers.
 
     python benchmarks/economics.py                    tables
     python benchmarks/economics.py --json             one line of JSON on stdout
@@ -50,7 +50,7 @@ BLOCK_SECONDS = {"devnet": 1, "ethereum": 12, "op-stack": 2, "arbitrum": 0.25}
 
 
 class Windows(NamedTuple):
-    """What a job sets on a chain so that a transaction that is held back loses nobody a stake."""
+    """A job's windows on a chain, so long that a transaction held back loses nobody a stake."""
 
     clock: Seconds
     challenge: Seconds
@@ -89,12 +89,12 @@ class Cost:
     simulated: float
     limit: float
     detection: float
-    """Of a claim whose every step is skipped, a third of the witnesses bought."""
+    """Detection of a claim whose every step is skipped, with a third of the witnesses bought."""
     detection_simulated: float
     stake_needed: float
     """In prices, from which no saving of work pays."""
     stake: float
-    """What is staked, in prices."""
+    """The stake, in prices."""
     fees: float
     """Witnesses' fees over the slots' pay."""
     capital: float
@@ -113,7 +113,7 @@ class Row:
     computed: float
     """The detection that lockstep/economics.py gives."""
     profit: float
-    """Of an account in a round, in prices."""
+    """Profit of an account in a round, in prices."""
 
 
 def cost_of(play: Play) -> Cost:
@@ -172,7 +172,7 @@ def grid(seed: int) -> Iterator[tuple[float, float, float]]:
 
 
 def rational(seed: int) -> Iterator[Line]:
-    """Who of the rational cheats, epoch by epoch, at several stakes."""
+    """Yields the share of the rational that cheats, epoch by epoch, at several stakes."""
     for multiple in STAKES:
         rules = replace(RULES, stake=multiple * RULES.price)
         play = Play(rules, Society(jobs=40, rounds=800, shares={Kind.RATIONAL: 0.5}, trust=20_000, seed=seed)).play()
@@ -184,7 +184,7 @@ def rational(seed: int) -> Iterator[Line]:
 
 
 def costs_chart() -> Chart:
-    """What more witnesses cost and what they spare."""
+    """Draws the costs of more witnesses, and the stake that they save."""
     audits = [(q, AuditPlan(SLOTS, q, INNER_STEPS + 1)) for q in range(1, 17)]
     checking = [(q, 100 * a.cost_share()) for q, a in audits]
     capital = [(q, 100 * capital_share(economics.STAKE_MARGIN * a.stake_multiple())) for q, a in audits]
@@ -198,7 +198,7 @@ def costs_chart() -> Chart:
 
 
 def break_even_chart(points: list[tuple[float, float, float]]) -> Chart:
-    """Where a lie pays: computed as a line, simulated as dots."""
+    """Draws the break-even of a lie: computed as a line, simulated as dots."""
     curve = [(m / 10, 100 * economics.break_even_detection(m / 10)) for m in range(50, 1000, 5)]
     pays = [(m, 100 * d) for m, d, gain in points if gain > 0]
     loses = [(m, 100 * d) for m, d, gain in points if gain <= 0]
@@ -211,7 +211,7 @@ def break_even_chart(points: list[tuple[float, float, float]]) -> Chart:
 
 
 def profits_chart(play: Play) -> Chart:
-    """What an account of each kind has made."""
+    """Draws the profit of an account of each kind."""
     price, epoch = play.rules.price, play.society.epoch
     lines = [
         Line(kind.name.lower(), [(i * epoch, profits[kind] / price) for i, profits in enumerate(play.tally.profits)])
@@ -243,7 +243,7 @@ def cost_lines(cost: Cost) -> list[str]:
 
 
 def kind_lines(rows: Iterable[Row]) -> list[str]:
-    """What became of each kind."""
+    """Returns the table of results by kind."""
     cells = [
         (
             *(row.kind, f"{row.accounts:,}", f"{row.claims:,}", f"{row.lies:,}"),
@@ -256,7 +256,7 @@ def kind_lines(rows: Iterable[Row]) -> list[str]:
 
 
 def fact_lines(play: Play) -> list[str]:
-    """What must hold of the run."""
+    """Returns the facts that must hold of the run."""
     society, tally, cover = play.society, play.tally, np.array(play.tally.cover)
     lost = tally.vandalism / max(1, tally.rewinds) / play.rules.price
     computed = Market().self_conviction(requester=False).now.cost
@@ -311,7 +311,7 @@ def attack_lines() -> list[str]:
 
 
 def chain_lines() -> list[str]:
-    """What each chain of the presets needs."""
+    """Returns the table of windows that each chain of the presets needs."""
     cells = []
     for name, chain in CHAINS.items():
         windows = WINDOWS[name]

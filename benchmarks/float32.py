@@ -74,7 +74,7 @@ class Evm:
         return Evm(self._url, source)
 
     def results(self, op: Op, a: Words, b: Words, c: Words) -> Words:
-        """What Solidity makes of each (a, b, c): uint32[n]."""
+        """Returns Solidity's results for each (a, b, c): uint32[n]."""
         return self._batches("results(uint256,bytes)", op, a, b, c)
 
     def gas(self, op: Op, a: Words, b: Words, c: Words) -> Words:

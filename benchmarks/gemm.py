@@ -74,7 +74,7 @@ SHAPES = [
 ]
 LAYOUTS = ("NN", "NT", "TN")
 SECONDS = 0.5
-"""What one side of one measurement takes at most, at half of a core's 100 GFLOP/s."""
+"""The longest time of one side of one measurement, at half of a core's 100 GFLOP/s."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Time:
 
 @dataclass(frozen=True)
 class Start:
-    """What a process needs for a step's kernels, before anybody compiled them and after."""
+    """The time that a process takes for a step's kernels, before they are in the cache and after."""
 
     cold_seconds: float
     warm_seconds: float
@@ -234,7 +234,7 @@ def time_kernels(device: Device, program: Program) -> Start:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
-    """What stands under "data"."""
+    """Returns the object under "data"."""
     threads = arguments.threads or os.cpu_count() or 1
     if arguments.emulate:
         small = training_step(SMALL_MODEL, SMALL_BATCH)

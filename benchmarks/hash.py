@@ -62,9 +62,9 @@ class StepShare:
     step_ms: float
     """The step alone."""
     hashed_megabytes: float
-    """Of the state: what the step changed."""
+    """Size of the part of the state that the step changed."""
     hash_ms: float
-    """What the root adds."""
+    """The time that the root adds."""
     share: float
     """hash_ms / step_ms: the median of the turns' own."""
     ratio: float

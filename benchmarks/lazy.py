@@ -41,7 +41,7 @@ from lockstep.protocol.programs.program import (
 from lockstep.protocol.types import Digest, Seed, StateRoot, TensorRoot
 
 SHARD_ELEMENTS = 1 << 30
-"""Of `training.parameters`, which would import torch."""
+"""The same as in `training.parameters`, which would import torch."""
 
 HALF = 0x3F000000
 """0.5 as a binary32 word: sums of products of its neighbours stay finite."""
@@ -51,7 +51,7 @@ STEP_OF_WORDS = 1 << 3
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor of one word, but for a few (`protocol.openings.Tensor`)."""
+    """A tensor of one word, but for a few (`protocol.dispute.openings.CommittedTensor`)."""
 
     header: TensorHeader
     word: int
@@ -78,7 +78,7 @@ class LazyTensor:
 
     @cached_property
     def root(self) -> TensorRoot:
-        """Of the header and all leaves."""
+        """The root over the header and all leaves."""
         return merkle.tensor_root_of_tree(self.header, self.node(self.header.depth, 0))
 
     def node(self, height: int, index: int) -> Digest:
@@ -130,17 +130,17 @@ class LazyLevel(Sequence[Digest]):
 
 @dataclass(frozen=True)
 class Place:
-    """Which word is argued about, in round 0, slot 0, transition 1."""
+    """The place of the disputed word, in round 0, slot 0, transition 1."""
 
     op: int
     element: int
     chunk: int
-    """Of a fold of more than one: where a liar's terms are wrong."""
+    """The chunk in which a liar's terms are wrong, in a fold of several chunks."""
 
 
 @dataclass
 class LazyStep:
-    """Transition 1 of a claim (`protocol.openings.MaterialisedStep`)."""
+    """Transition 1 of a claim (`protocol.dispute.openings.MaterialisedStep`)."""
 
     program: Program
     rows: np.ndarray
@@ -148,7 +148,7 @@ class LazyStep:
     seed: Seed
     place: Place
     bits: int = 0
-    """What a liar's word differs in; 0: honest."""
+    """The bits in which a liar's word differs; 0: honest."""
 
     def state(self, entry: int) -> CommittedTensor:
         """A tensor of S_0."""
@@ -165,7 +165,7 @@ class LazyStep:
 
     @cached_property
     def word(self) -> int:
-        """What this party says of the disputed element."""
+        """The word that this party claims for the disputed element."""
         op, element = self.program.ops[self.place.op], self.place.element
         if op.kind == Kind.FOLD and op.chunks > 1:
             return reference.combine(op.mode, self.partials(self.place.op, element, None))
@@ -216,7 +216,7 @@ class LazyStep:
         return words
 
     def _terms(self, view: View, first: int, count: int) -> np.ndarray:
-        """What a fold's view shows of `count` terms."""
+        """Returns `count` words that a fold's view shows."""
         at = first + view.strides[-1] * np.arange(count, dtype=np.int64)
         if view.tag == Tag.IOTA:
             return (at & 0xFFFFFFFF).astype(np.uint32)
@@ -242,7 +242,7 @@ class LazyStep:
 
 
 def word_of(program: Program, op: int) -> int:
-    """What the output of an op holds: a float near 0.5, or 1, which every table has a row for."""
+    """Returns the word of an op's output: a float near 0.5, or 1, which every table has a row for."""
     return HALF + STEP_OF_WORDS * op if program.ops[op].dtype == F32 else 1
 
 
@@ -267,7 +267,7 @@ def _const(const: Const) -> np.ndarray:
 
 @dataclass
 class LazyClaim:
-    """A claim of two transitions of which the first is argued about (`protocol.honest.MaterialisedClaim`)."""
+    """A claim of two transitions of which the first is argued about (`protocol.dispute.honest.MaterialisedClaim`)."""
 
     first: LazyStep
     trace: Sequence[StateRoot]

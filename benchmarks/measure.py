@@ -1,4 +1,4 @@
-"""What the benchmarks share: calls in turn, medians, a model in training as a worker holds it, memory of a process."""
+"""Shared by the benchmarks: calls in turn, medians, a model in training as a worker holds it, memory of a process."""
 
 from __future__ import annotations
 

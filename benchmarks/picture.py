@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 110
 TOLD = ("chain ", "the training step", "job ", "lies", "round 0", "replayed", "challenges", "answers", "moves", "won",
         "the contract computed", "slashed", "round 1: merged", "held-out", "game:", "escrow")  # fmt: skip
-"""What a line says that is drawn."""
+"""Texts by which a line is chosen to be drawn."""
 COLOURS = {"lies": "red", "the contract computed": "bold green", "slashed": "red", "won": "green", "held-out": "bold"}
 
 

@@ -61,7 +61,7 @@ class Model:
     vocabulary: int
     batch: Batch
     trained: bool
-    """Whether this machine takes steps of it."""
+    """True: this machine takes steps of the model."""
 
 
 def gpt2() -> nn.Module:
@@ -99,22 +99,22 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Traced:
-    """What tracing a model took, and what follows from its Programs."""
+    """The time and memory of tracing a model, and the figures of its Programs."""
 
     parameters: int
     ops: int
-    """Of the step."""
+    """Ops of the step."""
     elements: int
-    """Of all ops of the step together."""
+    """Elements of all ops of the step together."""
     shards: int
     trace_seconds: float
-    """Of all three Programs, their roots and their validation."""
+    """Time for all three Programs, their roots and their validation."""
     trace_gb: float
     """Peak of the whole process, torch's libraries included."""
     worker_gb: float
     """Memory that a worker of such a job is quoted."""
     payload_gb: float
-    """What a slot publishes in a round, a byte an element and a scale a block."""
+    """Size of a slot's payload in a round: a byte an element and a scale a block."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Size:
     model: str
     parameters: int
     tokens: int
-    """Of one step."""
+    """Tokens of one step."""
     ops: int
     elements: int
     shards: int
@@ -148,7 +148,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Terms:
-    """What of a job its Programs are validated and quoted by."""
+    """The parameters of a job by which its Programs are validated and quoted."""
 
     shared_depth: int
     payload_depth: int

@@ -22,7 +22,7 @@ Array = np.ndarray
 
 
 class Kind(IntEnum):
-    """What an account does, all its life."""
+    """The behaviour of an account, which it keeps."""
 
     HONEST = 0
     LAZY = 1
@@ -54,7 +54,7 @@ SHARES = {
     Kind.LAZY: 0.05, Kind.OCCASIONAL: 0.05, Kind.CARTEL: 0.05, Kind.SYBIL: 0.03, Kind.CHALLENGER: 0.01,
     Kind.WITHHOLDER: 0.01, Kind.SILENT: 0.01, Kind.RATIONAL: 0.25, Kind.VANDAL: 0.005,
 }  # fmt: skip
-"""Of the accounts; the rest is honest."""
+"""Shares of the accounts; the rest is honest."""
 
 CLAIM_GAS = 360_000
 """A slot's share of a round: join 153k, commit 60k, reveal 53k, and what opens, freezes and closes the round."""
@@ -80,7 +80,7 @@ class Rules:
     fee_cap: int
     """Wei."""
     cost: float = 0.8
-    """Of the price: what the work of a claim costs. The rational's lies anywhere between 0.5 and 1."""
+    """Cost of a claim's work as a fraction of the price; for a rational account, any number between 0.5 and 1."""
     merge_price: int = 0
     merge_stake: int = 0
     backed: int = 7
@@ -92,13 +92,13 @@ class Rules:
 
     @property
     def merge_lock(self) -> int:
-        """What a merge locks."""
+        """The stake that a merge locks."""
         return self.merge_stake + self.backed * self.round_pay
 
 
 @dataclass(frozen=True)
 class Society:
-    """How many jobs run beside each other, for how long, and who works."""
+    """The size of a simulation: jobs side by side, their rounds, and the kinds of accounts."""
 
     jobs: int = 157
     rounds: int = 1_000
@@ -106,19 +106,19 @@ class Society:
     honest_witnesses: float = 2.0
     """Honest accounts among the witnesses, for each of the cartel's; without a cartel, every fourth honest account."""
     stakes: int = 3
-    """What an account brings, in stakes. Names are free: who cannot stake any more comes back with as much again."""
+    """The deposit of a new account, in stakes. Names are free: an account out of stake returns with a new one."""
     epoch: int = 20
     """Rounds between two decisions of the rational."""
     trust: int = 50_000
     """Unpunished claims of each level that the rational believe to have seen, at first."""
     exploring: float = 0.02
-    """Of the rational."""
+    """The share of the rational that explores."""
     seed: int = 0
 
 
 @dataclass
 class Ledger:
-    """What every account has and has spent."""
+    """The balances and the spending of every account."""
 
     held: Array
     """In the vault: stakes and credits (N)."""
@@ -143,13 +143,13 @@ class Ledger:
 
 @dataclass
 class Tally:
-    """What is counted, by kind where it is an array."""
+    """The counts of a run; arrays are by kind."""
 
     claims: Array = field(default_factory=lambda: np.zeros(len(Kind), np.int64))
     lies: Array = field(default_factory=lambda: np.zeros(len(Kind), np.int64))
     convicted: Array = field(default_factory=lambda: np.zeros(len(Kind), np.int64))
     to_requesters: Array = field(default_factory=lambda: np.zeros(len(Kind), np.int64))
-    """What slashes of each kind's stakes paid to requesters."""
+    """Payments to requesters from slashes of each kind's stakes."""
     claimed: int = 0
     """Transitions."""
     by_witnesses: int = 0
@@ -161,9 +161,9 @@ class Tally:
     unpaid_winners: int = 0
     """Honest challengers whose prize and refund were less than their gas."""
     cover: list[float] = field(default_factory=list)
-    """Of each false game: what the bond paid to the defender, over what its moves cost it."""
+    """For each false game, the bond's payment to the defender over the cost of its moves."""
     cheating: list[float] = field(default_factory=list)
-    """Of the rational: who chose to cheat, by epoch."""
+    """The share of the rational that chose to cheat, by epoch."""
     profits: list[Array] = field(default_factory=list)
     """Mean profit of an account of each kind, by epoch."""
     rewinds: int = 0
@@ -171,7 +171,7 @@ class Tally:
     voided: int = 0
     """Rounds that fell with them."""
     vandalism: int = 0
-    """What that cost those who did it, in units."""
+    """The cost of that to those who did it, in units."""
 
 
 class Duties(NamedTuple):
@@ -472,11 +472,11 @@ class Play:
         self.caught += np.bincount(self.level[rational[convicted[rational]]], minlength=len(LEVELS))
 
     def _gas(self, gas: int, fee: int) -> int:
-        """What the chain takes: it knows no cap."""
+        """Returns the price of gas on the chain, which knows no cap."""
         return prices.gas_cost(gas * fee, Wei(self.rules.gas_price), self.rules.fee_cap, 1)
 
 
 def _taken(witness: Array) -> Array:
-    """Whether an earlier duty of the same job has the account (J, q)."""
+    """Returns, for each duty (J, q), True if an earlier one of the same job has the account."""
     same = witness[:, :, None] == witness[:, None, :]
     return np.tril(same, -1).any(2)

@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,17 +39,15 @@ from lockstep.training.data import (  # noqa: E402
     rows_of_tokens,
     tokens_of_bytes,
 )  # fmt: skip
+from lockstep.training.describe import TEXT_MODELS  # noqa: E402
 from lockstep.training.images import mnist_corpus  # noqa: E402
 from lockstep.training.job import Batch  # noqa: E402
 from lockstep.training.models import (  # noqa: E402
     CNN,
     GPT,
+    MODELS,
     CNNConfig,
-    Encoder,
-    EncoderConfig,
     GPTConfig,
-    Llama,
-    LlamaConfig,
     loss_of,
     next_token_loss,
 )  # fmt: skip
@@ -71,7 +70,7 @@ Rows = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained on what."""
+    """A model and the data that it is trained on."""
 
     model: nn.Module
     data: str
@@ -130,12 +129,17 @@ def llama() -> Case:
     return text_case(transformers.LlamaForCausalLM(shape), 65)
 
 
-CASES: dict[str, Callable[[], Case]] = {
+def registered(name: str) -> Case:
+    """A model of text as its defaults make it: a new one is compared without a row here."""
+    row = MODELS[name]
+    config = row.config()
+    return text_case(row.model(config), config.row_length)
+
+
+CASES: dict[str, Callable[[], Case]] = {name: partial(registered, name) for name in TEXT_MODELS} | {
     "gpt": lambda: text_case(GPT(GPT_2), GPT_2.row_length),
-    "llama": lambda: text_case(Llama(LlamaConfig()), LlamaConfig().row_length),
     "lora": adapters,
     "cnn": images,
-    "encoder": lambda: text_case(Encoder(EncoderConfig()), EncoderConfig().row_length),
     "transformers gpt2": gpt_2,
     "transformers llama": llama,
 }

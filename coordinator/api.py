@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -43,6 +44,7 @@ from coordinator.schema import (
 )
 from lockstep.base.decoding import anything, from_json, refusing, several, text, whole
 from lockstep.protocol.errors import LockstepError, Malformed, NotFoundError, TryLater, UsageError
+from lockstep.storage.connections import HEALTH
 
 READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
@@ -93,7 +95,14 @@ def create_app(context: ApiContext) -> FastAPI:
     @app.middleware("http")
     async def count(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         began = time.perf_counter()
-        response = await proceed(request)
+        wait = 0.0 if request.url.path in HEALTH else context.rates.wait(request.client.host if request.client else "")
+        if wait:
+            response: Response = problems.problem(
+                429, "rate", "this address asks too often", "ask again after Retry-After seconds",
+                retry_after=math.ceil(wait),
+            )  # fmt: skip
+        else:
+            response = await proceed(request)
         route = getattr(request.scope.get("route"), "path", "unmatched")
         metrics.observe_request(request.method, route, response.status_code, time.perf_counter() - began)
         return response
@@ -310,7 +319,7 @@ def readyz(context: Ctx) -> dict[str, Any]:
 @service.get("/metrics", response_class=PlainTextResponse, responses=document.problems())
 def prometheus(context: Ctx) -> Response:
     """Prometheus metrics, prefix `lockstep_`."""
-    body, media_type = metrics.render(context.database)
+    body, media_type = metrics.render(context.database, context.account)
     return Response(body, media_type=media_type)
 
 

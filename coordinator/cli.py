@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from coordinator.settings import CoordinatorSettings, resolve_coordinator
-from lockstep.cli import guard, purse
+from coordinator.settings import resolve_coordinator
+from lockstep.cli import guard, health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, RpcCheck, Storage, Threads
 from lockstep.cli.output import emit, event
-from lockstep.protocol.errors import DoctorError, FundsError, LockstepError
-
-if TYPE_CHECKING:
-    from coordinator.parts import CoordinatorParts
 
 app = typer.Typer(name="coordinator", help="Index of the chain, blob relay, aggregator.", no_args_is_help=True)
 app.add_typer(guard.app)
@@ -25,6 +21,7 @@ app.add_typer(guard.app)
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")]
 DatabaseUrl = Annotated[str | None, typer.Option(help="SQLAlchemy URL of the index; default: SQLite in the home.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 Broker = Annotated[str | None, typer.Option(help="Celery broker URL; default: a folder in the home.")]
 
 
@@ -44,19 +41,24 @@ def up(
     )  # fmt: skip
     from coordinator import queue, supervisor
     from coordinator.api import create_app
+    from coordinator.backup import require_whole
     from coordinator.parts import CoordinatorParts
     from coordinator.poking import Pokes
+    from coordinator.watching import Account
     from lockstep.node import logs
     from lockstep.node.guard import lock
+    from lockstep.node.metrics import Sampler, reader
 
     logs.configure()
     shared, chosen = on_device(settings.shared)
     settings = replace(settings, shared=shared)
     with lock.held(settings.home, "coordinator"), supervisor.listen(settings.host, settings.port) as sock:
+        require_whole(settings.home)
         parts = CoordinatorParts.open(settings)
         parts.database.migrate()
         pokes = Pokes(queue.poker(settings))
-        api = create_app(parts.context(pokes))
+        sampler = Sampler(reader(settings.shared, parts.me))
+        api = create_app(parts.context(pokes, Account(settings.home, sampler, lambda: queue.waiting(settings))))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:
@@ -66,6 +68,7 @@ def up(
         try:
             supervisor.run(api, sock, supervisor.queue_children(), settings.environment(), ready)
         finally:
+            sampler.close()
             pokes.close()
             parts.close()
 
@@ -106,68 +109,76 @@ def reindex(
     emit({"events": events, "database": index.name}, as_json, text=f"{events} events")
 
 
-@app.command("doctor")
-def doctor(
-    rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
-    password_file: PasswordFile = None, database: DatabaseUrl = None,
+@app.command("backup")
+def backup(
+    file: File, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Check whatever `up` needs; exit code 3 if something is missing."""
+    """Copy what the chain does not give back into FILE (mode 0600): keys, guard, nonces, signed claims, receipts.
+
+    It may run beside `up`. The password is not in it.
+    """
+    settings = resolve_coordinator(deployment=deployment, home=home, database=database)
+    from coordinator.backup import back_up
+    from coordinator.db import Database
+    from lockstep.chain.addresses import Addresses
+
+    addresses = Addresses.load(settings.shared.deployment)
+    index = Database(settings.database_url)
+    try:
+        index.check()
+        kept = back_up(settings.home, index, addresses.chain_id, addresses.market, file)
+    finally:
+        index.close()
+    emit({"file": str(file), **asdict(kept)}, as_json, text=f"{kept.files} files and {kept.rows} rows in {file}")
+
+
+@app.command("restore")
+def restore(
+    file: File, deployment: DeploymentFile = None, home: Home = None, database: DatabaseUrl = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Bring FILE into a home that has no guard of its own, then `reindex`; killed and given again, it goes on."""
+    settings = resolve_coordinator(deployment=deployment, home=home, database=database)
+    from coordinator import backup as copies
+    from coordinator.db import Database
+    from lockstep.chain.addresses import Addresses
+    from lockstep.node.guard import lock
+
+    addresses = Addresses.load(settings.shared.deployment)
+    with lock.held(settings.home, "restore"):
+        index = Database(settings.database_url)
+        try:
+            index.migrate()
+            kept = copies.restore(settings.home, index, addresses.chain_id, addresses.market, file)
+        finally:
+            index.close()
+    emit(
+        {"file": str(file), **asdict(kept)}, as_json,
+        text=f"{kept.files} files and {kept.rows} rows restored; now `lockstep coordinator reindex`",
+    )  # fmt: skip
+
+
+@app.command("doctor")
+def doctor(
+    rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
+    home: Home = None, password_file: PasswordFile = None, database: DatabaseUrl = None, broker: Broker = None,
+    device: Device = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Check whatever `up` needs, a line a check; exit code 3 if one fails."""
     settings = resolve_coordinator(
-        rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file, database=database
+        rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home, password_file=password_file,
+        database=database, broker=broker, device=device,
+    )  # fmt: skip
+    from coordinator.checks import broker as reached
+    from coordinator.checks import database as usable
+    from lockstep.node.examining import Examination
+
+    results = Examination(settings.shared, "coordinator").run(
+        ("database", lambda: usable(settings)), ("broker", lambda: reached(settings))
     )
-    results = examine(settings)
-    bad = [r for r in results if not r["ok"]]
-    if bad:
-        told = "; ".join(f"{r['check']}: {r['message']}" for r in bad)
-        raise DoctorError(told, hint=next((r["hint"] for r in bad if r["hint"]), "see the checks that failed"))
-    emit(results, as_json, text="\n".join(f"ok  {r['check']}: {r['message']}" for r in results))
-
-
-def examine(settings: CoordinatorSettings) -> list[dict[str, Any]]:
-    """Every check: {check, ok, message, hint}. What needs the chain is left out once the chain is not there."""
-    from coordinator.parts import CoordinatorParts
-
-    results = [_check("kernels", _kernels)]
-    parts: list[CoordinatorParts] = []
-
-    def opened() -> str:
-        parts.append(CoordinatorParts.open(settings))
-        return f"{parts[0].me} on chain {parts[0].party.addresses.chain_id}"
-
-    results.append(_check("key, chain, contracts, storage", opened))
-    if parts:
-        results.append(_check("database", parts[0].database.migrate))
-        results.append(_check("funds", lambda: _funds(parts[0])))
-        parts[0].close()
-    return results
-
-
-def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
-    try:
-        return {"check": name, "ok": True, "message": run(), "hint": ""}
-    except LockstepError as error:
-        return {"check": name, "ok": False, "message": error.message, "hint": error.hint}
-
-
-def _kernels() -> str:
-    try:
-        from lockstep.numerics import executor
-    except ImportError as error:
-        raise DoctorError(f"the native kernels are missing: {error}", hint="run `make setup`") from error
-    return executor.__name__
-
-
-def _funds(parts: CoordinatorParts) -> str:
-    coin = parts.party.w3.eth.get_balance(parts.party.account.address)
-    if coin == 0:
-        raise FundsError(f"{parts.me} has nothing to pay gas with", hint="send it some of the chain's coin")
-    free, tokens = parts.party.contracts.vault.free(parts.me), parts.party.contracts.token.balance_of(parts.me)
-    if free + tokens == 0:
-        raise FundsError(
-            f"{parts.me} has neither stake nor tokens", hint="send it the market's token: merges are staked"
-        )
-    return f"{free} staked, {tokens} in the account"
+    health.report(results, as_json)
 
 
 purse.add_to(app)
+app.add_typer(service.app)

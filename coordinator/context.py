@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from prometheus_client.registry import Collector
+
 from coordinator.backing import Backing
 from coordinator.db import Database
 from coordinator.nonces import Nonces
 from coordinator.quotas import Quotas
+from coordinator.rates import Rates
 from lockstep.protocol.types import Address, Digest
 from lockstep.storage import ContentStore
 
@@ -30,5 +33,9 @@ class ApiContext:
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
+    rates: Rates = field(default_factory=Rates)
+    """What one address may ask."""
+    account: Collector | None = None
+    """What `/metrics` tells of the account."""
     backing: Backing = field(default_factory=Backing)
     """Calls to the store."""

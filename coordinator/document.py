@@ -27,11 +27,11 @@ SIGNED_PROBLEMS = (401, 408, 409, 411, 413, 422, 429)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The failures of a route; every one may answer 503 and a request that does not fit 422."""
+    """The failures of a route; every one may answer 429 and 503 and a request that does not fit 422."""
     schema = {"$ref": REFERENCE.format(model=Problem.__name__)}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in sorted({*statuses, 503})
+        for status in sorted({*statuses, 429, 503})
     }
 
 

@@ -27,10 +27,12 @@ def observe_request(method: str, route: str, status: int, seconds: float) -> Non
     SECONDS.labels(method, route).observe(seconds)
 
 
-def render(database: Database) -> tuple[bytes, str]:
+def render(database: Database, account: Collector | None = None) -> tuple[bytes, str]:
     """The exposition text and its media type."""
     index = CollectorRegistry()
     index.register(_Index(database))
+    if account is not None:
+        index.register(account)
     return generate_latest(_requests) + generate_latest(index), CONTENT_TYPE_LATEST
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prometheus_client.registry import Collector
+
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
+from coordinator.rates import Rates
 from coordinator.settings import CoordinatorSettings
 from lockstep.node.guard.memory import GuardMemory, Scope
 from lockstep.node.party import Party
@@ -39,8 +42,8 @@ class CoordinatorParts:
         """The staking account."""
         return self.party.address
 
-    def context(self, poke: Callable[[str], None]) -> ApiContext:
-        """What the API needs of this."""
+    def context(self, poke: Callable[[str], None], account: Collector | None = None) -> ApiContext:
+        """What the API needs of this; `account`: what its metrics tell of the account."""
         return ApiContext(
             database=self.database,
             nonces=self.nonces,
@@ -51,6 +54,8 @@ class CoordinatorParts:
             chain_id=self.party.addresses.chain_id,
             signed_for=self.party.contracts.signed_for,
             poke=poke,
+            account=account,
+            rates=Rates(self.settings.requests_per_second),
         )
 
     def close(self) -> None:

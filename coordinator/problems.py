@@ -56,13 +56,15 @@ RETRY_SECONDS = 2
 log = structlog.get_logger(__name__)
 
 
-def problem(status: int, code: str, detail: str, hint: str = "", **members: Any) -> JSONResponse:
+def problem(
+    status: int, code: str, detail: str, hint: str = "", *, retry_after: int = RETRY_SECONDS, **members: Any
+) -> JSONResponse:
     """A problem document with the headers that its status asks for."""
     headers = {}
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Lockstep-Signature"
     if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.BAD_GATEWAY, HTTPStatus.TOO_MANY_REQUESTS):
-        headers["Retry-After"] = str(RETRY_SECONDS)
+        headers["Retry-After"] = str(retry_after)
     document = {
         "type": f"urn:lockstep:problem:{code}",
         "title": HTTPStatus(status).phrase,

@@ -39,7 +39,7 @@ STALE_POKES = 5
 
 def build(settings: CoordinatorSettings) -> Celery:
     """The Celery application on the settings' broker, with its schedule; raises UsageError for no such broker."""
-    _check(settings.broker)
+    check(settings.broker)
     app = Celery(QUEUE)
     app.conf.update(
         broker_url=settings.broker or f"{broker.SCHEME}://",
@@ -88,7 +88,16 @@ def _name(settings: CoordinatorSettings) -> str:
     return f"{QUEUE}-{settings.home_name}" if settings.broker else QUEUE
 
 
-def _check(url: str) -> None:
+def waiting(settings: CoordinatorSettings) -> int:
+    """How many messages wait; raises what the broker's client raises."""
+    if not settings.broker:
+        return sum(1 for _ in (settings.home / "queue").glob("*.msg"))
+    with Connection(settings.broker, connect_timeout=1) as connection:
+        return int(connection.SimpleQueue(_name(settings)).qsize())
+
+
+def check(url: str) -> None:
+    """Raise UsageError where no broker is reached by a URL of this kind."""
     try:
         if url:
             Connection(url).get_transport_cls()

@@ -21,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "broker": "",
     "max_blob_bytes": 64 << 20,
     "poll_seconds": 1.0,
+    "requests_per_second": 50.0,
 }
 
 
@@ -41,6 +42,8 @@ class CoordinatorSettings:
     """The largest blob that is relayed."""
     poll_seconds: float
     """Between two looks at the chain."""
+    requests_per_second: float
+    """From one address; 0: no limit, for a server behind a proxy that has its own."""
 
     @property
     def home(self) -> Path:
@@ -85,4 +88,6 @@ def resolve_coordinator(**flags: Any) -> CoordinatorSettings:
         raise UsageError(f"port is {values['port']}", hint="0 takes any free port")
     if values["poll_seconds"] <= 0 or values["max_blob_bytes"] < 1:
         raise UsageError("poll_seconds and max_blob_bytes must be positive", hint="leave them out for the defaults")
+    if not 0 <= values["requests_per_second"] < float("inf"):
+        raise UsageError("requests_per_second is not a rate", hint="0 sets no limit")
     return CoordinatorSettings(shared=resolve("coordinator", **flags), **values)

@@ -1,11 +1,16 @@
 """Compile contracts/ into sdk/lockstep/chain/abi: one committed JSON a contract, the same bytes on every machine.
 
+Beside them lies verification.json.gz: the compiler's version and the one standard-JSON input of all of them, libraries
+included, which block explorers take (`lockstep contracts verify --input`).
+
 python tools/build_contracts.py            write the artifacts
 python tools/build_contracts.py --check    exit 1 when the committed ones differ from the sources
 """
 
 import argparse
+import gzip
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,6 +22,7 @@ CONTRACTS = ROOT / "contracts"
 ARTIFACTS = ROOT / "sdk/lockstep/chain/abi"
 FOUNDRY = ROOT / "foundry.toml"
 BROWNIE = ROOT / "brownie-config.yaml"
+VERIFICATION = ARTIFACTS / "verification.json.gz"
 
 MAX_RUNTIME_BYTES = 24_576  # EIP-170
 
@@ -32,7 +38,7 @@ def compiler_settings() -> dict[str, Any]:
         "remappings": profile["remappings"],
         "outputSelection": {
             "*": {
-                "*": ["abi", "evm.bytecode", "evm.deployedBytecode.object", "evm.methodIdentifiers"],
+                "*": ["abi", "evm.bytecode", "evm.deployedBytecode", "evm.methodIdentifiers"],
                 "": ["ast"],
             }
         },
@@ -92,13 +98,69 @@ def deployable(output: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def artifact(name: str, compiled: dict[str, Any]) -> str:
-    """The committed text of one contract: its ABI and creation bytecode, and the libraries to link if it has any."""
-    bytecode = compiled["evm"]["bytecode"]
-    value: dict[str, Any] = {"contractName": name, "abi": compiled["abi"], "bytecode": "0x" + bytecode["object"]}
+def variables(output: dict[str, Any]) -> dict[str, str]:
+    """AST id -> name, of every immutable: the compiler says by id alone where their values stand in the code."""
+    found: dict[str, str] = {}
+
+    def walk(node: Any) -> None:
+        if isinstance(node, list):
+            for each in node:
+                walk(each)
+        elif isinstance(node, dict):
+            if node.get("nodeType") == "VariableDeclaration" and node.get("mutability") == "immutable":
+                found[str(node["id"])] = node["name"]
+            for each in node.values():
+                walk(each)
+
+    walk([source["ast"] for source in output["sources"].values()])
+    return found
+
+
+def artifact(name: str, compiled: dict[str, Any], names: dict[str, str]) -> str:
+    """The committed text of one contract: ABI, creation and runtime code, the libraries to link, the immutables."""
+    bytecode, runtime = compiled["evm"]["bytecode"], compiled["evm"]["deployedBytecode"]
+    # Compact, by offset: one line a hole in the code would be most of the file.
+    holes = {names[key]: sorted(at["start"] for at in places) for key, places in runtime["immutableReferences"].items()}
+    links = {
+        library: sorted(at["start"] for at in places)
+        for file in runtime["linkReferences"].values()
+        for library, places in file.items()
+    }
+    value: dict[str, Any] = {
+        "contractName": name, "abi": compiled["abi"], "bytecode": "0x" + bytecode["object"],
+        "runtime": "0x" + runtime["object"],
+    }  # fmt: skip
     if bytecode["linkReferences"]:
         value["linkReferences"] = bytecode["linkReferences"]
+    if links:
+        value["runtimeLinks"] = links
+    if holes:
+        value["immutables"] = holes
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def verification(settings: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
+    """What an explorer needs to compile the same bytes: the compiler, its input with every source that it read, and
+    where each contract stands in it."""
+    sources = {path: {"content": (ROOT / path).read_text()} for path in sorted(output["sources"])}
+    version = subprocess.run([ROOT / "tools/solc", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+\.\d+\.\d+\+commit\.[0-9a-f]{8}", version)
+    if found is None:
+        sys.exit(f"tools/solc does not tell its version: {version}")
+    wanted = {**settings, "outputSelection": {"*": {"*": ["abi", "evm.bytecode", "evm.deployedBytecode"]}}}
+    contracts = deployable(output)
+    places = {
+        name: f"{path}:{name}"
+        for path, group in output["contracts"].items()
+        if path.startswith("contracts/")
+        for name in group
+        if name in contracts
+    }
+    return {
+        "compiler": f"v{found[0]}",
+        "contracts": places,
+        "input": {"language": "Solidity", "sources": sources, "settings": wanted},
+    }
 
 
 def main() -> None:
@@ -108,7 +170,8 @@ def main() -> None:
 
     settings = compiler_settings()
     require_brownie_agrees(settings)
-    contracts = deployable(compile_all(settings))
+    output = compile_all(settings)
+    contracts, names = deployable(output), variables(output)
     too_large = []
     for name, compiled in sorted(contracts.items()):
         size = len(compiled["evm"]["deployedBytecode"]["object"]) // 2
@@ -116,15 +179,21 @@ def main() -> None:
         if size > MAX_RUNTIME_BYTES:
             too_large.append(name)
 
-    wanted = {f"{name}.json": artifact(name, compiled) for name, compiled in contracts.items()}
+    wanted = {f"{name}.json": artifact(name, compiled, names) for name, compiled in contracts.items()}
     committed = {path.name: path.read_text() for path in ARTIFACTS.glob("*.json")}
     stale = sorted(name for name in wanted.keys() | committed.keys() if wanted.get(name) != committed.get(name))
+    # Compared unpacked: two versions of zlib pack the same text differently.
+    inputs = json.dumps(verification(settings, output), sort_keys=True)
+    if not VERIFICATION.exists() or gzip.decompress(VERIFICATION.read_bytes()).decode() != inputs:
+        stale.append(VERIFICATION.name)
     if check and stale:
         sys.exit(f"out of step with contracts/: {', '.join(stale)}. Run `make contracts` and commit.")
     if not check:
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         for name in stale:
-            if name in wanted:
+            if name == VERIFICATION.name:
+                VERIFICATION.write_bytes(gzip.compress(inputs.encode(), 9, mtime=0))
+            elif name in wanted:
                 (ARTIFACTS / name).write_text(wanted[name])
             else:
                 (ARTIFACTS / name).unlink()

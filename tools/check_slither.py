@@ -23,7 +23,7 @@ LEFT_OUT = "node_modules|tests|contracts/test"
 
 
 def findings() -> list[dict[str, Any]]:
-    """What slither reports. Exits with its words when it cannot analyse the contracts."""
+    """Returns slither's findings. Exits with its words when it cannot analyse the contracts."""
     (forge,) = (ROOT / "node_modules/@foundry-rs").glob("forge-*/bin/forge")
     for folder in (WORK / "bin", WORK / "home"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def calls_of(finding: dict[str, Any]) -> list[str]:
 
 
 def explains(entry: dict[str, Any], finding: dict[str, Any]) -> bool:
-    """Whether an entry speaks of this finding: the check, the place, and for a reentrancy every call in it."""
+    """Returns True if an entry explains this finding: the check, the place, and for a reentrancy every call in it."""
     if entry["check"] != finding["check"] or not fnmatch.fnmatchcase(place_of(finding), entry["where"]):
         return False
     return "calls" not in entry or all(call.startswith(tuple(entry["calls"])) for call in calls_of(finding))

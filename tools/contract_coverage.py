@@ -30,7 +30,7 @@ OF_GAS = "go_the_short_way"
 
 @dataclass
 class File:
-    """What one source has, and how often each of it was reached."""
+    """The lines, branches and functions of one source, with the number of times each was reached."""
 
     lines: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     branches: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -103,7 +103,7 @@ def explanations() -> dict[Gap, str]:
 
 
 def percent(parts: list[int]) -> float:
-    """How much of it was reached; all of nothing."""
+    """Returns the percentage of the parts that were reached; 100 if there are none."""
     return 100 * sum(count > 0 for count in parts) / len(parts) if parts else 100.0
 
 

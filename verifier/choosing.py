@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from lockstep.base.vitals import VITALS
 from lockstep.execution.capacity import AGAIN_SECONDS
 from lockstep.node.backoff import Backoff
 from lockstep.node.ledger import ClaimRecord, GameRecord
@@ -116,6 +117,17 @@ class Backlog:
             self._teller.tell("refused", job=job.hex(), code=error.code, message=error.message)
         self._too_large.failed(job, now)
 
+    # -- for who watches
+
+    def waiting(self, view: MarketView) -> int:
+        """How many claims are to be replayed, as far as it is known without a look at the journal."""
+        return sum(c.record.id not in self._settled for c in self._candidates(view))
+
+    @property
+    def refusals(self) -> int:
+        """How many jobs this machine cannot hold."""
+        return self._too_large.failing
+
     # -- inside
 
     def _candidates(self, view: MarketView) -> list[Candidate]:
@@ -129,4 +141,5 @@ class Backlog:
 
     def _settle(self, record: ClaimRecord, result: AuditResult, **more: object) -> None:
         self._settled.add(record.id)
+        VITALS.count("claims_replayed", result.value)
         self._teller.audited(record, result, **more)

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import resolve
-from lockstep.cli import purse
+from lockstep.cli import health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
@@ -18,6 +19,7 @@ from lockstep.cli.options import (
     Device,
     Home,
     Json,
+    Metrics,
     PasswordFile,
     Rpc,
     RpcCheck,
@@ -25,9 +27,7 @@ from lockstep.cli.options import (
     Threads,
 )
 from lockstep.cli.output import emit, event
-from lockstep.protocol.errors import Mismatch, NotFoundError, UsageError
-from lockstep.protocol.jobs import JobStatus
-from lockstep.protocol.types import JobId
+from lockstep.protocol.errors import Mismatch
 
 Witness = Annotated[
     bool,
@@ -51,7 +51,8 @@ def up(
     rpc: Rpc = None, rpc_check: RpcCheck = None, storage: Storage = None, deployment: DeploymentFile = None,
     home: Home = None,
     password_file: PasswordFile = None, coordinator: CoordinatorUrl = None, threads: Threads = None,
-    device: Device = None, witness: Witness = False, volunteer: Volunteer = False, as_json: Json = False,
+    device: Device = None, witness: Witness = False, volunteer: Volunteer = False,
+    metrics: Metrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Audit every revealed claim and every merge; one JSON line per event on stdout.
 
@@ -62,9 +63,10 @@ def up(
     settings = resolve(
         "verifier", rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
         password_file=password_file,
-        coordinator=coordinator, threads=threads, device=device,
+        coordinator=coordinator, threads=threads, device=device, metrics=metrics,
     )  # fmt: skip
     from lockstep.node import logs
+    from lockstep.node.metrics import served
     from lockstep.node.party import Party
     from verifier.journal import Journal
     from verifier.service import Verifier
@@ -78,7 +80,11 @@ def up(
             raise KeyboardInterrupt
         stop.set()
 
-    with Journal(settings.home_dir) as journal, Party.open(settings) as party:
+    with (
+        Journal(settings.home_dir) as journal,
+        Party.open(settings) as party,
+        served("verifier", settings, party.address),
+    ):
         signal.signal(signal.SIGTERM, told_to_stop)
         tell(chosen)
         event("ready", time=party.head().time, address=party.address, pid=os.getpid())
@@ -87,7 +93,7 @@ def up(
 
 @app.command("void")
 def void(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, 64 hex digits.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or its first 6 hex digits or more.")],
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -98,13 +104,14 @@ def void(
     settings = resolve(
         "verifier", rpc=rpc, storage=storage, deployment=deployment, home=home, password_file=password_file
     )
+    from lockstep.chain.events import EventReader
     from lockstep.execution.invalidity import evidence_against, proof
+    from lockstep.node.ledger import ledger_of
     from lockstep.node.party import Party
 
-    wanted = _job_id(job)
+    digits_of(job, "job", JOBS_SHOWN)
     with Party.open(settings) as party:
-        if party.contracts.market.job(wanted).status == JobStatus.NONE:
-            raise NotFoundError(f"no job {job}", hint="the event JobCreated names jobs")
+        wanted = ledger_of(EventReader(party.w3, party.addresses)).job_named(job)
         found = evidence_against(party.contracts.market.params(wanted), party.store)
         if found is None:
             raise Mismatch("every rule holds: the job stands", hint="its Programs can be defended")
@@ -119,14 +126,6 @@ def void(
     )
 
 
-def _job_id(text: str) -> JobId:
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
-    return JobId(value)
-
-
 purse.add_to(app)
+health.add_to(app)
+app.add_typer(service.app)

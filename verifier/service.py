@@ -24,6 +24,7 @@ import structlog
 
 from lockstep.base.machine import room_on_disk
 from lockstep.base.shelf import Shelf
+from lockstep.base.vitals import VITALS
 from lockstep.cli.output import event
 from lockstep.execution import invalidity
 from lockstep.execution.states import States
@@ -75,6 +76,7 @@ class Verifier:
         self._heads = Heads(lambda: party.head(), POLL_SECONDS)
         self._seen = Head(-1, Seconds(0))
         """The block that was acted on last."""
+        self._waiting = 0
         self._market = MarketReader(party)
         self._isolation = Isolation()
         self._outage = Outage(event)
@@ -128,7 +130,22 @@ class Verifier:
             self._seen = head
         self._collect(view)
         self._seats.play(view)
+        self._beat(view, fresh)
         return view
+
+    def _beat(self, view: MarketView, fresh: bool) -> None:
+        """Leave this look's numbers for who watches."""
+        if fresh:
+            self._waiting = self._backlog.waiting(view)
+        me, ledger = self._party.address, view.ledger
+        own = tuple(key for key, owner in ledger.locks.items() if owner == me)
+        VITALS.beat(
+            view.head.number, view.now, tuple(g.id for g in ledger.games.values() if g.challenger == me), own,
+            {
+                "jobs_known": sum(not job.done for job in ledger.jobs.values()),
+                "jobs_refused": self._backlog.refusals, "replays_waiting": self._waiting,
+            },
+        )  # fmt: skip
 
     def close(self) -> None:
         """Stop what is computed beside the loop; what was sent stays sent."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MEANINGS = {
     "paid": "accepted and paid",
     "pending": "accepted; paid once the challenge window is over and the rounds before it are final",
+    "unmerged": "accepted, and not merged yet",
     "training": "joined, not revealed yet",
     "not_joined": "this account held no slot of the round",
     "absent": "joined and did not reveal in time: the slot's price was burned",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lockstep.base.amounts import tokens
 from lockstep.cli.output import event
 from lockstep.execution import capacity
 from lockstep.execution.capacity import ChainPace, LiveClaim, Pace
@@ -18,6 +17,7 @@ from lockstep.protocol.errors import FundsError, Unfit
 from lockstep.protocol.jobs import JobParams
 from lockstep.protocol.types import JobId, Seconds, Wei
 from worker import decide
+from worker.backing import Funds, backing_of
 from worker.decide import Act
 from worker.notes import Note
 from worker.parts import Taken
@@ -65,25 +65,18 @@ class Admission:
         if self._unfunded.rests(job, now):
             return
         ledger, policy = self._parts.watcher.ledger, self._parts.policy
-        short = max(0, self._stake_wanted(taken.params) - free)
-        # INVARIANT: no job moves more into the vault than the owner allowed, whatever it asks and however many ask.
-        if short and policy.max_stake is not None and not self._deposits_known():
+        wanted = self._stake_wanted(taken.params)
+        if wanted > free and policy.max_stake is not None and not self._deposits_known():
             return
-        wallet, allowed = self._parts.contracts.token.balance_of(me), policy.allowance(ledger.deposits.get(me, 0))
-        amount = Wei(min(short, wallet) if allowed is None else min(short, wallet, allowed))
-        covered, least = free + amount, taken.params.role.slot_stake + taken.params.merge.stake
-        # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
-        if covered < least:
-            needs, capped = f"a claim of this job and a merge lock {tokens(least)}", amount < min(short, wallet)
-            if capped:
-                message = f"{needs}; {tokens(covered)} is what --max-stake leaves of {tokens(policy.max_stake or 0)}"
-            else:
-                message = f"{needs}; {me} has {tokens(covered)}"
-            if not covered and not at_stake and not capped:
-                raise FundsError(message, hint="send the account more of the job's token")
+        funds = Funds(me, free, self._parts.contracts.token.balance_of(me), ledger.deposits.get(me, 0))
+        backed = backing_of(taken.params, wanted, funds, policy)
+        if backed.code:
+            if backed.code == "funds" and not backed.covered and not at_stake:
+                raise FundsError(backed.message, hint="send the account more of the job's token")
             self._unfunded.failed(job, now)
-            self._refuse(job, "policy" if capped else "funds", message, now, self._unfunded)
+            self._refuse(job, backed.code, backed.message, now, self._unfunded)
             return
+        amount = backed.amount
         if amount:
             self._sender.submit(key, self._parts.party.deposit(amount, now))
         taken.staked = True

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lockstep.base.amounts import tokens
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import Settings, resolve
-from lockstep.cli import guard, purse
+from lockstep.cli import guard, health, purse, service
 from lockstep.cli.device import on_device, tell
 from lockstep.cli.options import (
     CoordinatorUrl,
     DeploymentFile,
     Device,
+    GasPrice,
     Home,
     Json,
     Listen,
+    Metrics,
     PasswordFile,
     Rpc,
     RpcCheck,
     Storage,
     Threads,
+    Yes,
 )
-from lockstep.cli.output import emit, interactive, say
-from lockstep.protocol.errors import UsageError
+from lockstep.cli.output import confirm, emit, interactive, say
+from lockstep.protocol.errors import TryLater, Unreachable, UsageError
 from lockstep.protocol.types import JobId
+
+if TYPE_CHECKING:
+    from worker.parts import WorkerParts
 
 app = typer.Typer(name="worker", help="Stake, train, commit, defend.", no_args_is_help=True)
 app.add_typer(guard.app)
 
-JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone (64 hex digits).")]
+JobOption = Annotated[str | None, typer.Option("--job", help="Take this job alone; its id, or 6 hex digits of it.")]
 MaxStake = Annotated[
     str | None,
     typer.Option(
@@ -71,10 +81,12 @@ def up(
     min_price: MinPrice = None,
     hours: Hours = None,
     max_memory: MaxMemory = None,
+    metrics: Metrics = None,
     once: Annotated[
         bool, typer.Option("--once", help="Leave with exit code 0 when a job is done and nothing is at stake.")
     ] = False,
     job: JobOption = None,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Work until SIGTERM and until nothing is at stake: JSON Lines of what happened on stdout, logs on stderr."""
@@ -83,21 +95,108 @@ def up(
         password_file=password_file,
         coordinator=coordinator, threads=threads, device=device, listen_seconds=listen_seconds,
         max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
+        metrics=metrics,
     )  # fmt: skip
-    only = _job_id(job)
+    if job is not None:
+        digits_of(job, "job", JOBS_SHOWN)
     from lockstep.node import logs
+    from lockstep.node.metrics import served
     from worker.service import Worker
     from worker.setup import assemble
 
     logs.configure()
     settings, chosen = on_device(settings)
+    named = bool(settings.max_stake)
     settings = _with_limit(settings, as_json)
-    with assemble(settings) as parts:
-        worker = Worker(parts, once=once, only=only)
+    with assemble(settings) as parts, served("worker", settings, parts.address):
+        # Who has just typed the amount was told what it is at risk for.
+        _agree_to_stake(parts, yes or as_json or not named)
+        worker = Worker(parts, once=once, only=None if job is None else _job_named(parts, job))
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: worker.drain())
         tell(chosen)
         worker.run()
+
+
+@app.command("quote")
+def quote(
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="A job's id, or six and more of its first digits.")
+    ] = None,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    threads: Threads = None,
+    device: Device = None,
+    max_stake: MaxStake = None,
+    jobs_from: JobsFrom = None,
+    min_price: MinPrice = None,
+    hours: Hours = None,
+    max_memory: MaxMemory = None,
+    tries: Annotated[
+        bool, typer.Option("--try/--no-try", help="Run some steps to time them; or estimate them, and run none.")
+    ] = True,
+    gas_price: GasPrice = None,
+    as_json: Json = False,
+) -> None:
+    """What this machine may earn and may lose with each open job, or with one; why it would not join it."""
+    settings = resolve(
+        "worker", rpc=rpc, storage=storage, deployment=deployment, home=home, threads=threads, device=device,
+        max_stake=max_stake, jobs_from=jobs_from, min_price=min_price, hours=hours, max_memory_mib=max_memory,
+    )  # fmt: skip
+    from lockstep.chain import gas
+    from worker.account import open_account
+    from worker.offers import offers_of
+
+    stated = None if gas_price is None else gas.fees_stated(gas_price)
+    settings, _ = on_device(replace(settings, max_stake=settings.max_stake or "all"))
+    account = open_account(settings)
+    fees = stated or gas.fees_now(account.contracts.vault.w3)
+    found = offers_of(account, settings, job, fees, tries=tries)
+    text = "\n\n".join("\n".join(offer.lines()) for offer in found) or "no job is open on this market"
+    emit([offer.to_dict() for offer in found], as_json, text=text)
+
+
+@app.command("fund")
+def fund(
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="What this job needs alone; its id or six and more first digits.")
+    ] = None,
+    max_stake: MaxStake = None,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait until it has arrived.")
+    ] = 0,
+    from_faucet: Annotated[
+        bool, typer.Option("--from-faucet", help="On a local test chain: give the account what it lacks.")
+    ] = False,
+    gas_price: GasPrice = None,
+    as_json: Json = False,
+) -> None:
+    """Where to send coin and tokens, what is there, what is missing to work; exit code 75 while something is."""
+    settings = resolve(
+        "worker", rpc=rpc, deployment=deployment, home=home, password_file=password_file, max_stake=max_stake
+    )
+    from lockstep.chain import gas
+    from worker.account import open_account
+    from worker.funding import give, missing_of, wait_for
+
+    stated = None if gas_price is None else gas.fees_stated(gas_price)
+    account = open_account(settings)
+    need = missing_of(account, settings, job, stated)
+    if from_faucet and not need.enough:
+        give(account, settings, need)
+        need = missing_of(account, settings, job, stated)
+    if wait and not need.enough:
+        say("\n".join(need.lines()))
+        need = wait_for(lambda: missing_of(account, settings, job, stated), wait)
+    emit(need.to_dict(), as_json, text="\n".join(need.lines()))
+    if not need.enough:
+        raise typer.Exit(TryLater.exit_code)
 
 
 @app.command("status")
@@ -140,10 +239,37 @@ def why(
 ) -> None:
     """Why each round paid, did not pay, or has not paid yet; why a job is not joined; when that may change."""
     from worker.account import open_account
-    from worker.explaining import why_of
+    from worker.explaining import why_of, why_without_chain
 
-    found = why_of(open_account(_reading(rpc, deployment, home, password_file)))
+    settings = _reading(rpc, deployment, home, password_file)
+    try:
+        found = why_of(open_account(settings))
+    except Unreachable as error:
+        found = why_without_chain(settings.home_path, error)
     emit(found.to_dict(), as_json, text="\n".join(found.lines()))
+
+
+@app.command("support-bundle")
+def support_bundle(
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, as support.tar.gz.")] = None,
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    log: Annotated[
+        list[Path] | None, typer.Option("--log", metavar="FILE", help="A log of the worker's; may be given again.")
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", min=0, max=100_000, help="The last so many of each log.")] = 500,
+    as_json: Json = False,
+) -> None:
+    """Collect what somebody who helps must see, without keys, passwords and the secret part of URLs."""
+    settings = _reading(rpc, deployment, home, password_file)
+    from worker.supporting import collect
+
+    path = out if out is not None else Path(f"lockstep-support-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    found = collect(path, settings, log or [], lines)
+    rows = [f"  {f['name']:<16} {f['bytes']:>8,} bytes" + (f"  {f['error']}" if f["error"] else "") for f in found]
+    emit({"path": str(path), "files": found}, as_json, text="\n".join([f"{path}: look through it first", *rows]))
 
 
 def _reading(rpc: str | None, deployment: str | None, home: str | None, password_file: str | None) -> Settings:
@@ -163,16 +289,34 @@ def _with_limit(settings: Settings, as_json: bool) -> Settings:
     return replace(settings, max_stake=typer.prompt("How much may this worker stake in all (tokens, or all)", err=True))
 
 
-def _job_id(text: str | None) -> JobId | None:
-    if text is None:
-        return None
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is no job", hint="a job's id has 64 hex digits; `lockstep train run` prints it")
-    return JobId(value)
+def _agree_to_stake(parts: WorkerParts, agreed: bool) -> None:
+    """Ask once, before a home's first deposit: for how much, and what would take it away. Raises UsageError for no."""
+    from lockstep.node.purse import Holdings
+    from worker.admission import DEPOSITS
+
+    if agreed or not interactive() or parts.outbox.keys(DEPOSITS):
+        return
+    held, limit = Holdings.of(parts.contracts, parts.address), parts.policy.max_stake
+    if held.free or held.unbonding:
+        return
+    most = held.wallet if limit is None else min(held.wallet, limit)
+    confirm(
+        f"This worker stakes up to {tokens(most)} of {tokens(held.wallet)} for the jobs that it joins. A claim that is "
+        "proven wrong loses its stake, and so does silence in a dispute. Go on?"
+    )
+
+
+def _job_named(parts: WorkerParts, text: str) -> JobId:
+    """A job by its whole id, which may be opened later, or by its first digits."""
+    from lockstep.chain.events import EventReader
+    from lockstep.node.ledger import ledger_of
+
+    digits = digits_of(text, "job", JOBS_SHOWN)
+    if len(digits) == 64:
+        return JobId(bytes.fromhex(digits))
+    return ledger_of(EventReader(parts.party.w3, parts.party.addresses)).job_named(text)
 
 
 purse.add_to(app)
+health.add_to(app)
+app.add_typer(service.app)

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from lockstep.base.vitals import VITALS
 from lockstep.execution.jobs import Beside, Carried, ClaimRun, Job, State, merge_run, payload_of, slot_run
 from lockstep.execution.merging import RoundRecord, base_checkpoint, fetch_payloads, store_payload
 from lockstep.numerics import reference
@@ -90,6 +91,7 @@ def train(
             # Two states are alive: what comes after this one lies where the one before it was.
             after: State | None = run.advance(t, state)
             assert after is not None
+            VITALS.count("steps_trained")
             beside.begin(partial(keep, t, after))
             if t == checked and check is not None:
                 beside.wait()

@@ -6,26 +6,35 @@ process itself, every open job that it has not joined, every round of every job.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.base.amounts import tokens
 from lockstep.node.guard import lock
 from lockstep.node.ledger import JobLedger, RoundLedger
 from lockstep.node.purse import Holdings, moment
-from lockstep.protocol.jobs import Phase
+from lockstep.protocol.errors import Unreachable
+from lockstep.protocol.jobs import ZERO_ADDRESS, Phase
 from lockstep.protocol.types import ClaimId, JobId, Seconds
 from worker import notes
-from worker.account import Account, reasons_of
+from worker.account import MEANINGS, Account, reasons_of
+from worker.hints import hint_of
+from worker.horizon import free_by, latest, merged_by
 from worker.notes import Note
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Market
 
-OPEN = ("training", "pending")
+OPEN = ("training", "pending", "unmerged")
 """Reason codes of rounds that are not over."""
 NOT_SEEN = Note("not_seen", "no worker has looked at this job from this home")
-NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent; send it some")
+NO_GAS = Note("gas", "the account holds none of the chain's coin: no transaction can be sent")
+_WHAT = {"draining": "free if nobody challenges by", "unbonding": "to be withdrawn from"}
+"""What a reason's time is of, where nothing is looked at then."""
+LOOK_SECONDS = Seconds(30)
+"""After which an account without coin is looked at again (chain/outbox.py)."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +54,24 @@ class Next:
 
 
 @dataclass(frozen=True)
+class Locked:
+    """One stake that can be lost."""
+
+    what: str
+    amount: int
+    until: Seconds | None
+    """When it comes free at the latest, if nobody challenges; None: a game, or somebody else, decides."""
+
+
+@dataclass(frozen=True)
 class Status:
     """A worker at one glance."""
 
     running: lock.Holder | None
     state: Note
     holdings: Holdings
-    locked: tuple[tuple[str, int], ...]
-    """(what for, amount) of every lock of the account."""
+    locked: tuple[Locked, ...]
+    """Every lock of the account."""
     node_key: str
     claims: list[dict[str, Any]]
     games: list[dict[str, Any]]
@@ -62,8 +81,9 @@ class Status:
         held = self.holdings.to_dict()
         return {
             **held,
-            "locked": str(sum(amount for _, amount in self.locked)),
-            "locks": [{"what": what, "amount": str(amount)} for what, amount in self.locked],
+            "locked": str(sum(one.amount for one in self.locked)),
+            "locked_until": self.until,
+            "locks": [{"what": one.what, "amount": str(one.amount), "until": one.until} for one in self.locked],
             "running": None if self.running is None else {"pid": self.running.pid, "program": self.running.who},
             "state": _note(self.state),
             "node_key": self.node_key,
@@ -71,12 +91,19 @@ class Status:
             "games": self.games,
         }
 
+    @property
+    def until(self) -> Seconds | None:
+        """When the last of the stakes comes free, if nobody challenges; None: none is locked, or nobody can say."""
+        return latest([one.until for one in self.locked])
+
     def lines(self) -> list[str]:
         """As people read it."""
         running = "nothing runs in this home" if self.running is None else f"process {self.running.pid}"
-        locked = (
-            f"stake      {tokens(sum(a for _, a in self.locked))} locked behind {len(self.locked)} claims and games"
-        )
+        amount = tokens(sum(one.amount for one in self.locked))
+        locked = f"stake      {amount} locked behind {len(self.locked)} claims and games"
+        if self.locked:
+            free = "until the games end" if self.until is None else f"until {moment(self.until)} if nobody challenges"
+            locked += f", at stake {free}"
         rows = [
             f"  round {c['round']:>3}  slot {c['slot']}  {c['reason']:<8}  {c['next']['text']}" for c in self.claims
         ]
@@ -92,6 +119,8 @@ class Why:
 
     running: lock.Holder | None
     state: Note
+    account: tuple[Note, ...]
+    """What of the account's money keeps it from earning."""
     jobs: dict[JobId, Note]
     """Open jobs that this account has no slot in."""
     rounds: list[dict[str, Any]]
@@ -101,21 +130,22 @@ class Why:
         return {
             "running": self.running is not None,
             "state": _note(self.state),
+            "account": [_note(note) for note in self.account],
             "jobs": [{"job": job.hex(), **_note(note)} for job, note in self.jobs.items()],
             "rounds": self.rounds,
         }
 
     def lines(self) -> list[str]:
         """As people read it."""
-        jobs = [f"job {job.hex()[:16]}  not joined: {_sentence(note)}" for job, note in self.jobs.items()]
-        rounds = [
-            f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<12}  {r['means']}"
-            + (f"; {_text(r['next'])}" if r["next"] else "")
-            for r in self.rounds
+        jobs = [
+            f"job {job.hex()[:16]}  not joined: {_sentence(note)}; {hint_of(note.code)}"
+            for job, note in self.jobs.items()
         ]
+        rounds = [f"job {r['job'][:16]}  round {r['round']:>3}  {r['reason']:<12}  {_told(r)}" for r in self.rounds]
         if not rounds and not jobs:
             rounds = ["no job has been opened here yet"]
-        return [f"worker  {_sentence(self.state)}", *jobs, *rounds]
+        account = [f"account  {_sentence(note)}; {hint_of(note.code)}" for note in self.account]
+        return [f"worker  {_sentence(self.state)}; {hint_of(self.state.code)}", *account, *jobs, *rounds]
 
 
 def status_of(account: Account) -> Status:
@@ -125,7 +155,7 @@ def status_of(account: Account) -> Status:
     locks = []
     for key, owner in account.ledger.locks.items():
         if owner == me and (lock_ := vault.lock_of(key)) is not None:
-            locks.append((_lock_name(account, key), int(lock_.amount)))
+            locks.append(Locked(_lock_name(account, key), int(lock_.amount), _until(account, key)))
     games = [
         {
             "game": g.id.hex(), "claim": g.claim.hex(), "challenger": g.challenger,
@@ -145,11 +175,19 @@ def why_of(account: Account) -> Why:
     rows = [_with_next(account, row, market) for row in reasons_of(account)]
     in_it = {row["job"] for row in rows if row["reason"] in OPEN}
     jobs = {
-        job.id: said.get(job.id) or _unjoined(account, job, running is not None)
+        job.id: _dated(account, job, said.get(job.id) or _unjoined(account, job, running is not None))
         for job in account.ledger.jobs.values()
         if not job.done and job.id.hex() not in in_it
     }
-    return Why(running, state, jobs, rows)
+    return Why(running, state, _money(account), jobs, rows)
+
+
+def why_without_chain(home: Path, error: Unreachable) -> Why:
+    """The home's own notes, where the chain does not answer."""
+    running, said = lock.holder(home), notes.read(home)
+    again = Seconds(int(time.time()) + LOOK_SECONDS)
+    state = Note(error.code, f"{error.message}: nothing of the chain can be told", again)
+    return Why(running, state, (), said.jobs, [])
 
 
 def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
@@ -159,10 +197,10 @@ def process_of(account: Account) -> tuple[lock.Holder | None, Note]:
         # It was killed before it could say anything.
         said = Note("killed", "the last worker of this home was killed: start it again; it goes on where it was")
     coin = Holdings.of(account.contracts, account.address).coin
-    return running, NO_GAS if coin == 0 else said
+    return running, replace(NO_GAS, next=Seconds(_now(account) + LOOK_SECONDS)) if coin == 0 else said
 
 
-def next_of(job: JobLedger, r: RoundLedger, market: Market) -> Next | None:
+def next_of(job: JobLedger, r: RoundLedger, market: Market, now: Seconds) -> Next | None:
     """What a round waits for; None once it is over."""
     if r.attempt != job.attempt and r.phase in (Phase.VOID, Phase.FAILED):
         return None
@@ -183,8 +221,13 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market) -> Next | None:
     if phase == Phase.FREEZING:
         return Next("somebody freezes the round")
     if phase == Phase.MERGING:
-        turns = stored.accepted + 1
-        return Next("somebody merges the round", Seconds(stored.merge_opens + turns * params.merge.turn_seconds))
+        turn, turns = params.merge.turn_seconds, stored.accepted + 1
+        if stored.turn == 0 and now < stored.merge_opens + turn and params.merge.aggregator != ZERO_ADDRESS:
+            return Next(
+                "the aggregator merges the round, or else the slots' owners", Seconds(stored.merge_opens + turn)
+            )
+        late = "since the aggregator did not, " if params.merge.aggregator != ZERO_ADDRESS else ""
+        return Next(f"{late}a slot's owner merges the round", Seconds(stored.merge_opens + turns * turn))
     if phase == Phase.LEAD:
         return Next(
             "paid if nobody convicts and the rounds before it are final",
@@ -194,12 +237,52 @@ def next_of(job: JobLedger, r: RoundLedger, market: Market) -> Next | None:
 
 
 def _with_next(account: Account, row: dict[str, Any], market: Market) -> dict[str, Any]:
-    expected = None
-    if row["reason"] in OPEN:
-        job = account.ledger.jobs[JobId(bytes.fromhex(row["job"]))]
+    """The row with what comes next, and what its owner can do."""
+    job = account.ledger.jobs[JobId(bytes.fromhex(row["job"]))]
+    expected: Next | None = None
+    if not job.done and row["reason"] in OPEN:
         r = next((x for x in job.all_rounds() if (x.number, x.attempt) == (row["round"], row["attempt"])), None)
-        expected = None if r is None or job.done else next_of(job, r, market)
-    return {**row, "next": None if expected is None else {**expected.to_dict(), "text": str(expected)}}
+        expected = None if r is None else next_of(job, r, market, _now(account))
+        if r is not None and row["reason"] == "pending" and market.phase(job.id, r.number) == Phase.MERGING:
+            row = {**row, "reason": "unmerged", "means": MEANINGS["unmerged"]}
+    elif not job.done and row["reason"] != "paid" and row["round"] == max(job.rounds, default=-1):
+        expected = Next("the next round can be joined", _opens_at(account, job))
+    told = None if expected is None else {**expected.to_dict(), "text": str(expected)}
+    return {**row, "hint": hint_of(row["reason"]), "next": told}
+
+
+def _opens_at(account: Account, job: JobLedger) -> Seconds:
+    """When the job's next round can be started, at the latest; now if it can be at once."""
+    last, market, now = max(job.rounds, default=None), account.contracts.market, _now(account)
+    if last is None:
+        return now
+    return merged_by(market.params(job.id), market.round(job.id, last), market.phase(job.id, last), now)
+
+
+def _dated(account: Account, job: JobLedger, note: Note) -> Note:
+    """A reason that nothing changes by itself matters again when the next round opens."""
+    return note if note.next is not None else replace(note, next=_opens_at(account, job))
+
+
+def _money(account: Account) -> tuple[Note, ...]:
+    """What of the account's own money waits."""
+    held = Holdings.of(account.contracts, account.address)
+    if not held.unbonding:
+        return ()
+    return (Note("unbonding", f"{tokens(held.unbonding)} of stake unbond and back no job", held.available_at),)
+
+
+def _until(account: Account, key: bytes) -> Seconds | None:
+    """When a lock of the account comes free at the latest."""
+    place = account.ledger.places.get(ClaimId(key))
+    if place is None:
+        return None
+    market, (job, number) = account.contracts.market, place
+    return free_by(market.params(job), market.round(job, number), market.phase(job, number), _now(account))
+
+
+def _now(account: Account) -> Seconds:
+    return Seconds(account.contracts.vault.w3.eth.get_block("latest")["timestamp"])
 
 
 def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
@@ -207,12 +290,15 @@ def _unjoined(account: Account, job: JobLedger, running: bool) -> Note:
     if not running:
         return NOT_SEEN
     last = max(job.rounds.values(), key=lambda r: r.number, default=None)
-    if last is not None and account.contracts.market.phase(job.id, last.number) == Phase.JOINING:
+    phase = Phase.NONE if last is None else account.contracts.market.phase(job.id, last.number)
+    if last is not None and Phase.JOINING <= phase < Phase.LEAD:
         slots = account.contracts.market.params(job.id).role.slots
         if len(last.holders) >= slots:
             return Note("full", f"all {slots} slots of round {last.number} are taken; the next round opens anew")
-        stored = account.contracts.market.round(job.id, last.number)
-        return Note("joining", f"round {last.number} can be joined: a slot is taken soon", stored.join_ends)
+        if phase == Phase.JOINING:
+            stored = account.contracts.market.round(job.id, last.number)
+            return Note("joining", f"round {last.number} can be joined: a slot is taken soon", stored.join_ends)
+        return Note("no_round", f"round {last.number} has begun without this account; the next one opens after it")
     return Note("no_round", "no round of this job can be joined now; the next one opens when somebody starts it")
 
 
@@ -221,13 +307,23 @@ def _lock_name(account: Account, key: bytes) -> str:
     return "bond or witness stake" if place is None else f"claim of job {place[0].hex()[:16]}, round {place[1]}"
 
 
-def _text(expected: dict[str, Any] | None) -> str:
-    return "" if expected is None else str(expected["text"])
+def _told(row: dict[str, Any]) -> str:
+    """A round in a line: what it waits for, or why it did not pay and what to do."""
+    following = "" if row["next"] is None else str(row["next"]["text"])
+    if row["reason"] in OPEN:
+        return following or str(row["means"])
+    hint = "" if row["reason"] in ("paid", "not_joined") else str(row["hint"])
+    return "; ".join(part for part in (row["means"], following, hint) if part)
 
 
 def _note(note: Note) -> dict[str, Any]:
-    return {"code": note.code, "message": note.message, "next": note.next}
+    return {"code": note.code, "message": note.message, "hint": hint_of(note.code), "next": note.next}
 
 
 def _sentence(note: Note) -> str:
-    return note.message if note.next is None else f"{note.message}; next looked at {moment(note.next)}"
+    if note.next is None:
+        return note.message
+    what = {"draining": "free if nobody challenges", "unbonding": "to be withdrawn from"}.get(
+        note.code, "next looked at"
+    )
+    return f"{note.message}; {what} {moment(note.next)}"

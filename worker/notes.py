@@ -60,6 +60,10 @@ class Notes:
         if self.jobs.pop(job, None) is not None:
             self._write()
 
+    def begins(self) -> None:
+        """A process starts: what the one before said of itself is over."""
+        self._write()
+
     def is_in(self, state: Note) -> None:
         """What the process as a whole is at."""
         if state != self.state:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from lockstep.base.amounts import amount_of, tokens
-from lockstep.execution.rates import slot_operations
+from lockstep.execution.rates import PRICED_OPERATIONS, price_of, slot_operations
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NOTHING
 from lockstep.protocol.types import Address, Wei
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 ALL = "all"
 """As `--max-stake`: whatever the wallet holds."""
-PRICED_OPERATIONS = 10**15
-"""The unit of `--min-price`: a price is for so many operations of training."""
 _HOURS = re.compile(r"(\d{1,2})-(\d{1,2})", re.ASCII)
 
 
@@ -68,11 +65,8 @@ class Policy:
         operations = slot_operations(programs, params.role.inner_steps)
         if params.role.slot_price * PRICED_OPERATIONS >= self.min_price * operations:
             return ""
-        paid = Wei(int(Fraction(params.role.slot_price * PRICED_OPERATIONS, max(1, operations))))
-        return (
-            f"a slot pays {tokens(paid, 4)} for {PRICED_OPERATIONS:.0e} operations, and --min-price is "
-            f"{tokens(self.min_price)}"
-        )
+        paid = tokens(price_of(params.role.slot_price, operations), 4)
+        return f"a slot pays {paid} for {PRICED_OPERATIONS:.0e} operations, and --min-price is {tokens(self.min_price)}"
 
     def open_at(self, hour: int) -> bool:
         """Whether jobs are joined at this hour of the day."""

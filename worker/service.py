@@ -14,6 +14,7 @@ from functools import partial
 import structlog
 
 from lockstep.base.machine import room_on_disk
+from lockstep.base.vitals import VITALS
 from lockstep.cli.output import event
 from lockstep.execution.jobs import ClaimRun
 from lockstep.node.demands import Answers
@@ -21,6 +22,7 @@ from lockstep.node.isolation import Isolation
 from lockstep.node.ledger import Ledger
 from lockstep.node.outage import Outage
 from lockstep.node.party import Head, Heads
+from lockstep.node.purse import moment
 from lockstep.node.sender import Sender
 from lockstep.protocol.errors import DoctorError, FundsError, GuardRefused, LockstepError, TryLater, Unreachable
 from lockstep.protocol.jobs import ZERO_ADDRESS
@@ -28,6 +30,7 @@ from lockstep.protocol.types import JobId, Seconds, Wei
 from worker import decide
 from worker.acting import Acting, Skills
 from worker.decide import Act, JobView, Self
+from worker.horizon import free_by, latest
 from worker.leaving import Leaving
 from worker.notes import STOPPED, WORKING, Note
 from worker.parts import Taken, WorkerParts
@@ -83,18 +86,21 @@ class Worker:
         """Until drained, or with `once` until a job is done, and nothing is at stake. Raises what a worker cannot go on
         with."""
         try:
+            self.parts.notes.begins()
             began = self._start()
             while not self._finished():
                 try:
                     with room_on_disk():
                         self._tick(began)
                     self._outage.over()
+                    self._beat()
                     self.parts.notes.is_in(self._state())
                     pause = POLL_SECONDS
                 except (Unreachable, TryLater) as error:
                     # INVARIANT: no outage ends the process.
                     pause = self._outage.failed(error)
-                    self.parts.notes.is_in(Note(error.code, f"{error.message}: trying again"))
+                    again = int(self._now + pause + 1) if self._now else None
+                    self.parts.notes.is_in(Note(error.code, f"{error.message}: trying again", again))
                 self._wake.wait(pause)
                 self._wake.clear()
             self.parts.notes.is_in(STOPPED)
@@ -105,6 +111,18 @@ class Worker:
             self._jobs.close()
             self._skills.close()
             self.parts.announcer.close()
+
+    def _beat(self) -> None:
+        """Leave this look's numbers for who watches."""
+        ledger, me = self._ledger, self.parts.address
+        staked = ledger.staked(me)
+        VITALS.beat(
+            self._head.number, self._now, tuple(g.id for g in ledger.games_against(me)), tuple(staked),
+            {
+                "jobs_known": sum(not job.done for job in ledger.jobs.values()),
+                "jobs_refused": len(self.parts.notes.jobs), "claims_live": len(staked),
+            },
+        )  # fmt: skip
 
     # -- load
 
@@ -164,7 +182,11 @@ class Worker:
         if self.parts.watch.until is not None:
             return Note("listening", "it listens whether another home uses its key", self.parts.watch.until)
         if self._asked_to_leave:
-            return Note("draining", "it joins nothing more, and leaves once nothing is at stake")
+            staked, games = self._ledger.staked(self.parts.address), self._ledger.games_against(self.parts.address)
+            held = f"{len(staked)} stakes, {len(games)} games" if staked or games else "nothing is"
+            return Note(
+                "draining", f"it joins nothing more, and leaves once nothing is at stake: {held}", self._until()
+            )
         closed = self.parts.policy.closed_now()
         if closed:
             # To the minute: the note is rewritten when it changes.
@@ -263,6 +285,16 @@ class Worker:
 
     # -- end
 
+    def _until(self) -> Seconds | None:
+        """When the last stake comes free at the latest; None: nothing is at stake, or a game decides."""
+        times: list[Seconds | None] = []
+        for claim in self._ledger.staked(self.parts.address):
+            job, number = self._ledger.places[claim]
+            view = self._jobs.taken[job].view if job in self._jobs.taken else None
+            r = None if view is None else view.round(number)
+            times.append(None if view is None or r is None else free_by(view.params, r.state, r.phase, self._now))
+        return latest(times)
+
     def _finished(self) -> bool:
         if self._asked_to_leave > 1:
             return True
@@ -276,6 +308,8 @@ class Worker:
         # INVARIANT: who could still lose a stake by silence stays.
         staked, games = self._ledger.staked(me), self._ledger.games_against(me)
         if (staked or games) and not self._told_why:
-            self._told_why = True
-            event("staying", time=self._now, stakes=len(staked), games=len(games))
+            self._told_why, until = True, self._until()
+            event("staying", time=self._now, stakes=len(staked), games=len(games), until=until)
+            free = "once the games end" if until is None else f"by {moment(until)} if nobody challenges"
+            log.warning(f"it stays until nothing is at stake: {free}", stakes=len(staked), games=len(games))
         return not staked and not games and not self._skills.defence.busy(self._ledger)

@@ -9,7 +9,6 @@ handle.download("out/")
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 
+from lockstep.base import markup
 from lockstep.base.amounts import tokens
-from lockstep.base.naming import identified
 from lockstep.base.settings import resolve
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.contracts import Call, Contracts
@@ -32,10 +32,11 @@ from lockstep.chain.keys import KEYSTORE, load_account
 from lockstep.chain.rpc import connect as connect_rpc
 from lockstep.execution.jobs import Job, TrainingJob, load, subtree_root
 from lockstep.execution.losses import NAME as LOSS
-from lockstep.execution.losses import Losses, MergedLoss
+from lockstep.execution.losses import Curve, Losses, MergedLoss
 from lockstep.execution.merging import load_checkpoint, merged_again
 from lockstep.execution.quoting import SECONDS, Figures, figures_of
-from lockstep.node.ledger import UNSEALED, Ledger, Watcher
+from lockstep.execution.rates import price_of, slot_operations
+from lockstep.node.ledger import UNSEALED, Ledger, ledger_of
 from lockstep.numerics.arrays import DTYPES
 from lockstep.numerics.validate import check_schedule
 from lockstep.protocol.errors import BudgetExceeded, FundsError, NotFoundError, TryLater, UsageError
@@ -77,7 +78,8 @@ if TYPE_CHECKING:
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
-JOBS_SHOWN = "`lockstep train list` shows every job"
+SHOWN = 8
+"""Digits of an id, and lines, in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,25 @@ class Quote:
         """What leaves the requester's account: escrow and deposit. Gas is paid in the chain's own coin."""
         return Wei(self.escrow + self.deposit)
 
+    @property
+    def operations(self) -> int:
+        """What training one slot of one round computes: what a slot's price is compared by."""
+        return slot_operations(self.job.programs, self.job.inner_steps)
+
+    @property
+    def price(self) -> Wei:
+        """What a slot pays for 10^15 operations, a worker's `--min-price`; rounded down."""
+        return price_of(self.params.role.slot_price, self.operations)
+
+    def _repr_html_(self) -> str:
+        role = self.params.role
+        rows = [
+            ("debit", tokens(self.debit)), ("escrow", tokens(self.escrow)), ("deposit", tokens(self.deposit)),
+            ("rounds", self.params.schedule.rounds), ("slots", role.slots), ("steps of a slot", role.inner_steps),
+            ("model", _name_of(self.job.model)),
+        ]  # fmt: skip
+        return markup.table("quote", rows)
+
     def figures(self, threads: int = 1, budget_seconds: float = SECONDS) -> Figures:
         """Memory, traffic, time and cost by role; trying a step takes `budget_seconds` at most."""
         return figures_of(self.job, self.params, self.chain, threads=threads, budget_seconds=budget_seconds)
@@ -128,6 +149,13 @@ class Network:
         self.store = store
         self._account = account
         self.home = home
+
+    def _repr_html_(self) -> str:
+        jobs = [
+            (handle.id.hex()[:SHOWN], f"{handle.status()['status']}, of {who}") for handle, who in self.jobs()[:SHOWN]
+        ]
+        places = [("chain", self.contracts.addresses.chain_id), ("market", self.contracts.addresses.market)]
+        return markup.table("market", [*places, ("storage", self.store.url), *jobs])
 
     @cached_property
     def account(self) -> LocalAccount:
@@ -201,9 +229,8 @@ class Network:
     def _alone(self) -> Iterator[None]:
         """One submission of this home at a time: a permit is good for the token's next nonce alone."""
         self._make_home()
-        with (self.home / "submit.lock").open("w") as file:
-            # The lock ends with its holder, however that ends.
-            fcntl.flock(file, fcntl.LOCK_EX)
+        # The system's own lock: it ends with its holder, however that ends.
+        with FileLock(self.home / "submit.lock", fallback_to_soft=False):
             yield
 
     def _make_home(self) -> None:
@@ -232,9 +259,7 @@ class Network:
 
     def ledger(self) -> Ledger:
         """What the chain's events say of every job by now."""
-        watcher = Watcher(EventReader(self.w3, self.contracts.addresses))
-        watcher.poll()
-        return watcher.ledger
+        return ledger_of(EventReader(self.w3, self.contracts.addresses))
 
     def jobs(self) -> list[tuple[JobHandle, Address]]:
         """Every job of the market with its requester, the latest first."""
@@ -242,7 +267,7 @@ class Network:
 
     def find(self, text: str) -> JobHandle:
         """The job whose id begins with these hex digits, six at least; raises UsageError, NotFoundError."""
-        return JobHandle(self, JobId(identified(text, self.ledger().jobs, "job", JOBS_SHOWN)))
+        return JobHandle(self, self.ledger().job_named(text))
 
     def job(self, job: JobId) -> JobHandle:
         """A job on chain; raises NotFoundError."""
@@ -273,13 +298,32 @@ class JobHandle:
             "refunded": str(job.refunded),
         }
 
+    def _repr_html_(self) -> str:
+        status = self.status()
+        money = [(name, tokens(status[name])) for name in ("escrow", "paid", "refunded")]
+        rows = [("status", status["status"]), ("rounds settled", f"{status['settled']} of {status['rounds']}"), *money]
+        return markup.table(f"job {self.id.hex()[:SHOWN]}", rows)
+
     def cancel(self) -> None:
         """Stop new rounds; what no round in flight has reserved is paid back at once. A second call does nothing."""
         self.net._send(self.net.contracts.market.cancel(self.id), f"cancel/{self.id.hex()}")
         self.net.withdraw()
 
     def watch(self, poll_seconds: float = POLL_SECONDS) -> Iterator[Event]:
-        """The job's events from its beginning until it is done, as they come."""
+        """The job's events from its beginning until it is done, as they come.
+
+        In a notebook the cell shows how far the job is, each time in the place of the last.
+        """
+        seen: list[tuple[str, str]] = []
+        show = markup.in_place()
+        for event in self._events(poll_seconds):
+            if show is not None:
+                where = [f"{key} {event.args[key]}" for key in ("round", "slot") if key in event.args]
+                seen = [*seen[1 - SHOWN :], (event.name, ", ".join(where))]
+                show(self._repr_html_() + markup.table("lately", seen))
+            yield event
+
+    def _events(self, poll_seconds: float) -> Iterator[Event]:
         reader = EventReader(self.net.w3, self.net.contracts.addresses)
         cursor = reader.start()
         while True:
@@ -361,6 +405,10 @@ class JobHandle:
                 found = MergedLoss(merges, number, loss, job.params.role.slots, merge.id.hex(), merge.payload_cid)
             yield found
 
+    def curve(self) -> Curve:
+        """The same as one value, which a notebook draws."""
+        return Curve(self.losses())
+
     @cached_property
     def _losses(self) -> Losses | None:
         return Losses.of(self.parts, self.net.store)
@@ -388,12 +436,19 @@ class JobHandle:
         return read_metrics(checkpoint.outer, job.programs.step, spec, left_out=convicted)
 
     def load(self) -> nn.Module:
-        """The latest merged model, in memory; needs torch. Raises as `download` does."""
-        from lockstep.training.export import load_model
+        """The latest merged model as a torch module, its weights checked against the roots on chain.
+
+        Its `tokenizer` is the dataset's (`training.tokens.Tokenizer`), None if it reads bytes; its `source` says which
+        round and claim it is of. Raises as `download` does.
+        """
+        from lockstep.training.export import load_model, load_tokenizer
 
         with TemporaryDirectory(prefix="lockstep-load-") as folder:
             self.download(folder)
-            return load_model(Path(folder))
+            model = load_model(Path(folder))
+            model.tokenizer = load_tokenizer(Path(folder))  # type: ignore[assignment]
+            model.source = json.loads((Path(folder) / "provenance.json").read_text())
+        return model
 
     def audit(self, out: str | Path, *, claims: int | None = None) -> Report:
         """Check a folder that `download` wrote: files, provenance, checkpoint, and `claims` claims replayed (None: all
@@ -465,6 +520,12 @@ def connect(
     store.check()
     key = account or (lambda: load_account(settings.home_path / KEYSTORE, settings.password()))
     return Network(w3, contracts, store, key, settings.home_path)
+
+
+def _name_of(model: Any) -> str:
+    """A model by what its configuration calls it."""
+    said = model.get("model_type") or model.get("model") or model.get("kind") if isinstance(model, dict) else None
+    return str(said or "-")
 
 
 def _named(job: TrainingJob) -> list[tuple[str, Program]]:

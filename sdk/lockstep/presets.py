@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from lockstep.economics import offer
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import NEVER, NOTHING
-from lockstep.protocol.market.job_rules import ChainTimes
-from lockstep.protocol.market.prices import stake_floor, witness_floor
+from lockstep.protocol.market.job_rules import MERGE_SLOTS, ChainTimes
+from lockstep.protocol.market.prices import bond_floor, ceil_div, stake_floor, witness_floor
 from lockstep.protocol.types import Seconds, Wei
 
 TOKEN = 10**18
@@ -76,6 +76,20 @@ class Terms:
         if self.witnesses == 0:
             return self
         return replace(self, **asdict(offer(slots, inner_steps + 1, self.slot_price, self.gas_price)))
+
+    def priced(self, slot_price: Wei, slots: int, inner_steps: int) -> Terms:
+        """With another price of a slot, the merge's in proportion, and the stakes, fees and bonds that these need."""
+        # INVARIANT: whatever is bid, a job meets the market's floors (JobRules).
+        merge_price = Wei(ceil_div(self.merge_price * slot_price, self.slot_price))
+        slot_stake = Wei(max(self.slot_stake, stake_floor(slot_price, self.gas_price)))
+        merge_floor = stake_floor(merge_price, self.gas_price)
+        bid = replace(
+            self, slot_price=slot_price, merge_price=merge_price, slot_stake=slot_stake,
+            merge_stake=Wei(max(self.merge_stake, merge_floor)),
+            bond=Wei(max(self.bond, bond_floor(slot_price, inner_steps))),
+        ).audited(slots, inner_steps)  # fmt: skip
+        most = MERGE_SLOTS * bid.slot_stake
+        return replace(bid, merge_stake=Wei(max(merge_floor, min(bid.merge_stake, most))))
 
 
 DEVNET = Terms(

@@ -25,8 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lockstep.numerics import _native, arrays, paths
+from lockstep.numerics import arrays, paths
 from lockstep.numerics.arrays import Array, StepContext
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.trace import layout_root
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.programs.program import Program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -122,6 +123,14 @@ def test_a_convicted_cheat_is_shown_to_the_float(market: Market) -> None:
     assert replayed.returncode == 10, replayed.stderr
     found = json.loads(replayed.stdout)["data"]
     assert (found["claimed_bits"], found["computed_bits"]) == (shown["claimed_bits"], shown["contract_bits"])
+
+    # So is the one with which a watch ends, as it is printed.
+    last = reader.text("watch", name, "--storage", market.store.url).splitlines()[-1]
+    head, _, printed = last.partition(": ")
+    assert head == "check it yourself"
+    again = market.lockstep(*shlex.split(printed)[1:])
+    assert again.returncode == 10, again.stderr
+    assert f"claimed {shown['claimed_bits']}, computed {shown['contract_bits']}" in again.stdout
 
     text = reader.text("show", name)
     assert f"{shown['contract_value']:.9g}" in text

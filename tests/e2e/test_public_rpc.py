@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import lockstep
 from lockstep.chain.contracts import Contracts
 from lockstep.chain.events import EventReader
 from lockstep.chain.outbox import Outbox
 from lockstep.chain.rpc import connect
 from lockstep.node.ledger import Watcher
 from lockstep.protocol.dispute import moves
+from lockstep.protocol.errors import LockstepError, Unreachable
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import Address, Seconds, Wei
 from tests.e2e.test_worker import (
@@ -25,17 +29,27 @@ from tests.e2e.test_worker import (
     homes_of,
     wait,
 )
-from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, RpcProxy
+from tests.support import toyjob
+from tests.support.rpc_proxy import PUBLIC_LOG_BLOCKS, PUBLIC_TRANSACTION_BYTES, RpcProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.chain]
 
 KEY = "deadbeefcafe0123"
 BUSY = 0.05
 """Of all requests: answered with 429."""
-OUTAGE_SECONDS = 12.0
+OUTAGE_SECONDS = 600
+"""Of chain time."""
+OUTAGE_BLOCK_SECONDS = 12
+"""Between two blocks of the outage, which come each second: ten minutes pass in fifty."""
 REORG_BLOCKS = 3
 LONG = {**WITHOUT_AGGREGATOR, "train_seconds": Seconds(90), "reveal_seconds": Seconds(90), "merge_seconds": Seconds(60)}
 """Windows longer than an outbox waits before it sends again what a node has lost (STUCK_SECONDS)."""
+PATIENT = replace(
+    toyjob.TOY_TERMS, join_seconds=Seconds(120), train_seconds=Seconds(900), reveal_seconds=Seconds(900),
+    attest_seconds=Seconds(900), merge_seconds=Seconds(900), challenge_seconds=Seconds(900),
+    clock_seconds=Seconds(900), max_lead=1,
+)  # fmt: skip
+"""Windows and clocks that ten minutes do not use up, though most of them."""
 
 
 @pytest.fixture
@@ -67,6 +81,12 @@ def texts(market: Market) -> str:
     return "".join(p.out.read_text() + p.log.read_text() for p in market.processes)
 
 
+def game_moves(market: Market) -> list[object]:
+    """Every event of every game."""
+    reader = EventReader(market.devnet.w3, market.contracts.addresses)
+    return [e for e in reader.poll(reader.start()).events if e.contract == "DisputeGame"]
+
+
 def test_a_reader_and_an_outbox_work_behind_a_public_endpoint(market: Market, proxy: RpcProxy) -> None:
     w3, truth = connect(proxy.url, 31337), Watcher(EventReader(market.devnet.w3, market.contracts.addresses))
     account = market.devnet.account("sender")
@@ -85,28 +105,94 @@ def test_a_reader_and_an_outbox_work_behind_a_public_endpoint(market: Market, pr
     outbox.close()
 
 
-def test_a_market_behind_public_endpoints_outlives_an_outage_and_settles(market: Market, proxy: RpcProxy) -> None:
-    names = ("w0", "w1", "w2")
-    homes = homes_of(market, *names, "v")
-    workers = [begin(market, "worker", home, proxy.url, "--once") for home in homes[:3]]
-    verifier = begin(market, "verifier", homes[3], proxy.url)
-    job = market.submit(rounds=2, max_lead=1, **LONG)
-    wait(lambda: bool(events_of(market, "Committed")), 120, "commitment")
-    proxy.down = True
-    time.sleep(OUTAGE_SECONDS)
-    assert all(p.popen.poll() is None for p in (*workers, verifier)), "no outage ends a process"
-    proxy.down = False
-    assert [w.popen.wait(300) for w in workers] == [0, 0, 0]
-    books = market.contracts.market.job(job.id)
-    assert books.status == JobStatus.DONE
-    assert not events_of(market, "Slashed")
-    wait(lambda: len(verifier.named("audited")) >= 6, 120, "audits")
-    assert {e["verdict"] for e in verifier.named("audited")} == {"match"}
-    assert verifier.stop(120) == 0
-    for process in (*workers, verifier):
+def test_a_transaction_that_the_endpoint_finds_too_large_is_an_error_and_no_bug(
+    market: Market, proxy: RpcProxy
+) -> None:
+    proxy.busy = 0.0
+    w3, account = connect(proxy.url, 31337), market.devnet.account("sender")
+    contracts = Contracts.at(w3, market.contracts.addresses)
+    outbox = Outbox(market.folder / "sender.sqlite", w3, account)
+    approve = contracts.token.approve(contracts.vault.address, Wei(1))
+    sent = outbox.send(approve, "small")
+    assert sent.succeeded
+    with pytest.raises(LockstepError) as refused:
+        outbox.send(replace(approve, data=approve.data + bytes(PUBLIC_TRANSACTION_BYTES), gas=5_000_000), "large")
+    assert "oversized" in refused.value.message
+    assert refused.value.exit_code != 1, "no bug of ours"
+    assert min(proxy.oversized) > PUBLIC_TRANSACTION_BYTES >= max(proxy.transactions)
+    outbox.close()
+
+
+def test_every_role_outlives_ten_minutes_without_its_provider_and_no_move_is_missed(
+    market: Market, proxy: RpcProxy
+) -> None:
+    """Requester, coordinator, three workers of which one lies, a verifier: the provider goes while a move is due, ten
+    minutes of chain time pass, and a second provider lies when it comes back."""
+    homes = homes_of(market, "c", "w0", "w1", "w2", "v", "r")
+    with RpcProxy.public(market.devnet.url) as second:
+        checked = ("--rpc-check", second.url)
+        coordinator = begin(market, "coordinator", homes[0], proxy.url, "--port", "0", *checked)
+        near = ("--coordinator", coordinator.named("ready")[0]["url"], *checked)
+        liar = begin(market, "worker", homes[1], proxy.url, *near, lie=("skipped-step", 1))
+        workers = [begin(market, "worker", home, proxy.url, "--once", *near) for home in homes[2:4]]
+        verifier = begin(market, "verifier", homes[4], proxy.url, "--volunteer", *near)
+        everybody = (coordinator, liar, *workers, verifier)
+        net = lockstep.connect(
+            rpc=proxy.url, storage=market.store.url, deployment=market.folder / "deployment.json",
+            account=market.devnet.account("r"), home=homes[5],
+        )  # fmt: skip
+        aggregator = Address(market.devnet.account("c").address)
+        quote = net.quote(toyjob.training_job(rounds=1, terms=PATIENT, aggregator=aggregator))
+        handle = net.submit(quote, budget=quote.debit)
+        wait(lambda: bool(events_of(market, "Opened")), 240, "a challenge", every=0.05)
+
+        proxy.down, left = True, market.now()
+        market.devnet._request("anvil_setBlockTimestampInterval", [OUTAGE_BLOCK_SECONDS])
+        made = len(game_moves(market))
+        wait(lambda: market.now() - left >= OUTAGE_SECONDS, 240, "ten minutes", every=1)
+        assert all(p.popen.poll() is None for p in everybody), "no outage ends a process"
+        assert len(game_moves(market)) <= made + 1, "but for what was on its way nothing happens"
+        assert not events_of(market, "Resolved"), "a move is due, and its clock runs"
+        with pytest.raises(Unreachable) as gone:
+            handle.status()
+        assert KEY not in gone.value.message + gone.value.hint, "the requester is told, without the key"
+        market.devnet._request("anvil_removeBlockTimestampInterval", [])
+        market.devnet.resume()
+
+        second.drops_logs = True
+        proxy.down = False
+        wait(lambda: any("two RPC providers differ" in p.log.read_text() for p in everybody), 90, "a word of it")
+        time.sleep(5)
+        assert not events_of(market, "Resolved")
+        second.drops_logs = False
+
+        wait(lambda: bool(events_of(market, "Resolved")), 240, "verdict")
+        resolved = [moves.Verdict(e.verdict) for e in events_of(market, "Resolved")]
+        assert set(resolved) == {moves.Verdict.FRAUD}, "nobody lost by the clock"
+        wait(lambda: bool(events_of(market, "Merged")), 240, "merge")
+        merged = {e.claim.hex() for e in events_of(market, "Merged")}
+        wait(lambda: merged <= {e["claim"] for e in verifier.named("audited")}, 120, "the audit of the merge")
+        market.devnet.advance(Seconds(PATIENT.challenge_seconds + 1))
+        assert [w.popen.wait(300) for w in workers] == [0, 0]
+        events = [e.name for e in handle.watch()]
+        assert events[-1] == "JobDone", "the requester watches it behind the same endpoint"
+        assert verifier.stop(120) == 0
+        assert liar.leave() == 0
+        assert coordinator.leave() == 0
+    books = market.contracts.market.job(handle.id)
+    assert (books.status, books.failed) == (JobStatus.DONE, 0)
+    assert books.escrow == books.paid + books.refunded
+    account = Address(market.devnet.account("w0").address)
+    assert {e.account for e in events_of(market, "Slashed")} == {account}, "the liar alone"
+    for process in (coordinator, *workers, verifier):
         assert process.named("unreachable"), "the outage was told"
         assert len(process.named("reachable")) == len(process.named("unreachable"))
     assert max(proxy.ranges) <= PUBLIC_LOG_BLOCKS
+    assert max(proxy.transactions) <= PUBLIC_TRANSACTION_BYTES
+    assert proxy.oversized == []
+    print("largest transaction:", max(proxy.transactions), "bytes; requests:", proxy.requests.total())
+    assert "a bug" not in texts(market)
+    assert "Traceback" not in texts(market)
     assert KEY not in texts(market), "the key is told nowhere"
 
 
@@ -128,20 +214,22 @@ def test_a_second_provider_that_lies_delays_and_is_not_believed(market: Market, 
     assert KEY not in texts(market)
 
 
-def test_an_idle_hour_costs_few_requests(market: Market, proxy: RpcProxy) -> None:
+def test_an_idle_hour_costs_few_requests(market: Market) -> None:
     """Two minutes of a chain with 12-second blocks in which nothing happens."""
-    worker_home, verifier_home = homes_of(market, "w0", "v")
-    proxy.busy = 0.0
-    begin(market, "worker", worker_home, proxy.url)
-    with RpcProxy.public(market.devnet.url) as other:
-        begin(market, "verifier", verifier_home, other.url)
+    roles = ("worker", "verifier", "coordinator")
+    with ExitStack() as stack:
+        proxies = {role: stack.enter_context(RpcProxy.public(market.devnet.url)) for role in roles}
+        for role, home in zip(roles, homes_of(market, *roles), strict=True):
+            begin(market, role, home, proxies[role].url, *(("--port", "0") if role == "coordinator" else ()))
         market.devnet._request("evm_setIntervalMining", [12])
         time.sleep(40)
-        for each in (proxy, other):
+        for each in proxies.values():
             each.requests.clear()
         time.sleep(120)
-        hours = {name: 30 * each.requests.total() for name, each in (("worker", proxy), ("verifier", other))}
-        print("requests of an idle hour with 12-second blocks:", hours, dict(proxy.requests), dict(other.requests))
+        hours = {role: 30 * each.requests.total() for role, each in proxies.items()}
+        print(
+            "requests of an idle hour with 12-second blocks:", hours, {r: dict(p.requests) for r, p in proxies.items()}
+        )
         assert max(hours.values()) <= 3_600
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lockstep.chain.devnet import Devnet
+from lockstep.cli.narrator import Line
 from lockstep.client import Network
 from lockstep.demo.processes import Group
 from lockstep.demo.run import Course
@@ -71,7 +72,7 @@ def test_a_market_of_gpt2_124m(tmp_path: Path) -> None:
         for i in range(WORKERS):
             lie = ("one-ulp", 0) if i == 0 else None
             processes.append(world.join(f"worker-{i}", "worker", ["worker", "up", "--once", *watched], lie=lie))
-        said: list[str] = []
+        said: list[Line] = []
         course = Course(world, handle, processes, said.append)
         course.follow(submitted, limit=6600)
         trained = time.monotonic()

@@ -98,7 +98,7 @@ def code_texts(root: Path) -> Iterator[Text]:
 def documents(root: Path) -> Iterator[Path]:
     """What people read."""
     yield root / "README.md"
-    yield from sorted((root / "docs").glob("*.md"))
+    yield from sorted(p for p in (root / "docs").rglob("*.md") if "reference" not in p.parts)
 
 
 def quoted(text: str) -> Iterator[str]:

@@ -10,7 +10,8 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -21,7 +22,9 @@ from lockstep.cli import main as command_line
 from lockstep.cli import output
 from lockstep.cli.main import build
 from lockstep.cli.schema import bundled, names
-from lockstep.demo.processes import Process
+
+if TYPE_CHECKING:
+    from lockstep.demo.processes import Process
 
 STREAMS = ("worker.up", "verifier.up", "coordinator.up", "storage.serve", "train.watch", "dispute.watch")
 """Commands that print events: each line is one, until an error ends them."""
@@ -156,7 +159,7 @@ class Watch:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Look in the three places."""
         run, write = command_line._run, output.write
-        communicate, read = subprocess.Popen.communicate, Process._read
+        communicate = subprocess.Popen.communicate
 
         def running(args: list[str]) -> int:
             self._running.append(args)
@@ -176,6 +179,18 @@ class Watch:
                 self.text(out if isinstance(out, str) else out.decode(errors="replace"), arguments)
             return out, err
 
+        patch.setattr(command_line, "_run", running)
+        patch.setattr(output, "write", written)
+        patch.setattr(subprocess.Popen, "communicate", communicated)
+        # The roles' tests run without the demo, too (`make test-honest`).
+        if find_spec("lockstep.demo") is not None:
+            self._install_reader(patch)
+
+    def _install_reader(self, patch: pytest.MonkeyPatch) -> None:
+        from lockstep.demo.processes import Process
+
+        read = Process._read
+
         def reading(process: Process, on_event: Callable[[str, dict[str, Any]], None] | None) -> None:
             def seen(name: str, event: dict[str, Any]) -> None:
                 arguments = arguments_of(process.popen.args)
@@ -186,7 +201,4 @@ class Watch:
 
             read(process, seen)
 
-        patch.setattr(command_line, "_run", running)
-        patch.setattr(output, "write", written)
-        patch.setattr(subprocess.Popen, "communicate", communicated)
         patch.setattr(Process, "_read", reading)

@@ -74,6 +74,10 @@ class RpcProxy:
         """Requests by method, whatever they were answered."""
         self.ranges: list[int] = []
         """Blocks in each range of logs that was answered."""
+        self.transactions: list[int] = []
+        """Bytes of each transaction that was passed on."""
+        self.oversized: list[int] = []
+        """Bytes of each transaction that was refused."""
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -136,10 +140,13 @@ class RpcProxy:
         method = question.get("method") if isinstance(question, dict) else None
         if method == "eth_chainId" and self.chain_id is not None:
             return json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": hex(self.chain_id)}).encode()
-        if method == "eth_sendRawTransaction" and self.transaction_bytes is not None:
-            if len(question["params"][0]) // 2 - 1 > self.transaction_bytes:
+        if method == "eth_sendRawTransaction":
+            size = len(question["params"][0]) // 2 - 1
+            if self.transaction_bytes is not None and size > self.transaction_bytes:
                 self.refused += 1
+                self.oversized.append(size)
                 return _error(question, INVALID, "oversized data: transaction size exceeds the limit")
+            self.transactions.append(size)
             return None
         if method != "eth_getLogs":
             return None

@@ -29,12 +29,20 @@ POLICY = {"max_stake", "jobs_from", "min_price", "hours"}
 OUTPUT = {"as_json", "json"}
 OPTIONS = {
     # once: when to leave; job: which job to join; listen_seconds: how long to watch for its own key first.
-    # the others: what its owner allows it to join.
-    worker.cli.app: {"once", "job", "listen_seconds", "max_memory"} | POLICY,
-    # witness, volunteer: which claims to look at.
-    verifier.cli.app: {"witness", "volunteer"},
+    # yes: not to ask before the first stake; the others: what its owner allows it to join.
+    worker.cli.app: {"once", "job", "listen_seconds", "max_memory", "metrics", "yes"} | POLICY,
+    # witness, volunteer: which claims to look at; metrics: where numbers are shown.
+    verifier.cli.app: {"witness", "volunteer", "metrics"},
     # where the API listens and the index lies; how much it relays, how often it looks.
-    coordinator.cli.app: {"host", "port", "database", "broker", "max_blob_bytes", "poll_seconds"},
+    coordinator.cli.app: {
+        "host",
+        "port",
+        "database",
+        "broker",
+        "max_blob_bytes",
+        "poll_seconds",
+        "requests_per_second",
+    },
 }
 ENVIRONMENT = {
     "LOCKSTEP_CACHE", "LOCKSTEP_FUSED", "LOCKSTEP_ANVIL", "LOCKSTEP_COORDINATOR_", "LOCKSTEP_CONFIG", "LOCKSTEP_LOCAL",
@@ -56,6 +64,7 @@ def test_no_setting_changes_a_claim() -> None:
         "listen_seconds",
         "max_memory_mib",
         "confirmations",
+        "metrics",
     }
     assert set(DEFAULTS) == OPTIONS[coordinator.cli.app]
 

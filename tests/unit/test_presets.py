@@ -69,3 +69,16 @@ def test_terms_in_which_witnesses_risk_too_much_or_speak_too_late_are_refused() 
     assert replace(MAINNET, challenge_seconds=Seconds(spoken)).challenge_seconds == spoken
     with pytest.raises(UsageError, match="challenge_seconds"):
         replace(MAINNET, challenge_seconds=Seconds(spoken - 1))
+
+
+@pytest.mark.parametrize("terms", PRESETS.values(), ids=PRESETS)
+def test_a_bid_meets_the_markets_floors_whatever_it_is(terms: Terms) -> None:
+    """From a wei a slot to a thousand times the preset's price, for small jobs and large ones."""
+    for bid in (1, 10**9, int(terms.slot_price) // 7, int(terms.slot_price), 1000 * int(terms.slot_price)):
+        for slots, steps in ((2, 1), (3, 20), (64, 500)):
+            priced = terms.priced(Wei(bid), slots, steps)
+            shape = amended(random_params(random.Random(0)), slots=slots, min_slots=1, inner_steps=steps, rounds=2)
+            unbonding = Seconds(terms.challenge_seconds + 2 * terms.clock_seconds)
+            check_params(amended(shape, **asdict(priced)), unbonding, CHAINS["devnet"])
+            assert priced.slot_price == bid, "no more and no less than was bid"
+    assert terms.priced(terms.slot_price, 64, 500) == terms.audited(64, 500), "the preset's own price changes nothing"

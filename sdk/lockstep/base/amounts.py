@@ -11,7 +11,7 @@ JSON carries the smallest unit as a decimal string; only text for people is conv
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 
 from lockstep.presets import TOKEN
 from lockstep.protocol.errors import UsageError
@@ -20,6 +20,8 @@ from lockstep.protocol.types import Wei
 DECIMALS = 18
 SYMBOL = "LST"
 _AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*(LST|wei)?", re.IGNORECASE | re.ASCII)
+_TINY = Decimal("1e-9")
+"""Below it an amount that is rounded is written with an exponent."""
 _LARGEST = 2**128 - 1
 """What the contracts keep of an amount."""
 
@@ -27,8 +29,11 @@ _LARGEST = 2**128 - 1
 def tokens(amount: int | str, digits: int | None = None, symbol: str = SYMBOL) -> str:
     """An amount of the smallest unit in tokens: exact, or to so many significant digits; `symbol` ETH for the coin."""
     exact = Decimal(int(amount)) / TOKEN
-    text = f"{exact.normalize():,f}" if digits is None else f"{exact:,.{digits}g}"
-    return f"{text} {symbol}"
+    if digits is not None:
+        exact = Context(prec=digits).create_decimal(exact)
+        if 0 < exact < _TINY:
+            return f"{exact.normalize():g} {symbol}"
+    return f"{exact.normalize():,f} {symbol}"
 
 
 def amount_of(text: str, name: str = "amount", *, least: int = 1) -> Wei:

@@ -2,6 +2,8 @@
 
 >>> seconds_of("2h", "TIME")
 7200
+>>> readable_seconds(7260)
+'2 h 1 min'
 """
 
 from __future__ import annotations
@@ -21,3 +23,16 @@ def seconds_of(text: str, name: str) -> Seconds:
     if found is None:
         raise UsageError(f"{name} is {text!r}, which is no time", hint="seconds, or 90s, 10m, 2h, 14d")
     return Seconds(int(found[1]) * _UNITS[found[2]])
+
+
+def readable_seconds(seconds: float) -> str:
+    """A span as people read it, in its two largest units: 3 d 4 h, 12 min 5 s, 0.8 s."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    left = round(seconds)
+    parts: list[str] = []
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)

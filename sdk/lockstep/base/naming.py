@@ -16,6 +16,9 @@ from lockstep.protocol.errors import NotFoundError, UsageError
 
 LEAST_DIGITS = 6
 """Of an id, as people name it."""
+JOBS_SHOWN = "`lockstep train list` shows every job"
+CLAIMS_SHOWN = "`lockstep train watch JOB` shows the claims of a job"
+GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import quote, unquote, urlsplit
+from base64 import b64encode, urlsafe_b64encode
+from contextlib import suppress
+from html import escape
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 HIDDEN = "[hidden]"
 NO_URL = "(not a URL)"
@@ -54,6 +57,21 @@ def hide(url: str) -> None:
             _forget(part or "")
         for field in parts.query.split("&"):
             _forget(field.partition("=")[2])
+
+
+def spellings_of(secret: bytes) -> frozenset[str]:
+    """The ways in which text may hold a password or a key: as it is, in hex, base64, a URL, JSON, HTML, as a number."""
+    spelled = {secret.hex(), secret.hex().upper(), str(int.from_bytes(secret, "big"))}
+    for before in range(3):
+        # Within a longer text in base64 it begins at one of three places; what mixes with its neighbours is left out.
+        first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
+        coded = (b64encode(bytes(before) + secret), urlsafe_b64encode(bytes(before) + secret))
+        spelled |= {code.decode()[first:last] for code in coded}
+    with suppress(UnicodeDecodeError):
+        text = secret.decode()
+        spelled |= {text, quote(text, safe=""), quote_plus(text), quote(text), escape(text), repr(text)[1:-1]}
+        spelled.add(json.dumps(text)[1:-1])
+    return frozenset(spelled)
 
 
 def scrubbed(text: str) -> str:

@@ -60,6 +60,8 @@ class Settings:
     """Addresses of requesters, separated by commas; empty: anybody's jobs."""
     min_price: str = ""
     """An amount: the least that a slot pays a worker for 10^15 operations."""
+    metrics: str = ""
+    """HOST:PORT of a worker's or a verifier's /metrics; empty: none."""
     hours: str = ""
     """"22-6": the local hours in which a worker joins rounds; empty: always."""
 
@@ -135,6 +137,7 @@ DEFAULTS: dict[str, Any] = {
     "jobs_from": "",
     "min_price": "",
     "hours": "",
+    "metrics": "",
 }
 
 
@@ -181,6 +184,11 @@ def resolve(role: str = "requester", **flags: Any) -> Settings:
         raise UsageError(f"coordinator is {values['coordinator']!r}", hint="an http(s) URL, or nothing: none is needed")
     hide(f"{values['rpc']},{values['rpc_check']}")
     return Settings(**values)
+
+
+def named_network() -> str | None:
+    """The network that `--network` or the environment names (cli/main.py hands the one on by the other)."""
+    return os.environ.get(f"LOCKSTEP_{NETWORK.upper()}") or None
 
 
 def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:

@@ -32,10 +32,14 @@ class Addresses:
     block: int = 0
     """The deployment's block: events are read from here on."""
 
+    def text(self) -> str:
+        """The file's contents."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
     def save(self, path: Path) -> None:
         """Writes JSON, whole or not at all."""
         temporary = path.with_suffix(path.suffix + ".part")
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        temporary.write_text(self.text())
         temporary.replace(path)
 
     @classmethod

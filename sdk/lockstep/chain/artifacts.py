@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Mapping
@@ -25,7 +26,13 @@ class Artifact:
     bytecode: str
     """Creation code, 0x-prefixed hexadecimal; a library's address is missing where `links` says."""
     links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Library name -> byte offsets of its address in the code."""
+    """Library name -> byte offsets of its address in the creation code."""
+    runtime: str = "0x"
+    """The code that lies on a chain, zeros where an immutable's value stands."""
+    runtime_links: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Library name -> byte offsets of its address in the runtime code."""
+    immutables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name -> byte offsets of its 32-byte value in the runtime code."""
 
     def linked(self, libraries: Mapping[str, str]) -> str:
         """The creation code with the libraries' addresses (0x...) in it."""
@@ -34,6 +41,11 @@ class Artifact:
             for at in offsets:
                 code = code[: 2 * at] + libraries[name][2:].lower() + code[2 * at + 40 :]
         return "0x" + code
+
+    @property
+    def runtime_bytes(self) -> int:
+        """Of the code on a chain, which EIP-170 bounds."""
+        return len(self.runtime) // 2 - 1
 
     def entries(self, kind: str) -> dict[str, dict[str, Any]]:
         """The ABI's functions, events or errors by name; no contract here overloads a name."""
@@ -49,7 +61,17 @@ def load(name: str) -> Artifact:
         for file in value.get("linkReferences", {}).values()
         for library, places in file.items()
     }
-    return Artifact(value["contractName"], value["abi"], value["bytecode"], links)
+    inner = {key: tuple(offsets) for key, offsets in value.get("runtimeLinks", {}).items()}
+    holes = {key: tuple(offsets) for key, offsets in value.get("immutables", {}).items()}
+    return Artifact(value["contractName"], value["abi"], value["bytecode"], links, value["runtime"], inner, holes)
+
+
+def verification() -> dict[str, Any]:
+    """What a block explorer needs to compile the same bytes: `compiler`, `contracts` (name -> file:name), `input`."""
+    found: dict[str, Any] = json.loads(
+        gzip.decompress(resources.files(__package__).joinpath("abi", "verification.json.gz").read_bytes())
+    )
+    return found
 
 
 def snake(name: str) -> str:

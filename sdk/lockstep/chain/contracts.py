@@ -107,6 +107,7 @@ class Call:
     """A transaction not yet signed: what the outbox takes."""
 
     to: Address
+    """Empty: a contract is created."""
     data: bytes
     gas: int
     """The limit; what is not used is not paid."""

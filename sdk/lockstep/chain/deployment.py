@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockstep.chain import artifacts
-from lockstep.chain.addresses import Addresses
+from lockstep.chain.addresses import CONTRACTS, Addresses
 from lockstep.presets import CHAINS
 from lockstep.protocol.errors import ChainError, TryLater
 from lockstep.protocol.hashing import keccak
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 UNBOND_SECONDS = Seconds(14 * 86_400)
-_GAS = 6_000_000
+GAS = 6_000_000
+"""The limit of a creation; the dearest takes 5.2 M."""
 ORDER = ("token", "arbiter", "rounds", "jobs", "vault", "market", "game", "validator", "availability", "witnesses")
 
 
@@ -29,6 +31,99 @@ def create_address(deployer: Address, nonce: int) -> Address:
     return Address(to_checksum_address(keccak(rlp.encode([bytes.fromhex(deployer[2:]), nonce]))[12:]))
 
 
+@dataclass(frozen=True)
+class Creation:
+    """One contract to be."""
+
+    name: str
+    """Its key among the addresses; "rounds" and "jobs" are the libraries, which nobody calls."""
+    artifact: str
+    address: Address
+    arguments: tuple[Any, ...]
+    nonce: int
+    data: bytes
+    """Creation code with its arguments."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a deployment will send, in order: fixed by the deployer, its next nonce and the arguments."""
+
+    deployer: Address
+    creations: tuple[Creation, ...]
+    at: dict[str, Address]
+    """Name -> address, of everything, a token that is there already included."""
+
+    def addresses(self, chain_id: int, block: int) -> Addresses:
+        """Once it is mined."""
+        return Addresses(chain_id, block=block, **{name: self.at[name] for name in CONTRACTS})
+
+    def arguments_of(self) -> dict[str, tuple[Any, ...]]:
+        """Name -> constructor arguments, of what is created."""
+        return {each.name: each.arguments for each in self.creations}
+
+
+def wiring(
+    at: dict[str, Address], unbond_seconds: Seconds, chain: ChainTimes
+) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    """Name -> (artifact, constructor arguments): each contract knows the right others."""
+    return {
+        "token": ("TestToken", ()),
+        "arbiter": ("Arbiter", ()),
+        "rounds": ("Rounds", ()),
+        "jobs": ("Jobs", ()),
+        "vault": (
+            "StakeVault",
+            (at["token"], at["market"], at["game"], at["witnesses"], at["availability"], unbond_seconds),
+        ),
+        "market": (
+            "JobMarket",
+            (
+                *(at[name] for name in ("token", "vault", "game", "validator", "witnesses", "availability")),
+                chain.inclusion,
+                chain.censor,
+            ),
+        ),
+        "game": ("DisputeGame", (at["market"], at["vault"], at["arbiter"])),
+        "validator": ("Validator", (at["market"],)),
+        "availability": ("Availability", (at["market"], at["vault"])),
+        "witnesses": ("Witnesses", (at["market"], at["vault"])),
+    }
+
+
+def plan(
+    deployer: Address,
+    first: int,
+    token: Address | None = None,
+    unbond_seconds: Seconds = UNBOND_SECONDS,
+    chain: ChainTimes = CHAINS["devnet"],
+) -> Plan:
+    """The creations of a deployment from the deployer's nonce `first` on; without `token`, with a test token."""
+    order = [name for name in ORDER if token is None or name != "token"]
+    at = {name: create_address(deployer, first + i) for i, name in enumerate(order)}
+    if token is not None:
+        at["token"] = token
+    wired = wiring(at, unbond_seconds, chain)
+    creations = []
+    for i, name in enumerate(order):
+        artifact, arguments = wired[name]
+        compiled = artifacts.load(artifact)
+        code = bytes.fromhex(compiled.linked({"Rounds": at["rounds"], "Jobs": at["jobs"]})[2:])
+        data = code + encoded_arguments(artifact, arguments)
+        creations.append(Creation(name, artifact, at[name], arguments, first + i, data))
+    return Plan(deployer, tuple(creations), at)
+
+
+def encoded_arguments(artifact: str, arguments: tuple[Any, ...]) -> bytes:
+    """Constructor arguments as they follow the creation code."""
+    from eth_abi.abi import encode
+
+    entry: dict[str, Any] = next(
+        (e for e in artifacts.load(artifact).abi if e["type"] == "constructor"), {"inputs": []}
+    )
+    return encode([artifacts.abi_type(part) for part in entry["inputs"]], arguments)
+
+
 def deploy(
     w3: Web3,
     deployer: LocalAccount,
@@ -37,66 +132,35 @@ def deploy(
     chain: ChainTimes = CHAINS["devnet"],
     timeout: float = 60.0,
 ) -> Addresses:
-    """The deployment on the chain of `w3`; without `token`, with a test token that anybody may mint.
+    """The deployment on a chain of this machine; without `token`, with a test token that anybody may mint.
 
-    `chain` is what the deployment promises of that chain: jobs with clocks too short for it are refused.
+    `chain` is what the deployment promises of that chain: jobs with clocks too short for it are refused. Nothing is
+    written down: a deployment that must survive its process is `chain.deploying`.
 
     Raises `ChainError` if a creation reverts or lands elsewhere, `TryLater` if it is not mined in `timeout` seconds.
     """
     first = w3.eth.get_transaction_count(deployer.address)
-    order = [name for name in ORDER if token is None or name != "token"]
-    at = {name: create_address(Address(deployer.address), first + i) for i, name in enumerate(order)}
-    if token is not None:
-        at["token"] = token
-    arguments: dict[str, tuple[str, list[Any]]] = {
-        "token": ("TestToken", []),
-        "arbiter": ("Arbiter", []),
-        "rounds": ("Rounds", []),
-        "jobs": ("Jobs", []),
-        "vault": (
-            "StakeVault",
-            [at["token"], at["market"], at["game"], at["witnesses"], at["availability"], unbond_seconds],
-        ),
-        "market": (
-            "JobMarket",
-            [
-                *(at[name] for name in ("token", "vault", "game", "validator", "witnesses", "availability")),
-                chain.inclusion,
-                chain.censor,
-            ],
-        ),
-        "game": ("DisputeGame", [at["market"], at["vault"], at["arbiter"]]),
-        "validator": ("Validator", [at["market"]]),
-        "availability": ("Availability", [at["market"], at["vault"]]),
-        "witnesses": ("Witnesses", [at["market"], at["vault"]]),
-    }
+    planned = plan(Address(deployer.address), first, token, unbond_seconds, chain)
     base_fee = w3.eth.get_block("latest").get("baseFeePerGas", 0)
     hashes = {}
-    for i, name in enumerate(order):
-        artifact, values = arguments[name]
-        compiled = artifacts.load(artifact)
-        factory = w3.eth.contract(
-            abi=compiled.abi, bytecode=compiled.linked({"Rounds": at["rounds"], "Jobs": at["jobs"]})
-        )
-        transaction = {
+    for each in planned.creations:
+        transaction: dict[str, Any] = {
             "type": 2,
             "chainId": w3.eth.chain_id,
-            "nonce": first + i,
-            "data": factory.constructor(*values).data_in_transaction,
+            "nonce": each.nonce,
+            "data": each.data,
             "value": 0,
-            "gas": _GAS,
+            "gas": GAS,
             "maxPriorityFeePerGas": 1_000_000_000,
             "maxFeePerGas": 2 * base_fee + 1_000_000_000,
         }
-        hashes[name] = w3.eth.send_raw_transaction(deployer.sign_transaction(transaction).raw_transaction)
-    receipts = {name: _receipt(w3, hash_, timeout) for name, hash_ in hashes.items()}
-    for name, receipt in receipts.items():
-        if receipt["status"] != 1 or receipt["contractAddress"] != at[name]:
-            raise ChainError(f"deploying {arguments[name][0]} failed", "check the chain's hardfork: at least shanghai")
+        hashes[each] = w3.eth.send_raw_transaction(deployer.sign_transaction(transaction).raw_transaction)
+    receipts = {each: _receipt(w3, hash_, timeout) for each, hash_ in hashes.items()}
+    for each, receipt in receipts.items():
+        if receipt["status"] != 1 or receipt["contractAddress"] != each.address:
+            raise ChainError(f"deploying {each.artifact} failed", "check the chain's hardfork: at least shanghai")
     block = min(receipt["blockNumber"] for receipt in receipts.values())
-    for linked in ("rounds", "jobs"):
-        del at[linked]  # nobody calls it
-    return Addresses(chain_id=w3.eth.chain_id, block=block, **at)
+    return planned.addresses(w3.eth.chain_id, block)
 
 
 def _receipt(w3: Web3, hash_: Any, timeout: float) -> Any:

@@ -31,15 +31,19 @@ CHAIN_ID = 31_337
 HARDFORK = "prague"
 FUNDING_WEI = 10**22
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
+_NO_ANVIL = "`npm install @foundry-rs/anvil` in this folder, or name Foundry's anvil in PATH or LOCKSTEP_ANVIL"
 _PACKAGES = ("anvil-linux-amd64", "anvil-linux-arm64", "anvil-darwin-arm64", "anvil-darwin-amd64")
 
 
 def find_anvil() -> Path:
-    """The native binary: LOCKSTEP_ANVIL, then the npm package near this source or the working folder, then PATH.
+    """The native binary: LOCKSTEP_ANVIL, then the npm package near this source or the working folder, then PATH, then
+    where Foundry's own installer puts it.
 
     npm's own `anvil` is a script that leaves the binary running when it is killed: it is passed over.
     """
     if named := os.environ.get("LOCKSTEP_ANVIL"):
+        if not os.access(named, os.X_OK) or Path(named).is_dir():
+            raise DoctorError(f"LOCKSTEP_ANVIL is {named}: no program", hint=_NO_ANVIL)
         return Path(named)
     for start in (Path(__file__).resolve(), Path.cwd() / "x"):
         for folder in start.parents:
@@ -47,9 +51,15 @@ def find_anvil() -> Path:
                 binary = folder / "node_modules/@foundry-rs" / package / "bin/anvil"
                 if binary.is_file():
                     return binary
-    if found := which("anvil"):
-        return Path(found)
-    raise DoctorError("Anvil was not found", "run `make setup`, or name the binary in LOCKSTEP_ANVIL")
+    for found in (which("anvil"), which("anvil", path=str(Path("~/.foundry/bin").expanduser()))):
+        if found and not _is_script(Path(found)):
+            return Path(found)
+    raise DoctorError("a local chain needs Anvil, and it was not found", hint=_NO_ANVIL)
+
+
+def _is_script(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(2) == b"#!"
 
 
 def key_of(seed: int, name: str) -> bytes:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lockstep.base.vitals import VITALS
 from lockstep.chain.contracts import Call
 from lockstep.chain.journal import OutboxJournal, SentReceipt
 from lockstep.chain.wire import Wire
@@ -72,10 +73,11 @@ class Outbox:
             keys.append(key)
         return [self.wait(key, timeout) for key in keys]
 
-    def submit(self, call: Call, key: str, *, check: bool = True) -> None:
+    def submit(self, call: Call, key: str, *, check: bool = True, nonce: int | None = None) -> None:
         """Writes the transaction down and broadcasts it. A key that is known changes nothing: idempotent.
 
-        `check` runs the call first and raises the rule that it would break, before anything is signed.
+        `check` runs the call first and raises the rule that it would break, before anything is signed. `nonce`: the
+        only one under which it may be signed; `ChainError` if another transaction has taken it.
         """
         with self._lock:
             self._restore()
@@ -86,7 +88,13 @@ class Outbox:
             if not self._journal.waiting():
                 self._push_at = time.monotonic() + STUCK_SECONDS
             with self._journal.writing():
-                row = self._wire.sign(key, call, self._next_nonce(), *self._wire.fees())
+                due = self._next_nonce()
+                if nonce is not None and nonce != due:
+                    raise ChainError(
+                        f"{self.address} has sent {due} transactions, not {nonce}",
+                        "another program uses this key: begin anew, with the key alone",
+                    )
+                row = self._wire.sign(key, call, due, *self._wire.fees())
                 self._journal.insert(row)
             try:
                 self._wire.broadcast(row["raw"])
@@ -245,6 +253,9 @@ class Outbox:
             )
             self._push_at = time.monotonic() + STUCK_SECONDS
             self._journal.settle(receipt)
+            VITALS.count("gas_used", by=receipt.gas_used)
+            VITALS.count("fees_paid_coins", by=receipt.gas_used * receipt.gas_price)
+            VITALS.count("transactions", "mined" if receipt.succeeded else "reverted")
             return receipt
         return None
 
@@ -258,6 +269,9 @@ class Outbox:
         taken = self._wire.mined() > row["nonce"]
         if taken and self._settle(key) is not None:
             return
+        # INVARIANT: a contract is created where the others expect it, or not at all.
+        if taken and not call.to:
+            raise ChainError(f"another transaction took nonce {row['nonce']}", "begin the deployment anew")
         try:
             _, market_fee = self._wire.fees()
         except TryLater:

@@ -24,6 +24,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from lockstep.base.redaction import hide, redacted, urls_of
+from lockstep.base.vitals import VITALS
+from lockstep.chain.stacks import require_own_blocks
 from lockstep.protocol.errors import ChainError, Unreachable
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ def connect(urls: str, chain_id: int | None = None, timeout: float = TIMEOUT_SEC
     """A web3 connection to the endpoints of a comma-separated list of http(s) URLs.
 
     Raises `Unreachable` if none of them answers, `ChainError` if one is not of `chain_id` (without it: of the chain of
-    the first). Every later request raises `Unreachable` when all of them are gone.
+    the first) or of one that no market can be on (`chain.stacks`). Every later request raises `Unreachable` when all
+    of them are gone.
     """
     from web3 import Web3
 
@@ -181,13 +184,16 @@ class Endpoint:
         """The JSON that it answers."""
         from requests import RequestException
 
+        VITALS.count("rpc_requests", self.name)
         try:
             return json.loads(self._http._make_request("", data))  # type: ignore[arg-type]
         except RequestException as error:
+            VITALS.count("rpc_errors", self.name)
             why = _failure(error)
             # Some put the JSON-RPC error into an HTTP error: it says more.
             told = _told(error.response) if why.status != 429 else None
         except ValueError as error:
+            VITALS.count("rpc_errors", self.name)
             why, told = Failure(f"no JSON-RPC: {type(error).__name__}"), None
         # Raised here, and not above: the library's error names the URL, and would be this one's context.
         if told is None:
@@ -254,6 +260,7 @@ def _provider_class() -> Any:
                     each.failed()
             if len(failures) == len(self._endpoints):
                 raise self._unreachable(failures)
+            require_own_blocks(self._chain_id or 0)
             for each, why in failures:
                 log.warning("an RPC endpoint does not answer: the others are asked", host=each.name, why=str(why))
 

@@ -66,7 +66,7 @@ class Wire:
             "type": 2,
             "chainId": self._chain_id,
             "nonce": nonce,
-            "to": call.to,
+            "to": call.to or b"",
             "data": call.data,
             "value": call.value,
             "gas": call.gas,

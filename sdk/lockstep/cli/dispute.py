@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lockstep.base.amounts import tokens
-from lockstep.base.settings import DEFAULTS, Settings, resolve
+from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, digits_of
+from lockstep.base.settings import DEFAULTS, NETWORK, Settings, named_network, resolve
 from lockstep.cli.device import on_device
 from lockstep.cli.options import DeploymentFile, Device, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
-from lockstep.cli.replay import claim_id
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lockstep.node.party import Head
     from lockstep.protocol.dispute import moves
     from lockstep.protocol.dispute.game import DisputedClaim
-    from lockstep.protocol.types import JobId, Wei
+    from lockstep.protocol.types import Wei
 
 app = typer.Typer(name="dispute", help="Games about claims: read them, follow them, play them.", no_args_is_help=True)
 
@@ -37,15 +37,17 @@ GameArgument = Annotated[str, typer.Argument(metavar="GAME", help="The game's id
 
 @app.command("list")
 def list_(
-    job: Annotated[str | None, typer.Option(metavar="ID", help="Games of one job; its id, 64 hex digits.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Games of one job; its id, or 6 hex digits.")] = None,
     ended: Annotated[bool, typer.Option("--all/--open", help="Those that are over, too.")] = False,
     rpc: Rpc = None,
     deployment: DeploymentFile = None,
     as_json: Json = False,
 ) -> None:
     """Games that run: whose move it is, and what is left of each clock."""
-    wanted = None if job is None else _job_id(job)
+    if job is not None:
+        digits_of(job, "job", JOBS_SHOWN)
     reader = _reader(resolve(rpc=rpc, deployment=deployment))
+    wanted = None if job is None else reader.find_job(job)
     from lockstep.cli.dispute_text import table
 
     rows, now = reader.rows(wanted, ended=ended), reader.now()
@@ -89,6 +91,8 @@ def replay_command(claim: str, **flags: str | None) -> str:
     """What reproduces a claim: `lockstep replay` with the places that this command was given."""
     import shlex
 
+    # `--network` comes by the environment (cli/main.py).
+    flags = {**flags, NETWORK: named_network()}
     given = [part for name, value in flags.items() if value is not None for part in (f"--{name}", value)]
     return shlex.join(["lockstep", "replay", claim, *given])
 
@@ -107,18 +111,6 @@ def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
     return DisputeReader(contracts, store)
 
 
-def _job_id(text: str) -> JobId:
-    from lockstep.protocol.types import JobId
-
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is not a job id", hint="64 hex digits, as `train run` printed them")
-    return JobId(value)
-
-
 # -- following
 
 
@@ -126,36 +118,44 @@ def _job_id(text: str) -> JobId:
 def watch(
     game: Annotated[str | None, typer.Argument(metavar="[GAME]", help="The game's id, or 6 hex digits of it.")] = None,
     job: Annotated[
-        str | None, typer.Option(metavar="ID", help="Every game of a job instead, until it is over.")
+        str | None,
+        typer.Option(metavar="ID", help="Every game of a job instead; its id, or 6 digits."),
     ] = None,
     webhook: Annotated[
         str | None,
         typer.Option(metavar="URL", envvar="LOCKSTEP_WEBHOOK", help="POST every event there, as JSON."),
     ] = None,
     rpc: Rpc = None,
+    storage: Storage = None,
     deployment: DeploymentFile = None,
     as_json: Json = False,
 ) -> None:
-    """Every move as it is made, with what it shows, until the game is over. Ctrl-C detaches, the game goes on."""
+    """Every move as it is made, with what it shows, until the game is over; then the command that finds the same.
+
+    Ctrl-C detaches, the game goes on. The chain alone is read; --storage adds the names of ops.
+    """
     if (game is None) == (job is None):
         raise UsageError("one game or one job is watched", hint="`lockstep dispute watch GAME`, or --job ID")
-    wanted = None if job is None else _job_id(job)
+    if job is not None:
+        digits_of(job, "job", JOBS_SHOWN)
     from contextlib import ExitStack
 
-    from lockstep.cli.dispute_text import Screen
+    from lockstep.cli.dispute_text import GameScreen
     from lockstep.node.following import Follower
     from lockstep.node.webhook import Webhook
 
+    def replay(claim: str) -> str:
+        return replay_command(claim, rpc=rpc, storage=storage, deployment=deployment)
+
     with ExitStack() as stack:
         told = None if webhook is None else stack.enter_context(Webhook(webhook))
-        reader = _reader(resolve(rpc=rpc, deployment=deployment))
-        if wanted is not None:
-            reader.require_job(wanted)
+        reader = _reader(resolve(rpc=rpc, storage=storage, deployment=deployment), names=True)
+        wanted = None if job is None else reader.find_job(job)
         follower = Follower(reader, None if game is None else reader.find(game), wanted)
         # Read before the games: a block that comes meanwhile is the next one's.
         head = reader.head()
         seen = follower.poll()
-        screen = stack.enter_context(Screen(follower, head.time, as_json))
+        screen = stack.enter_context(GameScreen(follower, head.time, as_json, replay))
         while True:
             for one in seen:
                 screen.tell(one)
@@ -191,7 +191,7 @@ def _next(follower: Follower, last: Head) -> tuple[list[Seen], Head]:
 
 @app.command("open")
 def open_(
-    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="ClaimId, 64 hex digits.")],
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or its first 6 hex digits or more.")],
     yes: Yes = False,
     rpc: Rpc = None, storage: Storage = None, deployment: DeploymentFile = None, home: Home = None,
     password_file: PasswordFile = None, threads: Threads = None, device: Device = None, as_json: Json = False,
@@ -201,7 +201,7 @@ def open_(
 
     A game takes a bond, which is lost if the claim is right; it is shown, and asked for on a terminal.
     """
-    wanted = claim_id(claim)
+    digits_of(claim, "claim", CLAIMS_SHOWN)
 
     def agree(disputed: DisputedClaim, move: moves.Open, missing: Wei) -> bool:
         where = f"step {move.t}" if move.t else "its list of states (it cannot be had)"
@@ -215,6 +215,7 @@ def open_(
         return typer.confirm("open the game?", err=True)
 
     with _hand(rpc, storage, deployment, home, password_file, threads, device) as hand:
+        wanted = hand.find(claim)
         done = hand.open(wanted, agree)
     data = {
         "claim": wanted.hex(), "verdict": "match" if done.t is None else "mismatch", "step": done.t,

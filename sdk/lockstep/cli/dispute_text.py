@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from io import StringIO
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from lockstep.base.amounts import tokens
+from lockstep.cli.narrator import ALERT, BAD, GOOD, QUIET, STRONG, Line, clock, countdown
 from lockstep.cli.output import event
+from lockstep.cli.screen import Screen
 from lockstep.node.bisection import Range, Said, described, shown_word
 from lockstep.node.gamelog import DUE, Side
+from lockstep.node.purse import moment
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.types import MERGE_SLOT, Seconds
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SHORT = 12
 """Digits of an id in a table."""
 WIDTH = 120
-STYLES = {Said.DIFFERS: "bold red", Said.AGREES: "green", Said.UNSAID: "dim"}
+STYLES_OF_SIDES = {Side.CHALLENGER: "", Side.DEFENDER: "cyan", None: GOOD}
+STYLES = {Said.DIFFERS: BAD, Said.AGREES: GOOD, Said.UNSAID: QUIET}
 
 
 def rendered(thing: Any) -> str:
@@ -38,20 +39,10 @@ def rendered(thing: Any) -> str:
     terminal = sys.stdout.isatty()
     target = StringIO()
     width = None if terminal else WIDTH
-    Console(file=target, force_terminal=terminal, width=width, no_color=not terminal, highlight=False).print(thing)
+    # On a terminal NO_COLOR decides, as everywhere.
+    colours = None if terminal else True
+    Console(file=target, force_terminal=terminal, width=width, no_color=colours, highlight=False).print(thing)
     return "\n".join(line.rstrip() for line in target.getvalue().splitlines())
-
-
-def countdown(seconds: int) -> str:
-    """Time left: "1:02:03", "9:05", "0:00"."""
-    minutes, rest = divmod(max(0, seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def moment(time: Seconds) -> str:
-    """A chain's time in UTC."""
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def short(account: str) -> str:
@@ -186,13 +177,15 @@ def _grow(tree: Tree, part: Range) -> None:
         _grow(branch, inner)
 
 
-class Screen:
-    """Where a watch is told: lines on stdout, and on a terminal the clocks that run below them."""
+class GameScreen:
+    """Where a watch of games is told: lines on stdout, and on a terminal the clocks that run below them."""
 
-    def __init__(self, follower: Follower, now: Seconds, as_json: bool) -> None:
+    def __init__(self, follower: Follower, now: Seconds, as_json: bool, replay: Callable[[str], str]) -> None:
+        """`replay`: the command that reproduces a claim."""
         self._follower = follower
         self._as_json = as_json
-        self._live: Live | None = None
+        self._replay = replay
+        self._screen = Screen(None if as_json else self._running)
         self.at(now)
 
     def at(self, now: Seconds) -> None:
@@ -200,47 +193,44 @@ class Screen:
         self._now, self._read_at = now, time.monotonic()
 
     def tell(self, seen: Seen) -> None:
-        """One line."""
+        """One line; where a game ends, the command that finds the same."""
         if self._as_json:
             event(seen.kind.value, **seen.to_dict(self._now))
-        elif self._live is not None:
-            self._live.console.print(line(seen, self._now), markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(line(seen, self._now), flush=True)
+            return
+        self._screen.tell(line(seen, self._now))
+        if seen.move is None:
+            command = self._replay(seen.dispute.opened.claim.hex())
+            self._screen.tell(Line(f"check it yourself: {command}", STRONG))
 
     def __enter__(self) -> Self:
-        if not self._as_json and sys.stdout.isatty():
-            self._live = Live(get_renderable=self._running, refresh_per_second=2, transient=True)
-            self._live.__enter__()
+        self._screen.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._screen.__exit__(*raised)
 
-    def _running(self) -> Text:
+    def _running(self) -> list[Line]:
         """Whose clock runs, a line each game; between blocks this machine's own time goes on."""
         now = Seconds(self._now + int(time.monotonic() - self._read_at))
         games = [d for d in self._follower.latest.values() if d.running]
-        shown = [f"{d.id.hex()[:SHORT]} {state(d, now)}: {named_clocks(d, now)}" for d in games]
-        return Text("\n".join(shown), style="bold")
+        return [Line(f"{d.id.hex()[:SHORT]} {state(d, now)}: {named_clocks(d, now)}", STRONG) for d in games]
 
 
-def line(seen: Seen, now: Seconds) -> str:
-    """One thing that happened in a game."""
+def line(seen: Seen, now: Seconds, *, timed: bool = True) -> Line:
+    """One thing that happened in a game; `timed`: with the chain's time of day."""
     dispute, move = seen.dispute, seen.move
+    name = dispute.id.hex()[:SHORT]
     if move is None:
         numbers = [_word(dispute, bits) for bits in (dispute.place.claimed, dispute.place.computed)]
         told = "" if dispute.place.computed is None else f": claimed {numbers[0]}, the contract computed {numbers[1]}"
-        return f"{dispute.id.hex()[:SHORT]} {dispute.verdict}{told}"
+        return Line(f"{name} {dispute.verdict}{told}", BAD if told else STRONG)
     undone = "undone by a reorganisation: " if seen.kind == "undone" else ""
     left = ""
     if seen.latest and dispute.running:
         left = f" ({state(dispute, now)}, {countdown(dispute.stored.deadline - now)} left)"
-    head = f"{moment(move.time)} {dispute.id.hex()[:SHORT]} {move.by:10} {move.call:12}"
-    return f"{head} {undone}{move.shows}{left}"
+    style = ALERT if undone else STYLES_OF_SIDES.get(move.side, "")
+    head = f"{clock(move.time)}  " if timed else ""
+    return Line(f"{head}{name} {move.by:10} {move.call:12} {undone}{move.shows}{left}", style)
 
 
 def _word(dispute: Dispute, bits: bytes | None) -> str:

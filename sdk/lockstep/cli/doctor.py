@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lockstep.base.settings import cache_location, resolve
+from lockstep.base.settings import Settings, cache_location, resolve
 from lockstep.cli.options import Device, Json, Threads
 from lockstep.cli.output import emit
 from lockstep.protocol.errors import DoctorError
@@ -16,12 +16,28 @@ if TYPE_CHECKING:
     from lockstep.numerics.devices import Examined
 
 
+PORTABLE = (
+    "no compiled kernels: this machine verifies, replays and quotes with the same bits, some hundred times slower; to "
+    "train, install a wheel that was built for it, or build one (pip wheel, with a C++ compiler)"
+)
+"""What an installation of the portable wheel is told."""
+
+
 def doctor(device: Device = None, threads: Threads = None, as_json: Json = False) -> None:
     """Test and measure the processor and every CUDA device, or the device named alone; exit code 3 if one fails.
 
     Also says what `--device auto` takes, and whether compiled kernels are kept from one start to the next.
     """
     settings = resolve(device=device, threads=threads)
+    data, lines, passed = report(settings)
+    emit(data, as_json, text="\n".join(lines))
+    if not passed:
+        raise typer.Exit(DoctorError.exit_code)
+
+
+def report(settings: Settings) -> tuple[dict[str, Any], list[str], bool]:
+    """(as JSON, as people read it, whether every device passed) of what this machine computes on."""
+    from lockstep.numerics.built import COMPILED
     from lockstep.numerics.devices import choose, examine, present
 
     named = [settings.device] if settings.device != "auto" else present()
@@ -34,11 +50,11 @@ def doctor(device: Device = None, threads: Threads = None, as_json: Json = False
         lines.append(f"--device auto takes {data['auto']['device']}: {data['auto']['why']}")
     except DoctorError as error:
         lines.append(f"--device auto takes nothing: {error.message}")
+    if not COMPILED:
+        lines.append(PORTABLE)
     kept = f"{kernels['files']} files, {kernels['bytes']:,} bytes" if kernels["kept"] else kernels["message"]
     lines.append(f"compiled kernels in {kernels['path']}: {kept}")
-    emit(data, as_json, text="\n".join(lines))
-    if not all(e.passed for e in examined):
-        raise typer.Exit(DoctorError.exit_code)
+    return data, lines, all(e.passed for e in examined)
 
 
 def _line(found: Examined) -> str:

@@ -19,7 +19,7 @@ import typer
 
 from lockstep.base.redaction import scrubbed
 from lockstep.base.settings import NETWORK
-from lockstep.cli import dataset, dispute, key, storage, train
+from lockstep.cli import contracts, dataset, dispute, key, storage, train
 from lockstep.cli.doctor import doctor
 from lockstep.cli.output import fail
 from lockstep.cli.replay import replay
@@ -50,6 +50,7 @@ def build() -> typer.Typer:
     app.command("schema")(schema)
     app.add_typer(train.app, name="train")
     app.add_typer(dispute.app, name="dispute")
+    app.add_typer(contracts.app, name="contracts")
     app.add_typer(dataset.app, name="dataset")
     app.add_typer(key.app, name="key")
     app.add_typer(storage.storage_app, name="storage")

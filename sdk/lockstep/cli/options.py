@@ -22,7 +22,10 @@ RpcCheck = Annotated[
     str | None,
     typer.Option(help="A second JSON-RPC URL; nothing is done while it and --rpc differ on blocks or logs."),
 ]
-Storage = Annotated[str | None, typer.Option(help="dir:///path or a Kubo RPC address.")]
+Storage = Annotated[
+    str | None,
+    typer.Option(help="dir:///path or a Kubo RPC address; behind it, by commas, gateways: gateway+https://host."),
+]
 DeploymentFile = Annotated[str | None, typer.Option("--deployment", help="File of contract addresses.")]
 Home = Annotated[str | None, typer.Option(help="This process's directory: keys, transactions, work in progress.")]
 PasswordFile = Annotated[str | None, typer.Option(help="File that holds the keystore's password.")]
@@ -35,6 +38,14 @@ Device = Annotated[
         help="What computes; the bits are the same. auto: the first CUDA device that passes the self-test, else the "
         "processor. emulated: CUDA's kernels on the processor, for tests; some hundred times slower.",
     ),
+]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz there."),
+]
+GasPrice = Annotated[
+    str | None,
+    typer.Option("--gas-price", metavar="GWEI", help="Fee of a unit of gas, in gwei; default: the chain's now."),
 ]
 Listen = Annotated[
     int | None,

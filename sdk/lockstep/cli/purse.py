@@ -16,7 +16,7 @@ from lockstep.cli import owner
 from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes, role_of
 from lockstep.cli.output import confirm, emit, say
 from lockstep.cli.owner import For, address_of
-from lockstep.protocol.errors import TryLater
+from lockstep.protocol.errors import LockstepError, TryLater
 
 if TYPE_CHECKING:
     from lockstep.node.purse import Moved, Purse
@@ -135,15 +135,33 @@ def drain(context: typer.Context, home: Home = None, wait: Wait = DRAIN_SECONDS,
 def _left(home: Path, seconds: float) -> bool:
     from lockstep.node.guard import lock
 
-    deadline, told = time.monotonic() + seconds, time.monotonic()
+    deadline, told, said = time.monotonic() + seconds, time.monotonic(), ""
     while lock.holder(home) is not None:
         if time.monotonic() >= deadline:
             return False
-        if time.monotonic() - told > _TELL_SECONDS:
-            say("waiting: something is at stake")
-            told = time.monotonic()
+        now = _waits_for(home)
+        if now != said or time.monotonic() - told > _TELL_SECONDS:
+            say(now or "waiting: something is at stake")
+            told, said = time.monotonic(), now
         time.sleep(0.2)
     return True
+
+
+def _waits_for(home: Path) -> str:
+    """What a program that leaves says in its home of what is at stake, and until when; empty if it says nothing."""
+    from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
+    from lockstep.node.purse import moment
+
+    try:
+        noted: Any = from_json(file_bytes(home / "notes.json"), MAX_FILE_BYTES)
+        state = noted["state"]
+        if state["code"] != "draining":
+            return ""
+        until = "" if state["next"] is None else f", free by {moment(int(state['next']))} if nobody challenges"
+        return f"{state['message']}{until}"
+    except (OSError, LockstepError, LookupError, TypeError, ValueError):
+        # A courtesy: nothing is decided by it.
+        return ""
 
 
 def _tell(purse: Purse, moved: Moved, what: str, as_json: bool) -> None:

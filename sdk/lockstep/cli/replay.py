@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base.naming import CLAIMS_SHOWN, digits_of
 from lockstep.base.settings import resolve
 from lockstep.cli.device import on_device
 from lockstep.cli.options import DeploymentFile, Device, Json, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
-from lockstep.protocol.errors import Inconclusive, LockstepError, Mismatch, NotFoundError, UsageError
+from lockstep.protocol.errors import Inconclusive, LockstepError, Mismatch, UsageError
 
 if TYPE_CHECKING:
     from lockstep.chain.contracts import Contracts
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from lockstep.node.replay import PublicData, Replay
     from lockstep.protocol.dispute.moves import Finding
     from lockstep.protocol.programs.program import Program
-    from lockstep.protocol.types import ClaimId
 
 
 class KernelPath(StrEnum):
@@ -48,7 +48,7 @@ class Difference:
 
 
 def replay(
-    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="ClaimId, 64 hex digits.")],
+    claim: Annotated[str, typer.Argument(metavar="CLAIM", help="The claim's id, or its first 6 hex digits or more.")],
     rpc: Rpc = None,
     storage: Storage = None,
     deployment: DeploymentFile = None,
@@ -65,7 +65,7 @@ def replay(
     Exit 11 if its public data cannot be had: that says nothing about the claim. Op and element of a step in the middle
     are known once a game was played about it: until then only the step's roots are public.
     """
-    wanted = claim_id(claim)
+    digits_of(claim, "claim", CLAIMS_SHOWN)
     # Who names kernels of the processor means the processor.
     on = device or (None if path == KernelPath.AUTO else "cpu")
     settings, chosen = on_device(resolve(rpc=rpc, storage=storage, deployment=deployment, threads=threads, device=on))
@@ -76,17 +76,13 @@ def replay(
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.events import EventReader
     from lockstep.chain.rpc import connect
-    from lockstep.node.ledger import Watcher
+    from lockstep.node.ledger import ledger_of
     from lockstep.storage import open_store
 
     addresses = Addresses.load(settings.deployment)
     w3 = connect(settings.rpc, addresses.chain_id)
     contracts = Contracts.at(w3, addresses)
-    watcher = Watcher(EventReader(w3, addresses))
-    watcher.poll()
-    found = watcher.ledger.find(wanted)
-    if found is None:
-        raise NotFoundError(f"no claim {claim} was made public", hint="`verifier up` and the events name claims")
+    found = ledger_of(EventReader(w3, addresses)).claim_named(claim)
     begun = time.monotonic()
     with open_store(settings.storage) as store:
         public, run = _prepare(contracts, store, found, settings.threads, kernels)
@@ -102,19 +98,6 @@ def replay(
     emit(data, as_json, text=_text(data))
     if not done.matches:
         raise typer.Exit(Mismatch.exit_code)
-
-
-def claim_id(text: str) -> ClaimId:
-    """The id that a person wrote; raises UsageError."""
-    from lockstep.protocol.types import ClaimId
-
-    try:
-        value = bytes.fromhex(text.removeprefix("0x"))
-    except ValueError:
-        value = b""
-    if len(value) != 32:
-        raise UsageError(f"{text!r} is no claim", hint="64 hex digits, as the events of `worker up` show them")
-    return ClaimId(value)
 
 
 def _prepare(contracts: Contracts, store: Any, found: Any, threads: int, path: str) -> tuple[PublicData, ClaimRun]:

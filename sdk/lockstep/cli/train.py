@@ -11,10 +11,10 @@ import typer
 
 from lockstep.base.amounts import amount_of, tokens
 from lockstep.base.decoding import file_bytes, from_toml
-from lockstep.base.naming import digits_of
+from lockstep.base.naming import JOBS_SHOWN, digits_of
 from lockstep.base.settings import resolve
 from lockstep.chain.keys import KEYSTORE
-from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Storage, Threads
+from lockstep.cli.options import DeploymentFile, GasPrice, Home, Json, PasswordFile, Rpc, Storage, Threads
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import Inconclusive, Malformed, Mismatch, TryLater, UsageError
 
@@ -36,6 +36,8 @@ aggregator = ""            # address that merges first; empty: slot owners alone
 # [tokens]                 # without it a token is a byte
 # tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary holds its tokens
 # separator = "</s>"       # its token after each document; default: an empty line
+
+# price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
 
 [model]                    # the fields of lockstep.training.models.GPTConfig, LlamaConfig or EncoderConfig
 kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on a model that you have
@@ -59,6 +61,13 @@ carry = false              # true: moments go on from round to round; payloads g
 """
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job's description.")]
+Price = Annotated[
+    str | None,
+    typer.Option(
+        "--price", metavar="AMOUNT",
+        help="Pay a slot so much for 10^15 operations, as workers' --min-price asks; default: the terms'.",
+    ),
+]  # fmt: skip
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, or six and more of its first digits.")]
 
 
@@ -104,14 +113,21 @@ def quote(
     seconds: Annotated[
         float, typer.Option(min=0, help="Seconds to spend on timing a step; 0 estimates it instead.")
     ] = 20.0,
+    price: Price = None,
+    gas_price: GasPrice = None,
     as_json: Json = False,
 ) -> None:
     """Trace the job and say what it asks of everybody: memory, traffic, time, cost. Nothing is stored or sent."""
-    described = _read(path)
+    from lockstep.chain import gas
+    from lockstep.cli.quoting import terms_of
+
+    described = _bid(_read(path), price)
+    stated = None if gas_price is None else gas.fees_stated(gas_price)
     net = _reading(rpc, storage, deployment, home, password_file)
     quoted = net.quote(_job(described, path, weights=False))
     figures = quoted.figures(resolve(threads=threads).threads, seconds)
     params = quoted.params
+    terms = terms_of(net, quoted, figures, stated or gas.fees_now(net.w3))
     data = {
         "escrow": str(quoted.escrow),
         "deposit": str(quoted.deposit),
@@ -120,13 +136,14 @@ def quote(
         "slots": params.role.slots,
         "inner_steps": params.role.inner_steps,
         "program_ops": {k: len(getattr(quoted.job.programs, k).ops) for k in ("step", "encode", "merge")},
+        **terms.to_dict(),
         **figures.to_dict(),
     }
     head = (
         f"{tokens(quoted.debit)} leave the account: escrow {tokens(quoted.escrow)} for {params.schedule.rounds} rounds "
         f"of {params.role.slots} slots, and a deposit of {tokens(quoted.deposit)} that comes back"
     )
-    emit(data, as_json, text="\n".join([head, *figures.lines()]))
+    emit(data, as_json, text="\n".join([head, *terms.lines(), *figures.lines()]))
 
 
 @app.command("run")
@@ -138,10 +155,11 @@ def run(
     deployment: DeploymentFile = None,
     home: Home = None,
     password_file: PasswordFile = None,
+    price: Price = None,
     as_json: Json = False,
 ) -> None:
     """Store the job's parts, escrow its price, open it."""
-    cap, described = amount_of(budget, "--budget"), _read(path)
+    cap, described = amount_of(budget, "--budget"), _bid(_read(path), price)
     _submit(path, described, cap, _network(rpc, storage, deployment, home, password_file), as_json)
 
 
@@ -238,6 +256,31 @@ def pull(
     """Write the latest merged model: model.safetensors, config.json, its tokenizer if it has one, provenance.json."""
     path = _handle(job, rpc, storage, deployment, home, password_file).download(out)
     emit({"model_path": str(path)}, as_json, text=str(path))
+
+
+@app.command("load")
+def load(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="DIR|JOB", help="A folder that `train pull` wrote, or a job by 6 digits of its id."),
+    ],
+    prompt: Annotated[str | None, typer.Option(help="A text for the model to go on with.")] = None,
+    tokens_: Annotated[int, typer.Option("--tokens", min=1, max=65_536, help="How far it goes on.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn: the same seed writes the same.")] = 0,
+    rpc: Rpc = None,
+    storage: Storage = None,
+    deployment: DeploymentFile = None,
+    as_json: Json = False,
+) -> None:
+    """Load a model, its weights checked against the chain: its class, its size, its tokenizer, what it writes.
+
+    Exit 10 if a file of DIR is not what the merge on chain gives. No claim is replayed: `train audit` does that.
+    """
+    from lockstep.cli.loading import loaded
+
+    data, text = loaded(source, _reading(rpc, storage, deployment), prompt, tokens_, temperature, seed)
+    emit(data, as_json, text=text)
 
 
 @app.command("metrics")
@@ -365,7 +408,7 @@ def _handle(
     home: str | None,
     password_file: str | None,
 ) -> JobHandle:
-    digits_of(job, "job", "`lockstep train list` shows every job")
+    digits_of(job, "job", JOBS_SHOWN)
     return _reading(rpc, storage, deployment, home, password_file).find(job)
 
 
@@ -377,6 +420,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint="`lockstep train init` writes one") from error
     except Malformed as error:
         raise UsageError(f"{path} is not TOML: {error.message}", hint="mend the line that it names") from error
+
+
+def _bid(described: dict[str, Any], price: str | None) -> dict[str, Any]:
+    """The description with the price of --price, which is told first if it is no amount."""
+    if price is None:
+        return described
+    amount_of(price, "--price")
+    return {**described, "price": price}
 
 
 def _job(described: dict[str, Any], path: Path, *, weights: bool = True) -> TrainingJob:

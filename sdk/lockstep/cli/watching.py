@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lockstep.base.amounts import tokens
+from lockstep.cli.narrator import ALERT, Line, clock, of_chain, of_loss
 from lockstep.cli.output import event, say
+from lockstep.cli.progress import Progress, windows_of
+from lockstep.cli.screen import Screen
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.types import MERGE_SLOT
 
 if TYPE_CHECKING:
-    from lockstep.chain.events import Event
     from lockstep.client import JobHandle
     from lockstep.execution.losses import MergedLoss
 
 BARS = "▁▂▃▄▅▆▇█"
+UNTOLD = frozenset({"RosterClosed", "TracePublished", "Backed", "AuditOpened", "Enrolled", "Retired", "Committed",
+                    "Attested"})  # fmt: skip
+"""Steps of the protocol between two that tell a requester something."""
 
 
 def follow(handle: JobHandle, losses: bool, as_json: bool) -> None:
     """Print a job's events until it is done, and the loss after each merge. Raises what reading the chain raises."""
+    if as_json:
+        _stream(handle, losses)
+        return
+    params = handle.net.contracts.market.params(handle.id)
+    progress = Progress(params.schedule.rounds, params.role.slots, windows_of(params))
+    head, since = int(handle.net.w3.eth.get_block("latest")["timestamp"]), time.monotonic()
+
+    def below() -> list[Line]:
+        return progress.lines(head + int(time.monotonic() - since))
+
+    curve: list[MergedLoss] = []
+    with Screen(below) as screen:
+        for seen in handle.watch():
+            # Chain time can be moved on: no event lies ahead of it.
+            if seen.time > head + time.monotonic() - since:
+                head, since = seen.time, time.monotonic()
+            progress.see(seen.name, seen.args, seen.time)
+            if seen.name not in UNTOLD:
+                screen.tell(of_chain(seen.name, seen.args).after(f"{clock(seen.time)}  "))
+            if losses and seen.name in ("Sealed", "Merged"):
+                found = _looked(handle, curve, screen)
+                for at in range(len(found)):
+                    if found[at] not in curve:
+                        upto = sparkline([x.loss for x in found[: at + 1]])
+                        screen.tell(of_loss(found[at], upto).after(f"{clock(seen.time)}  "))
+                curve = found
+
+
+def _stream(handle: JobHandle, losses: bool) -> None:
     from lockstep.chain.plain import plain
 
     curve: list[MergedLoss] = []
     for seen in handle.watch():
-        if as_json:
-            fields = plain(seen.contract, seen.name, seen.args)
-            event(seen.name, block=seen.block, chain_time=seen.time, **fields)
-        elif line := _line(seen):
-            say(line)
+        event(seen.name, block=seen.block, chain_time=seen.time, **plain(seen.contract, seen.name, seen.args))
         if losses and seen.name in ("Sealed", "Merged"):
-            curve = _looked(handle, curve, as_json)
+            found = _looked(handle, curve, None)
+            for one in found:
+                if one not in curve:
+                    event("loss", **one.to_dict())
+            curve = found
 
 
 def loss_lines(curve: Sequence[MergedLoss]) -> list[str]:
     """The losses as people read them, with a curve."""
-    rows = [f"{x.merges:>3} merges  loss {x.loss:.6f}" + (f"  claim {x.claim[:16]}" if x.claim else "") for x in curve]
-    return [*rows, sparkline([x.loss for x in curve])]
+    return [*(of_loss(found).text for found in curve), sparkline([x.loss for x in curve])]
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -48,52 +80,14 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round((v - low) / span * (len(BARS) - 1))] if v in finite else "?" for v in values)
 
 
-def _looked(handle: JobHandle, known: list[MergedLoss], as_json: bool) -> list[MergedLoss]:
-    """Losses that are new, printed. One that cannot be had yet is no failure of the watch."""
+def _looked(handle: JobHandle, known: list[MergedLoss], screen: Screen | None) -> list[MergedLoss]:
+    """The losses by now. One that cannot be had yet is no failure of the watch."""
     try:
-        curve = list(handle.losses(known))
+        return list(handle.losses(known))
     except LockstepError as error:
-        say(f"  the loss cannot be computed now: {error.message}")
+        text = f"  the loss cannot be computed now: {error.message}"
+        if screen is None:
+            say(text)
+        else:
+            screen.tell(Line(text, ALERT))
         return known
-    for found in curve:
-        if found not in known:
-            if as_json:
-                event("loss", **found.to_dict())
-            else:
-                upto = sparkline([x.loss for x in curve[: curve.index(found) + 1]])
-                say(f"  loss {found.loss:.6f} after {found.merges} merges  {upto}")
-    return curve
-
-
-def _line(seen: Event) -> str:
-    """What happened, in the field's words; empty for what says nothing new to a requester."""
-    args: Mapping[str, Any] = seen.args
-    r = args.get("round")
-    slot = "the merge" if args.get("slot") == MERGE_SLOT else f"slot {args.get('slot')}"
-    texts = {
-        "JobCreated": lambda: f"opened: escrow {tokens(args['escrow'])}, deposit {tokens(args['deposit'])}",
-        "RoundStarted": lambda: f"round {r} opens for joining",
-        "Joined": lambda: f"round {r}: {_short(args['worker'])} takes {slot}",
-        "Sealed": lambda: f"round {r}: the seed is drawn, workers train",
-        "Revealed": lambda: f"round {r}: {slot} is claimed",
-        "Frozen": lambda: f"round {r}: {int(args['mask']).bit_count()} payloads are accepted",
-        "Merged": lambda: f"round {r}: merged by {_short(args['worker'])}",
-        "Paid": lambda: f"round {r}: {tokens(args['amount'])} to {_short(args['account'])} for {slot}",
-        "Convicted": lambda: f"round {r}: {slot} is convicted",
-        "RoundFinal": lambda: f"round {r} is final",
-        "RoundFailed": lambda: f"round {r} failed: nobody is paid",
-        "RoundVoid": lambda: f"round {r} is void: a merge before it was convicted",
-        "JobDone": lambda: f"done: {tokens(args['refunded'])} refunded, deposit {tokens(args['returned'])} back",
-    }
-    made = texts.get(seen.name)
-    return "" if made is None else f"{_clock(seen.time)}  {made()}"
-
-
-def _short(address: object) -> str:
-    return str(address)[:8]
-
-
-def _clock(time: int) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S}"

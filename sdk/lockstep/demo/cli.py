@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.base import networks
+from lockstep.cli.narrator import STEP, Line
 from lockstep.cli.options import Json
-from lockstep.cli.output import emit, say
+from lockstep.cli.output import emit
+from lockstep.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from lockstep.cli.screen import Screen
+    from lockstep.demo.run import Options
 
 CHEAT_HELP = (
     "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, lying-aggregator, silent, two-signatures, "
@@ -24,23 +33,47 @@ def demo(
     workers: Annotated[int, typer.Option(help="Workers, one slot each.")] = 3,
     cheat: Annotated[str, typer.Option(help=CHEAT_HELP)] = "one-ulp",
     out: Annotated[Path | None, typer.Option(help="A new folder for everything that the demo writes.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the market standing, as `lockstep local up` does; needs no --out.")
+    ] = False,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the model's folder.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train a small GPT with three workers on a local chain, catch the one that lies, settle."""
     # One thread a process, ours included: the parties share the machine. Before anything imports torch.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from lockstep.cli.screen import Screen
     from lockstep.demo.run import Options, run
 
+    if keep and out is not None:
+        raise UsageError(
+            "--keep and --out name two folders",
+            hint="--keep writes to ~/.lockstep/local, or to LOCKSTEP_LOCAL",
+        )
     options = Options(seed=seed, workers=workers, cheat=cheat, folder=out)
     # It trains after everything is started: what it needs is asked for before.
     for name in ("torch", "safetensors", "fastapi"):
         if find_spec(name) is None:
             raise ModuleNotFoundError(name, name=name)
-    data = run(options, say)
+    with Screen(stream=sys.stderr) as screen:
+        data = _kept(options, screen) if keep else run(options, screen)
     if browser:
         typer.launch(Path(data["model_path"]).parent.as_uri())
     emit(data, as_json, text=_summary(data))
+
+
+def _kept(options: Options, screen: Screen) -> dict[str, Any]:
+    """The demo in the local market's folder; then the market is up, with its supervisor and honest members."""
+    from lockstep.demo import local
+    from lockstep.demo.run import run
+
+    folder = networks.local_folder()
+    market = local.Options(workers=options.workers, seed=options.seed)
+    with local.to_keep(folder, market):
+        data = run(replace(options, folder=folder, keep=True), screen)
+    screen.tell(Line("the demo is over; its market goes on", STEP))
+    local.up(folder, market)
+    return data
 
 
 def _summary(data: dict[str, Any]) -> str:
@@ -71,4 +104,20 @@ def _summary(data: dict[str, Any]) -> str:
     )
     lines.append(f"model: {data['model_path']}")
     lines.append(f"sample: {data['sample']!r}")
+    if data["kept"] is not None:
+        lines += _next(data)
     return "\n".join(lines)
+
+
+def _next(data: dict[str, Any]) -> list[str]:
+    """What one can look at in a market that was kept."""
+    job = data["job"][:8]
+    games = [f"  lockstep dispute {verb} {game['game'][:8]}" for game in data["games"][:1] for verb in ("show", "tree")]
+    return [
+        f"the market is up, its keys are in {data['kept']}; next, in any folder:",
+        *games,
+        f"  lockstep train metrics {job}",
+        f"  lockstep train pull {job} --out model && lockstep train audit model --claims 3",
+        "  lockstep train init --example && lockstep train run job.toml --budget 60",
+        "  lockstep local down          (ends the market; `lockstep local up` goes on with it)",
+    ]

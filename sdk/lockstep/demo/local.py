@@ -41,6 +41,9 @@ HOLDER = "local market"
 STATE, MADE = "local.json", "made"
 YOURS = ("requester", "worker", "verifier")
 """Funded homes that no member uses: the user's own."""
+AUDITOR = "auditor"
+DEMO = "demo"
+"""Who holds the folder while `lockstep demo --keep` runs in it."""
 UP_SECONDS = 120.0
 DOWN_SECONDS = 60.0
 POLL_SECONDS = 0.5
@@ -139,6 +142,29 @@ def up(folder: Path, options: Options, *, fresh: bool = False) -> State:
     raise TryLater(f"the market is not up after {UP_SECONDS:.0f} s", hint=f"the logs are in {folder / 'logs'}")
 
 
+@contextlib.contextmanager
+def to_keep(folder: Path, options: Options) -> Iterator[None]:
+    """Hold the folder for a demo that makes its market there; what it made is the market's once it has ended well.
+
+    Raises GuardRefused if a market is kept there, up or not.
+    """
+    up = lock.holder(folder)
+    # INVARIANT: a market that somebody keeps is never written over.
+    if up is not None or (folder / MADE).exists():
+        raise GuardRefused(
+            f"a {up.who} is at work in {folder}" if up is not None else f"{folder} holds a market that is down",
+            hint="`lockstep local down` ends it, `lockstep local up` goes on with it; for another one beside it name "
+            "another folder in LOCKSTEP_LOCAL",
+        )
+    if folder.exists():
+        _remove(folder)
+    with lock.held(folder, DEMO):
+        # From now on the folder is known for a market's: one that was cut off in the making is made anew.
+        State(options).save(folder)
+        yield
+        (folder / MADE).touch()
+
+
 def down(folder: Path) -> bool:
     """End the market; whether it was up. What it holds is kept."""
     holder = lock.holder(folder)
@@ -167,7 +193,15 @@ def networks_file(folder: Path) -> Path:
     return folder / networks.local_file().name
 
 
+def member(i: int) -> str:
+    """Name of a worker of the market."""
+    return f"member-{i}"
+
+
 def _up_already(folder: Path) -> State:
+    holder = lock.holder(folder)
+    if holder is not None and holder.who == DEMO:
+        raise GuardRefused(f"a {DEMO} makes a market in {folder}", hint="it is up once the demo has ended")
     deadline = time.monotonic() + UP_SECONDS
     while not networks_file(folder).exists():
         if time.monotonic() > deadline or lock.holder(folder) is None:
@@ -246,7 +280,7 @@ class Supervisor:
     def _world(self, group: Group, devnet: Devnet, options: Options) -> World:
         if (self._folder / MADE).exists():
             return reopen(self._folder, group, options.seed, devnet, options.storage_port)
-        names = [*YOURS, "coordinator", "auditor", *(f"member-{i}" for i in range(options.workers))]
+        names = [*YOURS, "coordinator", AUDITOR, *(member(i) for i in range(options.workers))]
         world = build(self._folder, group, options.seed, devnet, names, storage_port=options.storage_port)
         (self._folder / MADE).touch()
         return world
@@ -262,11 +296,11 @@ class Supervisor:
         first = post("coordinator", "coordinator", ["coordinator", "up", "--port", str(options.coordinator_port)])
         url = first.wait_for("ready", READY_SECONDS)["url"]
         posts[0].arguments[-1] = url.rpartition(":")[2]
-        post("auditor", "verifier", ["verifier", "up", "--coordinator", url])
+        post(AUDITOR, "verifier", ["verifier", "up", "--coordinator", url])
         for i in range(options.workers):
-            post(f"member-{i}", "worker", ["worker", "up", "--max-stake", "all", "--coordinator", url])
-        for member in posts[1:]:
-            member.process.wait_for("ready", READY_SECONDS)
+            post(member(i), "worker", ["worker", "up", "--max-stake", "all", "--coordinator", url])
+        for joined in posts[1:]:
+            joined.process.wait_for("ready", READY_SECONDS)
         return posts
 
     def _revive(self, world: World, posts: list[_Post]) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lockstep.base import networks
+from lockstep.cli.narrator import ALERT, STEP, STRONG, Line
 from lockstep.cli.options import Json
 from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import NotFoundError
@@ -17,10 +21,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="local", help="A market on this machine that stays up across commands.", no_args_is_help=True)
 
-NEXT = """next, in any folder:
-  lockstep train init --example && lockstep train run job.toml --budget 60
-  lockstep worker up --max-stake 100
-  lockstep local forward 60        (moves the chain's time)"""
+NEXT = (
+    "next, in any folder:",
+    "  lockstep train init --example && lockstep train run job.toml --budget 60",
+    "  lockstep worker up --max-stake 100",
+    "  lockstep local forward 60        (moves the chain's time)",
+)
 
 
 @app.command("up")
@@ -31,13 +37,16 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a funded market: chain, storage, coordinator, verifier, workers. Every command then finds it."""
+    from lockstep.cli.screen import Screen
     from lockstep.demo import local
 
     folder = networks.local_folder()
-    state = local.up(folder, local.Options(workers=workers, block_seconds=block_seconds), fresh=fresh)
+    begun = time.monotonic()
+    with Screen(lambda: [_starting(workers, begun)], sys.stderr):
+        state = local.up(folder, local.Options(workers=workers, block_seconds=block_seconds), fresh=fresh)
     if state.options.workers != workers or state.options.block_seconds != block_seconds:
         say(f"the market that is kept here has {state.options.workers} workers; --fresh makes another")
-    emit(_data(folder, state), as_json, text="\n".join([*_lines(folder, state), NEXT]))
+    _answer(folder, state, as_json, [Line(text, STRONG if text == NEXT[0] else "") for text in NEXT])
 
 
 @app.command("down")
@@ -60,7 +69,7 @@ def status(as_json: Json = False) -> None:
     state = local.status(folder)
     if state is None:
         raise NotFoundError("no local market is up", hint="`lockstep local up` starts one")
-    emit(_data(folder, state), as_json, text="\n".join(_lines(folder, state)))
+    _answer(folder, state, as_json)
 
 
 @app.command("forward")
@@ -83,6 +92,21 @@ def forward(
     emit({"time": now}, as_json, text=f"chain time {moment(now)}")
 
 
+def _starting(workers: int, begun: float) -> Line:
+    members = f"chain, storage, coordinator, verifier, {workers} workers"
+    return Line(f"starting {members}: {time.monotonic() - begun:.0f} s", STEP)
+
+
+def _answer(folder: Path, state: State, as_json: bool, more: Sequence[Line] = ()) -> None:
+    """What is up, as JSON or in colours where there are some."""
+    from lockstep.cli.screen import show
+
+    if as_json:
+        emit(_data(folder, state), as_json)
+    else:
+        show([*_lines(folder, state), *more])
+
+
 def _data(folder: Path, state: State) -> dict[str, Any]:
     from lockstep.demo import local
 
@@ -100,22 +124,25 @@ def _data(folder: Path, state: State) -> dict[str, Any]:
     }
 
 
-def _lines(folder: Path, state: State) -> list[str]:
+def _lines(folder: Path, state: State) -> list[Line]:
     from lockstep.demo.local import contracts_of
     from lockstep.node.purse import moment
 
     with contracts_of(folder, state) as (contracts, now):
         block = contracts.vault.w3.eth.block_number
     members = [
-        f"  {m.name:<12} {m.role:<12} {m.address}  process {m.pid}"
-        + (f", restarted {m.restarts} x" if m.restarts else "")
+        Line(
+            f"  {m.name:<12} {m.role:<12} {m.address}  process {m.pid}"
+            + (f", restarted {m.restarts} x" if m.restarts else ""),
+            ALERT if m.restarts else "",
+        )
         for m in state.members
     ]
     return [
-        f"chain        {state.rpc}, block {block}, {moment(now)}",
-        f"storage      {state.storage}",
-        f"coordinator  {state.coordinator}",
-        f"keys         {folder}: requester, worker and verifier are yours, each with 1,000 LST",
-        "members",
+        Line(f"chain        {state.rpc}, block {block}, {moment(now)}"),
+        Line(f"storage      {state.storage}"),
+        Line(f"coordinator  {state.coordinator}"),
+        Line(f"keys         {folder}: requester, worker and verifier are yours, each with 1,000 LST"),
+        Line("members", STRONG),
         *members,
     ]

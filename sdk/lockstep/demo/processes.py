@@ -88,14 +88,23 @@ class Process:
     def _read(self, on_event: Callable[[str, dict[str, Any]], None] | None) -> None:
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    self.events.append(event)
-                    self._arrivals.put(event)
-                    if on_event is not None:
-                        on_event(self.name, event)
+            event = _event(line)
+            if event is None:
+                continue
+            # INVARIANT: whoever waited for an event knows that on_event was told of it.
+            if on_event is not None:
+                on_event(self.name, event)
+            self.events.append(event)
+            self._arrivals.put(event)
         self._arrivals.put(None)
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    """What a line of stdout tells; None if it is no event."""
+    with contextlib.suppress(ValueError):
+        said = json.loads(line)
+        return said if isinstance(said, dict) else None
+    return None
 
 
 class Group:

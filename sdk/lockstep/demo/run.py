@@ -17,17 +17,36 @@ from typing import TYPE_CHECKING, Any
 from lockstep.base.amounts import tokens
 from lockstep.chain.devnet import Devnet
 from lockstep.chain.events import Cursor, Event, EventReader
+from lockstep.cli.dispute_text import line, named_clocks, state
+from lockstep.cli.narrator import (
+    ALERT,
+    BAD,
+    PROGRAM,
+    QUIET,
+    STEP,
+    STRONG,
+    Args,
+    Line,
+    claim,
+    of_chain,
+    of_program,
+    short,
+)
+from lockstep.cli.progress import Progress, windows_of
 from lockstep.client import JobHandle, Network
-from lockstep.demo import report
+from lockstep.demo import local, report
 from lockstep.demo.processes import Group, Lie, Process
 from lockstep.demo.world import READY_SECONDS, World, build
 from lockstep.node import disputes
+from lockstep.node.disputes import DisputeReader
+from lockstep.node.following import Follower
 from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.errors import Mismatch, TryLater, UsageError
 from lockstep.protocol.jobs import Phase
 from lockstep.protocol.types import Address, Seconds
 
 if TYPE_CHECKING:
+    from lockstep.cli.screen import Screen
     from lockstep.training.demo import DemoJob
 
 WORKER_CHEATS = ("skipped-step", "one-ulp", "other-data", "wrong-lr", "scaled-payload", "silent", "two-signatures")
@@ -38,8 +57,15 @@ CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
 LIMIT_SECONDS = 900.0
 """Of this machine's time: a demo that takes longer has got stuck."""
 POLL_SECONDS = 0.3
+PROGRAM_TOLD = frozenset({"audited", "challenged", "equivocated", "lie", "lost", "won"})
+"""Events of the parties that are told; what else they do the chain says."""
+CHAIN_TOLD = frozenset({
+    "RoundStarted", "Sealed", "Frozen", "Merged", "DutyDrawn", "VerdictRevealed", "RoundFinal", "RoundFailed",
+    "RoundVoid", "Slashed",
+})  # fmt: skip
+"""Events of the chain that are told, beside every move of a game."""
 
-Say = Callable[[str], None]
+Say = Callable[[Line], None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +77,8 @@ class Options:
     cheat: str = "one-ulp"
     folder: Path | None = None
     """Where everything is written; default: a new temporary folder."""
+    keep: bool = False
+    """The folder becomes a local market's (`demo.local`): its parties bear the names that it knows."""
 
     def __post_init__(self) -> None:
         if self.cheat not in CHEATS:
@@ -58,79 +86,93 @@ class Options:
         if not 2 <= self.workers <= 16:
             raise UsageError(f"{self.workers} workers", hint="2 to 16")
         folder = self.folder
-        if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not self.keep and folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is not an empty folder", hint="name a new one")
 
+    @property
+    def verifier(self) -> str:
+        """Name of the party that looks at every claim."""
+        return local.AUDITOR if self.keep else "verifier"
 
-def run(options: Options, say: Say) -> dict[str, Any]:
+    def worker(self, i: int) -> str:
+        """Name of a party that trains."""
+        return local.member(i) if self.keep else f"worker-{i}"
+
+
+def run(options: Options, screen: Screen) -> dict[str, Any]:
     """Run the demo; returns `data` of its envelope. Raises LockstepError if anything ends otherwise than it must."""
     begun = time.monotonic()
-    say = _timed(say, begun)
+    say = _timed(screen, begun)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="lockstep-demo-"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", hint="name a new folder of yours") from error
-    say(f"everything is written to {folder}")
-    with Devnet(folder / "chain", seed=options.seed) as devnet, Group(folder / "logs", _narrator(say)) as group:
-        names = ["requester", "coordinator", "verifier", *(f"worker-{i}" for i in range(options.workers))]
+    say(Line(f"everything is written to {folder}", QUIET))
+    chain = Devnet(folder / "chain", seed=options.seed, keep_state=options.keep)
+    with chain as devnet, Group(folder / "logs", _narrator(say)) as group:
+        names = ["requester", "coordinator", options.verifier, *(options.worker(i) for i in range(options.workers))]
         names += ["challenger"] if options.cheat in CHALLENGER_CHEATS else []
+        names += [name for name in local.YOURS if options.keep and name not in names]
         world = build(folder, group, options.seed, devnet, names)
-        say(f"chain {devnet.url}, storage {world.storage_url}")
+        say(Line(f"chain {devnet.url}, storage {world.storage_url}", QUIET))
         processes = _start_public(world, options)
+        import torch
+
         from lockstep.training.demo import WITNESSES, demo_job
 
+        # OMP_NUM_THREADS alone does not bind torch: two threads that wait for each other starve beside the parties.
+        torch.set_num_threads(1)
         demo = demo_job(options.seed, slots=options.workers)
         requester = Network(devnet.w3, world.contracts, world.store, world.account("requester"), folder / "requester")
         job = demo.job(aggregator=Address(world.account("coordinator").address), witnesses=WITNESSES)
         processes += _start_watched(world, options, processes[0])
         ops = {k: len(getattr(job.programs, k).ops) for k in ("step", "encode", "merge")}
-        say(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}")
+        say(Line(f"the training step is {ops['step']} operations; encode {ops['encode']}, merge {ops['merge']}"))
         quote = requester.quote(job)
         handle = requester.submit(quote, budget=quote.debit)
-        say(f"job {handle.id.hex()[:16]} is escrowed")
+        escrowed = f"{tokens(quote.escrow, 6)}, deposit {tokens(quote.deposit, 6)}"
+        say(Line(f"job {short(handle.id)} is escrowed: {escrowed}", STRONG))
         course = Course(world, handle, processes, say)
+        screen.below = course.lines
         with ThreadPoolExecutor(1) as pool:
             # What plain PyTorch reaches is computed while the market works: this process only watches.
             yardstick = pool.submit(lambda: (demo.evaluate(handle.parts.genesis.shared[0]), demo.baseline_loss()))
             course.follow(begun)
             first, baseline = yardstick.result()
-        say("the job is done; downloading and evaluating")
+        screen.below = None
+        say(Line("the job is done; downloading and evaluating", STEP))
         for process in processes:
             process.stop()
         data = _weigh(world, handle, demo, course, options) | {"loss_first": first, "baseline_loss": baseline}
+    data["kept"] = str(folder) if options.keep else None
     data["seconds"] = round(time.monotonic() - begun, 1)
     return data
 
 
-def _timed(say: Say, begun: float) -> Say:
-    return lambda text: say(f"{time.monotonic() - begun:6.1f} s  {text}")
+def _timed(screen: Screen, begun: float) -> Say:
+    return lambda line: screen.tell(line.after(f"{time.monotonic() - begun:6.1f} s  "))
 
 
-VERBS = {
-    "audited": "replayed a claim", "challenged": "challenges", "defending": "answers", "lie": "lies",
-    "lost": "lost the game", "merged": "merged", "moved": "moves", "won": "won the game",
-}  # fmt: skip
-"""Events of the parties that are told, as what they do. What the chain says of a slash is told once, by the chain."""
+def _declared(a: Args) -> str:
+    e = a.get("expectation") or {}
+    names = (("program", "Program "), ("step", "step "), ("op_index", "op "), ("op_name", ""), ("element", "element "))
+    said = [f"{word}{e[key]}" for key, word in names if e.get(key) is not None]
+    where = f" in {claim(a)}" if a.get("claim") else ""
+    return f"lies ({a.get('cheat')}){where}: {', '.join(said) or 'everywhere'}"
+
+
+PROGRAM_OR_LIAR = {**PROGRAM, "lie": (BAD, _declared)}
+"""What honest programs print, and what their lying doubles do."""
 
 
 def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
     def narrate(name: str, event: dict[str, Any]) -> None:
         kind = str(event.get("event"))
-        if kind in VERBS and not (kind == "audited" and event.get("verdict") == "match"):
-            fields = {**event, **event.get("expectation", {})}
-            hidden = ("event", "time", "expectation", "job", "seconds", "cid")
-            details = [f"{k} {short(v)}" for k, v in fields.items() if k not in hidden and v is not None]
-            say(f"  {name} {VERBS[kind]}: {', '.join(details)}")
+        if kind in PROGRAM_TOLD and not (kind == "audited" and event.get("verdict") == "match"):
+            say(of_program(name, event, PROGRAM_OR_LIAR).after("  "))
 
     return narrate
-
-
-def short(value: object) -> str:
-    """An id by its first eight digits, everything else as it is."""
-    text = str(value)
-    digits = text.removeprefix("0x")
-    return digits[:8] if len(digits) >= 40 and all(c in "0123456789abcdefABCDEF" for c in digits) else text
 
 
 def _lie(options: Options, cheats: Sequence[str]) -> Lie | None:
@@ -155,11 +197,11 @@ def _start_watched(world: World, options: Options, coordinator: Process) -> list
     """
     url = coordinator.wait_for("ready", READY_SECONDS)["url"]
     arguments = ["verifier", "up", "--witness", "--volunteer", "--coordinator", url]
-    processes = [world.join("verifier", "verifier", arguments)]
+    processes = [world.join(options.verifier, "verifier", arguments)]
     for i in range(options.workers):
         lie = _lie(options, WORKER_CHEATS) if i == options.seed % options.workers else None
         arguments = ["worker", "up", "--once", "--max-stake", "all", "--coordinator", url]
-        processes.append(world.join(f"worker-{i}", "worker", arguments, lie=lie))
+        processes.append(world.join(options.worker(i), "worker", arguments, lie=lie))
     return processes
 
 
@@ -174,6 +216,10 @@ class Course:
         self.events: list[Event] = []
         self._reader = EventReader(world.devnet.w3, world.contracts.addresses)
         self._cursor: Cursor = self._reader.start()
+        self._follower = Follower(DisputeReader(world.contracts, world.store), job=handle.id)
+        params = world.contracts.market.params(handle.id)
+        self.progress = Progress(params.schedule.rounds, params.role.slots, windows_of(params))
+        self._now, self._read_at = Seconds(world.devnet.w3.eth.get_block("latest")["timestamp"]), time.monotonic()
 
     def poll(self) -> list[Event]:
         """What is new on the chain."""
@@ -188,8 +234,13 @@ class Course:
         Raises LockstepError if a process fails, TryLater if it takes more than `limit` seconds since `begun`.
         """
         while time.monotonic() - begun < limit:
-            for event in self.poll():
+            seen = self.poll()
+            for event in seen:
                 self._tell(event)
+            if seen:
+                self._now, self._read_at = seen[-1].time, time.monotonic()
+            if any(event.contract == "DisputeGame" for event in seen):
+                self._tell_games()
             if any(e.name == "JobDone" for e in self.events) and self._named("DutyDrawn") == self._named("DutyClosed"):
                 return
             self.world.group.check()
@@ -205,7 +256,7 @@ class Course:
         resolved = {e.args["game"] for e in self.events if e.name == "Resolved"}
         market = [e for e in self.events if e.contract == "JobMarket"]
         claims = {e.args["claim"].hex() for e in market if e.name in ("Revealed", "Merged")}
-        verifier = next(p for p in self.processes if p.name == "verifier")
+        verifier = next(p for p in self.processes if p.name in ("verifier", local.AUDITOR))
         audited = {str(e["claim"]).removeprefix("0x") for e in verifier.named("audited")}
         spoken = self._named("VerdictRevealed") | self._named("DutyClosed")
         return opened == resolved and claims <= audited and self._named("DutyDrawn") <= spoken
@@ -230,33 +281,26 @@ class Course:
         merged = [market.round(job, r).merged_at for r in range(books.settled, books.started)]
         ahead = max(merged, default=now) + params.windows.challenge_seconds + 1 - now
         if ahead > 0:
-            self.say(f"all claims are audited, no game is open: chain time moves on by {ahead} s")
+            self.say(Line(f"all claims are audited, no game is open: chain time moves on by {ahead} s", QUIET))
             self.world.devnet.advance(Seconds(ahead))
 
     def _tell(self, event: Event) -> None:
-        round_ = event.args.get("round")
-        texts = {
-            "RoundStarted": f"round {round_} starts",
-            "Sealed": f"round {round_}: the seed is drawn, workers train",
-            "Frozen": f"round {round_}: payloads accepted, mask {event.args.get('mask', 0):b}",
-            "Merged": f"round {round_}: merged",
-            "DutyDrawn": f"a witness is drawn for slot {event.args.get('slot')}",
-            "VerdictRevealed": f"the witness {'agrees' if event.args.get('agrees') else 'differs'}, "
-            f"having looked up to step {event.args.get('t')}",
-            "RoundFinal": f"round {round_} is final",
-            "RoundFailed": f"round {round_} failed",
-            "RoundVoid": f"round {round_} is void",
-            "Slashed": f"slashed: {short(event.args.get('account'))} loses {tokens(event.args.get('amount', 0), 6)}",
-        }
-        if event.name in texts:
-            self.say(texts[event.name])
-        if event.name == "Convicted" and event.contract == "DisputeGame":
-            found = event.args["finding"]
-            self.say(
-                f"the contract computed {found['contract_bits'][-4:].hex()}, claimed was "
-                f"{found['claimed_bits'][-4:].hex()}: fraud at step {found['t']}, position {found['position']}, "
-                f"element {found['element']}, chunk {found['chunk']}"
-            )
+        self.progress.see(event.name, event.args, event.time)
+        if event.name in CHAIN_TOLD and event.contract != "DisputeGame":
+            self.say(of_chain(event.name, event.args))
+
+    def _tell_games(self) -> None:
+        """Every move of every game, with what it shows."""
+        now = self._follower.reader.now()
+        for seen in self._follower.poll():
+            self.say(line(seen, now, timed=False).after("  "))
+
+    def lines(self) -> list[Line]:
+        """How far the run is, and whose clock runs in each game."""
+        now = Seconds(self._now + int(time.monotonic() - self._read_at))
+        games = [d for d in list(self._follower.latest.values()) if d.running]
+        clocks = [Line(f"game {short(d.id)}: {state(d, now)}, {named_clocks(d, now)}", ALERT) for d in games]
+        return [*self.progress.lines(now), *clocks]
 
 
 def _weigh(

@@ -21,10 +21,10 @@ from lockstep.protocol.programs.program import Program
 from lockstep.protocol.types import Seconds, Seed
 
 SHARE = 0.5
-"""Of a window or a clock: the rest is for transactions, disks, and whatever else the machine does."""
+"""The share of a window or a clock that work may take: transactions, disks and other processes need the rest."""
 SAMPLES = 3
 AGAIN_SECONDS = Seconds(300)
-"""Of chain time: how long a job rests that this machine was too slow for."""
+"""Chain time after which a job that this machine was too slow for is tried again."""
 LONG_SECONDS = 10.0
 """A sample that takes as long as this is the only one."""
 FASTEST = 4e11
@@ -39,39 +39,39 @@ INCLUSION_BLOCKS = 2
 
 @dataclass(frozen=True)
 class ChainPace:
-    """How long a chain takes, in seconds."""
+    """The times of a chain, in seconds."""
 
     block: float = 0.0
-    """From one block to the next, in the median."""
+    """The median time between two blocks."""
     promised: float = 0.0
-    """Within which the deployment says that a transaction is taken."""
+    """The time within which the deployment promises to include a transaction."""
 
     @property
     def inclusion(self) -> float:
-        """From the sending of a transaction until it counts."""
+        """Seconds between sending a transaction and its inclusion in a block."""
         return max(INCLUSION_BLOCKS * self.block, self.promised)
 
     @property
     def game(self) -> float:
-        """What the chain alone takes of a side's clock in the longest game."""
+        """Seconds of a side's clock that inclusion alone takes in the longest game."""
         return GAME_MOVES * self.inclusion
 
 
 @dataclass(frozen=True)
 class Pace:
-    """One job on this machine, in seconds."""
+    """The times of one job on this machine, in seconds."""
 
     step: float
-    """One transition, hashed."""
+    """The time to compute one transition and hash its state."""
     shown: float
-    """One with everything that a game may ask of it, and the tree over it."""
+    """The time to materialise one transition for a game, its tree included."""
     trains: str = "cpu"
-    """The device that computed the first, as `--device` calls it."""
+    """The device on which `step` was measured, as `--device` names it."""
     defends: str = "cpu"
-    """The one that computed the second: the same, unless it lacks the memory."""
+    """The device on which `shown` was measured: the same, unless it lacks the memory."""
 
     def defence(self, transitions: int) -> float:
-        """What a game on one claim asks of this machine: a replay of the claim, and one step as a game shows it."""
+        """Seconds to defend one claim in a game: a replay of its transitions, and one step materialised."""
         return transitions * self.step + self.shown
 
 
@@ -81,7 +81,7 @@ class LiveClaim:
 
     clock: float
     extra: float
-    """What every other open game of its owner adds to the clock."""
+    """Seconds that each other open game of its owner adds to the clock."""
     work: float
     """Seconds of this machine: `Pace.defence`."""
 
@@ -90,8 +90,8 @@ Require = Callable[[JobParams, Pace, ChainPace], None]
 
 
 def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role = footprint.worker) -> Pace:
-    """The pace of a job; raises Unfit if this machine cannot do what is required of it. No step is run that could not
-    be in time, or whose tensors do not fit."""
+    """Returns the pace of a job; raises Unfit if this machine cannot do what `require` and `role` ask. No step is run
+    that could not be in time, or whose tensors do not fit."""
     require(job.params, least(job), chain)
     need = role(job.programs, job.params.role.slots)
     # The job is loaded: its constants and a checkpoint are in memory.
@@ -102,15 +102,15 @@ def keep_up(job: Job, require: Require, chain: ChainPace, role: footprint.Role =
 
 
 def least(job: Job) -> Pace:
-    """What a step takes at a rate that no machine reaches."""
+    """Returns a lower bound on the pace: a step at a rate that no machine reaches."""
     rate = FASTEST * job.threads if job.path in PROCESSOR_PATHS else FASTEST_DEVICE
     seconds = operations(job.programs.step) / rate
     return Pace(seconds, seconds)
 
 
 def measure(job: Job) -> Pace:
-    """The quickest of some first steps from the genesis, where claims are trained and where they are defended: what
-    else the machine does at the moment is not counted."""
+    """Times some first steps from the genesis, on the devices that train and that defend, and keeps the quickest, so
+    that the machine's other load counts little."""
     run = slot_run(job, job.genesis, Seed(bytes(32)), 0, 0)
     # What a process makes once, such as kernels, is no step's; a state is on its device already.
     state = run.advance(1, run.start)
@@ -128,7 +128,7 @@ def _show(run: ClaimRun) -> None:
 
 
 def operations(program: Program) -> int:
-    """Terms of its folds and elements of its other ops: at least so many operations."""
+    """Returns a lower bound on the operations of a Program: its folds' terms and its other ops' elements."""
     return sum(op.header.elements * max(1, op.k_terms) for op in program.ops)
 
 
@@ -139,7 +139,7 @@ def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
     _require(trained, SHARE * params.role.train_seconds, "a round's steps", "half of train_seconds")
     _require(trained + chain.inclusion, params.role.train_seconds, "a round's steps and a commitment", "train_seconds")
     _require(chain.inclusion, params.role.reveal_seconds, "a reveal on this chain", "reveal_seconds")
-    # Who misses these loses no stake: a block is enough.
+    # Missing these costs no stake: a block is enough.
     _require(chain.block, params.role.attest_seconds, "a receipt on this chain", "attest_seconds")
     _require(chain.block, params.merge.turn_seconds, "a merge on this chain", "merge_seconds")
     _require(pace.shown, params.windows.step_seconds, "a step as a game shows it", "step_seconds")
@@ -149,14 +149,14 @@ def require_claimant(params: JobParams, pace: Pace, chain: ChainPace) -> None:
 
 
 def require_witness(params: JobParams, pace: Pace, chain: ChainPace) -> None:
-    """Raises Unfit if a witness at this pace could not look as far as its duty may ask."""
+    """Raises Unfit if a witness at this pace could not replay as many steps in time as its duty may ask."""
     looked = params.role.transitions * pace.step
     _require(looked, SHARE * params.windows.audit_seconds, "a slot's steps", "half of audit_seconds")
     _require(looked + chain.inclusion, params.windows.audit_seconds, "a slot's steps and a commitment", "audit_seconds")
 
 
 def live_claim(params: JobParams, pace: Pace | None) -> LiveClaim:
-    """A slot's claim of a job; as much work as was allowed for when it was joined, if its pace is not known."""
+    """Returns a slot's claim for planning; without a pace, with the most work that joining allowed."""
     work = SHARE * params.windows.clock_seconds if pace is None else pace.defence(params.role.transitions)
     return LiveClaim(params.windows.clock_seconds, params.windows.step_seconds, work)
 

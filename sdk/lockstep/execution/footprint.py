@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lockstep.base.machine import memory, readable
-from lockstep.numerics import _native
+from lockstep.numerics.built import kernels as _native
 from lockstep.protocol.errors import ProgramInvalid, Unfit
 from lockstep.protocol.merkle import TensorHeader
 from lockstep.protocol.programs.program import Program
@@ -33,46 +33,46 @@ PROCESS_BYTES = 160_000_000
 
 @dataclass(frozen=True)
 class ProgramMemory:
-    """What one run of a Program holds, in bytes."""
+    """Memory of one run of a Program, in bytes."""
 
     arena: int
     """Outputs of ops that nothing outside reads, while somebody inside does."""
     results: int
     """The output state, without what it takes from the input."""
     shown: int
-    """What a game takes in their place: the roots of all ops, or one op's output with what that reads."""
+    """A game's need in place of `arena` and `results`: the roots of all ops, or one op's output and its operands."""
     constants: int
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a process holds at its fullest, in bytes, by what takes it."""
+    """Peak memory of a process, in bytes, by its use."""
 
     constants: int = 0
-    """Of the Programs: tables, and a frozen base."""
+    """Constants of the Programs: tables, and the frozen parameters of an adapted model."""
     base: int = 0
     """The checkpoint that a round starts from: parameters and outer momentum."""
     states: int = 0
     payloads: int = 0
-    """Decoded, of all slots that are kept."""
+    """Decoded payloads of all slots that are kept."""
     arena: int = 0
     shown: int = 0
-    """What a step takes as a game shows it."""
+    """Memory to materialise one step for a game."""
     process: int = PROCESS_BYTES
 
     @property
     def total(self) -> int:
-        """Of all parts."""
+        """The sum of all parts."""
         return sum(getattr(self, f.name) for f in fields(self))
 
     @property
     def computing(self) -> int:
-        """What lies where the job computes: on a device, its memory must hold so much."""
+        """The part that lies where the job computes; a device's memory must hold it."""
         return self.total - self.process
 
 
 Role = Callable[["ClaimSchedule", int], Need]
-"""(Programs, slots) -> what one process of it holds."""
+"""(Programs, slots) -> peak memory of one process in that role."""
 Fits = Callable[["ClaimSchedule", "JobParams"], None]
 """Raises Unfit if a job cannot be held."""
 
@@ -86,26 +86,26 @@ def _bytes_of_run(header: bytes, descriptors: tuple[bytes, ...], constants: tupl
 
 
 def of_program(program: Program) -> ProgramMemory:
-    """What a run of the Program holds; raises ProgramInvalid if it could not be run."""
+    """Returns the memory of one run of a Program; raises ProgramInvalid if it could not be run."""
     constants = tuple(c.header.elements for c in program.consts)
     arena, results, shown = _bytes_of_run(program.header, program.descriptors, constants)
     return ProgramMemory(arena, results, shown, WORD_BYTES * sum(constants))
 
 
 def worker(programs: ClaimSchedule, slots: int) -> Need:
-    """Of who trains a slot, defends the claim, and merges where the aggregator did not."""
+    """Memory of a worker, which trains a slot, defends its claim, and merges if the aggregator did not."""
     constants, base = _constants(programs), checkpoint_bytes(programs)
     payloads = slots * payload_bytes(programs)
     return _fullest([*_of_slot(programs, constants, base, 0), *_of_merge(programs, constants, base, payloads)])
 
 
 def verifier(programs: ClaimSchedule, slots: int) -> Need:
-    """Of who replays every claim, merges included, and plays the games about them."""
+    """Memory of a verifier, which replays every claim, merges included, and plays the games about them."""
     return worker(programs, slots)
 
 
 def aggregator(programs: ClaimSchedule, slots: int) -> Need:
-    """Of who fetches the payloads of a round, merges them and defends the merge."""
+    """Memory of an aggregator, which fetches the payloads of a round, merges them and defends the merge."""
     merge = of_program(programs.merge)
     payloads = slots * payload_bytes(programs)
     return _fullest(_of_merge(programs, merge.constants, checkpoint_bytes(programs), payloads))
@@ -115,10 +115,10 @@ ROLES: dict[str, Role] = {"worker": worker, "verifier": verifier, "aggregator": 
 
 
 def fitting(role: Role, limit: int | None = None) -> Fits:
-    """A check that this machine has the role's memory; a Program that a device cannot hold, the processor runs.
+    """Returns a check that this machine has the role's memory; the processor runs a Program that no device can hold.
 
-    `limit`: bytes that its owner lends, None: all. What it returns raises Unfit with the figure; `jobs.load` asks it
-    before it fetches what is large.
+    `limit`: bytes that the machine's owner lends, None: all. The check raises Unfit with the figure; `jobs.load`
+    calls it before it fetches dataset and checkpoint.
     """
 
     def fits(programs: ClaimSchedule, params: JobParams) -> None:
@@ -133,12 +133,12 @@ def fitting(role: Role, limit: int | None = None) -> Fits:
 
 
 def checkpoint_bytes(programs: ClaimSchedule) -> int:
-    """Shared and outer tensors, in full words."""
+    """Returns the bytes of a checkpoint: shared and outer tensors as 4-byte words."""
     return _bytes(programs.merge.output_layout)
 
 
 def payload_bytes(programs: ClaimSchedule) -> int:
-    """What a slot publishes, decoded, its carry included."""
+    """Returns the bytes of a slot's decoded payload, its carry included."""
     return _bytes(programs.encode.output_layout)
 
 

@@ -1,4 +1,4 @@
-"""A job that cannot be defended, and what proves it: the evidence that `Validator` takes."""
+"""Evidence, for the contract `Validator`, that a job cannot be defended."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def load(
 
 
 def proof(validator: Validator, me: Address, job_id: JobId, evidence: Evidence) -> tuple[str, Call]:
-    """(key, transaction) of what voids a job, in the order of their sending: the commitment to the proof and, once
-    that is mined, the proof. Nobody who sees it in the mempool can be paid for it."""
+    """Returns (key, next transaction) to void a job: the commitment to the proof and, once that is mined, the proof.
+    So nobody who copies the proof from the mempool can be paid for it."""
     prove = validator.prove_invalid(job_id, evidence)
     commit = validator.committed(me, [prove])
     return (f"void/{job_id.hex()}", prove) if commit is None else (f"commit/void/{job_id.hex()}", commit)
 
 
 def evidence_against(params: JobParams, store: ContentStore) -> tuple[Evidence, Rule] | None:
-    """What proves that a job's Programs break a rule; None if nothing of theirs does.
+    """Returns evidence that a job's Programs break a rule, with the rule; None if they break none.
 
     Raises the store's errors, and Mismatch if it holds other Programs than the job names.
     """

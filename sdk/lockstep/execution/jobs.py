@@ -1,4 +1,4 @@
-"""A job as its parties run it: Programs checked against the chain, states of claims built from public tensors.
+"""A job as its parties run it: Programs checked against the chain, and claims' states built from public tensors.
 
 Workers train with it, verifiers replay with it, aggregators merge with it: one code, so that equal inputs give equal
 bits. Nothing here talks to a chain; `load` reads a content store.
@@ -33,7 +33,7 @@ from lockstep.protocol.types import MERGE_SLOT, Address, Digest, JobId, Seed, St
 from lockstep.storage import cid_of_digest
 from lockstep.storage.containers import JobSpec, load_program
 from lockstep.storage.dataset import Dataset, load_dataset
-from lockstep.storage.payload import Checkpoint, load_checkpoint
+from lockstep.storage.payload import F32_FORMAT, Checkpoint, load_checkpoint
 
 if TYPE_CHECKING:
     from lockstep.protocol.jobs import JobParams
@@ -45,16 +45,16 @@ Tensors = tuple[np.ndarray, ...]
 State = Sequence[np.ndarray | None]
 """One entry per state entry, None = EMPTY; flat arrays of 4-byte words. On a device a `numerics.resident.Resident`."""
 Entries = list[np.ndarray | None]
-"""A state that is put together."""
+"""A state under construction."""
 _R = TypeVar("_R")
 PROCESSOR_PATHS = ("auto", "scalar", "avx2", "avx512")
 
 
 class Beside(Generic[_R]):
-    """A thread that does one thing while its caller computes the next: a state is written beside the step after it.
+    """A thread that does one task while its caller computes the next: it writes a state during the step after it.
 
-    At most one thing is under way, so at most one state more than the caller's own is alive. On leaving, what is under
-    way is finished; what it raises comes from `wait`, or from leaving.
+    At most one task is under way, so at most one state more than the caller's own is alive. Leaving the context waits
+    for the task; `wait`, or leaving, raises its error.
     """
 
     def __init__(self) -> None:
@@ -62,12 +62,12 @@ class Beside(Generic[_R]):
         self._under_way: Future[_R] | None = None
 
     def begin(self, work: Callable[[], _R]) -> None:
-        """Start something; what was begun before has been waited for."""
+        """Starts a task, after the one before has ended."""
         self.wait()
         self._under_way = self._thread.submit(work)
 
     def wait(self) -> _R | None:
-        """The result of what is under way, once it is there; None if nothing is."""
+        """Waits for the task under way and returns its result; None if there is none."""
         last, self._under_way = self._under_way, None
         return None if last is None else last.result()
 
@@ -104,39 +104,41 @@ class ClaimSchedule:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What a requester wants computed: Programs, data, a start, and who may take part."""
+    """A training job as a requester orders it: Programs, data, first weights and terms."""
 
     programs: ClaimSchedule
     dataset: Dataset
     genesis: Checkpoint | None
-    """The first weights; None where they were not made: such a job can be quoted, not submitted."""
+    """The first weights; None where they were not made: such a job can be quoted but not submitted."""
     model: Mapping[str, Any]
     """config.json of the model."""
     parameters: tuple[Mapping[str, Any], ...]
     """{name, offset, shape} of each parameter in the flat tensor; and its shard where there are several."""
     strategy: Mapping[str, Any]
     inner_steps: int
-    """H."""
+    """H: steps of a slot in a round."""
     rounds: int
     slots: int
     min_slots: int
     shared_depth: int
     payload_depth: int
     carry: bool = False
-    """Whether a slot's carry is published with its payload and goes on in its owner's next round."""
+    """True: a slot publishes its carry with its payload, and its owner's next round starts from it."""
     aggregator: Address = ZERO_ADDRESS
-    """Merges first; the zero address: slot owners alone do."""
+    """The account that merges first; the zero address: slot owners alone merge."""
     terms: Terms = DEVNET
     loss: Program | None = None
-    """The mean loss over the rows of one step, from a slot's state: what onlookers compute; None: nobody can."""
+    """The mean loss over the rows of one step, from a slot's state, for onlookers to compute; None: nobody can."""
+    wire_format: str = F32_FORMAT
+    """The format in which payloads are expected to travel (`storage.payload.FORMATS`)."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What a slot starts from beside its base: the carry of its owner's claim in the round before."""
+    """The carry that a slot starts from beside its base, out of its owner's claim in the round before."""
 
     body: Body
-    """What that claim says: a game shows it to the contract."""
+    """The body of that claim: a game shows it to the contract."""
     tensors: Tensors = field(repr=False)
 
 
@@ -153,38 +155,38 @@ class Job:
     genesis: Checkpoint
     threads: int = 1
     path: str = "auto"
-    """Of the kernels: "auto", "scalar", "avx2", "avx512", "cuda:N" or "emulated"; the bits depend neither on it nor on
-    the threads."""
+    """The path of the kernels: "auto", "scalar", "avx2", "avx512", "cuda:N" or "emulated"; the bits do not depend
+    on it or on the threads."""
     _compiled: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
     _processor: dict[bytes, Executable] = field(default_factory=dict, repr=False, compare=False)
-    """Of Programs that the device does not run, or cannot show."""
+    """Executables for the processor, by Program root, where the device cannot run or materialise the Program."""
 
     def executable(self, program: Program) -> Executable:
-        """The compiled Program; compiled once per job. The processor has those that the device cannot hold."""
+        """Returns the compiled Program; compiled once per job, for the processor if the device cannot hold it."""
         if program.root not in self._compiled:
             self._compiled[program.root] = self._compile(program)
         return self._compiled[program.root]
 
     def showing(self, program: Program) -> Executable:
-        """What shows a Program's transitions in games: the device that runs it, or where that lacks the memory, the
-        processor."""
+        """Returns the executable that materialises a Program's transitions in games: the device's, or the
+        processor's if the device lacks the memory."""
         executable = self.executable(program)
         return executable if executable.shows else self._on_processor(program)
 
     def turn_to(self, program: Program | None) -> None:
-        """What other Programs keep for their next run is given back, before this one runs; None: nothing runs soon."""
+        """Frees the memory that other Programs keep for their next run, before this one runs; None: none follows."""
         for compiled in (self._compiled, self._processor):
             for root, executable in list(compiled.items()):
                 if program is None or root != program.root:
                     executable.rest()
 
     def places(self, program: Program) -> tuple[str, str]:
-        """The devices that run a Program and that show it, as `--device` calls them."""
+        """Returns the devices that run a Program and that materialise it for games, as `--device` names them."""
         executable = self._compiled[program.root]
         return executable.place, executable.place if executable.shows else "cpu"
 
     def give_up(self, program: Program, failure: DeviceFailed) -> Executable:
-        """The processor in the place of a device that failed: a claim at stake is defended all the same."""
+        """Replaces a device that failed by the processor, so that a claim at stake is still defended."""
         log.warning("the processor goes on with a Program, because the device failed: %s", failure)
         self._compiled[program.root] = self._on_processor(program)
         return self._compiled[program.root]
@@ -208,12 +210,12 @@ class Job:
 
     @property
     def payload_layout(self) -> tuple[TensorHeader | None, ...]:
-        """Of what the merge takes of a slot."""
+        """Headers of the tensors that a merge takes from a slot; None = EMPTY."""
         return self.programs.encode.output_layout[: 1 << self.params.role.payload_depth]
 
     @property
     def carry_layout(self) -> tuple[TensorHeader | None, ...]:
-        """Of what its owner's next round takes; without a carry all EMPTY."""
+        """Headers of the carry that the owner's next round takes; all EMPTY without a carry."""
         return self.programs.encode.output_layout[1 << self.params.role.payload_depth :]
 
     def slot_state(self, base: Checkpoint, round_: int, carried: Tensors | None = None) -> State:
@@ -245,7 +247,7 @@ class Job:
         )
 
     def carry_of(self, payload: Tensors) -> Tensors:
-        """What the owner's next round takes of a payload."""
+        """Returns the carry in a payload: the tensors that the owner's next round takes."""
         return payload[sum(h is not None for h in self.payload_layout) :]
 
     def checkpoint_roots(self, checkpoint: Checkpoint) -> tuple[Digest, Digest]:
@@ -269,7 +271,7 @@ class ClaimRun:
     start: State = field(repr=False)
     """S_0's tensors."""
     carried: Body | None = None
-    """What the claim says whose carry it starts from; None if it starts from zeros."""
+    """The body of the claim whose carry it starts from; None if it starts from zeros."""
 
     @property
     def transitions(self) -> int:
@@ -281,7 +283,7 @@ class ClaimRun:
         return self.job.programs.of(self.slot, t, self.job.params.role.inner_steps)
 
     def context(self, t: int) -> StepContext:
-        """What `random`, `draw` and context operands read at transition t."""
+        """Returns the values that `random`, `draw` and context operands read at transition t."""
         return StepContext(seed=bytes(self.seed), round=self.round, slot=self.slot, t=t)
 
     def advance(self, t: int, state: State) -> State:
@@ -289,8 +291,8 @@ class ClaimRun:
         return self.compute(self.program(t), t, state)
 
     def compute(self, program: Program, t: int, state: State) -> State:
-        """What a Program makes of S_{t-1}'s tensors at transition t. On a device they stay there; one that fails is
-        given up."""
+        """Runs a Program on S_{t-1}'s tensors at transition t. On a device the results stay there; if it fails, the
+        processor takes over."""
         self.job.turn_to(program)
         try:
             return self.job.executable(program).advance(state, self.context(t), self.job.dataset)
@@ -304,11 +306,11 @@ class ClaimRun:
         return state.root(layout) if isinstance(state, Resident) else layout_root(layout, state, threads)
 
     def materialise(self, t: int, state: State) -> StepTrace:
-        """Everything that a game may ask of transition t: G_t, tensors, leaves, partials. `state` is S_{t-1}'s."""
+        """Materialises transition t for a game: G_t, tensors, leaves, partials. `state` holds S_{t-1}'s tensors."""
         return self.show(self.program(t), t, state)
 
     def show(self, program: Program, t: int, state: State) -> StepTrace:
-        """`materialise` with a Program in the place of transition t's. A device that fails on the way is given up."""
+        """`materialise` with another Program in place of transition t's; the processor replaces a failed device."""
         # To show a step takes what the next run would have found.
         self.job.turn_to(None)
         instead = partial(self.job.give_up, program)
@@ -317,8 +319,8 @@ class ClaimRun:
     def states(self, after: int = 0, state: State | None = None) -> Generator[tuple[int, State, StateRoot]]:
         """(t, tensors of S_t, S_t) for t = after + 1 .. T, from the tensors of S_after (default: from S_0).
 
-        A state is hashed by all threads before the next one is computed: two are alive at a time. Whoever has seen
-        enough leaves no memory behind.
+        All threads hash a state before the next one is computed: two are alive at a time. Closing the generator
+        early frees its memory.
         """
         current = self.start if state is None else state
         try:
@@ -351,7 +353,7 @@ def merge_run(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], se
 
 
 def payload_of(job: Job, final: State) -> Tensors:
-    """What a slot publishes of the state after `encode`: the payload's tensors, then the carry's."""
+    """Returns the tensors that a slot publishes from the state after `encode`: the payload's, then the carry's."""
     return tuple(a for a in final if a is not None)
 
 
@@ -383,18 +385,12 @@ def load(
     *,
     fits: Callable[[ClaimSchedule, JobParams], None] | None = None,
 ) -> Job:
-    """Fetch a job's parts by CID, check every root against the chain, validate every Program.
+    """Fetches a job's parts by CID, checks every root against the chain, validates every Program.
 
     Raises Mismatch if a part is not what the chain names, ProgramInvalid if a Program could not be defended, and what
     `fits` raises of the Programs, before dataset and checkpoint are fetched.
     """
-    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
-    roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
-    # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
-    if set(spec.programs) - {"loss"} != set(roots):
-        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
-    programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
-    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    spec, programs = load_programs(params, store)
     if fits is not None:
         fits(programs, params)
     dataset = load_dataset(store, spec.dataset, root=params.role.dataset_root).rows
@@ -404,6 +400,18 @@ def load(
     job = replace(job, genesis=fetch_checkpoint(job, store, spec.genesis, params.genesis.shared, params.genesis.outer))
     _check_zeros(job)
     return job
+
+
+def load_programs(params: JobParams, store: ContentStore) -> tuple[JobSpec, ClaimSchedule]:
+    """A job's spec and its Programs, checked as `load` checks them; nothing large is fetched."""
+    spec = JobSpec.decode(store.fetch_block(cid_of_digest(params.spec.digest, "dag-cbor")), params.spec.digest)
+    roots = {"step": params.role.step_program, "encode": params.role.encode_program, "merge": params.merge.program}
+    # A fourth one, `loss`, is for who looks on (execution/losses.py): no claim is about it.
+    if set(spec.programs) - {"loss"} != set(roots):
+        raise ProgramInvalid(f"the spec names Programs {sorted(spec.programs)}", hint="step, encode and merge are due")
+    programs = ClaimSchedule(**{k: load_program(store, spec.programs[k], roots[k]) for k in roots})
+    check_schedule(programs.step, programs.encode, programs.merge, job_of(params))
+    return spec, programs
 
 
 def _check_zeros(job: Job) -> None:
@@ -416,7 +424,7 @@ def _check_zeros(job: Job) -> None:
         # INVARIANT: what the contract puts in the place of a carry or a payload is zero, as its parties compute it.
         if subtree_root(layout, [_zeros(h) for h in layout if h is not None]) != named:
             raise Mismatch(
-                f"the job's zero {what} is not that of its Programs",
+                f"the job's zero-{what} root does not match its Programs",
                 hint="do not run the job: honest claims about it would be convicted",
             )
 

@@ -13,6 +13,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from lockstep.base import markup
 from lockstep.execution.jobs import Job, slot_run
 from lockstep.numerics import paths
 from lockstep.numerics.validate import validate
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 NAME = "loss"
-"""Of the Program, in a spec."""
+"""The loss Program's name in a spec."""
 STEP = 1
 """The transition whose rows are drawn."""
 
@@ -36,7 +37,7 @@ class MergedLoss:
     """The loss of one checkpoint."""
 
     merges: int
-    """Merged rounds behind it; 0: the first weights."""
+    """Merged rounds behind the checkpoint; 0: the first weights."""
     round: int | None
     """The round whose merge made it; None: the first weights."""
     loss: float
@@ -45,11 +46,19 @@ class MergedLoss:
     claim: str
     """The merge's ClaimId, hex; empty for the first weights."""
     checkpoint: str
-    """CID."""
+    """CID of the checkpoint."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, which has no word for what is no number."""
+        """Returns the fields as JSON; a loss that is not finite becomes a string."""
         return {**asdict(self), "loss": self.loss if math.isfinite(self.loss) else str(self.loss)}
+
+
+class Curve(tuple[MergedLoss, ...]):
+    """The losses of a run in order; a notebook draws them."""
+
+    def _repr_html_(self) -> str:
+        points = [(x.merges, x.loss, f"{x.loss:.6f} after {x.merges} merges, claim {x.claim[:8] or '-'}") for x in self]
+        return markup.curve(points, "loss after each merge")
 
 
 class Losses:
@@ -61,7 +70,8 @@ class Losses:
 
     @staticmethod
     def of(job: Job, store: ContentStore) -> Losses | None:
-        """None if the job names no such Program; raises ProgramInvalid if what it names is none."""
+        """Returns the job's losses, or None if it names no loss Program; raises ProgramInvalid if that Program is not a
+        loss."""
         cid = job.spec.programs.get(NAME)
         if cid is None:
             return None
@@ -70,11 +80,14 @@ class Losses:
         # INVARIANT: it reads what a step reads, and puts one number out.
         outputs = [header for header in program.output_layout if header is not None]
         if program.inputs != job.programs.step.inputs or [(h.dtype, h.elements) for h in outputs] != [(F32, 1)]:
-            raise ProgramInvalid("the job's loss Program is none", hint="its losses cannot be computed; the job stands")
+            raise ProgramInvalid(
+                "the job's loss Program is not a loss Program",
+                hint="its losses cannot be computed; the job stands",
+            )
         return Losses(job, program)
 
     def at(self, checkpoint: Checkpoint, seed: Seed, merges: int) -> float:
-        """The loss of a checkpoint with so many merges behind it."""
+        """Returns the loss of a checkpoint with `merges` merges behind it."""
         found = []
         for slot in range(self._job.params.role.slots):
             run = slot_run(self._job, checkpoint, seed, merges, slot)

@@ -1,7 +1,7 @@
-"""Merging a round: payloads fetched and checked, the merge Program run, the checkpoint that results stored.
+"""Merges a round: fetches and checks its payloads, runs the merge Program, returns the checkpoint.
 
-The aggregator merges with it, a slot owner that succeeds a convicted aggregator, and whoever cannot fetch a checkpoint
-and computes it again from the payloads: the same inputs, the same bits.
+The aggregator merges with it, as does a slot owner that succeeds a convicted aggregator, and a party that cannot fetch
+a checkpoint and computes it again from the payloads: the same inputs, the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lockstep.storage import ContentStore
 
 COMPARED = 1 << 20
-"""Words that are compared at once: whole leaves."""
+"""Words compared at once: whole leaves."""
 
 
 @dataclass(frozen=True)
@@ -58,26 +58,26 @@ class Payload:
     cid: Cid
     out: Digest
     out2: Digest
-    """The carry's root; without a carry that of nothing."""
+    """The carry's root; without a carry the root of an all-EMPTY layout."""
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What the chain says of a merged (or failed) round: enough to compute its checkpoint again."""
+    """A merged or failed round as the chain records it: enough to compute its checkpoint again."""
 
     number: int
     seed: Seed
     payloads: tuple[Payload | None, ...]
     """In slot order, None = not accepted."""
     checkpoint: Cid | None
-    """Where the merger stored the result; None for a failed round, whose base carries over."""
+    """CID of the result; None for a failed round, whose base carries over."""
     out: Digest
     out2: Digest
-    """The roots of what it holds."""
+    """The roots of the checkpoint's shared (`out`) and outer (`out2`) tensors."""
 
 
 def store_payload(job: Job, store: ContentStore, payload: Tensors) -> Cid:
-    """Keep a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
+    """Stores a payload with its carry, in the short format where it loses nothing; returns the CID that is revealed."""
     carry = job.carry_of(payload)
     return wire.store_payload(store, payload[: len(payload) - len(carry)], INT8_FORMAT, carry)
 
@@ -96,9 +96,10 @@ def fetch_payload(job: Job, store: ContentStore, payload: Payload) -> Tensors:
 
 
 def stored_payload(job: Job, store: ContentStore, payload: Payload, *, fresh: bool = False) -> Tensors:
-    """What lies under a payload's CID, decoded; raises as `fetch_payload`, but for what it holds.
+    """Returns the tensors under a payload's CID, decoded and not compared with the claim; raises the store's errors,
+    and PayloadInvalid if they do not decode.
 
-    `fresh`: as of `storage.payload.load_payload`.
+    `fresh`: as in `storage.payload.load_payload`.
     """
     with _named(payload.cid):
         return wire.load_payload(store, payload.cid, job.payload_layout, job.carry_layout, fresh=fresh)
@@ -115,7 +116,7 @@ def wrong_leaves(own: Tensors, stored: Tensors) -> Iterator[tuple[int, int]]:
 
 
 def judge(fetch: Callable[[], object]) -> tuple[Report, str]:
-    """What fetching a payload gives: (report, reason). `fetch` raises as `fetch_payload` does."""
+    """Fetches a payload and returns (report, reason). `fetch` raises as `fetch_payload` does."""
     try:
         fetch()
     except Unreachable as error:
@@ -144,12 +145,12 @@ def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | N
 
 
 def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
-    """Run the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
+    """Runs the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
     return finish(merge_run(job, base, payloads, seed, round_))
 
 
 def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) -> Checkpoint:
-    """What these rounds' payloads give, one merge after the other from the genesis, whatever was merged on chain.
+    """Merges these rounds' payloads again, one after the other from the genesis, whatever was merged on chain.
 
     Raises what `fetch_payload` raises.
     """
@@ -160,7 +161,7 @@ def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) 
 
 
 def finish(run: ClaimRun) -> Merged:
-    """Run a merge to its end."""
+    """Runs a merge to its end."""
     final = run.advance(1, run.start)
     checkpoint = checkpoint_of(run.job, final)
     out, out2 = run.job.checkpoint_roots(checkpoint)
@@ -193,7 +194,7 @@ def base_checkpoint(job: Job, store: ContentStore, records: Sequence[RoundRecord
 
 @contextmanager
 def _named(cid: Cid) -> Iterator[None]:
-    """Content that a claimant named; a name that is no CID is content that nobody holds."""
+    """Raises BlobMissing where a claimant named content by a string that is not a CID: nobody holds it."""
     try:
         yield
     except UsageError as error:

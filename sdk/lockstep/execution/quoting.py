@@ -1,4 +1,4 @@
-"""What a job asks of those who take part: memory, traffic, time and money, before anybody pays.
+"""A quote: the memory, traffic, time and money that a job takes of each party, before anybody pays.
 
     figures = figures_of(job, params, chain, threads=1, budget_seconds=20)
     figures.to_dict()               # `lockstep train quote --json`; docs/training.md has the fields
@@ -29,22 +29,22 @@ from lockstep.protocol.errors import Unfit
 from lockstep.protocol.jobs import NO_JOB, NO_SEED, JobParams
 from lockstep.protocol.market.job_rules import ChainTimes
 from lockstep.protocol.merkle import TensorHeader
-from lockstep.protocol.programs.program import Kind
+from lockstep.protocol.programs.program import Kind, Program
 from lockstep.storage.containers import program_length
 from lockstep.storage.payload import BLOCK, F32_FORMAT, Checkpoint, wire_length
 
 SECONDS = 20.0
-"""That trying a step may take."""
+"""Seconds that trying a step may take."""
 RECEIPT_BYTES = 256
-"""Of a receipt as it is sent: who, mask, signature."""
+"""Bytes of a receipt as it is sent: speaker, mask, signature."""
 ROOT_BYTES = 32
 SHOWN = 3.0
-"""A step as a game shows it, over one that is trained: nothing is fused, and what a move asks for is run again."""
+"""Time of a step materialised for a game, in trained steps: nothing is fused, and each move runs its ops again."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one party."""
+    """Bytes that one party moves."""
 
     download: int
     upload: int
@@ -52,70 +52,70 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Timing:
-    """One step."""
+    """The time of one step."""
 
     seconds: float
     shown_seconds: float
-    """As a game shows it: the trees over all its tensors."""
+    """Seconds to materialise it for a game: the trees over all its tensors."""
     how: Literal["measured", "estimated"]
     operations: int
     tokens: int
-    """That it draws of the dataset."""
+    """Tokens that the step draws from the dataset."""
     threads: int
 
 
 @dataclass(frozen=True)
 class RoleVerdict:
-    """If this machine could take a role."""
+    """The verdict on this machine's fitness for a role."""
 
     fits: bool
     why: str = ""
-    """The figure that it lacks."""
+    """The figure that the machine lacks; empty if it fits."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """In the token's smallest unit."""
+    """The amounts of a job, in the token's smallest unit."""
 
     escrow: int
     deposit: int
     slot_price: int
     merge_price: int
     witness_fees: int
-    """Of a round."""
+    """Fees of all witnesses of one round."""
     slot_stake: int
     merge_stake: int
     witness_stake: int
     bond: int
-    """Beside the gas of a game at the time."""
+    """Bond of a challenger, without the gas of a game at the time."""
     per_token: str
-    """Escrow for each token drawn, a decimal."""
+    """Escrow for each token drawn, as a decimal; empty if none is drawn."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """All that a quote says beside what it binds."""
+    """The figures of a quote."""
 
     trained: int
-    """Parameters."""
+    """Parameters that the job trains."""
     frozen: int
     memory: dict[str, Need]
-    """By role."""
+    """Peak memory by role."""
     machine: Memory
     once: int
     """Bytes that each party fetches at the start: Programs, dataset, first checkpoint."""
     round: dict[str, Traffic]
-    """By role, in each round."""
+    """Traffic by role, in each round."""
     step: Timing
     round_seconds: float
-    """That a slot's steps take, its encoding and the check of one."""
+    """Seconds for a slot's steps, its encoding and the check of one step."""
     train_seconds: int
-    """That the job allows for them."""
+    """Seconds that the job allows for them."""
     verdicts: dict[str, RoleVerdict]
     cost: Cost
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: amounts are decimal strings, bytes and seconds numbers."""
+        """Returns the figures as JSON: amounts are decimal strings, bytes and seconds numbers."""
         return {
             "parameters": {"trained": self.trained, "frozen": self.frozen},
             "memory": {role: {"total": need.total, **asdict(need)} for role, need in self.memory.items()},
@@ -128,7 +128,7 @@ class Figures:
         }
 
     def lines(self) -> list[str]:
-        """As people read it."""
+        """Returns the figures as lines of text for people."""
         needs = ", ".join(f"{role} {readable(need.total)}" for role, need in self.memory.items())
         moved = ", ".join(f"{r} {readable(t.download)} down, {readable(t.upload)} up" for r, t in self.round.items())
         here = "; ".join(f"no {r} here: {v.why}" for r, v in self.verdicts.items() if not v.fits) or "every role fits"
@@ -154,7 +154,7 @@ class Figures:
 def figures_of(
     job: TrainingJob, params: JobParams, chain: ChainTimes, *, threads: int = 1, budget_seconds: float = SECONDS
 ) -> Figures:
-    """The figures of a job, which needs no weights for it; `chain` is what the deployment promises."""
+    """Returns the figures of a job, which needs no weights; `chain` holds the times that the deployment promises."""
     held = memory()
     needs = {name: role(job.programs, params.role.slots) for name, role in ROLES.items()}
     step = _timing(job, params, needs["worker"], held, threads, budget_seconds)
@@ -180,13 +180,9 @@ def figures_of(
 def _timing(
     job: TrainingJob, params: JobParams, need: Need, held: Memory, threads: int, budget_seconds: float
 ) -> Timing:
-    program = job.programs.step
-    work, machine = work_of(program), rates(threads)
-    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * program.ops[-1].cumulative)
-    estimate = machine.seconds(work)
-    timing = Timing(
-        estimate, max(SHOWN * estimate, machine.seconds(shown)), "estimated", work.operations, _tokens(job), threads
-    )
+    work, pace = work_of(job.programs.step), estimated(job.programs.step, threads)
+    estimate = pace.step
+    timing = Timing(estimate, pace.shown, "estimated", work.operations, _tokens(job), threads)
     room = held.available + PROCESS_BYTES - need.total
     # The first run is not counted, and an estimate may be half of the truth.
     if room < 0 or 4 * estimate > budget_seconds:
@@ -196,8 +192,16 @@ def _timing(
     return Timing(seconds, ratio * timing.shown_seconds, "measured", work.operations, timing.tokens, threads)
 
 
+def estimated(step: Program, threads: int, path: str = "auto") -> Pace:
+    """A step's pace from this machine's measured rates; the step itself is not run."""
+    work, machine = work_of(step), rates(threads, path)
+    shown = ProgramWork(work.products, work.terms, footprint.WORD_BYTES * step.ops[-1].cumulative)
+    seconds = machine.seconds(work)
+    return Pace(seconds, max(SHOWN * seconds, machine.seconds(shown)))
+
+
 def _tried(job: TrainingJob, params: JobParams, threads: int, budget_seconds: float) -> float:
-    """Seconds of the quickest of some first steps, hashed: from any weights, since what they are costs no time."""
+    """Seconds of the quickest of some first steps, hashed, from random weights: their values cost no time."""
     layout, quarter, draws = (
         job.programs.merge.output_layout,
         1 << params.genesis.shared_depth,
@@ -257,9 +261,9 @@ def _verdicts(
 def _traffic(job: TrainingJob, params: JobParams) -> dict[str, Traffic]:
     encode = job.programs.encode.output_layout
     width = 1 << params.role.payload_depth
-    chosen = str(job.strategy.get("payload", F32_FORMAT))
     whole = all(h is None or h.elements % BLOCK == 0 for h in encode[:width])
-    payload = wire_length(encode[:width], chosen if whole else F32_FORMAT, encode[width:] if params.role.carry else ())
+    carry = encode[width:] if params.role.carry else ()
+    payload = wire_length(encode[:width], job.wire_format if whole else F32_FORMAT, carry)
     base, trace = footprint.checkpoint_bytes(job.programs), ROOT_BYTES * params.role.transitions
     return {
         # A slot's owner fetches the others' payloads to say that they are there.

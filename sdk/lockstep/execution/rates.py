@@ -1,4 +1,4 @@
-"""How long a step takes on this machine: measured where it can be tried, else estimated from what it computes.
+"""The rates of this machine, and the work of a Program: their quotient estimates the time of a step.
 
 A step is products, which run at the rate of this machine's multiply-adds, and maps and sums, which run at that of its
 memory; a state is hashed after it. Each rate is measured once by a small Program of its own kind, on as many threads.
@@ -14,31 +14,37 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lockstep.numerics import _native, paths
+from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import Expression, ProgramBuilder
+from lockstep.numerics.built import COMPILED
+from lockstep.numerics.built import kernels as _native
+from lockstep.protocol.market.prices import ceil_div
 from lockstep.protocol.merkle import tensor_root
 from lockstep.protocol.programs.program import F32, Program
+from lockstep.protocol.types import Wei
 
 if TYPE_CHECKING:
     from lockstep.execution.jobs import ClaimSchedule
 
+PRICED_OPERATIONS = 10**15
+"""The unit of a price of training: so many operations."""
 SAMPLES = 5
-SIDE = 768
-"""Of the square matrices of the product that is timed."""
-TERMS = 1 << 22
-"""Elements of each map that is timed: more than the caches hold."""
+SIDE = 768 if COMPILED else 96
+"""Side of the square matrices in the timed product."""
+TERMS = 1 << 22 if COMPILED else 1 << 18
+"""Elements of the timed map: more than the caches hold, of compiled kernels."""
 _CONTEXT = StepContext(bytes(32), 0, 0, 1)
 
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """What one run of a Program computes."""
+    """The work of one run of a Program."""
 
     products: float
     """Multiply-adds."""
     terms: float
-    """Of the other ops: an element's instructions and its writing, what a sum reads."""
+    """Terms of the other ops: the instructions and the write of each element, the reads of a sum."""
     hashed: int
     """Bytes of the state after it."""
 
@@ -50,7 +56,7 @@ class ProgramWork:
 
 @dataclass(frozen=True)
 class Rates:
-    """Of one process on this machine, a second."""
+    """Work that one process on this machine does in a second."""
 
     products: float
     """Multiply-adds."""
@@ -59,12 +65,12 @@ class Rates:
     """Bytes."""
 
     def seconds(self, work: ProgramWork) -> float:
-        """What a run takes at these rates, the hash of its state included."""
+        """Returns the seconds of a run at these rates, the hash of its state included."""
         return work.products / self.products + work.terms / self.terms + work.hashed / self.hashed
 
 
 def work_of(program: Program) -> ProgramWork:
-    """What a run of the Program computes; nothing is run."""
+    """Returns the work of one run of a Program; nothing is run."""
     constants = tuple(c.header.elements for c in program.consts)
     products, terms = _native.work_of_run(program.header, program.descriptors, constants)
     hashed = sum(
@@ -74,13 +80,24 @@ def work_of(program: Program) -> ProgramWork:
 
 
 def slot_operations(programs: ClaimSchedule, inner_steps: int) -> int:
-    """What training one slot of one round computes: what a price is compared by. Nothing is run."""
+    """Returns the operations of one slot of one round, by which prices are compared; nothing is run."""
     return inner_steps * work_of(programs.step).operations
+
+
+def slot_price_at(price: Wei, operations: int) -> Wei:
+    """What a slot of so many operations pays at a price for `PRICED_OPERATIONS`, rounded up: who asks for that price
+    takes it."""
+    return Wei(ceil_div(price * operations, PRICED_OPERATIONS))
+
+
+def price_of(slot_price: Wei, operations: int) -> Wei:
+    """What a slot that pays so much pays for `PRICED_OPERATIONS`, rounded down."""
+    return Wei(slot_price * PRICED_OPERATIONS // max(1, operations))
 
 
 @lru_cache
 def rates(threads: int, path: str = "auto") -> Rates:
-    """This machine's, measured: a fraction of a second."""
+    """Measures this machine's rates, in a fraction of a second."""
     words = np.full(TERMS, 0.5, np.float32)
     side = np.full(SIDE * SIDE, 0.5, np.float32)
     products = SIDE**3 / _quickest(_run(_product(), [side, side], threads, path))
@@ -98,7 +115,7 @@ def _product() -> Program:
 
 
 def _update() -> Program:
-    """A map like an optimizer's: what large ones of a model are."""
+    """A map like an optimizer's, as a model's large maps are."""
     p = ProgramBuilder([(F32, TERMS)] * 4)
 
     def moved(e: Expression, x: int, g: int, m: int, v: int) -> int:

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 SUFFIX = ".state"
 OF_START = -1
-"""In the place of an entry's own number: S_0's tensor of the same place."""
+"""Marks an entry whose tensor is S_0's of the same place, instead of an entry's number."""
 
 Need = Mapping[ClaimId, "Collection[int]"]
 """The states S_t that open games argue from, by claim, the claim with the earliest deadline first."""
@@ -49,7 +49,7 @@ class _StateFile:
 
 
 class States:
-    """States of claims in a folder of bounded size; what no game needs goes first. Safe for threads."""
+    """States of claims in a folder of bounded size; those that no game needs are removed first. Safe for threads."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         """`limit`: bytes that the files may take together."""
@@ -59,7 +59,7 @@ class States:
         self._lock = threading.Lock()
 
     def need(self, states: Need) -> None:
-        """Say which states open games argue from: they are the last to go."""
+        """Names the states that open games argue from: they are removed last."""
         self._need = {claim: frozenset(ts) for claim, ts in states.items()}
 
     def kept(self, claim: ClaimId) -> list[int]:
@@ -67,7 +67,7 @@ class States:
         return sorted(f.t for f in self._of(claim) if f.t > 0)
 
     def save(self, claim: ClaimId, run: ClaimRun, t: int, state: State) -> bool:
-        """Keep S_t, unless it is kept already or everything in its place is needed more; whether it is there now."""
+        """Keeps S_t if there is room among states that are needed less; returns True if it is on disk now."""
         path = self._path(claim, t)
         with self._lock:
             if path.exists():
@@ -136,11 +136,11 @@ class States:
         return run
 
     def forget(self, claim: ClaimId) -> None:
-        """Remove a claim's states: nobody can challenge it any more."""
+        """Removes a claim's states: nobody can challenge it any more."""
         shutil.rmtree(self._folder / claim.hex(), ignore_errors=True)
 
     def forget_others(self, claims: Collection[ClaimId]) -> None:
-        """Remove the states of every claim that is not among `claims`."""
+        """Removes the states of every claim that is not among `claims`."""
         kept = {claim.hex() for claim in claims}
         for path in self._folder.glob("*"):
             if path.name not in kept:
@@ -169,7 +169,7 @@ class States:
         return found
 
     def _make_room(self, new: _StateFile) -> bool:
-        """Remove what is needed less than `new`, as far as it takes; whether there is room for it now."""
+        """Removes states that are needed less than `new`, as far as it takes; returns True if there is room now."""
         files = sorted(self._all(), key=self._rank)
         over = sum(f.size for f in files) + new.size - self._limit
         gone: list[_StateFile] = []
@@ -185,7 +185,7 @@ class States:
         return True
 
     def _rank(self, file: _StateFile) -> tuple[int, int, float]:
-        """What goes first: states of claims without a game, then waypoints, then what a late deadline needs."""
+        """Sort key, lowest removed first: claims without a game, then waypoints, then states for late deadlines."""
         order = list(self._need)
         if file.claim not in self._need:
             return 0, 0, file.used
@@ -211,7 +211,7 @@ class ClaimStates:
         return self.states.kept(self.claim)
 
     def save(self, run: ClaimRun, t: int, state: State) -> bool:
-        """Keep S_t; whether it is on disk now."""
+        """Keeps S_t; returns True if it is on disk now."""
         return self.states.save(self.claim, run, t, state)
 
     def load(self, run: ClaimRun, t: int, root: StateRoot) -> State | None:
@@ -224,7 +224,7 @@ def _root(run: ClaimRun, state: State) -> StateRoot:
 
 
 def _packed(state: State, start: State | None) -> tuple[list[tuple[int, int]], list[memoryview]]:
-    """((entry, where its tensor is) of each tensor, the tensors to write): what is the same object is written once."""
+    """Returns (one (entry, source) per tensor, the tensors to write); an object that occurs twice is written once."""
     entries: list[tuple[int, int]] = []
     parts: list[memoryview] = []
     first: dict[int, int] = {}

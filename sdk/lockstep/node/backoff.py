@@ -40,6 +40,11 @@ class Backoff(Generic[Key]):
         """Whether it failed, and did not succeed since."""
         return key in self._rests
 
+    @property
+    def failing(self) -> int:
+        """How many failed, and did not succeed since."""
+        return len(self._rests)
+
     def succeeded(self, key: Key) -> None:
         """It went well: it does not rest."""
         self._rests.pop(key, None)

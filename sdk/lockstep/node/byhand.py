@@ -23,7 +23,7 @@ from lockstep.execution.states import ClaimStates, States
 from lockstep.node.challenge import opening_of
 from lockstep.node.gamelog import DUE, PROOFS, VERDICTS
 from lockstep.node.guard import lock
-from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger, Watcher
+from lockstep.node.ledger import ClaimRecord, GameRecord, JobLedger, Ledger, RoundLedger, ledger_of
 from lockstep.node.party import Party
 from lockstep.node.player import AtHand, Due, GameTable, HeldClaim, Seat, Side
 from lockstep.node.replay import UNAVAILABLE, PublicData, Replay, audit
@@ -121,6 +121,10 @@ class Hand:
             self.say("a transaction of an earlier command is not mined, or did nothing")
 
     # -- open
+
+    def find(self, text: str) -> ClaimId:
+        """The public claim whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        return self._read().claim_named(text)[2].id
 
     def open(self, claim: ClaimId, agree: Agree) -> Opened:
         """Replay a claim and open a game at the first transition that differs; nothing if none does.
@@ -313,9 +317,7 @@ class Hand:
 
     def _read(self) -> Ledger:
         if self._ledger is None:
-            watcher = Watcher(EventReader(self.party.w3, self.party.addresses))
-            watcher.poll()
-            self._ledger = watcher.ledger
+            self._ledger = ledger_of(EventReader(self.party.w3, self.party.addresses))
         return self._ledger
 
     def _known(self, claim: ClaimId) -> Known:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lockstep.base.naming import identified
+from lockstep.base.naming import GAMES_SHOWN, identified
 from lockstep.chain import games
-from lockstep.chain.events import decode_log
+from lockstep.chain.events import EventReader, decode_log
 from lockstep.execution.jobs import Job
 from lockstep.node.bisection import value_of
 from lockstep.node.gamelog import VERDICTS, Move, Place, moves_of, place_of
+from lockstep.node.ledger import ledger_of
 from lockstep.node.party import Head
 from lockstep.node.payments import BOND, Payment, payments_of
 from lockstep.node.player import Side
@@ -218,7 +219,11 @@ class DisputeReader:
     def find(self, text: str) -> GameId:
         """The game whose id begins with these hex digits; raises UsageError, NotFoundError."""
         opened = {entry.game for entry in games.all_opened(self.contracts.game, self.first_block)}
-        return GameId(identified(text, opened, "game", "`lockstep dispute list --all` shows every game"))
+        return GameId(identified(text, opened, "game", GAMES_SHOWN))
+
+    def find_job(self, text: str) -> JobId:
+        """The job whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        return ledger_of(EventReader(self.contracts.game.w3, self.contracts.addresses)).job_named(text)
 
     def require_job(self, job: JobId) -> None:
         """Raises NotFoundError if there is no such job."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
+from lockstep.base.naming import CLAIMS_SHOWN, JOBS_SHOWN, identified
 from lockstep.execution.merging import Payload, RoundRecord
 from lockstep.protocol import merkle
 from lockstep.protocol.dispute.moves import Verdict
@@ -312,14 +313,24 @@ class Ledger:
         order = [a for a in self.nodes if a not in others]
         return order.index(me) if me in order else len(order)
 
+    def job_named(self, text: str) -> JobId:
+        """The job whose id begins with these hex digits; raises UsageError, NotFoundError."""
+        return JobId(identified(text, self.jobs, "job", JOBS_SHOWN))
+
+    def claim_named(self, text: str) -> tuple[JobLedger, RoundLedger, ClaimRecord]:
+        """The claim whose id begins with these hex digits, with its round and job; raises UsageError, NotFoundError."""
+        found = {record.id: (job, r, record) for job, r, record in self._public()}
+        return found[ClaimId(identified(text, found, "claim", CLAIMS_SHOWN))]
+
     def find(self, claim: ClaimId) -> tuple[JobLedger, RoundLedger, ClaimRecord] | None:
         """A claim that was made public, of any attempt, with its round and job."""
+        return next((found for found in self._public() if found[2].id == claim), None)
+
+    def _public(self) -> Iterator[tuple[JobLedger, RoundLedger, ClaimRecord]]:
         for job in self.jobs.values():
             for r in job.all_rounds():
                 for record in (*r.claims.values(), *r.merges):
-                    if record.id == claim:
-                        return job, r, record
-        return None
+                    yield job, r, record
 
 
 _E = TypeVar("_E", bound=events.Logged)
@@ -616,6 +627,13 @@ def _close(r: RoundLedger, become: dict[ClaimStatus, ClaimStatus | None]) -> Non
         if status in become:
             accepted = ClaimStatus.ACCEPTED if r.mask >> slot & 1 else ClaimStatus.EXCLUDED
             r.holders[slot] = (worker, become[status] or accepted)
+
+
+def ledger_of(reader: EventReader) -> Ledger:
+    """What the events say by now, for who reads once."""
+    watcher = Watcher(reader)
+    watcher.poll()
+    return watcher.ledger
 
 
 class Watcher:

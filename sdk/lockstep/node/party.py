@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from web3 import Web3
 
     from lockstep.base.settings import Settings
-    from lockstep.chain.contracts import Call
+    from lockstep.chain.contracts import Call, Market
     from lockstep.storage import ContentStore
 
 MINED_SECONDS = 30.0
@@ -137,12 +137,7 @@ class Party:
 
     def chain_pace(self) -> ChainPace:
         """The chain's pace: the median gap between recent blocks, and what the deployment promises."""
-        head = int(self.w3.eth.block_number)
-        first = max(head - PACE_BLOCKS, 0)
-        times = [int(self.w3.eth.get_block(n)["timestamp"]) for n in range(first, head + 1)]
-        gaps = [later - earlier for earlier, later in pairwise(times)]
-        promised = self.contracts.market.chain_times().inclusion
-        return ChainPace(float(median(gaps)) if gaps else float(promised), float(promised))
+        return pace_of(self.w3, self.contracts.market)
 
     def deposit(self, amount: Wei, now: Seconds) -> Call:
         """The transaction that moves so much of the account's tokens into its stake, allowance included."""
@@ -170,3 +165,13 @@ class Party:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def pace_of(w3: Web3, market: Market) -> ChainPace:
+    """A chain's pace: the median gap between recent blocks, and what the deployment promises."""
+    head = int(w3.eth.block_number)
+    first = max(head - PACE_BLOCKS, 0)
+    times = [int(w3.eth.get_block(n)["timestamp"]) for n in range(first, head + 1)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    promised = market.chain_times().inclusion
+    return ChainPace(float(median(gaps)) if gaps else float(promised), float(promised))

@@ -1,4 +1,4 @@
-"""What a Program reads and writes, as numpy arrays: a step's context, tensors and their bytes, constants."""
+"""A Program's inputs and outputs as numpy arrays: a step's context, tensors and their bytes, constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES: dict[int, np.dtype[Any]] = {F32: np.dtype("<f4"), I32: np.dtype("<i4")}
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a step depends on beside its state."""
+    """The context of a step: its inputs beside the state."""
 
     seed: bytes
     """32 bytes: the round's randomness."""
@@ -37,7 +37,7 @@ class StepContext:
 
     @property
     def words(self) -> tuple[int, int, int]:
-        """What a view of tag CONTEXT reads: round, slot, t."""
+        """The words that a view of tag CONTEXT reads: round, slot, t."""
         return self.round, self.slot, self.t
 
 

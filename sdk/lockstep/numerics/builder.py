@@ -28,7 +28,7 @@ from lockstep.protocol.programs.program import F32, I32, Alias, Const, Fold, Ins
 
 @dataclass(frozen=True)
 class Tensor:
-    """A view of something in a Program: what an op reads, and what it leaves."""
+    """A view of a tensor in a Program: an operand or a result of an op."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -76,7 +76,7 @@ class Tensor:
         return self._with(shape, row_major(shape))
 
     def view(self) -> View:
-        """As an operand whose axes are the tensor's."""
+        """The operand whose axes are the tensor's."""
         return View(self.tag, self.index, self.offset, self.strides)
 
 

@@ -24,10 +24,10 @@ from lockstep.protocol.errors import DoctorError
 KEPT = 256
 """Files in the cache; those unused for longest go first."""
 KEPT_BYTES = 512 << 20
-"""Of all files together."""
+"""Bytes of all files together."""
 DIGEST = 32
 LOCKS = 16
-"""Of entries by their key: two that differ are mostly made side by side."""
+"""Locks, one for each class of keys: two entries that differ are mostly made side by side."""
 
 Make = Callable[[Path], Path]
 """Makes the code in a folder that is its own; returns the file."""
@@ -43,8 +43,8 @@ class Entry:
     """".so" or ".cubin"."""
 
     def read(self) -> bytes | None:
-        """The code if it was made before and is what was written then; one that is damaged is removed. Raises
-        DoctorError if the cache is not the user's alone."""
+        """Returns the code if it was made before and is undamaged, removes it if it is damaged. Raises DoctorError if
+        the cache is not the user's alone."""
         return self._read(cache_directory())
 
     def find(self) -> Path | None:
@@ -138,7 +138,7 @@ def _prune(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what makers left that were killed: nobody holds the lock of their turn."""
+    """Removes the files of makers that were killed: nobody holds their lock."""
     for left in folder.glob("build-*"):
         with suppress(BlockingIOError), _locked(folder, left.name.split("-")[1], wait=False):
             shutil.rmtree(left, ignore_errors=True)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lockstep.base.machine import memory
-from lockstep.numerics import _native, paths
+from lockstep.numerics import paths
 from lockstep.numerics.arrays import Array, StepContext
 from lockstep.numerics.builder import ProgramBuilder
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.selftest import check_machine
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from lockstep.numerics.cuda.loaded import DeviceState
 
 MEASURED_SECONDS = 0.2
-"""Of the product that a device's speed is taken from: the first size that takes so long, or the largest."""
+"""Time of the product that gives a device's speed: of the first size that takes so long, or of the largest."""
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 RUNS = 3
 
@@ -40,13 +41,13 @@ class Choice:
     device: str
     """"cpu", "cuda:N" or "emulated"."""
     name: str
-    """What its maker calls it."""
+    """The product name that its maker gives it."""
     why: str
-    """Why this one."""
+    """The reason for this choice."""
 
     @property
     def path(self) -> str:
-        """Of `paths.compile`."""
+        """The path of `paths.compile` for this device."""
         return "auto" if self.device == "cpu" else self.device
 
 
@@ -83,23 +84,23 @@ def _automatic() -> Choice:
 
 @dataclass(frozen=True)
 class Examined:
-    """What a device is and does, measured for a moment."""
+    """A device's name, memory and speed, measured for a moment."""
 
     device: str
     name: str
     passed: bool
     message: str
-    """What the self-test found, where it did not pass."""
+    """The self-test's error, if it did not pass."""
     memory_bytes: int = 0
     free_bytes: int = 0
     gflops: float = 0.0
-    """Of a square product in float32, 10^9 operations a second; on the processor by the threads given."""
+    """Speed of a square product in float32, 10^9 operations a second; on the processor with the threads given."""
     start_seconds: float = 0.0
-    """To open and self-test the device: short where its kernels were compiled before."""
+    """Seconds to open and self-test the device: few if its kernels were compiled before."""
 
 
 def examine(device: str, threads: int = 1) -> Examined:
-    """Open "cpu", "cuda:N" or "emulated", test it, measure it. Raises UsageError if it is not there."""
+    """Opens "cpu", "cuda:N" or "emulated", tests and measures it. Raises UsageError if it is not there."""
     began = time.perf_counter()
     try:
         chosen = choose(device)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lockstep.numerics import _native
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.fused import Fusion
 from lockstep.protocol import merkle
 from lockstep.protocol.errors import PayloadInvalid, ProgramInvalid
@@ -26,7 +26,7 @@ class Executable:
     path: str = "auto"
     """"auto", "scalar", "avx2" or "avx512"; the bits do not depend on it."""
     fused: str = "auto"
-    """"auto", "off" or "require": whether maps run compiled code (numerics/fused.py); the bits do not depend on it."""
+    """"auto", "off" or "require": compiled code for maps (numerics/fused.py); the bits do not depend on it."""
     _executor: _native.Executor = field(init=False, repr=False, compare=False)
     _fusion: Fusion = field(init=False, repr=False, compare=False)
 
@@ -41,17 +41,17 @@ class Executable:
 
     @property
     def place(self) -> str:
-        """What computes, as `--device` calls it."""
+        """The device that computes, as `--device` names it."""
         return "cpu"
 
     @property
     def shows(self) -> bool:
-        """Whether a game's transition can be computed here."""
+        """True if this executable can materialise a transition for a game."""
         return True
 
     @property
     def compiled(self) -> bool:
-        """Whether maps run compiled code by now."""
+        """True if maps run compiled code by now."""
         return self._fusion.compiled
 
     def run(
@@ -108,7 +108,7 @@ class Executable:
         return {op: array for op, array in enumerate(made) if array is not None}
 
     def rest(self) -> None:
-        """Give the system back what is kept for the next run, unless one is under way."""
+        """Frees the memory kept for the next run, unless one is under way."""
         self._executor.rest()
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:

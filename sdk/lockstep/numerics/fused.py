@@ -14,7 +14,9 @@ import platform
 import threading
 from collections.abc import Callable, Sequence
 
-from lockstep.numerics import _native, libraries, loops
+from lockstep.numerics import libraries, loops
+from lockstep.numerics.built import COMPILED
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.loops import LoopExpression
 from lockstep.protocol.errors import DoctorError, LockstepError, UsageError
 
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MODES = ("auto", "off", "require")
 LEAST_ELEMENTS = 4096
-"""Of a loop that is worth a function of its own."""
+"""Elements of the smallest loop that is worth a function of its own."""
 LEAST_WORK = 1 << 22
 """Instructions x elements of a run below which nothing is compiled: some milliseconds."""
 
@@ -30,7 +32,7 @@ FLAGS = (
     *("-std=c++20", "-O3", "-shared", "-fPIC", "-nostdlib"),
     *("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""Those of CMakeLists.txt, and what makes a library that needs no other."""
+"""The flags of CMakeLists.txt, and those for a library that needs no other."""
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
     "scalar": (),
     "avx2": ("-mavx2", "-mfma"),
@@ -42,7 +44,7 @@ ISA_FLAGS: dict[str, tuple[str, ...]] = {
 
 
 def mode_of(asked: str | None) -> str:
-    """The mode asked for, else LOCKSTEP_FUSED, else auto; raises UsageError for one that there is not."""
+    """Returns the mode asked for, else LOCKSTEP_FUSED, else "auto"; raises UsageError for an unknown one."""
     mode = asked if asked is not None else os.environ.get("LOCKSTEP_FUSED", "auto")
     if mode not in MODES:
         raise UsageError(f"fused is {mode!r}", hint=f"one of {', '.join(MODES)}; LOCKSTEP_FUSED sets the default")
@@ -59,9 +61,14 @@ class Fusion:
         self._found: dict[int, LoopExpression] = {}
         self._library: ctypes.CDLL | None = None
         self.compiled = False
-        """Whether the loops run compiled code."""
+        """True: the loops run compiled code."""
         if mode == "off":
             return
+        if mode == "require" and not COMPILED:
+            raise DoctorError(
+                "this installation has no compiled kernels, so no loops to compile",
+                hint="install a wheel that has them, or leave LOCKSTEP_FUSED at auto",
+            )
         self._find_loops(everything=mode == "require")
         if mode == "require":
             self._library = libraries.build(self._recipe())
@@ -119,7 +126,7 @@ class Fusion:
         self.compiled = True
 
     def _quietly(self, action: Callable[[], None]) -> None:
-        """Unless loops are required, a failure costs speed alone; it is not tried again."""
+        """Runs an action and only logs its failure, which costs speed alone; it is not tried again."""
         try:
             action()
         except (LockstepError, OSError, AttributeError) as error:

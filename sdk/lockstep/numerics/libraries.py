@@ -30,11 +30,11 @@ class Compiler:
 
     command: tuple[str, ...]
     version: str
-    """All that it says of itself: libraries of another version are not taken for its own."""
+    """The compiler's whole version text, by which its libraries are told from another version's."""
 
 
 def find_compiler() -> Compiler | None:
-    """What CXX names, else the first of g++, clang++ and c++ that runs."""
+    """Returns the compiler that CXX names, else the first of g++, clang++ and c++ that runs; None without one."""
     named = os.environ.get("CXX")
     for command in [shlex.split(named)] if named else [[name] for name in COMPILERS]:
         place = shutil.which(command[0]) if command else None
@@ -55,7 +55,7 @@ def _version(command: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True)
 class BuildRecipe:
-    """What a library is made of."""
+    """The inputs from which a library is compiled."""
 
     source: str
     flags: tuple[str, ...]
@@ -72,7 +72,7 @@ class BuildRecipe:
 
     @property
     def entry(self) -> Entry:
-        """Its place in the cache."""
+        """The library's place in the cache."""
         return Entry(self.key, ".so")
 
 

@@ -14,21 +14,21 @@ from pathlib import Path
 from lockstep.numerics.scalar import Op
 
 Form = tuple[str, int]
-"""How an operand is read: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
+"""The form of an operand: "U" one value, "B" one per row, "C" one per element, "I" an iota; and the iota's step."""
 Instr = tuple[int, int, int, int, int]
 """Opcode, registers a, b, c (-1 where it reads none) and immediate; operands are the first registers."""
 
 
 @dataclass(frozen=True)
 class LoopExpression:
-    """What a loop computes, whatever it computes it on: loops of one expression share a function."""
+    """The expression of a loop, without its operands' places: loops of one expression share a function."""
 
     operands: tuple[Form, ...]
     instrs: tuple[Instr, ...]
     results: tuple[int, ...]
     """Registers that are stored."""
     streams: bool = False
-    """They are too large to stay in a cache, and are written past it: no line is read only to be overwritten."""
+    """True: results are too large for a cache and are written past it, so no line is read only to be overwritten."""
 
 
 FLOATS: dict[Op, str] = {
@@ -203,11 +203,11 @@ def _loop(elements: Sequence[str], results: Sequence[int], _: Sequence[int]) -> 
 
 
 AHEAD = 128
-"""Words between what a streaming loop computes and what it asks memory for."""
+"""Words by which a streaming loop prefetches ahead of the element that it computes."""
 
 
 def _streaming(elements: Sequence[str], results: Sequence[int], reads: Sequence[int]) -> list[str]:
-    """One row in vectors: whole ones are made on the stack and leave at once, the ends are stored as ever."""
+    """One row in vectors: whole vectors are made on the stack and stored at once, the ends element by element."""
     stores = [f"o{j}[c] = r{result};" for j, result in enumerate(results)]
     tiles = [f"t{j}[c - begin] = r{result};" for j, result in enumerate(results)]
     return [

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 
-from lockstep.numerics import _native, cuda
+from lockstep.numerics import cuda
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.fused import mode_of
 from lockstep.numerics.selftest import check_machine

@@ -116,7 +116,7 @@ def chunk(op: Op, at: int, c: int, operands: Operands) -> Word:
 
 
 def combine(mode: int, words: Sequence[Word]) -> Word:
-    """At most 256 values of one level as one value of the next."""
+    """Combines at most 256 values of one level into one value of the next."""
     acc = _IDENTITY.get(Fold(mode), 0)
     for word in words:
         acc = _JOIN[mode](acc, word)

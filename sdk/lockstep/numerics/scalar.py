@@ -42,7 +42,7 @@ SMALLEST_NORMAL = 0x00800000
 
 
 def is_nan(a: int) -> bool:
-    """Whether the word is any NaN, canonical or not."""
+    """Returns True if the word is a NaN, canonical or not."""
     return (a & ~SIGN) > INFINITY
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lockstep.numerics import _native
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.scalar import Op
 from lockstep.protocol.errors import DoctorError
 from lockstep.protocol.programs.program import Fold

@@ -5,7 +5,7 @@
 >>> b = ProgramBuilder([(F32, 2)])
 >>> program = b.finish([b.map((2,), [b.input(0)], lambda e, x: e.fmul(x, e.f32(0.5)))])
 >>> state = [np.array([1.0, 2.0], dtype=np.float32)]
->>> step = materialise(compile(program), state, Context(bytes(32), 0, 0, 1))
+>>> step = materialise(compile(program), state, StepContext(bytes(32), 0, 0, 1))
 >>> step.root == layout_root(program.output_layout, compile(program).run(state, step.context))
 True
 >>> step.output(0).array.tolist()
@@ -23,8 +23,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from lockstep.base.shelf import Shelf
-from lockstep.numerics import _native, reference
+from lockstep.numerics import reference
 from lockstep.numerics.arrays import DTYPES, Array, StepContext, to_array
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.executor import Executable
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol import merkle
@@ -52,11 +53,11 @@ def tensor_root(array: Array, threads: int = 1) -> TensorRoot:
 
 
 _ROOTS: dict[int, tuple[weakref.ref[Array], TensorRoot]] = {}
-"""By id: an array that a step does not change is the same object in the next state."""
+"""Roots by the array's id: an array that a step does not change is the same object in the next state."""
 
 
 def _frozen(array: Array) -> bool:
-    """Whether nothing can write to the array's memory through it or what it is a view of."""
+    """Returns True if the array's memory is read-only, both through it and through the objects that it is a view of."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         if owner.flags.writeable:
@@ -122,7 +123,7 @@ class HashedContents:
 
     @property
     def nbytes(self) -> int:
-        """Of memory, the tree included."""
+        """Bytes of memory, the tree included."""
         return self.array.nbytes + 2 * HASH_BYTES * self.header.leaves
 
     def leaf(self, index: int) -> bytes:
@@ -138,7 +139,7 @@ class Made(Protocol):
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
-        """Of all ops, in order."""
+        """The roots of all ops' outputs, in order."""
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
         """The outputs of some ops."""
@@ -153,11 +154,11 @@ class Recomputed:
     context: StepContext
     dataset: Array | None = field(repr=False)
     instead: Callable[[DeviceFailed], Executable] | None = field(default=None, repr=False)
-    """What computes them once a device has failed; without it that is raised."""
+    """The executable that takes over when a device has failed; None: the failure is raised."""
 
     @cached_property
     def roots(self) -> tuple[TensorRoot, ...]:
-        """Of all ops, in order."""
+        """The roots of all ops' outputs, in order."""
         return self._computed(lambda executable: executable.roots(self.state, self.context, self.dataset))
 
     def arrays(self, ops: frozenset[int]) -> Mapping[int, Array]:
@@ -180,13 +181,13 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class TensorShelf:
-    """Where a step's tensors stay between two moves that ask for them."""
+    """A cache of a step's tensors between two moves that ask for them."""
 
     shelf: Shelf = field(default_factory=Shelf, repr=False)
     key: Hashable = field(default_factory=object)
-    """Of the step, among all whose tensors lie on the shelf."""
+    """The key of the step among all whose tensors lie on the shelf."""
     needed: Callable[[], bool] = lambda: False
-    """Tells if something still waits for them."""
+    """Returns True if a move still waits for the tensors."""
 
     def get(self, op: int) -> HashedContents | None:
         """The output of an op, if it is still there."""
@@ -194,14 +195,14 @@ class TensorShelf:
         return found
 
     def put(self, op: int, contents: HashedContents) -> None:
-        """Keep the output of an op for a while."""
+        """Keeps the output of an op for a while."""
         self.shelf.put((self.key, op), contents, contents.nbytes, self.needed)
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A transition t as a game shows it (`protocol.openings.MaterialisedStep`): the roots of all ops' outputs are kept,
-    the outputs themselves are made when a move asks for them.
+    """A transition t as a game shows it (`protocol.dispute.openings.MaterialisedStep`): the roots of all ops' outputs
+    are kept, the outputs themselves are made when a move asks for them.
 
     A move asks for one op or what that reads: they are made together. What was asked for lives as long as this object,
     which is one move's; between moves it lies in its place, and can be made again.
@@ -216,7 +217,7 @@ class StepTrace:
     """The dataset, i32 (N, L)."""
     place: TensorShelf = field(default_factory=TensorShelf, repr=False, compare=False)
     _held: dict[int, HashedContents] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Nothing drops these in the middle of a move."""
+    """Contents that one move holds, so that nothing drops them in the middle of it."""
 
     @property
     def roots(self) -> tuple[TensorRoot, ...]:
@@ -293,7 +294,7 @@ class StepTrace:
         return _native.chunk_results(descriptor.mode, terms[0], terms[1 if descriptor.mode == Fold.DOT else 0])
 
     def operands(self) -> reference.Operands:
-        """What the ops of this step read, word by word."""
+        """Returns the operands of this step's ops, word by word."""
         rows = self.rows
         dataset = None
         if rows is not None:
@@ -306,7 +307,7 @@ class StepTrace:
         return reference.Operands(word, self.context.seed, self.context.words, dataset)
 
     def hold(self, ops: frozenset[int]) -> None:
-        """Have the outputs of these ops, and what they read."""
+        """Makes the outputs of these ops and of their operands, unless they are held already."""
         for op in self._missing(ops):
             kept = self.place.get(op)
             if kept is not None:

@@ -1,8 +1,8 @@
-"""The validator: whether every claim about a Program could be defended, op by op, before anybody joins its job.
+"""The validator: checks, before anybody joins a job, that every claim about its Programs could be defended.
 
-The rules themselves are `protocol.rules`, which the contract repeats; here they are applied to whole Programs, and what
-is refused is named: the op's index, its name and source line. `check_schedule` adds what the three Programs of a job
-owe each other (docs/protocol.md, section 3).
+The rules themselves are `protocol.programs.rules`, which the contract repeats. Here they are applied to whole Programs,
+op by op, and an error names the op's index, its name and source line. `check_schedule` adds the rules between the three
+Programs of a job (docs/protocol.md, section 3).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _check_op(program: Program, i: int, op: Op) -> None:
 
 
 def _source(program: Program, view: View) -> TensorHeader | None:
-    """What a view reads; None for iota, whose values are computed."""
+    """Returns the header of the tensor that a view reads; None for iota, whose values are computed."""
     if view.tag == Tag.OP:
         return program.ops[view.index].header
     if view.tag == Tag.STATE:
@@ -87,7 +87,7 @@ def _check_live(program: Program) -> None:
 
 
 class JobTerms(rules.Shapes, Protocol):
-    """What of a job's parameters (`protocol.jobs.JobParams`) its Programs depend on."""
+    """The parameters of a job (`protocol.jobs.JobParams`) that its Programs depend on."""
 
     @property
     def row_length(self) -> int:

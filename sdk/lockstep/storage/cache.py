@@ -48,7 +48,7 @@ class _File:
     """A file of the cache."""
 
     used: int
-    """When, in nanoseconds; of a part the last write."""
+    """Time of the last read, or, for a part, of the last write, in nanoseconds."""
     path: Path
     size: int
 
@@ -62,7 +62,7 @@ class BlobCache:
         self._limit = limit
 
     def require(self, size: int) -> None:
-        """Raise Unreachable if files of `size` bytes would put each other out."""
+        """Raises Unreachable if the cache cannot hold files of `size` bytes at once."""
         if size > self._limit:
             raise Unreachable(
                 f"{size >> 20} MiB are needed at once, the cache at {self.folder} holds {self._limit >> 20}",
@@ -70,7 +70,7 @@ class BlobCache:
             )
 
     def blob(self, source: BlockSource, cid: Cid, size: int) -> memoryview:
-        """The content named `cid`, which has `size` bytes, read-only and mapped; fetched from `source` unless here.
+        """Returns the content named `cid`, of `size` bytes, read-only and mapped, fetched from `source` if missing.
 
         Raises what `leaf_nodes` and the source raise; Unreachable if this machine cannot keep it.
         """
@@ -129,7 +129,7 @@ class BlobCache:
         return found
 
     def refresh(self, cid: Cid) -> None:
-        """Forget what was made of a blob, and the blob too if its file is damaged: whoever mapped it found it wrong."""
+        """Removes the files made from a blob that proved wrong, and the blob itself if its file is damaged."""
         with suppress(OSError):
             for path in self.folder.glob(f"{cid}.*"):
                 if path.suffix != PART:
@@ -229,7 +229,7 @@ class BlobCache:
             os.close(file)
 
     def _make_room(self, part: Path, size: int) -> None:
-        """Remove what was used longest ago until `size` bytes fit the limit and the disk; raises OSError."""
+        """Removes the files used longest ago until `size` bytes fit the limit and the disk; raises OSError."""
         files = sorted(self._files(part), key=lambda f: f.used)
         here = part.stat().st_blocks * 512
         over = sum(f.size for f in files) + size - self._limit
@@ -252,7 +252,7 @@ class BlobCache:
                     yield _File(seen.st_mtime_ns if path.suffix == PART else seen.st_atime_ns, path, seen.st_size)
 
     def _removed(self, file: _File) -> bool:
-        """Whether a file is gone now; a part that somebody fetches stays."""
+        """Removes a file and returns True, unless it is a part that another process fetches."""
         with suppress(FileNotFoundError):
             if file.path.suffix == PART:
                 descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
@@ -287,7 +287,7 @@ def _map(file: int, size: int) -> memoryview:
 
 
 def _holds(file: int, at: int, held: int, cid: Cid, size: int) -> bool:
-    """Whether the block of a CID lies in the file's first `held` bytes at `at`."""
+    """Returns True if the block of a CID lies at `at` within the file's first `held` bytes."""
     if at + size > held:
         return False
     return hashlib.sha256(os.pread(file, size, at)).digest() == parse_cid(cid).digest

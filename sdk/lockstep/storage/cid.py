@@ -20,17 +20,17 @@ CODECS: tuple[Codec, ...] = ("raw", "dag-pb", "dag-cbor")
 _cached = lru_cache(maxsize=16384)
 
 MAX_CHARACTERS = 128
-"""Of a text that is looked at: ours have 59."""
+"""The longest text that is parsed as a CID; ours have 59 characters."""
 CID_BYTES = 36
 """version, codec, hash function, digest length: one byte each, then 32 bytes of SHA-256."""
 
 
 @dataclass(frozen=True)
 class ParsedCid:
-    """What a CID says about its block."""
+    """The codec and the digest in a CID."""
 
     codec: Codec
-    """How the block's bytes are to be read."""
+    """The format of the block's bytes."""
     digest: bytes
     """SHA-256 of the block's bytes, 32 bytes."""
 
@@ -77,7 +77,7 @@ def cid_from_bytes(raw: bytes) -> Cid:
 
 
 def verify_block(cid: str, block: Bytes, *, source: str) -> None:
-    """Raise BlobCorrupt unless `block` hashes to `cid`. `source` names where the bytes came from."""
+    """Raises BlobCorrupt unless `block` hashes to `cid`. `source` names where the bytes came from."""
     # INVARIANT: no byte leaves a store that does not hash to the CID that was asked for.
     if hashlib.sha256(block).digest() != parse_cid(cid).digest:
         raise BlobCorrupt(

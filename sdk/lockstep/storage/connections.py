@@ -34,13 +34,13 @@ HEALTH = frozenset({"/healthz", "/readyz", "/metrics"})
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server grants its clients; seconds of this machine's clock."""
+    """The limits of a server's clients; seconds of this machine's clock."""
 
     connections: int = 256
     per_peer: int = 128
     """Connections from one address: a proxy in front of the server is one."""
     requests: int = 64
-    """At work at once; one more is answered with 503."""
+    """Requests at work at once; one more is answered with 503."""
     head_seconds: float = 10.0
     body_seconds: float = 10.0
     body_bytes: int = 64 << 10
@@ -71,7 +71,7 @@ class Connection(H11Protocol):
 
     @property
     def state(self) -> State:
-        """Whose turn it is."""
+        """The phase of the connection, and so the side that it waits for."""
         answering = self.cycle is not None and not self.cycle.response_complete
         sending = self.conn.their_state is h11.SEND_BODY
         if self.flow.write_paused or (not answering and self.transport.get_write_buffer_size()):
@@ -112,13 +112,13 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def cut(self) -> None:
-        """Close at once, whatever is under way."""
+        """Closes the connection at once, whatever is under way."""
         self._gone = True
         self.connections.discard(self)
         self.transport.abort()
 
     def _room(self) -> bool:
-        """Make room for this connection; False: every other one is at work."""
+        """Makes room for this connection; returns False if every other one is at work."""
         others = [c for c in self.connections if isinstance(c, Connection)]
         mine = [c for c in others if c._peer == self._peer]
         if len(mine) >= self.limits.per_peer:
@@ -130,7 +130,7 @@ class Connection(H11Protocol):
         return _cut_longest(c for c in others if c._peer == most) or _cut_longest(others)
 
     def _tick(self) -> None:
-        """Look once a second at how long the client has kept the server waiting."""
+        """Checks once a second if the client has kept the server waiting too long."""
         state, now, limits = self.state, self.loop.time(), self.limits
         # Each request, and each answer that was taken, is a new beginning.
         mark = (state, self.cycle, self._drained)
@@ -153,7 +153,7 @@ class Connection(H11Protocol):
         return None
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 503 while too many requests are at work."""
+        """Answers 503 while too many requests are at work."""
         at_work = sum(c.state in ("work", "send") for c in self.connections if isinstance(c, Connection))
         if at_work > self.limits.requests and scope.get("path") not in HEALTH:
             refusal = PlainTextResponse("too many requests at work", 503, {"Retry-After": "2", "Connection": "close"})
@@ -177,7 +177,7 @@ def config(app: ASGIApp, *, drain_seconds: int, limits: Limits | None = None) ->
 
 
 def _cut_longest(connections: Iterable[Connection]) -> bool:
-    """Cut the connection that has kept the server waiting longest; False: none does."""
+    """Cuts the connection that has kept the server waiting longest; returns False if none does."""
     waiting = [c for c in connections if c.state in ("head", "body", "rest")]
     if not waiting:
         return False

@@ -47,7 +47,7 @@ SPEC_VERSION = 1
 MAX_PROGRAM_BYTES = 1 << 28
 """Most that a party reads of one Program's file: ops, names and small constants."""
 INLINE_BYTES = 1 << 16
-"""A constant of more bytes lies beside the file, any other in it."""
+"""The largest constant inside the Program's file; a larger one is a blob beside it."""
 MAX_SPEC_BYTES = 1 << 20
 """One block."""
 
@@ -119,7 +119,7 @@ def load_program(store: ContentStore, cid: str, root: ProgramRoot | bytes | None
 
 
 def load_parts(store: ContentStore, cid: str, root: bytes) -> ProgramParts:
-    """The committed bytes of the Program whose file is named `cid`, whether or not they are one; raises as
+    """Returns the committed bytes in the Program file named `cid`, even if they are not a Program; raises as
     `load_program`."""
     data = store.get(cid, max_bytes=MAX_PROGRAM_BYTES)
     for fresh in (False, True):
@@ -146,7 +146,8 @@ def decode_program(
 
 
 def decode_parts(data: bytes, store: ContentStore | None = None, *, fresh: bool = False) -> ProgramParts:
-    """The committed bytes in a Program file, whether or not they are a Program; raises ProgramInvalid if it is none."""
+    """Returns the committed bytes in a Program file, even if they are not a Program; raises ProgramInvalid if the file
+    does not parse."""
     fields, consts = _program_file(data, store, fresh)
     return ProgramParts(fields["header"], tuple(fields["ops"]), consts)
 
@@ -201,7 +202,7 @@ def _misplaced(header: TensorHeader, what: str) -> ProgramInvalid:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a job's `specDigest` names: where its parts are, and what its numbers mean to people."""
+    """The spec that a job's `specDigest` names: CIDs of its parts, and the meaning of its numbers for people."""
 
     programs: Mapping[str, Cid]
     """CIDs of the Program files "step", "encode", "merge"."""

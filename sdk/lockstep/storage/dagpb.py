@@ -54,7 +54,7 @@ class FileNode:
 
     @classmethod
     def decode(cls, block: bytes) -> FileNode:
-        """Parse a dag-pb block. BlobCorrupt if it is not the canonical encoding of a non-empty file node."""
+        """Parses a dag-pb block. BlobCorrupt if it is not the canonical encoding of a non-empty file node."""
         try:
             node = _decode_node(block)
         except (ValueError, UsageError) as error:

@@ -31,9 +31,9 @@ SHARD_BYTES = 1 << 20
 MAX_DATASET_BYTES = 1 << 33
 """Most of the i32 tensor that a reader takes: a tensor has 2^31 - 1 elements at most."""
 MAPPED_BYTES = 1 << 24
-"""From so many on the i32 tensor is no memory of a process: it is made once in the user's cache, and mapped."""
+"""From so many bytes on, the i32 tensor is a file in the user's cache, made once and mapped, not process memory."""
 SIDES = ("train", "held out", "all")
-"""Of the texts that a tokenizer's tokens are of."""
+"""Sides of the texts' split."""
 MAX_TOKENIZER_BYTES = 1 << 26
 """Most of a tokenizer's file: those of 256,000 tokens have half of it."""
 MAX_SHARDS = 1 << 15
@@ -46,20 +46,20 @@ _TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"u8": np.dtype("<u1"), "u16": np.dtyp
 
 @dataclass(frozen=True)
 class Recipe:
-    """How texts became tokens (lockstep.training.tokens)."""
+    """The rule by which texts became tokens (lockstep.training.tokens)."""
 
     tokenizer: bytes = field(repr=False)
     """The bytes of its `tokenizer.json`."""
     separator: str = ""
     """The token after each document; "": an empty line."""
     side: str = "all"
-    """Of the texts' split: "train", "held out" or "all"."""
+    """The side of the texts' split: "train", "held out" or "all"."""
     unknown: bool = False
-    """Whether characters that the tokenizer does not know were let through."""
+    """True: characters that the tokenizer does not know were let through."""
 
     @property
     def sha256(self) -> bytes:
-        """Of the tokenizer's file."""
+        """SHA-256 of the tokenizer's file."""
         return sha256(self.tokenizer).digest()
 
 
@@ -72,7 +72,7 @@ class Dataset:
     vocabulary: int
     """Number of different tokens: 1 to 2^31 - 1."""
     recipe: Recipe | None = None
-    """How texts became these tokens; None for bytes, images, and where nobody asked."""
+    """The rule by which texts became these tokens; None for bytes, for images, and if it was not loaded."""
 
     def __post_init__(self) -> None:
         if self.rows.ndim != 2 or self.rows.dtype != np.int32 or 0 in self.rows.shape:
@@ -91,17 +91,17 @@ class Dataset:
 
     @property
     def row_count(self) -> int:
-        """N."""
+        """N: the number of rows."""
         return int(self.rows.shape[0])
 
     @property
     def row_tokens(self) -> int:
-        """L."""
+        """L: the tokens of a row."""
         return int(self.rows.shape[1])
 
     @property
     def token_bytes(self) -> int:
-        """Of a token in a shard: the narrowest type that holds the vocabulary."""
+        """Bytes of a token in a shard, in the narrowest type that holds the vocabulary."""
         return _TOKEN_DTYPES[_dtype_of(self.vocabulary)].itemsize
 
     @cached_property
@@ -152,10 +152,10 @@ class TokenizerLink:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Where a dataset's shards are and what they add up to."""
+    """A dataset's manifest: the CIDs of its shards, and the shape and root of the whole."""
 
     dtype: str
-    """Of the shards: "u8", "u16" or "u32", the narrowest that holds the vocabulary."""
+    """Type of the shards' tokens: "u8", "u16" or "u32", the narrowest that holds the vocabulary."""
     rows: int
     row_tokens: int
     vocabulary: int
@@ -163,7 +163,7 @@ class Manifest:
     """Rows of every shard but the last, which has the rest."""
     shards: tuple[Cid, ...]
     root: TensorRoot
-    """Of the whole dataset as i32."""
+    """The root of the whole dataset as i32."""
     tokenizer: TokenizerLink | None = None
 
     def __post_init__(self) -> None:
@@ -210,7 +210,7 @@ class Manifest:
 
 
 def store_dataset(store: ContentStore, dataset: Dataset, *, shard_bytes: int = SHARD_BYTES) -> Cid:
-    """Keep a dataset; returns its manifest's CID, which is the same in every store."""
+    """Stores a dataset; returns its manifest's CID, which is the same in every store."""
     dtype = _dtype_of(dataset.vocabulary)
     kind, recipe = _TOKEN_DTYPES[dtype], dataset.recipe
     shard_rows = max(1, shard_bytes // (dataset.row_tokens * kind.itemsize))

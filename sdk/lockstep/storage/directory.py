@@ -99,7 +99,7 @@ class DirectoryStore(ContentStore):
             yield from (Cid(path.name) for path in folder.iterdir())
 
     def _write(self, blocks: Iterable[FileBlock]) -> Cid:
-        """Keep blocks of which the last is the root; returns its CID."""
+        """Writes blocks, of which the last is the root; returns its CID."""
         folders: set[Path] = set()
         root: FileBlock | None = None
         try:
@@ -123,7 +123,7 @@ class DirectoryStore(ContentStore):
         return root.cid
 
     def _write_block(self, block: FileBlock) -> Path:
-        """Put one block into place unless it is there; returns its folder, whose names are not durable yet."""
+        """Puts one block into place unless it is there; returns its folder, whose names are not durable yet."""
         path = self._path(block.cid)
         # equal bytes, not just an equal name: a damaged file is healed by the next put
         with suppress(FileNotFoundError):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lockstep.protocol.errors import UsageError
 from lockstep.storage.directory import DirectoryStore
 from lockstep.storage.store import ContentStore
+
+_GATEWAY = re.compile(r"(?:^|,)\s*gateway\+")
+"""Before each gateway's URL. A folder's name may hold a comma."""
 
 
 def open_store(url: str) -> ContentStore:
@@ -16,7 +20,17 @@ def open_store(url: str) -> ContentStore:
     dir:///path, dir://~/path       a directory of blocks on this machine
     /ip4/127.0.0.1/tcp/5001/http    a Kubo RPC by multiaddr (Kubo itself or `lockstep storage serve`)
     http://127.0.0.1:5001           the same by URL
+    gateway+https://host            a trustless gateway, which is only read; several, by commas, behind one of the above
     """
+    written, *gateways = _GATEWAY.split(url)
+    if not gateways:
+        return _one(url)
+    from lockstep.storage.gateway import GatewayStore, Readable
+
+    return Readable(_one(written) if written else None, [GatewayStore(each.strip()) for each in gateways])
+
+
+def _one(url: str) -> ContentStore:
     if url.startswith("/"):
         from lockstep.storage.kubo import KuboStore
 
@@ -30,5 +44,6 @@ def open_store(url: str) -> ContentStore:
         return KuboStore(multiaddr_of_url(url))
     raise UsageError(
         f"not a storage URL: {url!r}",
-        "use dir:///absolute/path, http://host:port of a Kubo RPC, or its multiaddr /ip4/127.0.0.1/tcp/5001/http",
+        "use dir:///absolute/path, http://host:port of a Kubo RPC, or its multiaddr /ip4/127.0.0.1/tcp/5001/http; "
+        "behind it, by commas, gateways: gateway+https://host",
     )

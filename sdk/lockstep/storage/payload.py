@@ -41,7 +41,7 @@ BLOCK = 256
 """Elements under one scale: one 1 KiB leaf."""
 INT8_MAX = 127
 MAX_TENSORS = 1 << 14
-"""Of one payload or checkpoint: its manifest is one block."""
+"""The most tensors of one payload or checkpoint: its manifest is one block."""
 PIECE = 1 << 18
 """Elements that are quantised, or read back, at once: a multiple of BLOCK."""
 WORDS = ".words"
@@ -50,15 +50,15 @@ WORDS = ".words"
 Array = NDArray[np.float32] | NDArray[np.int32]
 Headers = Sequence[TensorHeader | None]
 Name = Callable[[memoryview], Cid]
-"""What gives a blob its CID: `cid_of`, or a store's `put`, which keeps it too."""
+"""Bytes of a blob -> its CID: `cid_of`, or a store's `put`, which also keeps the blob."""
 
 _LINK = bytes(39)
-"""As long in DAG-CBOR as a link."""
+"""A value as long in DAG-CBOR as a link."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a merge leaves: the shared tensors (parameters) and the outer ones (an outer optimizer's momentum, an
+    """The result of a merge: the shared tensors (parameters) and the outer ones (an outer optimizer's momentum, an
     evaluation's metrics), flat float32."""
 
     shared: tuple[NDArray[np.float32], ...] = field(repr=False)
@@ -76,7 +76,7 @@ def encode_checkpoint(checkpoint: Checkpoint, name: Name = cid_of) -> bytes:
 
 
 def store_checkpoint(store: ContentStore, checkpoint: Checkpoint) -> Cid:
-    """Keep a checkpoint; returns its manifest's CID."""
+    """Stores a checkpoint; returns its manifest's CID."""
     return store.put(encode_checkpoint(checkpoint, store.put), codec="dag-cbor")
 
 
@@ -122,7 +122,7 @@ def encode_payload(
 def store_payload(
     store: ContentStore, tensors: Sequence[Array], wire_format: str = F32_FORMAT, carry: Sequence[Array] = ()
 ) -> Cid:
-    """Keep a payload; returns its manifest's CID."""
+    """Stores a payload; returns its manifest's CID."""
     return store.put(encode_payload(tensors, wire_format, carry, store.put), codec="dag-cbor")
 
 
@@ -251,7 +251,7 @@ def _quantisable(header: TensorHeader) -> bool:
 
 
 def _is_exact(tensor: Array) -> bool:
-    """Whether codes and scales decode to a tensor's very bits."""
+    """Returns True if codes and scales decode to exactly a tensor's bits."""
     values = np.ascontiguousarray(tensor).reshape(-1)
     if values.dtype != np.float32 or values.size % BLOCK:
         return False

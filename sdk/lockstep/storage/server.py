@@ -87,7 +87,7 @@ def application(store: DirectoryStore, *, max_bytes: int = MAX_REQUEST_BYTES) ->
 
 
 def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_ready: Callable[[str, int], None]) -> None:
-    """Serve `store` until SIGTERM or SIGINT, which end it with the requests in flight answered.
+    """Serves `store` until SIGTERM or SIGINT, which end it with the requests in flight answered.
 
     Port 0 takes a free one; `on_ready(host, port)` is called once requests are answered. DoctorError if the port
     is taken.
@@ -114,7 +114,7 @@ def serve(store: DirectoryStore, *, host: str, port: int, max_bytes: int, on_rea
 
 
 class _NoWebPages:
-    """Refuse what a browser sends for a web page: the RPC has no passwords, and listens where browsers run."""
+    """Refuses requests of web pages: the RPC has no passwords, and listens where browsers run."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -198,7 +198,7 @@ class _Rpc:
 
     @asynccontextmanager
     async def _upload(self, request: Request) -> AsyncIterator[UploadFile]:
-        """The one file of a multipart request; 413 beyond the limit, the rest of the body dropped."""
+        """Returns the one file of a multipart request; beyond the limit answers 413 and drops the rest of the body."""
         bounded = Request(request.scope, _bounded(request.receive, self._max_bytes))
         try:
             async with bounded.form(max_files=1, max_fields=0) as form:
@@ -274,7 +274,7 @@ def _bounded(receive: Receive, max_bytes: int) -> Receive:
 
 
 async def _drain(receive: Receive, message: Message) -> None:
-    """Read on and drop it, for a while: a client that is still sending would not see the answer."""
+    """Reads the rest of the body and drops it, for a while: a client that is still sending would not see the answer."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
             while message.get("more_body", False):

@@ -33,7 +33,7 @@ BlockCodec = Literal["raw", "dag-cbor"]
 MAPPED_BYTES = 1 << 20
 """Smaller blobs are held in memory: a file and a mapping of its own would cost more."""
 FETCHED_AT_ONCE = 4
-"""Blobs, of those that are asked for together."""
+"""The most blobs fetched at once of those requested together."""
 
 
 class ContentStore(abc.ABC):
@@ -48,11 +48,11 @@ class ContentStore(abc.ABC):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """What `open_store` takes to reach this store again."""
+        """The URL with which `open_store` reaches this store again."""
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raise Unreachable or DoctorError unless the store answers and is usable."""
+        """Raises Unreachable or DoctorError unless the store answers and is usable."""
 
     @abc.abstractmethod
     def fetch_block(self, cid: Cid) -> bytes:
@@ -65,21 +65,21 @@ class ContentStore(abc.ABC):
 
     @abc.abstractmethod
     def put_block(self, block: bytes, codec: BlockCodec) -> Cid:
-        """Keep one block of at most 1 MiB as it is."""
+        """Stores one block of at most 1 MiB as it is."""
 
     @abc.abstractmethod
     def put_stream(self, file: BinaryIO) -> Cid:
-        """Keep what `file` still holds, in the layout of `unixfs`, in constant memory; `file` is seekable."""
+        """Stores the rest of `file`, in the layout of `unixfs`, in constant memory; `file` is seekable."""
 
     @abc.abstractmethod
     def has(self, cid: str) -> bool:
-        """Whether the store itself, without asking a network, holds the root block of `cid` undamaged.
+        """Returns True if the store itself, without asking a network, holds the root block of `cid` undamaged.
 
         Stores write children before parents, so a root that is there came with its content.
         """
 
     def put(self, data: Bytes, *, codec: BlockCodec = "raw") -> Cid:
-        """Keep `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
+        """Stores `data`. "raw": any size, CID is `cid_of(data)`; "dag-cbor": one block, so at most 1 MiB."""
         if codec == "raw":
             return self.put_stream(cast(BinaryIO, BufferFile(data)))
         if len(data) > MAX_BLOCK_BYTES:
@@ -90,7 +90,7 @@ class ContentStore(abc.ABC):
         return self.put_block(bytes(data), codec)
 
     def put_file(self, path: str | os.PathLike[str]) -> Cid:
-        """Keep the contents of a file. UsageError if it cannot be read."""
+        """Stores the contents of a file. UsageError if it cannot be read."""
         try:
             with open(path, "rb") as file:
                 return self.put_stream(file)
@@ -107,12 +107,12 @@ class ContentStore(abc.ABC):
         return read_chunks(self, Cid(cid), max_bytes=max_bytes)
 
     def get_file(self, cid: str, path: str | os.PathLike[str], *, max_bytes: int) -> int:
-        """Write the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
+        """Writes the content named `cid` to `path`, whole or not at all; returns its size in bytes."""
         return write_atomically(Path(path), self.get_stream(cid, max_bytes=max_bytes))
 
     @cached_property
     def cache(self) -> BlobCache:
-        """The user's, which all stores of a machine share; Unreachable if there can be none."""
+        """The user's cache, which all stores of a machine share; Unreachable if it cannot be made."""
         try:
             return BlobCache(cache_directory() / "blobs", resolve().cache_bytes)
         except (DoctorError, UsageError) as error:
@@ -153,7 +153,7 @@ class ContentStore(abc.ABC):
         return content_size(self, Cid(cid))
 
     def put_node(self, value: Any) -> Cid:
-        """Keep a DAG-CBOR value (maps with string keys, lists, ints, bytes, strings, CIDs) as one block."""
+        """Stores a DAG-CBOR value (maps with string keys, lists, ints, bytes, strings, CIDs) as one block."""
         import dag_cbor
 
         return self.put(dag_cbor.encode(value), codec="dag-cbor")
@@ -167,7 +167,7 @@ class ContentStore(abc.ABC):
             return from_cbor(block, MAX_BLOCK_BYTES)
 
     def close(self) -> None:
-        """Release what the store holds open. A second call does nothing."""
+        """Releases the store's open files and connections. A second call does nothing."""
         return
 
     def __enter__(self) -> Self:
@@ -208,7 +208,7 @@ class BufferFile(io.RawIOBase):
 
 
 def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:
-    """Write `chunks` to `path` so that it holds all of them or what it held before; returns their size.
+    """Writes `chunks` to `path` so that it holds all of them or what it held before; returns their size.
 
     The bytes are on disk when this returns. UsageError if the folder cannot be written,
     DoctorError if the disk is full.
@@ -240,7 +240,7 @@ def write_atomically(path: Path, chunks: Iterable[Bytes]) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable: a rename is on disk only when its folder is."""
+    """Makes the names in `folder` durable: a rename is on disk only when its folder is."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

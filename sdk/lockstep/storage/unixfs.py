@@ -22,11 +22,11 @@ MAX_LINKS = 174
 MAX_BLOCK_BYTES = 1 << 20
 """No block is larger, written or read: Kubo refuses larger ones on `block put`."""
 MAX_DEPTH = 6
-"""174^6 chunks are 7 exabytes; deeper trees are hostile."""
+"""The deepest tree that is read: 174^6 chunks are 7 exabytes, so no honest tree is deeper."""
 
 
 class BlockSource(Protocol):
-    """Where blocks come from. Both raise BlobMissing, BlobCorrupt or Unreachable."""
+    """A source of blocks. Both methods raise BlobMissing, BlobCorrupt or Unreachable."""
 
     def fetch_block(self, cid: Cid) -> bytes:
         """The block named `cid`, verified against it."""
@@ -46,14 +46,14 @@ class FileBlock:
 
 
 def chunks_of(data: Bytes, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Cut bytes into chunks; empty content is one empty chunk."""
+    """Cuts bytes into chunks; empty content is one empty chunk."""
     view = memoryview(data).cast("B")
     for at in range(0, max(len(view), 1), chunk_bytes):
         yield bytes(view[at : at + chunk_bytes])
 
 
 def chunks_of_file(file: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Cut a binary file, from its present position, into chunks; an empty one is one empty chunk."""
+    """Cuts a binary file, from its present position, into chunks; an empty one is one empty chunk."""
     chunk = file.read(chunk_bytes)
     yield chunk
     while len(chunk) == chunk_bytes:
@@ -67,7 +67,7 @@ def layout(chunks: Iterable[bytes], max_links: int = MAX_LINKS) -> Iterator[File
     levels: list[list[Link]] = [[]]
 
     def close(level: int) -> Iterator[FileBlock]:
-        """Turn the links that wait at `level` into one node, a child of the level above."""
+        """Turns the links that wait at `level` into one node, a child of the level above."""
         if level + 1 == len(levels):
             levels.append([])
         # a full node is closed only when a further child arrives: exactly 174 chunks need no second level
@@ -190,7 +190,10 @@ def _read(source: BlockSource, cid: Cid, block: bytes, size: int, depth: int) ->
 
 def _require_depth(cid: Cid, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise BlobCorrupt(f"content tree is deeper than {MAX_DEPTH} at {cid}", "the publisher's tree is hostile")
+        raise BlobCorrupt(
+            f"content tree is deeper than {MAX_DEPTH} at {cid}",
+            "do not use this content: its publisher made a malformed tree",
+        )
 
 
 def leaf_of(link: Link, block: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Expressions over affine windows: what a map's body is before it becomes an op.
+"""Expressions over affine windows: the bodies of maps before they become ops.
 
 A `Val` is an expression whose leaves are windows (source, offset, one stride per iteration axis), with its
 iteration axes grouped into the logical dimensions of the tensor it stands for. A logical dimension may have several
@@ -38,7 +38,7 @@ class Leaf:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it reads memory (neither iota nor context)."""
+        """True if it reads memory: it is neither iota nor context."""
         return self.tag not in (Tag.IOTA, Tag.CONTEXT)
 
 
@@ -113,7 +113,7 @@ def postorder(expr: Expr) -> list[Expr]:
 
 @dataclass(frozen=True)
 class MapCost:
-    """What an expression asks of a map."""
+    """The resources that an expression takes in a map."""
 
     instrs: int
     operands: int
@@ -124,7 +124,7 @@ class MapCost:
 
     @property
     def fits(self) -> bool:
-        """Whether one map may hold it."""
+        """True if one map may hold the expression."""
         return (
             self.instrs <= MAX_INSTRS
             and self.operands <= MAX_OPERANDS

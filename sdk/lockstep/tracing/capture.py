@@ -53,7 +53,7 @@ class _Recorder:
         self.stack.pop()
 
     def origin(self, aten: str) -> Origin:
-        """Of the node being made now."""
+        """Returns the origin of the node that is being made."""
         if self.inherited is not None:
             return self.inherited
         running = torch._C._current_autograd_node()
@@ -164,7 +164,7 @@ def _line(code: CodeType, number: int) -> str:
 
 
 def _explain(error: Exception, recorder: _Recorder) -> LockstepError:
-    """What the user wrote that could not be traced, with its module and line."""
+    """Returns an error that names the user's operation that could not be traced, with its module and line."""
     if isinstance(error, LockstepError) and not isinstance(error, LoweringError):
         return error
     # While a graph is run again, the node that fails knows where it came from, and no frame does.

@@ -97,8 +97,8 @@ def grouped_product(
     """
     if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None or out_dtype is not None:
         raise LoweringError(
-            f"a grouped product of {tuple(mat_a.shape)} and {tuple(mat_b.shape)}",
-            hint="rows [S, K] by matrices [G, K, N] with offsets alone are supported",
+            f"a grouped product of {tuple(mat_a.shape)} and {tuple(mat_b.shape)} is not supported",
+            hint="use rows [S, K] by matrices [G, K, N] with offsets",
         )
     row = torch.arange(mat_a.shape[0]).unsqueeze(0)
     end = offs.unsqueeze(1)

@@ -22,9 +22,9 @@ F32, I32, BOOL = "f32", "i32", "bool"
 """dtypes of a node; a bool is an i32 of 0 or 1."""
 
 ROW_TERMS = CHUNK**2
-"""Of a sum that one fold cannot hold: a row has one level of partials, and the largest tensor 2^15 rows."""
+"""Terms of a row of a sum too long for one fold: a row has one level of partials, the largest tensor 2^15 rows."""
 MAX_PARTS = 255
-"""Of one concat: its descriptor counts operands in one byte."""
+"""The most parts of one concat: its descriptor counts operands in one byte."""
 
 VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip", "window"})
 """Node kinds that only re-index their one argument."""
@@ -32,7 +32,7 @@ VIEWS = frozenset({"permute", "reshape", "expand", "slice", "flip", "window"})
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node comes from, for people: never part of a root."""
+    """The origin of a node in the user's code, for messages; never part of a root."""
 
     module: str = ""
     """Path of the module, `blocks.2.attn`; "" outside any."""
@@ -94,7 +94,7 @@ def int_bits(value: int) -> int:
 
 
 class Graph:
-    """Builds nodes, a method for each op; `origin` is what new nodes are attributed to."""
+    """Builds nodes, a method for each op; new nodes are attributed to `origin`."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []

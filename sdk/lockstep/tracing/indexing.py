@@ -70,14 +70,14 @@ def _wrapped(low: Lowering, index: Node, rows: int) -> Node:
 
 @dataclass(frozen=True)
 class _Places:
-    """What several index tensors at once name: rows of the indexed axes, moved to the front and merged."""
+    """The places that several index tensors name together: rows of the indexed axes, moved to the front and merged."""
 
     index: Node
     """i32 [*at]: rows 0 .. prod(extents) - 1."""
     order: tuple[int, ...]
     """Axes of x: the indexed ones, then the rest."""
     extents: tuple[int, ...]
-    """Of the indexed axes."""
+    """Extents of the indexed axes."""
     at: int
     """Axis of the result where the index's axes stand."""
 
@@ -97,7 +97,9 @@ def _places(low: Lowering, x: Node, indices: Sequence[Node | None]) -> _Places:
     axes = [i for i, index in enumerate(indices) if index is not None]
     given = [index for index in indices if index is not None]
     if any(index.dtype != I32 for index in given):
-        raise LoweringError("a boolean mask as index", hint="use torch.where: shapes may not depend on data")
+        raise LoweringError(
+            "a boolean mask as index is not supported", hint="use torch.where: shapes may not depend on data"
+        )
     flat = low.graph.number(0, I32)
     for axis, index in zip(axes, given, strict=True):
         flat = low.i(Op.IADD, low.i(Op.IMUL, flat, x.shape[axis]), _wrapped(low, index, x.shape[axis]))
@@ -151,7 +153,9 @@ def gather(low: Lowering, x: Node, dim: int, index: Node, sparse_grad: bool = Fa
 def _along_last(low: Lowering, x: Node, dim: int, index: Node) -> tuple[list[int], Node]:
     """(axes with `dim` last, bool [..., rows, count]: 1 where an index names a row)."""
     if any(x.shape[i] != n for i, n in enumerate(index.shape) if i != dim):
-        raise LoweringError("a scatter into a larger tensor", hint="slice the target to the index's shape first")
+        raise LoweringError(
+            "a scatter into a larger tensor is not supported", hint="slice the target to the index's shape first"
+        )
     order = [*(i for i in range(len(x.shape)) if i != dim), dim]
     at = low.graph.permute(index, order)
     outer, count = at.shape[:-1], at.shape[-1]

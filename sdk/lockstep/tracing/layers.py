@@ -120,7 +120,9 @@ def nll_loss(
 ) -> tuple[Node, Node]:
     """-log_p[i, target_i], reduced over the targets that are not `ignore`; with their number."""
     if weight is not None:
-        raise LoweringError("class weights in a loss", hint="multiply the per-token loss yourself (reduction='none')")
+        raise LoweringError(
+            "class weights in a loss are not supported", hint="multiply the per-token loss yourself (reduction='none')"
+        )
     last = len(log_p.shape) - 1
     table = low.graph.permute(log_p, [last, *range(last)])
     counted = low.negation(low.test(Op.IEQ, target, ignore))
@@ -146,7 +148,9 @@ def nll_loss_backward(
 ) -> Node:
     """-grad at the target's class, 0 elsewhere."""
     if weight is not None:
-        raise LoweringError("class weights in a loss", hint="multiply the per-token loss yourself (reduction='none')")
+        raise LoweringError(
+            "class weights in a loss are not supported", hint="multiply the per-token loss yourself (reduction='none')"
+        )
     each = low.f(Op.FNEG, low.f(Op.FDIV, grad, count) if reduction == _MEAN else grad)
     last = len(log_p.shape) - 1
     one = (*target.shape, 1)
@@ -189,5 +193,7 @@ def embedding(low: Lowering, weight: Node, index: Node, *_args: Any, **_kwargs: 
 def embedding_backward(low: Lowering, grad: Node, index: Node, rows: int, padding: int, by_frequency: bool) -> Node:
     """grad summed by row: a one-hot matrix times grad."""
     if by_frequency:
-        raise LoweringError("an embedding gradient scaled by frequency", hint="leave scale_grad_by_freq off")
+        raise LoweringError(
+            "an embedding gradient scaled by frequency is not supported", hint="leave scale_grad_by_freq off"
+        )
     return scattered(low, grad, index, rows, padding)

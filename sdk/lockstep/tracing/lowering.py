@@ -1,4 +1,4 @@
-"""Aten graph to tensor graph: the table of rules, and what a rule sees.
+"""Aten graph to tensor graph: the table of rules, and the interface of a rule.
 
 One rule per aten operation, registered by name in the modules that docs/lowerings.md lists. The table is ours and
 versioned with the op-set, so that torch's own decompositions never reach a root.
@@ -52,7 +52,7 @@ class Unlowered:
 
 
 class Lowering:
-    """What a rule sees: the graph, and the dtype and shape that torch gave the result."""
+    """The interface of a rule: the graph, and the dtype and shape that torch gave the result."""
 
     def __init__(self) -> None:
         self.graph = Graph()
@@ -100,7 +100,7 @@ class Lowering:
         return self.graph.apply(Op.IEQ, condition, self.graph.number(0, BOOL), dtype=BOOL)
 
     def rounded(self, x: Node) -> Node:
-        """To the nearest integer, ties to even; what has no fraction or is not finite stays."""
+        """Rounds to the nearest integer, ties to even; values without a fraction, or not finite, stay."""
         near = self.cast(self.graph.apply(Op.F2I, x, dtype=I32), F32)
         result = self.select(self.test(Op.FLT, self.f(Op.FABS, x), 2.0**23), near, x, F32)
         self._integral[result.index] = x
@@ -194,7 +194,7 @@ class Lowering:
 
 
 def refusal(origin: Origin, operation: str, why: str, hint: str) -> LoweringError:
-    """What of a model cannot become a Program, with its module and its line."""
+    """Returns the error that an operation cannot become a Program, with its module and line."""
     return LoweringError(
         f"module `{origin.module or '(top level)'}` uses {operation}, which cannot become a Program: "
         f"{why}; at {origin.place or 'an unknown line'}",

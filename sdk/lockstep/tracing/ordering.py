@@ -112,9 +112,9 @@ def topk(
 
 @rule("histc")
 def histc(low: Lowering, x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:  # noqa: A002  (torch's)
-    """How many elements lie in each of `bins` equal parts of [min, max]; others count nowhere."""
+    """The number of elements in each of `bins` equal parts of [min, max]; others are not counted."""
     if min >= max:
-        raise LoweringError("a histogram between the data's own extremes", hint="give min and max")
+        raise LoweringError("a histogram between the data's own extremes is not supported", hint="give min and max")
     flat = low.graph.reshape(low.cast(x, F32), (x.elements,))
     share = low.f(Op.FDIV, low.f(Op.FSUB, flat, float(min)), float(max - min))
     part = low.i(Op.IMIN, low.cast(low.f(Op.FMUL, share, float(bins)), I32), bins - 1)
@@ -130,7 +130,10 @@ def _running(low: Lowering, factors: Node) -> list[Node]:
     """Products of the first 1, 2, ... coordinates of the first axis, each with an extent of 1 there."""
     count = factors.shape[0]
     if count > MAX_FACTORS:
-        raise LoweringError(f"a product of {count} factors", hint=f"of at most {MAX_FACTORS}; or sum logarithms")
+        raise LoweringError(
+            f"a product of {count} factors is not supported",
+            hint=f"take products of at most {MAX_FACTORS}, or sum logarithms",
+        )
     products = [low.graph.slice(factors, 0, 0, 1)]
     for i in range(1, count):
         factor = low.graph.slice(factors, 0, i, 1)

@@ -141,7 +141,7 @@ def rsqrt(low: Lowering, x: Node) -> Node:
 def power(low: Lowering, x: Node, exponent: float) -> Node:
     """x ** e: by multiplications, roots, or exp(e log x) where x is positive."""
     if x.dtype != F32 and low.dtype != F32:
-        raise LoweringError("an integer power", hint="multiply instead")
+        raise LoweringError("a power of an integer is not supported", hint="multiply instead")
     x = low.cast(x, F32)
     if exponent < 0:
         return low.f(Op.FDIV, 1.0, power(low, x, -exponent))

@@ -47,7 +47,7 @@ def mean(low: Lowering, x: Node, dims: Any = None, keepdim: bool = False, **_kwa
 
 def extremum(low: Lowering, x: Node, dims: Any, mode: Fold) -> Node:
     if x.dtype != F32:
-        raise LoweringError("the extremum of integers", hint="convert to float32 first")
+        raise LoweringError("a maximum or minimum of integers is not supported", hint="convert to float32 first")
     axes = low.axes(x, dims)
     return low.graph.reshape(low.graph.fold(mode, axes, x) if axes else x, low.shape)
 
@@ -84,7 +84,7 @@ def vector_norm(low: Lowering, x: Node, order: float = 2, dims: Any = None, keep
         return low.graph.reshape(total(low, low.f(Op.FABS, x), axes), low.shape)
     if order == float("inf"):
         return low.graph.reshape(low.graph.fold(Fold.MAX, axes, low.f(Op.FABS, x)), low.shape)
-    raise LoweringError(f"a {order}-norm", hint="use the 1-, 2- or infinity-norm")
+    raise LoweringError(f"a {order}-norm is not supported", hint="use the 1-, 2- or infinity-norm")
 
 
 @rule("cumsum")
@@ -120,7 +120,7 @@ def product(low: Lowering, a: Node, b: Node) -> Node:
 def mm(low: Lowering, a: Node, b: Node) -> Node:
     """A matrix product, or a batch of them."""
     if low.dtype != F32:
-        raise LoweringError("a product of integer matrices", hint="convert to float32 first")
+        raise LoweringError("a product of integer matrices is not supported", hint="convert to float32 first")
     return product(low, a, b)
 
 

@@ -85,7 +85,7 @@ class Schedule:
     # --- values -------------------------------------------------------------------------------------------
 
     def _val(self, node: Node) -> Val:
-        """What a node stands for now; views are followed to their base."""
+        """Returns a node's current value; views are followed to their base."""
         if node.index in self._vals:
             return self._vals[node.index]
         base = node.args[0]
@@ -377,13 +377,13 @@ class Schedule:
 
 
 def _expr(val: Val) -> Expr:
-    """The body of a value that is no fold in the making."""
+    """Returns the body of a value, which is not a fold in the making."""
     assert not isinstance(val.body, FoldChain)
     return val.body
 
 
 def _base(node: Node) -> Node:
-    """What a chain of views looks at."""
+    """Returns the node under a chain of views."""
     while node.kind in VIEWS:
         node = node.args[0]
     return node
@@ -417,7 +417,7 @@ def _program(body: Expr) -> tuple[tuple[View, ...], tuple[Instr, ...]]:
 
 
 def _cheap(expr: Expr) -> bool:
-    """Whether repeating it in every consumer costs less than storing it."""
+    """Returns True if computing the expression in every consumer costs less than storing it."""
     if isinstance(expr, Leaf):
         return True
     c, constants = cost(expr), sum(isinstance(e, Inst) and e.op == Op.IMM for e in postorder(expr))
@@ -426,14 +426,14 @@ def _cheap(expr: Expr) -> bool:
 
 
 def _repeats(view: Node, expr: Inst) -> bool:
-    """Whether computing the expression under the view costs more than storing it first."""
+    """Returns True if computing the expression under the view costs more than storing it first."""
     if view.kind == "window":
         return view.shape[view.attrs[0] + 1] > view.attrs[1] and not _cheap(expr)
     return view.kind == "expand" and cost(expr).heavy
 
 
 def _weight(c: MapCost | None) -> tuple[int, int]:
-    """What storing an argument relieves a map of."""
+    """Returns the (tensor operands, instructions) that a map saves if an argument is stored."""
     return (0, 0) if c is None or c.tensors + c.operands == 0 else (max(c.tensors - 1, 0), c.instrs)
 
 
@@ -453,7 +453,7 @@ def _k_stride(val: Val, rank: int) -> int | None:
 
 
 def _batch_innermost(val: Val) -> bool:
-    """Whether neighbours in memory would be elements of different products: a product then has no row to write."""
+    """Returns True if neighbours in memory would be elements of different products, so that none has a row to write."""
     chain = val.body
     if not isinstance(chain, FoldChain) or len(chain.operands) < 2:
         return False
@@ -467,7 +467,7 @@ def _first_stride(val: Val) -> int:
 
 
 def _within(offset: int, strides: Sequence[int], axes: Sequence[int], rows: int) -> bool:
-    """Whether an affine index stays in 0..rows-1."""
+    """Returns True if an affine index stays in 0..rows-1."""
     ends = [s * (n - 1) for s, n in zip(strides, axes, strict=True)]
     return offset + sum(min(e, 0) for e in ends) >= 0 and offset + sum(max(e, 0) for e in ends) < rows
 

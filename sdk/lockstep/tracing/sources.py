@@ -1,4 +1,4 @@
-"""What a traced function can read besides the state: dataset rows, random words, the place in the job.
+"""The inputs of a traced function besides the state: dataset rows, random words, the place in the job.
 
 Each is a torch operation, so that tracing sees it; outside `trace` there is no job to read from, and calling one is
 an error.

@@ -45,7 +45,8 @@ def trace(fn: Callable[..., Any], *examples: torch.Tensor | None) -> Program:
     values (`device="meta"`): time and memory grow with the operations, not with the elements. None is an EMPTY entry,
     which `fn` receives as None. What `fn` returns is the output state, None again for EMPTY; both are padded with
     EMPTY to a power of two. `torch.autograd.grad` may run inside. Raises LoweringError, with the module, the aten
-    operation and the line of the forward, for what cannot become a Program or breaks a bound of `protocol.rules`.
+    operation and the line of the forward, for an operation that cannot become a Program, or breaks a bound of
+    `protocol.programs.rules`.
     """
     given = [(i, e) for i, e in enumerate(examples) if e is not None]
     entries: list[TensorHeader | None] = [None] * _padded(len(examples))

@@ -26,7 +26,7 @@ MAX_SPATIAL = 2
 
 @dataclass(frozen=True)
 class Window:
-    """Where a kernel lies along one axis: tap j of output i reads input i x step + j x dilation - pad."""
+    """The windows of a kernel along one axis: tap j of output i reads input i x step + j x dilation - pad."""
 
     size: int
     step: int = 1
@@ -40,7 +40,7 @@ class Window:
 
     @property
     def tiles(self) -> bool:
-        """Whether windows lie side by side, starting at 0."""
+        """True if windows lie side by side, starting at 0."""
         return self.size == self.step and not self.pad and self.dilation == 1
 
 
@@ -49,13 +49,15 @@ def _windows_of(
 ) -> list[Window]:
     rank = len(sizes)
     if rank > MAX_SPATIAL:
-        raise LoweringError(f"windows along {rank} axes", hint="an op has eight axes: windows along one or two fit")
+        raise LoweringError(
+            f"windows along {rank} axes are not supported", hint="an op has eight axes: windows along one or two fit"
+        )
     columns = [list(c) * rank if len(c) == 1 else list(c) for c in (sizes, steps or sizes, pads, dilations)]
     return [Window(*column) for column in zip(*columns, strict=True)]
 
 
 def unfolded(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float = 0) -> Node:
-    """[A, B, S...] -> [A, B, P, K, P, K...]: what every tap of every output reads, `fill` outside of x."""
+    """[A, B, S...] -> [A, B, P, K, P, K...]: the input that each tap of each output reads, `fill` outside of x."""
     for i, (w, count) in reversed(list(enumerate(zip(windows, counts, strict=True)))):
         axis = 2 + i
         after = (count - 1) * w.step + w.reach - w.pad - x.shape[axis]
@@ -218,7 +220,7 @@ def _images(low: Lowering, x: Node) -> Node:
 
 
 def _each(low: Lowering, x: Node, windows: Sequence[Window], counts: Sequence[int], fill: float) -> list[Node]:
-    """Per tap, row-major, what it reads: [N, C, P...]."""
+    """Returns the inputs of each tap, row-major: [N, C, P...]."""
     read = unfolded(low, x, windows, counts, fill)
     taps = []
     for at in product(*(range(w.size) for w in windows)):
@@ -301,7 +303,7 @@ def _spread_pool(
 def _weights(
     windows: Sequence[Window], counts: Sequence[int], extents: Sequence[int], inner: bool, divisor: int | None
 ) -> np.ndarray:
-    """f32 [P, P]: what the sum of each window is multiplied by."""
+    """f32 [P, P]: the factor on the sum of each window."""
     sides = []
     for w, count, extent in zip(windows, counts, extents, strict=True):
         first = np.arange(count) * w.step - w.pad

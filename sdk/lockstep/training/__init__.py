@@ -1,4 +1,4 @@
-"""What is trained: models, optimizers, data, strategies."""
+"""Training: models, losses, optimizers, data and strategies, traced into the Programs of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one machine reaches in plain eager PyTorch: the loss that a job is compared with."""
+"""The baseline of a job: the loss that one machine reaches in plain eager PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockstep.training.parameters import Layout, layout_of, tensors
 
 
 def load_parameters(model: nn.Module, flat: NDArray[np.float32]) -> nn.Module:
-    """The model, its parameters set from a flat tensor of its layout."""
+    """Sets a model's parameters from a flat tensor of its layout; returns the model."""
     named = dict(model.named_parameters())
     with torch.no_grad():
         for name, values in tensors(layout_of(model), flat):
@@ -34,13 +34,13 @@ def flat_parameters(model: nn.Module) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a slot's step reads: the rows and the random words that its Program draws."""
+    """The source of a slot's rows and random words, the same as its Program draws."""
 
     rows: NDArray[np.int32]
     """[N, L]: the dataset."""
     batch: Batch
     seed: bytes
-    """Of the round, 32 bytes."""
+    """The seed of the round, 32 bytes."""
     round: int = 0
     slot: int = 0
 
@@ -50,7 +50,7 @@ class Sample:
         return torch.stack([bound(loss, self.words(t, k))(model, self._drawn(t, k)) for k in passes]).mean()
 
     def words(self, t: int, passed: int) -> Words:
-        """Those that a loss draws in one pass of step t."""
+        """Returns the source of the random words that a loss draws in one pass of step t."""
 
         def words(count: int) -> torch.Tensor:
             drawn = [philox(self.seed, passed, at, (self.round, self.slot, t)) for at in range(count)]

@@ -1,6 +1,8 @@
-"""Whether a model trains as a Program like it does in plain PyTorch: the same start, the same data, the same schedule.
+"""A model trained as a Program and in plain PyTorch, compared: the same start, data and schedule.
 
-found = compare(GPT(config), next_token_loss, dataset.rows, AdamW(), batch=Batch(8, 65), steps=200)
+model = GPT(config)
+start = initial_parameters(model, seed=0)           # lockstep.training.parameters
+found = compare(model, next_token_loss, dataset.rows, start, AdamW(), batch=Batch(8, 65), steps=200)
 assert abs(found.ratio - 1) < 0.01
 """
 
@@ -28,14 +30,14 @@ from lockstep.training.strategies import diloco
 
 @dataclass(frozen=True)
 class Comparison:
-    """Training losses of two runs, each a mean over the last steps, every loss before its step and by eager PyTorch."""
+    """Training losses of two runs: means over the last steps, each loss taken before its step by eager PyTorch."""
 
     start: float
-    """The first step's loss, of both."""
+    """The loss before the first step, the same in both runs."""
     ours: float
     eager: float
     parameters: int
-    """That are trained."""
+    """Number of trained parameters."""
     ours_seconds: float
     eager_seconds: float
 

@@ -35,7 +35,7 @@ DEMO_TRAIN_TOKENS = 1_500_000
 DEMO_HELD_OUT_TOKENS = 65_536
 DEMO_TRAIN_SHA256 = "00754da5aafb89db3cc9ff6dea0005fd583b48f86d8bb3ceef00577d7f510355"
 DEMO_HELD_OUT_SHA256 = "94d9204a451e232273518f0c41efa23edd7fb2dffee923a912e0fbd8f48f6156"
-"""Of the extracted text: other texts would be another dataset."""
+"""SHA-256 of the extracted text: another text would be another dataset."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def bytes_of_tokens(tokens: Iterable[int]) -> bytes:
 
 
 def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int32]:
-    """Cut tokens into rows that do not overlap, (len // row_tokens, row_tokens); the rest is dropped."""
+    """Cuts tokens into rows that do not overlap, (len // row_tokens, row_tokens); the rest is dropped."""
     count = len(tokens) // row_tokens if row_tokens > 0 else 0
     if count < 1:
         raise UsageError(f"{len(tokens)} tokens do not fill a row of {row_tokens}", "give more text or shorter rows")
@@ -83,7 +83,7 @@ def rows_of_tokens(tokens: NDArray[np.int32], row_tokens: int) -> NDArray[np.int
 
 
 def split_documents(documents: Sequence[Document], *, train_bytes: int, held_out_bytes: int) -> Texts:
-    """Deal documents out, held-out side first, and cut each side to its size; no document is on both sides.
+    """Deals documents out, held-out side first, and cuts each side to its size; no document is on both sides.
 
     The order is that of the SHA-256 of the names: it mixes authors and times and depends on nothing else. UsageError if
     there is too little text.
@@ -95,7 +95,7 @@ def split_documents(documents: Sequence[Document], *, train_bytes: int, held_out
 
 
 def byte_corpus(texts: Texts, *, row_tokens: int) -> Corpus:
-    """Tokenise both sides as bytes."""
+    """Tokenises both sides as bytes."""
     return Corpus(
         train=byte_dataset(texts.train, row_tokens=row_tokens),
         held_out=byte_dataset(texts.held_out, row_tokens=row_tokens),

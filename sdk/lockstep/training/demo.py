@@ -36,7 +36,7 @@ BATCH = Batch(rows=8, row_length=MODEL.context + 1)
 ROUNDS = 6
 MIN_SLOTS = 2
 WITNESSES = 1
-"""Drawn each round; the market's price for few slots (economics.offer)."""
+"""Witnesses drawn each round: the least that a job of few slots needs (economics.offer)."""
 AUDIT_SECONDS = Seconds(60)
 PROMPT = b"The state of the Union is "
 SAMPLE_BYTES = 200
@@ -44,7 +44,7 @@ SAMPLE_BYTES = 200
 
 @dataclass(frozen=True)
 class DemoJob:
-    """What the demo's requester wants, and what the result is compared with."""
+    """The demo's job, and the eager baseline that its result is compared with."""
 
     seed: int
     slots: int
@@ -78,7 +78,8 @@ class DemoJob:
         return evaluate(_model(flat), next_token_loss, self.corpus.held_out.rows)
 
     def baseline_loss(self) -> float:
-        """The same for rounds x H eager AdamW steps from the same start with one worker's batch and schedule."""
+        """Loss of the baseline on the same text: rounds x H eager AdamW steps of one worker, from the same start, with
+        the same batch and schedule."""
         model = _model(self.start)
         assert isinstance(self.spec.inner, AdamW), "the demo's"
         train_eager(
@@ -93,7 +94,7 @@ class DemoJob:
         return evaluate(model, next_token_loss, self.corpus.held_out.rows)
 
     def sample(self, flat: NDArray[np.float32]) -> str:
-        """A prompt and what the model writes after it."""
+        """Returns a prompt and the text that the model writes after it."""
         return (PROMPT + generate(_model(flat), PROMPT, SAMPLE_BYTES, seed=self.seed)).decode(errors="replace")
 
 

@@ -8,6 +8,7 @@ texts = "texts"      rounds = 6   slots = 3   min_slots = 2   seed = 0   terms =
 [strategy]           name = "diloco" and its fields;  [strategy.inner] name = "adamw" and its fields
 start = "model"      a folder that `lockstep train pull` wrote, whose weights are the first ones in place of the seed's
 [evaluation]         model, batches, documents: the loss of an exported model, in place of all these but [batch]
+price = "0.5"        tokens for 10^15 operations of training, in place of the terms' price of a slot
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lockstep.base.amounts import amount_of
+from lockstep.base.naming import refuse_unknown
 from lockstep.execution.jobs import TrainingJob
+from lockstep.execution.rates import slot_operations, slot_price_at
 from lockstep.presets import PRESETS
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.jobs import ZERO_ADDRESS
-from lockstep.protocol.types import Address
+from lockstep.protocol.types import Address, Wei
 from lockstep.storage.dataset import Dataset, Recipe
 from lockstep.training.baseline import flat_parameters
 from lockstep.training.data import (
@@ -54,15 +58,15 @@ T = TypeVar("T")
 
 KEYS = {
     "texts", "seed", "rounds", "slots", "min_slots", "terms", "aggregator", "model", "adapters", "batch", "strategy",
-    "evaluation", "tokens", "start",
+    "evaluation", "tokens", "start", "price",
 }  # fmt: skip
 TEXT_MODELS = ("gpt", "llama", "encoder")
-"""Those of the registry that learn from text."""
+"""Models of the registry that learn from text."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the texts become in place of bytes."""
+    """`[tokens]`: the tokenizer of the texts; without one their tokens are bytes."""
 
     tokenizer: str = ""
     """A Hugging Face tokenizer.json; "": bytes."""
@@ -74,14 +78,14 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, on which side of the texts."""
+    """`[evaluation]`: the model to evaluate, and the side of the texts."""
 
     model: str = ""
     """A folder that `save_model` wrote."""
     batches: int = 32
-    """Of each slot in a round."""
+    """Batches of each slot in a round."""
     documents: str = HELD_OUT
-    """Those that a job which trains on the same texts does not see, or all."""
+    """"held out": the documents that a training job on the same texts does not see; or "all"."""
 
     def __post_init__(self) -> None:
         if self.documents not in (HELD_OUT, ALL):
@@ -89,16 +93,31 @@ class Evaluation:
 
 
 def job_of(described: Mapping[str, Any], folder: Path, *, weights: bool = True) -> TrainingJob:
-    """The job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
+    """Returns the job of a description; paths are relative to `folder`. UsageError names the key that is wrong.
 
     Without `weights` a model's first weights are not made: the job can be quoted, whatever its size.
     """
-    unknown = set(described) - KEYS
-    if unknown:
-        raise UsageError(f"the description has unknown keys: {', '.join(sorted(unknown))}", f"known: {sorted(KEYS)}")
+    refuse_unknown(described, KEYS, "the description")
     if "texts" not in described:
         raise UsageError("the description names no texts", 'texts = "a folder of *.txt"')
-    return _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
+    price = _price(described)
+    job = _evaluation(described, folder) if "evaluation" in described else _training(described, folder, weights)
+    return job if price is None else at_price(job, price)
+
+
+def at_price(job: TrainingJob, price: Wei) -> TrainingJob:
+    """The job with slots paid by what they compute: `price` for `PRICED_OPERATIONS`, a worker's `--min-price`."""
+    paid = slot_price_at(price, slot_operations(job.programs, job.inner_steps))
+    return replace(job, terms=job.terms.priced(paid, job.slots, job.inner_steps))
+
+
+def _price(described: Mapping[str, Any]) -> Wei | None:
+    """The bid of a description; None: the terms' own price."""
+    if "price" not in described:
+        return None
+    if not isinstance(described["price"], (str, int, float)) or isinstance(described["price"], bool):
+        raise UsageError(f"price is {described['price']!r}", 'tokens for 10^15 operations, as "0.5"')
+    return amount_of(str(described["price"]), "price")
 
 
 def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> TrainingJob:
@@ -109,9 +128,10 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
     strategy = dict(_table(described, "strategy"))
     inner = dict(_table(strategy, "inner"))
     strategy.pop("inner", None)
-    optimizer = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner")
+    optimizer = _value(_named(OPTIMIZERS, inner, "strategy.inner"), inner, "strategy.inner", "name")
     # Any optimizer of the registry: not only the kind that the strategy has by default.
-    spec: Any = replace(_value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy"), inner=optimizer)  # type: ignore[type-var]
+    outer: Any = _value(_named(STRATEGIES, strategy, "strategy"), strategy, "strategy", "name")
+    spec: Any = replace(outer, inner=optimizer)
     offered = _offer(described, rounds=6, steps=spec.inner_steps)
     rows = texts.rows(TRAIN, batch.row_length)
     first = _start(described, folder, model) if weights else None
@@ -120,7 +140,7 @@ def _training(described: Mapping[str, Any], folder: Path, weights: bool) -> Trai
 
 
 def _start(described: Mapping[str, Any], folder: Path, model: nn.Module) -> NDArray[np.float32] | None:
-    """The weights of the model that training goes on from; None if it begins with the seed's."""
+    """Returns the weights that training starts from; None if the seed makes them."""
     if "start" not in described:
         return None
     if not isinstance(described["start"], str):
@@ -141,8 +161,8 @@ def _evaluation(described: Mapping[str, Any], folder: Path) -> TrainingJob:
     given = _value(Evaluation, _table(described, "evaluation"), "evaluation")
     if beside or not given.model:
         raise UsageError(
-            f"[evaluation] beside {', '.join(beside)}" if beside else "[evaluation] without a model",
-            'model = "a folder of an exported model", and nothing that trains',
+            f"[evaluation] cannot be combined with {', '.join(beside)}" if beside else "[evaluation] without a model",
+            'write model = "a folder of an exported model", and no key of training',
         )
     model = load_model(folder / given.model)
     texts = _text(described, folder)
@@ -169,7 +189,7 @@ def _offer(described: Mapping[str, Any], *, rounds: int, steps: int) -> dict[str
 
 
 def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> Batch:
-    """[batch], its rows as long as the model's; the model's vocabulary holds every token of the texts."""
+    """Returns `[batch]` with the model's row length; UsageError if its vocabulary lacks a token of the texts."""
     config = _config(model)
     batch = _value(Batch, {**_table(described, "batch"), "row_length": config.row_length}, "batch")
     # INVARIANT: every token of the data names a row of the embedding, and none is an encoder's mask.
@@ -184,28 +204,31 @@ def _batch(described: Mapping[str, Any], model: nn.Module, vocabulary: int) -> B
 
 def _model(described: Mapping[str, Any], folder: Path) -> nn.Module:
     if "adapters" in described:
-        fields = dict(_table(described, "adapters"))
-        if "model" in described or not isinstance(fields.get("base"), str):
+        given = dict(_table(described, "adapters"))
+        refuse_unknown(given, ["base", *(f.name for f in fields(LoRAConfig))], "[adapters]")
+        if "model" in described or not isinstance(given.get("base"), str):
             raise UsageError(
                 "[adapters] needs a base, and no [model] beside it", 'base = "the folder of an exported model"'
             )
-        path = folder / fields.pop("base")
-        checked = _value(LoRAConfig, fields, "adapters")
+        path = folder / given.pop("base")
+        checked = _value(LoRAConfig, given, "adapters")
         return adapt(load_model(path), rank=checked.rank, alpha=checked.alpha, targets=checked.targets)
-    fields = dict(_table(described, "model"))
-    kind = fields.pop("kind", TEXT_MODELS[0])
+    given = dict(_table(described, "model"))
+    kind = given.pop("kind", TEXT_MODELS[0])
     if kind not in TEXT_MODELS:
         raise UsageError(f"model.kind is {kind!r}", f"one of {', '.join(TEXT_MODELS)}")
     row = MODELS[kind]
-    model: nn.Module = row.model(_value(row.config, fields, "model"))
+    model: nn.Module = row.model(_value(row.config, given, "model", "kind"))
     return model
 
 
 def _config(model: nn.Module) -> Any:
-    """Of the model of text, adapted or not."""
+    """Returns the configuration of a text model, or of the base of an adapted one; UsageError for another model."""
     config = (model.base if isinstance(model, LoRA) else model).config
     if not hasattr(config, "row_length") or not hasattr(config, "vocabulary"):
-        raise UsageError(f"{type(config).__name__} is of no model of text", f"one of {', '.join(TEXT_MODELS)}")
+        raise UsageError(
+            f"{type(config).__name__} is not the configuration of a text model", f"use one of {', '.join(TEXT_MODELS)}"
+        )
     return config
 
 
@@ -246,7 +269,7 @@ def _all(folder: Path) -> bytes:
 def _texts(folder: Path) -> Texts:
     documents = read_documents(folder)
     if len(documents) < 2:
-        raise UsageError(f"{len(documents)} document in {folder}", "two at least: one is held out")
+        raise UsageError(f"{len(documents)} document in {folder}", "give at least two: one is held out")
     # The order in which `split_documents` deals them, so that both sides come out whole.
     dealt = sorted(documents, key=lambda document: sha256(document.name.encode()).digest())
     held = max(1, len(dealt) // HELD_OUT_FRACTION)
@@ -256,41 +279,41 @@ def _texts(folder: Path) -> Texts:
 
 
 def _named(kinds: Mapping[str, type[T]], table: dict[str, Any], where: str) -> type[T]:
-    """The kind that the table's `name` says, which is taken out; the first one if it says none."""
+    """Removes `name` from the table and returns the kind it names; the first kind if there is no `name`."""
     name = table.pop("name", next(iter(kinds)))
     if not isinstance(name, str) or name not in kinds:
         raise UsageError(f"{where}.name is {name!r}", f"one of {', '.join(kinds)}")
     return kinds[name]
 
 
-def _value(kind: type[T], given: Any, where: str) -> T:
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(given, Mapping) or set(given) - set(known):
-        wrong = sorted(set(given) - set(known)) if isinstance(given, Mapping) else given
-        raise UsageError(f"[{where}] has {wrong}", f"known: {', '.join(known)}")
+def _value(kind: type[T], given: Any, where: str, *beside: str) -> T:
+    """The kind's value of a table; `beside`: keys of the table that were taken out of it before."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where} is {given!r}", f"a table is due: [{where}]")
+    refuse_unknown(given, [*beside, *(f.name for f in fields(kind))], f"[{where}]")  # type: ignore[arg-type]
     default = kind()
     for name, value in given.items():
         due = type(getattr(default, name))
         if not isinstance(value, due) and not (due is float and isinstance(value, int)):
-            raise UsageError(f"{where}.{name} is {value!r}", f"a {due.__name__} is due")
+            raise UsageError(f"{where}.{name} is {value!r}", f"it must be of type {due.__name__}")
     return kind(**given)
 
 
 def _table(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = described.get(key, {})
     if not isinstance(value, Mapping):
-        raise UsageError(f"{key} is {value!r}", f"a table is due: [{key}]")
+        raise UsageError(f"{key} is {value!r}", f"it must be a table: [{key}]")
     return value
 
 
 def _address(value: object) -> Address:
     if not isinstance(value, str) or re.fullmatch(r"0x[0-9a-fA-F]{40}", value) is None:
-        raise UsageError(f"aggregator is {value!r}", 'an address, 0x and 40 hex digits, or "" for none')
+        raise UsageError(f"aggregator is {value!r}", 'it must be an address, 0x and 40 hex digits, or "" for none')
     return Address(value)
 
 
 def _integer(described: Mapping[str, Any], key: str, default: int) -> int:
     value = described.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UsageError(f"{key} is {value!r}", "a whole number is due")
+        raise UsageError(f"{key} is {value!r}", "it must be an integer of at least 0")
     return value

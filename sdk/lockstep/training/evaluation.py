@@ -62,7 +62,7 @@ def build_programs(
     The model is traced in evaluation mode. Raises LoweringError if it uses what cannot become a Program.
     """
     if min(rounds, slots, batches) < 1:
-        raise UsageError(f"{rounds} rounds of {slots} slots, {batches} batches each", "at least one of each")
+        raise UsageError(f"rounds is {rounds}, slots is {slots}, batches is {batches}", "use at least 1 of each")
     check_size(rounds, batches, slots)
     # INVARIANT: batches are counted in binary32 without rounding.
     if rounds * slots * batches > MAX_BATCHES:
@@ -101,7 +101,7 @@ def build_programs(
 
 
 def depths_of(layout: Layout, slots: int) -> tuple[int, int]:
-    """(shared, payload) depth: log2 of the parameters' shards, and what makes q + p as deep as that."""
+    """Returns (shared, payload) depth: log2 of the parameters' shards, and the p for which q + p is at least that."""
     shared = ceil_log2(len(layout.sizes))
     return shared, max(0, shared - ceil_log2(slots))
 

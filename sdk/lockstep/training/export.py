@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.base.decoding import MAX_FILE_BYTES, anything, file_bytes, from_json, mapping, refusing
-from lockstep.protocol.errors import NotFoundError, PayloadInvalid
+from lockstep.protocol.errors import NotFoundError, PayloadInvalid, UsageError
 from lockstep.storage.store import write_atomically
 from lockstep.training.formats import OWN, published, recovered
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
     from lockstep.protocol.programs.program import Const
     from lockstep.storage.dataset import Recipe
+    from lockstep.training.tokens import Tokenizer
 
 MODEL_FILE = "model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
 _CONFIG = mapping(anything)
 UNBOUNDED = 1024
@@ -67,7 +69,7 @@ def save_tokenizer(folder: Path, recipe: Recipe) -> None:
     if recipe.separator:
         config["eos_token"] = recipe.separator
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "tokenizer.json", [recipe.tokenizer])
+    write_atomically(folder / TOKENIZER_FILE, [recipe.tokenizer])
     write_atomically(folder / "tokenizer_config.json", [(json.dumps(config, indent=2) + "\n").encode()])
 
 
@@ -106,15 +108,52 @@ def load_model(folder: Path) -> nn.Module:
     return model.eval()
 
 
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer that `save_tokenizer` wrote; None if the model reads bytes. Raises UsageError."""
+    from lockstep.training.tokens import Tokenizer
+
+    path = folder / TOKENIZER_FILE
+    return Tokenizer.read(path) if path.is_file() else None
+
+
+def writes(model: nn.Module) -> bool:
+    """Tells if a model predicts the next token of a text."""
+    from lockstep.training import hf
+    from lockstep.training.models import GPT, Llama
+
+    return isinstance(model, GPT | Llama) or type(model).__name__.endswith(hf.CAUSAL)
+
+
+def write_text(
+    model: nn.Module, tokenizer: Tokenizer | None, prompt: str, count: int, *, temperature: float = 0.7, seed: int = 0
+) -> str:
+    """What a model writes after the prompt: `count` tokens, or bytes without a tokenizer. Raises UsageError."""
+    if not writes(model):
+        raise UsageError(f"a {type(model).__name__} writes no text", hint="leave --prompt out")
+    if tokenizer is None:
+        start = list(prompt.encode())
+        return bytes(t & 0xFF for t in continued(model, start, count, temperature, seed)).decode(errors="replace")
+    (start,) = tokenizer.encode([prompt])
+    if not start:
+        raise UsageError("the prompt has no tokens", hint="write a word at least")
+    said: str = tokenizer.encoder.decode(continued(model, start, count, temperature, seed))
+    return said
+
+
 def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float = 0.7, seed: int = 0) -> bytes:
     """`count` bytes that a byte-level GPT writes after the prompt; `temperature` 0 takes the likeliest each time."""
+    return bytes(continued(model, list(prompt), count, temperature, seed))
+
+
+def continued(model: nn.Module, start: Sequence[int], count: int, temperature: float, seed: int) -> list[int]:
+    """`count` tokens that a model writes after those it is given, one at least."""
     import torch
 
     from lockstep.training.losses import logits
 
     draws = np.random.Generator(np.random.Philox(key=seed))
     context = _context(model)
-    tokens = list(prompt)
+    tokens = list(start)
     with torch.no_grad():
         for _ in range(count):
             scores = logits(model(torch.tensor([tokens[-context:]])))[0, -1].double().numpy()
@@ -124,7 +163,7 @@ def generate(model: nn.Module, prompt: bytes, count: int, *, temperature: float 
             weights = np.exp((scores - scores.max()) / temperature)
             steps = np.cumsum(weights)
             tokens.append(int(np.searchsorted(steps, draws.random() * steps[-1], side="right")))
-    return bytes(tokens[len(prompt) :])
+    return tokens[len(start) :]
 
 
 def _context(model: nn.Module) -> int:

@@ -25,30 +25,30 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Format:
-    """How one of our models is written as a class of `transformers`."""
+    """The form of one of our models as a class of `transformers`."""
 
     config: Callable[[Config], dict[str, Any]]
-    """Its `config.json`."""
+    """Our configuration -> `config.json` of the class."""
     names: tuple[tuple[str, str], ...]
-    """Replacements that make a name of theirs out of one of ours, the first that matches a part of it each."""
+    """(pattern, replacement), applied in turn to our name of a parameter: the result is the name in `transformers`."""
     transposed: re.Pattern[str]
-    """Our names of matrices that they store as [in, out]."""
+    """Our names of the matrices that `transformers` stores as [in, out]."""
     zeros: Callable[[Config], Iterator[tuple[str, tuple[int, ...]]]]
-    """Their name and shape of what we do not have; all zero."""
+    """(name, shape) of tensors that `transformers` has and we do not; all zero."""
 
     def theirs(self, name: str) -> str:
-        """What they call one of our parameters."""
+        """Returns the name in `transformers` of one of our parameters."""
         for pattern, replacement in self.names:
             name = re.sub(pattern, replacement, name)
         return name
 
     def turned(self, name: str, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The tensor as they store it, or back."""
+        """Returns our tensor as `transformers` stores it, or the reverse."""
         return np.ascontiguousarray(tensor.T) if self.transposed.search(name) else tensor
 
 
 def published(config: Config, tensors: Tensors) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """`config.json` and tensors of one of our models for `transformers`; as they are if it has no class for it."""
+    """Converts `config.json` and tensors of one of our models for `transformers`; unchanged if it has no such class."""
     form = FORMATS.get(str(config.get("model")))
     if form is None:
         return dict(config), dict(tensors)
@@ -59,7 +59,7 @@ def published(config: Config, tensors: Tensors) -> tuple[dict[str, Any], dict[st
 
 
 def recovered(config: Config, tensors: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The inverse on tensors: those of our `names` that are there, and under its own name what belongs to none."""
+    """The inverse of `published` on tensors: those of our `names` that exist; others keep their names."""
     form = FORMATS[str(config["model"])]
     left, found = dict(tensors), {}
     for name in names:
@@ -207,4 +207,4 @@ FORMATS: dict[str, Format] = {
         _bert_zeros,
     ),
 }
-"""By the name of our model."""
+"""Formats by the name of our model."""

@@ -21,14 +21,14 @@ from torch import nn
 from lockstep.protocol.errors import UsageError
 from lockstep.training.losses import Loss, RandomLoss
 
-_CAUSAL = ("ForCausalLM", "LMHeadModel")
+CAUSAL = ("ForCausalLM", "LMHeadModel")
 _MASKED = "ForMaskedLM"
 _KERNELS = ("attn_implementation", "experts_implementation")
 """Names of kernels, which a hub may serve: a model that is built from a configuration uses torch's own."""
 
 
 def is_transformers(model: nn.Module) -> bool:
-    """Whether it is a class of `transformers` (or derives from one)."""
+    """Returns True if the model is of a class of `transformers`, or of one that derives from it."""
     return any(
         kind.__name__ == "PreTrainedModel" and kind.__module__.startswith("transformers.")
         for kind in type(model).__mro__
@@ -36,7 +36,7 @@ def is_transformers(model: nn.Module) -> bool:
 
 
 def is_described(config: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is one of `transformers`."""
+    """Returns True if a `config.json` describes a model of `transformers`."""
     return "model" not in config and "architectures" in config and "model_type" in config
 
 
@@ -57,7 +57,8 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
     known = isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)
     if not known:
         raise UsageError(
-            f"transformers {transformers.__version__} has no model {name!r}", "the job needs another release of it"
+            f"transformers {transformers.__version__} has no model {name!r}",
+            "install the release of transformers that the job was made with",
         )
     try:
         shape = transformers.AutoConfig.for_model(kind, **fields)
@@ -74,7 +75,7 @@ def build_model(config: Mapping[str, Any]) -> nn.Module:
 
 
 def loss_of(model: nn.Module) -> Loss | RandomLoss:
-    """What its kind of model is trained on; UsageError if its name does not say.
+    """Returns the loss for a model's class; UsageError if the class name does not tell.
 
     A masked-LM's mask is the last token of its vocabulary.
     """
@@ -82,7 +83,7 @@ def loss_of(model: nn.Module) -> Loss | RandomLoss:
     from lockstep.training.models.gpt import next_token_loss
 
     name = type(model).__name__
-    if name.endswith(_CAUSAL):
+    if name.endswith(CAUSAL):
         return next_token_loss
     if name.endswith(_MASKED):
         return masked_token_loss(model.config.vocab_size)  # type: ignore[union-attr, arg-type]

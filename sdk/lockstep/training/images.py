@@ -23,12 +23,12 @@ MNIST_SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""Of the files in version 1.2.6 of the package: others would be another dataset."""
+"""SHA-256 of the files in version 1.2.6 of the package: other files would be another dataset."""
 IMAGE_VALUES = 256
 
 
 def read_idx(data: bytes) -> NDArray[np.uint8]:
-    """The array in an IDX file of bytes (LeCun's format); PayloadInvalid if it is none."""
+    """Reads the array in an IDX file of bytes (LeCun's format); PayloadInvalid if it is not such a file."""
     rank = data[3] if len(data) >= 4 and data[:3] == b"\x00\x00\x08" else 0
     shape = tuple(np.frombuffer(data[4 : 4 + 4 * rank], ">u4").tolist())
     if not rank or len(shape) != rank or len(data) != 4 + 4 * rank + prod(shape):

@@ -53,12 +53,12 @@ from lockstep.training.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step reads of the dataset."""
+    """The rows of the dataset that one step reads."""
 
     rows: int = 8
     """Rows of one forward pass."""
     row_length: int = 65
-    """L: tokens of a dataset row, context + 1."""
+    """L: elements of a dataset row (next-token models: context + 1)."""
     accumulation: int = 1
     """Forward passes whose mean gradient makes one step."""
 
@@ -71,14 +71,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Programs:
-    """A job's three Programs, and what people call the parts of their flat tensor."""
+    """A job's three Programs, and the names of the parameters in their flat tensor."""
 
     step: Program
     encode: Program
     merge: Program
     layout: Layout
     loss: Program | None = None
-    """The loss over the rows of one step, for onlookers; None: an evaluation, which is about nothing else."""
+    """The loss over the rows of one step, for onlookers; None in an evaluation, whose result is a loss already."""
 
 
 def build_programs(
@@ -98,7 +98,9 @@ def build_programs(
     """
     # INVARIANT: the payloads' tree is at least as deep as the shared state's (docs/protocol.md section 3: q + p >= b).
     if rounds < 1 or slots < 2:
-        raise UsageError(f"{rounds} rounds of {slots} slots", "a job has at least one round and two slots")
+        raise UsageError(
+            f"rounds is {rounds}" if rounds < 1 else f"slots is {slots}", "use at least 1 round and at least 2 slots"
+        )
     check_size(rounds, strategy.inner_steps, slots)
     layout = layout_of(model, shard_elements)
     count = len(layout.sizes)
@@ -157,7 +159,8 @@ def check_width(shards: int, slots: int, payload_depth: int) -> None:
         most = 1 << (MAX_STATE_DEPTH - 2 - payload_depth)
         raise UsageError(
             f"{slots} slots of {shards} shards, {1 << payload_depth} entries each in a merge",
-            f"a state has {1 << MAX_STATE_DEPTH} entries at most: {most} slots" if most > 1 else "a smaller model",
+            f"a state has at most {1 << MAX_STATE_DEPTH} entries: "
+            + (f"use at most {most} slots" if most > 1 else "use a smaller model"),
         )
 
 
@@ -173,7 +176,7 @@ def check_size(rounds: int, steps: int, slots: int) -> None:
 def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) -> None:
     """Raises UsageError unless enough slots can be accepted and the dataset's rows are the batch's."""
     if not 1 <= min_slots <= slots:
-        raise UsageError(f"at least {min_slots} of {slots} slots", "min_slots lies between 1 and slots")
+        raise UsageError(f"min_slots is {min_slots}, slots is {slots}", "min_slots lies between 1 and slots")
     # INVARIANT: a step reads rows of exactly the dataset's length.
     if dataset.row_tokens != batch.row_length:
         raise UsageError(
@@ -183,7 +186,7 @@ def check_parties(dataset: Dataset, batch: Batch, slots: int, min_slots: int) ->
 
 
 def depths_of(strategy: Strategy, layout: Layout) -> tuple[int, int]:
-    """(shared, payload) depth of a job's states: log2 of what a quarter, and of what a payload, has room for."""
+    """Returns (shared, payload) depth of a job's states: log2 of the entries in a quarter and in a payload."""
     shards = unallocated(layout)
     beside = strategy.rules(1).inner.init(shards, _scalar())
     shared_depth = ceil_log2(max(len(shards), len(beside)))
@@ -231,7 +234,7 @@ def mean_loss(
 
 
 def gradient(model: nn.Module, loss: Loss, layout: Layout, shards: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
-    """The gradient of the loss by the shards, by autograd; the rest of the model is constant."""
+    """Returns the loss's gradient by the shards, by autograd; the rest of the model is constant."""
     leaves = {name: part.detach().requires_grad_() for name, part in layout.split(*shards).items()}
     grads = torch.autograd.grad(loss_at(model, loss, leaves, rows), list(leaves.values()))
     return layout.shards(dict(zip(leaves, grads, strict=True)))
@@ -264,8 +267,8 @@ def training_job(
     weights: bool = True,
     shard_elements: int = SHARD_ELEMENTS,
 ) -> TrainingJob:
-    """A model's job as `Network.quote` takes it; `seed` fixes the first weights of what it trains, or they are `first`,
-    the shards one after the other.
+    """Returns a model's job as `Network.quote` takes it. The first weights are `first`, the shards one after the other,
+    or made from `seed`.
 
     Without `weights` they are not made: the job can be quoted, whatever its size, and not submitted. `loss` defaults to
     the model's own. Frozen parameters keep the values that they have.
@@ -278,7 +281,8 @@ def training_job(
     if weights:
         if first is not None and first.shape != (built.layout.size,):
             raise UsageError(
-                f"weights of {first.size} elements for a model of {built.layout.size}", "start from the same model"
+                f"the first weights have {first.size} elements, the model has {built.layout.size}",
+                "start from the same model",
             )
         shards = built.layout.cut(initial_parameters(model, seed) if first is None else first)
         genesis = Checkpoint(shards, tuple(np.zeros_like(shard) for shard in shards))
@@ -300,11 +304,12 @@ def training_job(
         aggregator=aggregator,
         terms=terms,
         loss=built.loss,
+        wire_format=strategy.payload,
     )
 
 
 def described_parameters(model: nn.Module, built: Programs) -> tuple[dict[str, Any], ...]:
-    """`parameters` of a job's spec: what lies in the flat tensor, then what is frozen."""
+    """Returns `parameters` of a job's spec: those in the flat tensor, then the frozen ones."""
     frozen, roots = describe_frozen(model), {const.root.hex() for const in built.step.consts}
     # INVARIANT: whoever has a job's Programs and a checkpoint has its whole model.
     for parameter in frozen:

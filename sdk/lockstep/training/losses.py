@@ -1,4 +1,4 @@
-"""What a loss is: a function of a model, the rows of a step and, for some, random words."""
+"""Losses: functions of a model, the rows of a step and, for some, random words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RandomLoss:
 
 
 def logits(output: Any) -> Tensor:
-    """What a model predicts, whether it returns that alone or with other things."""
+    """Returns a model's logits, which it returns alone or as a field of its output."""
     return output if isinstance(output, Tensor) else output.logits
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation's merge holds, and what it means. Needs no torch: whoever reads a result has perhaps none."""
+"""The metrics in an evaluation's merge. Needs no torch, so that a result can be read without it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from lockstep.protocol.errors import PayloadInvalid, UsageError
 from lockstep.protocol.programs.program import Kind, Program
 
 NAME = "evaluation"
-"""`strategy.name` of such a job's spec."""
+"""`strategy.name` in the spec of an evaluation."""
 SUM, REST, BATCHES = range(3)
 """Words of the metrics, f32 [3]: the sum of the batches' losses is sum + rest, what rounding took of the first."""
 MAX_BATCHES = 1 << 24
-"""A job's at most: as many can be counted in binary32."""
+"""The most batches of a job: so many can be counted in binary32."""
 
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """What neither the metrics' words nor the Programs say; hashed into the job."""
+    """The facts that neither the metrics' words nor the Programs tell; hashed into the job."""
 
     next_token: bool
-    """Whether the loss is the mean cross-entropy of each next token, in nats."""
+    """True: the loss is the mean cross-entropy of each next token, in nats."""
 
     def to_dict(self) -> dict[str, Any]:
         """`strategy` of a job's spec."""
@@ -34,7 +34,7 @@ class EvaluationSpec:
 
     @staticmethod
     def of(strategy: Mapping[str, Any]) -> EvaluationSpec:
-        """The inverse; UsageError if the job is no evaluation."""
+        """The inverse of `to_dict`; UsageError if the job is not an evaluation."""
         if strategy.get("name") != NAME:
             raise UsageError(
                 f"the job's strategy is {strategy.get('name')!r}: it trains", "an evaluation alone has metrics"
@@ -44,18 +44,18 @@ class EvaluationSpec:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What an evaluation has found by its last merged round."""
+    """The result of an evaluation up to its last merged round."""
 
     loss: float
     """Mean over the batches, each a mean over its rows."""
     batches: int
-    """Those of the accepted slots of all rounds."""
+    """Batches of the accepted slots of all rounds."""
     rows: int
-    """Those of the batches; a row that is drawn twice counts twice."""
+    """Rows of those batches; a row drawn twice counts twice."""
     perplexity: float | None
-    """exp(loss) where each next token is predicted."""
+    """exp(loss) if the loss is over each next token, else None."""
     left_out: int
-    """Slots that were merged, and convicted later: nothing of theirs is in the numbers above."""
+    """Slots that were merged and later convicted; the numbers above leave them out."""
 
 
 def read_metrics(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class AdamW:
     """
 
     learning_rate: float = 3e-3
-    """The highest."""
+    """The highest learning rate."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -36,11 +37,15 @@ class AdamW:
     restart_warmup: int = 0
     """Steps of linear warm-up after each restart of the moments, which know little of the gradient then."""
     final_fraction: float = 0.1
-    """Of the learning rate, at the last step."""
+    """The learning rate of the last step, as a fraction of the highest."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and self.learning_rate > 0 and self.clip > 0):
             raise UsageError(f"AdamW cannot run with {self}", "betas lie in [0, 1), learning rate and clip above 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """`inner` of a strategy's description."""
+        return {"name": "adamw", **asdict(self)}
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of step 0 .. steps - 1."""
@@ -50,7 +55,7 @@ class AdamW:
         return self.learning_rate * warm * (self.final_fraction + (1 - self.final_fraction) * cosine)
 
     def table(self, steps: int, restart: int) -> Tensor:
-        """f32 [steps, 3]: what step c multiplies parameters by, moves them by, and scales sqrt(v) by."""
+        """f32 [steps, 3]: the factors of step c on the parameters, on their move, and on sqrt(v)."""
         rows = []
         for step in range(steps):
             since = step % restart + 1
@@ -69,7 +74,7 @@ class AdamW:
         return torch.tensor([[self.rate(step, steps)] for step in range(steps)], dtype=torch.float32)
 
     def ages(self, steps: int) -> Tensor:
-        """f32 [steps, 3]: what moments of age a scale the learning rate, the step and sqrt(v) by."""
+        """f32 [steps, 3]: the factors of moments of age a on the learning rate, the step and sqrt(v)."""
         rows = []
         for since in range(1, steps + 1):
             warm = min(1.0, since / (self.restart_warmup + 1))

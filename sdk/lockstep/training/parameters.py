@@ -118,7 +118,7 @@ class Layout:
 
 
 def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> Layout:
-    """Where each parameter of a model lies; tied parameters once, frozen ones (no `requires_grad`) nowhere.
+    """Returns the place of each parameter of a model; a tied one has one place, a frozen one (no `requires_grad`) none.
 
     Each goes into the first shard that has room for it. UsageError for one that no shard could hold.
     """
@@ -144,7 +144,7 @@ def layout_of(model: torch.nn.Module, shard_elements: int = SHARD_ELEMENTS) -> L
 
 
 def frozen_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What a model has but does not train, by name: constants of its step."""
+    """Returns the parameters that a model does not train, by name: constants of its step."""
     return {name: p.detach() for name, p in model.named_parameters() if not p.requires_grad}
 
 

@@ -55,14 +55,14 @@ class Tokenizer:
     """A tokenizer as its file says."""
 
     data: bytes = field(repr=False)
-    """Of `tokenizer.json`."""
+    """The bytes of `tokenizer.json`."""
     encoder: Encoder = field(repr=False)
     vocabulary: int
     """One more than the largest token."""
 
     @staticmethod
     def read(path: Path) -> Tokenizer:
-        """The tokenizer in a file; UsageError if it cannot be read, is too large or is none."""
+        """Reads the tokenizer in a file; UsageError if it cannot be read, is too large or is not a tokenizer."""
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_TOKENIZER_BYTES + 1)
@@ -96,7 +96,7 @@ class Tokenizer:
         return Tokenizer(data, encoder, max(tokens.values()) + 1)
 
     def separator(self, token: str) -> list[int]:
-        """What stands between documents: the token of that name, without one the tokens of an empty line."""
+        """Returns the tokens between documents: the named one, or, for "", those of an empty line."""
         if not token:
             return self.encode([SEPARATOR.decode()])[0]
         found = self.encoder.token_to_id(token)
@@ -114,7 +114,7 @@ class Tokenizer:
             raise UsageError(f"the tokenizer fails: {str(error)[:200]}", "its parts do not fit together") from error
 
     def unknown(self, character: str) -> bool:
-        """Tells if a character has no tokens of its own: it would vanish, or be any unknown one."""
+        """Returns True if a character has no tokens of its own: it would vanish, or become the unknown token."""
         normalizer = self.encoder.normalizer
         # What the tokenizer itself takes for nothing is not lost.
         if character.isspace() or (normalizer is not None and not normalizer.normalize_str(character).strip()):
@@ -125,7 +125,7 @@ class Tokenizer:
 
 
 def checked_side(side: str) -> str:
-    """The side itself; UsageError if there is none of that name."""
+    """Returns the side unchanged; UsageError if it is not the name of one."""
     if side not in SIDES:
         raise UsageError(f"no side of a split is called {side!r}", f"one of {', '.join(SIDES)}")
     return side
@@ -222,7 +222,8 @@ def pieces(file: BinaryIO, most: int | None, name: str) -> Iterator[str]:
 
 
 def _cut(held: bytes) -> int:
-    """Where a piece that begins with these bytes ends."""
+    """Returns the length of the piece that these bytes begin with: up to the last newline, else the last space, else
+    the last whole character."""
     for mark in (b"\n", b" "):
         found = held.rfind(mark)
         if found >= 0:
@@ -242,7 +243,7 @@ def _whole(held: bytes) -> int:
 
 
 def _write(path: Path, tokenizer: Tokenizer, sources: Sequence[Source], recipe: Recipe) -> None:
-    """Make the file of tokens, whole or not at all; of several processes that want it one makes it."""
+    """Makes the file of tokens, whole or not at all; of several processes that need it, one makes it."""
     separator = tokenizer.separator(recipe.separator)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -284,7 +285,7 @@ def _pieces_of(source: Source) -> Iterator[str]:
 
 
 def _checked(parts: Iterable[str], path: Path, tokenizer: Tokenizer, known: set[str] | None) -> Iterator[str]:
-    """The pieces; UsageError for a character without tokens, where that matters (`known`: those that have some)."""
+    """Yields the pieces; UsageError for a character without tokens. `known`: characters that have; None: no check."""
     for part in parts:
         for character in () if known is None else sorted(set(part) - known):
             if tokenizer.unknown(character):
@@ -298,7 +299,7 @@ def _checked(parts: Iterable[str], path: Path, tokenizer: Tokenizer, known: set[
 
 
 def _key(sources: Sequence[Source], recipe: Recipe) -> bytes:
-    """Of everything that the tokens follow from: the texts' bytes, the recipe, the library's version."""
+    """Hashes all that the tokens follow from: the texts' bytes, the recipe, the library's version."""
     import tokenizers
 
     key = sha256(json.dumps([1, tokenizers.__version__, PIECE_BYTES, recipe.separator, recipe.unknown]).encode())

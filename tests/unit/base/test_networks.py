@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.settings import DEFAULTS as COORDINATORS
+from coordinator.settings import resolve_coordinator
 from lockstep.base.networks import FIELDS
 from lockstep.base.settings import DEFAULTS, resolve
 from lockstep.protocol.errors import UsageError
@@ -96,6 +98,15 @@ def test_every_typo_in_a_settings_file_is_refused_with_the_nearest_name(user: Pa
             resolve()
         assert repr(name) in refused.value.hint, refused.value.hint
         file.unlink()
+
+
+@pytest.mark.parametrize("name", COORDINATORS)
+def test_every_typo_in_a_coordinators_setting_is_refused_with_the_nearest_name(user: Path, name: str) -> None:
+    typo = f"coordinator_{name[0]}{name[2:]}"
+    (user / "work/lockstep.toml").write_text(f'{typo} = "x"\n')
+    with pytest.raises(UsageError, match=typo) as refused:
+        resolve_coordinator()
+    assert repr(f"coordinator_{name}") in refused.value.hint, refused.value.hint
 
 
 def test_every_typo_in_a_network_is_refused(user: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.chain import devnet as devnet_module
 from lockstep.chain.addresses import Addresses
 from lockstep.chain.clock import ChainClock
 from lockstep.chain.contracts import Contracts
@@ -90,6 +91,34 @@ def test_anvil_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DoctorError, match="did not start") as caught:
         Devnet(tmp_path)
     assert "anvil.log" in caught.value.hint
+
+
+def test_anvil_that_is_nowhere_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCKSTEP_ANVIL", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(devnet_module, "__file__", str(tmp_path / "site-packages/lockstep/chain/devnet.py"))
+    with pytest.raises(DoctorError, match="not found") as caught:
+        find_anvil()
+    assert "npm install @foundry-rs/anvil" in caught.value.hint
+    script = tmp_path / "anvil"
+    script.write_text("#!/usr/bin/env node\n")
+    script.chmod(0o755)
+    with pytest.raises(DoctorError, match="not found"):
+        find_anvil()
+    installed = tmp_path / ".foundry/bin/anvil"
+    installed.parent.mkdir(parents=True)
+    installed.write_bytes(b"\x7fELF")
+    installed.chmod(0o755)
+    assert find_anvil() == installed, "where Foundry's installer puts it"
+    package = tmp_path / "node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil"
+    package.parent.mkdir(parents=True)
+    package.write_bytes(b"\x7fELF")
+    assert find_anvil() == package, "npm install in this folder"
+    monkeypatch.setenv("LOCKSTEP_ANVIL", str(tmp_path / "none"))
+    with pytest.raises(DoctorError, match="no program"):
+        find_anvil()
 
 
 def test_addresses_file_is_read_back_or_named(tmp_path: Path, addresses: Addresses) -> None:

@@ -122,10 +122,11 @@ def test_a_watch_of_a_game_that_is_over_tells_every_move_and_ends(
     assert (ended.code, [e["event"] for e in told]) == (0, ["moved"] * 8 + ["resolved"])
     assert (told[-1]["verdict"], told[-1]["contract_bits"]) == ("fraud", "0x3be80b5c")
     lines = lockstep("dispute", "watch", played.convicted.hex(), *played.places(tmp_path)).out.splitlines()
-    assert len(lines) == 9
-    assert lines[-1].endswith(
+    assert len(lines) == 10
+    assert lines[-2].endswith(
         "fraud: claimed 0x3bf80b5c = 0.00756971352, the contract computed 0x3be80b5c = 0.00708143227"
     )
+    assert lines[-1].startswith(f"check it yourself: lockstep replay {told[-1]['claim']} --rpc http://")
 
 
 def test_a_game_is_named_by_a_prefix_of_its_own(
@@ -205,12 +206,14 @@ def test_what_is_no_request_is_2(lockstep: Lockstep, arguments: tuple[str, ...])
     assert "s3cret" not in ended.out + ended.err
 
 
-def test_the_command_that_reproduces_a_claim_has_the_places_that_were_given() -> None:
+def test_the_command_that_reproduces_a_claim_has_the_places_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replay_command("ab", rpc=None, storage=None) == "lockstep replay ab"
     assert (
         replay_command("ab", rpc="http://x", storage="dir:///a b")
         == "lockstep replay ab --rpc http://x --storage 'dir:///a b'"
     )
+    monkeypatch.setenv("LOCKSTEP_NETWORK", "sepolia")
+    assert replay_command("ab") == "lockstep replay ab --network sepolia"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-3, "0:00"), (9, "0:09"), (545, "9:05"), (3723, "1:02:03")])

@@ -31,6 +31,7 @@ COMMANDS = [
     ("worker", "up", "--max-stake", "1"), ("worker", "status"), ("worker", "why"), ("worker", "earnings"),
     ("worker", "guard", "export", "all.json"),
     ("verifier", "up"), ("verifier", "void", CLAIM), ("replay", CLAIM),
+    ("worker", "doctor"), ("verifier", "doctor"),
     ("coordinator", "up"), ("coordinator", "reindex"), ("coordinator", "doctor"),
     ("coordinator", "guard", "export", "g.json"),
     ("train", "list"), ("train", "status", CLAIM), ("train", "watch", CLAIM), ("train", "cancel", CLAIM),

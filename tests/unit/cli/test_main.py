@@ -29,9 +29,11 @@ COMMANDS = [
     *(("train", verb) for verb in ("audit", "cancel", "withdraw")),
     *(("worker", verb) for verb in ("up", "status", "earnings", "why")), ("verifier", "up"),
     ("verifier", "void"),
-    *((noun, verb) for noun in PROGRAMS for verb in ("stake", "unstake", "withdraw", "drain")),
+    *((noun, verb) for noun in PROGRAMS for verb in ("stake", "unstake", "withdraw", "drain", "doctor")),
+    *((noun, "service", verb) for noun in PROGRAMS for verb in ("install", "uninstall", "status")),
+    *(("worker", verb) for verb in ("quote", "fund", "support-bundle")),
     *((noun, "guard", verb) for noun in ("worker", "coordinator") for verb in ("export", "import")),
-    *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "doctor")),
+    *(("coordinator", verb) for verb in ("up", "migrate", "reindex", "backup", "restore")),
     *(("storage", verb) for verb in ("serve", "put", "get", "stat")),
 ]  # fmt: skip
 

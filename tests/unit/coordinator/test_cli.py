@@ -84,8 +84,13 @@ def test_a_wrong_password_is_a_key_error(home: Path, capsys: pytest.CaptureFixtu
 def test_doctor_names_what_is_missing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, envelope = lockstep(capsys, "doctor", *options(home))
     assert exit_code == 3
-    assert NOWHERE in envelope["error"]["message"]
-    assert envelope["error"]["hint"]
+    found = {row["check"]: row for row in envelope["data"]}
+    assert not found["chain"]["ok"]
+    assert NOWHERE in found["chain"]["message"]
+    assert all(row["hint"] for row in found.values() if not row["ok"])
+    assert "contracts" not in found, "a chain that is not there says nothing of its contracts"
+    assert found["database"]["ok"]
+    assert not (home / "index.sqlite").exists(), "nothing is made"
 
 
 def test_migrate_makes_the_index(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.cli.screen import Screen
 from lockstep.demo.run import CHEATS, Options, difference, run
 from lockstep.protocol.errors import UsageError
 
@@ -38,7 +39,7 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path)
         with pytest.raises(UsageError, match="not an empty folder"):
             Options(folder=folder)
     with pytest.raises(UsageError, match="mine/inside"):
-        run(Options(folder=tmp_path / "mine" / "inside"), lambda text: None)
+        run(Options(folder=tmp_path / "mine" / "inside"), Screen())
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 
 

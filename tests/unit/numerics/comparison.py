@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lockstep.numerics import _native, paths, reference
+from lockstep.numerics import paths, reference
 from lockstep.numerics.arrays import Array, StepContext
+from lockstep.numerics.built import COMPILED, kernels
 from lockstep.numerics.trace import materialise, tensor_root
 from lockstep.protocol.programs.program import Alias, Op, Program
 
-PATHS = ("scalar", "avx2", "avx512")[: 1 + ("scalar", "avx2", "avx512").index(_native.best_isa())]
+WIDER = ("scalar", "avx2", "avx512")
+PATHS = WIDER[: 1 + WIDER.index(kernels.best_isa())] if COMPILED else (kernels.best_isa(),)
 CONTEXT = StepContext(bytes(range(32)), round=3, slot=1, t=7)
 
 STRANGE = np.array(
@@ -48,7 +50,7 @@ def compare(
 ) -> None:
     """Asserts equal bits on all paths and thread counts, kept or not, and against the reference for about `budget`
     elements of each op (a fold's K terms count)."""
-    slow = paths.compile(program, path="scalar", threads=1)
+    slow = paths.compile(program, path=PATHS[0], threads=1)
     every = slow.run(state, CONTEXT, dataset, keep=True)
     roots = tuple(tensor_root(array) for array in every if array is not None)
     rng = np.random.default_rng(0)

@@ -393,3 +393,8 @@ def _source_elements(program, view) -> int:
 def _programs(model, spec, batch):
     built = build_programs(model, loss_of(model), spec, batch=batch, rounds=2, slots=3)
     return built.step, built.encode, built.merge
+
+
+if __name__ == "__main__":
+    # After a change that is meant to change every Program: `python -m tests.unit.tracing.test_trace`.
+    GOLDEN.write_text(json.dumps(roots(), indent=2) + "\n")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
+from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.numerics.validate import validate
+from lockstep.presets import DEVNET, TOKEN
 from lockstep.protocol.errors import LockstepError, UsageError
 from lockstep.training.describe import job_of
 from lockstep.training.export import save_model
@@ -108,12 +110,12 @@ def test_an_evaluation_reads_what_training_on_the_same_texts_does_not(folder: Pa
         ({"model": ""}, {}, "without a model"),
         ({"model": "nowhere"}, {}, "nowhere"),
         ({"model": 7}, {}, "model"),
-        ({"batches": 0}, {}, "0 batches"),
+        ({"batches": 0}, {}, "batches is 0"),
         ({"batches": "many"}, {}, "batches"),
         ({"documents": "mine"}, {}, "documents"),
         ({"colour": "red"}, {}, "colour"),
-        ({}, {"model": MODEL}, "beside model"),
-        ({}, {"seed": 1, "strategy": {}}, "beside seed, strategy"),
+        ({}, {"model": MODEL}, "combined with model"),
+        ({}, {"seed": 1, "strategy": {}}, "combined with seed, strategy"),
         ({}, {"min_slots": 4}, "slots"),
         ({}, {"terms": "moonnet"}, "moonnet"),
     ],
@@ -198,13 +200,32 @@ class SGD:
 
         return Inner(lambda parameters, counter: [], update)
 
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": "sgd", **asdict(self)}
+
 
 def test_an_optimizer_of_the_registry_is_described_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "sgd", SGD)
     job = job_of(described(strategy={"inner_steps": 2, "inner": {"name": "sgd", "learning_rate": 0.5}}), folder)
     validate(job.programs.step)
-    assert job.strategy["inner"] == {"learning_rate": 0.5}
+    assert job.strategy["inner"] == {"name": "sgd", "learning_rate": 0.5}
     with pytest.raises(UsageError, match="learning_rate"):
         job_of(described(strategy={"inner": {"name": "sgd", "learning_rate": "fast"}}), folder)
     with pytest.raises(UsageError, match="beta1"):
         job_of(described(strategy={"inner": {"name": "sgd", "beta1": 0.9}}), folder)
+
+
+def test_a_price_is_for_computed_work_and_meets_a_worker_s_least(folder: Path) -> None:
+    plain, bid = job_of(described(), folder, weights=False), job_of(described(price="0.5"), folder, weights=False)
+    operations = slot_operations(bid.programs, bid.inner_steps)
+    assert bid.terms.slot_price == -(-(TOKEN // 2) * operations // PRICED_OPERATIONS), "rounded up"
+    assert bid.terms.slot_price * PRICED_OPERATIONS >= TOKEN // 2 * operations, "--min-price 0.5 takes it"
+    assert bid.terms.slot_price < plain.terms.slot_price == DEVNET.slot_price, "without a bid it is the terms'"
+    assert bid.programs.step.root == plain.programs.step.root, "the same work"
+
+
+@pytest.mark.parametrize("price", ["much", "0", "-1", True, ["1"], 1e-30])
+def test_a_price_that_is_none_is_refused_with_its_name(folder: Path, price: Any) -> None:
+    with pytest.raises(UsageError, match="price") as refused:
+        job_of(described(price=price), folder, weights=False)
+    assert refused.value.hint

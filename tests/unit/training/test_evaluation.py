@@ -220,9 +220,9 @@ def test_dropout_is_off_and_the_model_stays_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"rounds": 0}, "0 rounds"),
+        ({"rounds": 0}, "rounds is 0"),
         ({"slots": 0, "min_slots": 0}, "slots"),
-        ({"batches": 0}, "0 batches"),
+        ({"batches": 0}, "batches is 0"),
         ({"min_slots": 4}, "slots"),
         ({"slots": 65}, "65"),
         ({"batches": 1 << 24, "rounds": 2}, "16777216"),

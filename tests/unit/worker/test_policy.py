@@ -8,10 +8,10 @@ import pytest
 
 from lockstep.base.settings import resolve
 from lockstep.execution.jobs import Job
-from lockstep.execution.rates import slot_operations
+from lockstep.execution.rates import PRICED_OPERATIONS, slot_operations
 from lockstep.protocol.errors import UsageError
 from lockstep.protocol.types import Address, Wei
-from worker.policy import PRICED_OPERATIONS, Policy
+from worker.policy import Policy
 
 ALICE, BOB = "0x" + "a1" * 20, "0x" + "b0" * 20
 

@@ -1,4 +1,4 @@
-"""The seam to a device, and the one behind it that is made of silicon: NVRTC and the CUDA driver.
+"""The interface to a device, and its implementation by NVRTC and the CUDA driver.
 
 `Device` is all that the executable asks of a machine; `emulator.Emulator` is the other one.
 """
@@ -27,37 +27,37 @@ Address = int
 Words = npt.NDArray[np.uint32]
 
 ARITHMETIC = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
-"""What docs/numerics.md (On a CUDA device) asks of a compiler, as NVRTC and nvcc spell it."""
+"""Compiler options that docs/numerics.md (On a CUDA device) requires, as NVRTC and nvcc spell them."""
 
 FOLDER = Path(__file__).parent
 HEADERS = (FOLDER / "kernels.cuh", FOLDER.parent / "kernels" / "f32.hpp")
-"""What generated source includes."""
+"""Files that generated source includes."""
 
 
 class DeviceMemory(NamedTuple):
-    """Of a device, in bytes."""
+    """The memory of a device, in bytes."""
 
     total: int
     free: int
 
 
 class Device(Protocol):
-    """Memory and kernels of a machine. Everything that is asked of it happens in order."""
+    """Memory and kernels of a machine. It executes all calls in order."""
 
     @property
     def label(self) -> str:
-        """What `--device` calls it."""
+        """The device's name for `--device`."""
 
     @property
     def name(self) -> str:
-        """What its maker calls it."""
+        """The product name that its maker gives it."""
 
     @property
     def memory(self) -> DeviceMemory:
-        """What it has, and what of it nobody uses now."""
+        """All memory of the device, and the part that is free now."""
 
     def enter(self) -> None:
-        """Makes the calling thread one that may ask."""
+        """Prepares the calling thread to use the device."""
 
     def load(self, source: str) -> Kernels:
         """The kernels of a translation unit."""
@@ -72,10 +72,10 @@ class Device(Protocol):
         """Copies contiguous words to the device."""
 
     def read(self, address: Address, words: Words) -> None:
-        """Waits for what was asked before, then copies from the device into a contiguous array."""
+        """Waits for all earlier calls, then copies from the device into a contiguous array."""
 
     def wait(self) -> None:
-        """Returns when everything that was asked is done."""
+        """Waits until all earlier calls are done."""
 
 
 class Kernels(Protocol):
@@ -101,7 +101,7 @@ class Cuda:
 
     @property
     def name(self) -> str:
-        """What the driver calls the device."""
+        """The product name that the driver reports."""
         return str(_value(self._driver.cuDeviceGetName(64, self._device)).split(b"\0")[0].decode())
 
     @property
@@ -113,7 +113,7 @@ class Cuda:
 
     @cached_property
     def architecture(self) -> str:
-        """As compilers name it: "sm_90"."""
+        """The architecture as compilers name it: "sm_90"."""
         attribute = self._driver.CUdevice_attribute
         major, minor = (
             _value(self._driver.cuDeviceGetAttribute(which, self._device))
@@ -226,7 +226,7 @@ def _options(architecture: str) -> list[bytes]:
 
 
 def _version() -> str:
-    """NVRTC's; raises UsageError without it."""
+    """Returns NVRTC's version; raises UsageError without NVRTC."""
     try:
         status, *version = _bindings("nvrtc").nvrtcVersion()
     except RuntimeError as error:
@@ -276,5 +276,5 @@ def _bindings(name: str) -> ModuleType:
 
 
 def addresses(cells: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Where an array's elements lie: what a launch takes, for arguments that are these elements."""
+    """Returns the addresses of an array's elements: the arguments of a launch that takes these elements."""
     return cells.ctypes.data + cells.itemsize * np.arange(len(cells), dtype=np.uint64)

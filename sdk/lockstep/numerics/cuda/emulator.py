@@ -1,4 +1,4 @@
-"""A device that is none: the kernels' own source compiled for the processor, one thread after the other.
+"""The emulated device: the kernels' own source compiled for the processor, one thread after the other.
 
 Slow, and exact: indices, barriers and the order of operations are those of the device. What only a device shows is its
 speed, its compiler and its floating-point units.
@@ -12,14 +12,15 @@ import threading
 import numpy as np
 
 from lockstep.base.machine import memory
-from lockstep.numerics import _native, libraries
+from lockstep.numerics import libraries
+from lockstep.numerics.built import kernels as _native
 from lockstep.numerics.cuda.device import FOLDER, HEADERS, Address, DeviceMemory, Words
 from lockstep.numerics.fused import ISA_FLAGS
 from lockstep.numerics.resident import DeviceFailed
 from lockstep.protocol.errors import DoctorError
 
 POISON = 0xFFFFFFFF
-"""What fresh memory holds: a NaN, and a gather index beyond any table."""
+"""The word that fresh memory holds: a NaN, and a gather index beyond any table."""
 GUARD = 64
 """Words beyond each allocation that nobody may write."""
 
@@ -38,7 +39,7 @@ def recipe(source: str) -> libraries.BuildRecipe:
     if compiler is None:
         raise DoctorError("the emulated device needs a C++ compiler", hint="install g++ or clang++, or set CXX")
     return libraries.BuildRecipe(
-        source, (*FLAGS, *ISA_FLAGS[_native.best_isa()]), compiler, (*HEADERS, FOLDER / "emulation.hpp")
+        source, (*FLAGS, *ISA_FLAGS.get(_native.best_isa(), ())), compiler, (*HEADERS, FOLDER / "emulation.hpp")
     )
 
 
@@ -97,7 +98,7 @@ class Emulator:
 
     @property
     def intact(self) -> bool:
-        """Whether no kernel has written beyond the end of an allocation."""
+        """True if no kernel has written beyond the end of an allocation."""
         return not self._overrun and not any(map(_overrun, self._allocations.values()))
 
 

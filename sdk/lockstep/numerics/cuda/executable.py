@@ -3,7 +3,7 @@
 executable = compile(program, path="cuda")
 state = executable.upload(arrays)
 for t in range(1, steps + 1):
-    state = executable.step(state, Context(seed, round, slot, t), dataset)
+    state = executable.step(state, StepContext(seed, round, slot, t), dataset)
 executable.root(state)                  # hashed on the device
 arrays = executable.download(state)
 """
@@ -36,7 +36,7 @@ class CudaExecutable(Executable):
 
     path: str = "cuda"
     fused: str = "off"
-    """Of the processor's maps, which are not used."""
+    """The mode of the processor's maps, which a device does not use."""
     device: Device = field(kw_only=True, repr=False, compare=False)
     _loaded: Loaded = field(init=False, repr=False, compare=False)
     _running: Lock = field(init=False, repr=False, compare=False, default_factory=Lock)
@@ -52,7 +52,7 @@ class CudaExecutable(Executable):
 
     @property
     def shows(self) -> bool:
-        """Whether the device has room for what a game asks of a step; else the processor shows it."""
+        """True if the device has the memory to materialise a step for a game; else the processor does."""
         return self._loaded.need.shown <= available(self.device)
 
     def upload(self, state: Sequence[Array | None]) -> DeviceState:
@@ -131,7 +131,7 @@ class CudaExecutable(Executable):
         return found
 
     def rest(self) -> None:
-        """Keeps it: a device's memory is there for what computes, and another Program takes it when it needs it."""
+        """Keeps the memory: a device's is there for the running Program, and another one takes it when needed."""
 
     def profile(self, state: Sequence[Array | None], context: StepContext, dataset: Array | None = None) -> list[int]:
         """See `Executable.profile`: each op is waited for, so a step takes less than their sum."""

@@ -1,4 +1,4 @@
-"""A Program as CUDA source: which kernel each op becomes, and what the kernel is given.
+"""A Program as CUDA source: the kernel of each op, and the kernel's arguments.
 
 Shapes and strides are constants of the source, where tensors lie is an argument: the layers of a model share kernels.
 """
@@ -32,7 +32,7 @@ CONTEXT_WORDS = 11
 
 
 class Space(IntEnum):
-    """Where a kernel's argument lies. The first ones have the numbers of `Tag`."""
+    """The place of a kernel's argument. The first ones have the numbers of `Tag`."""
 
     OP = 0
     STATE = 1
@@ -86,16 +86,16 @@ def generate(program: Program) -> Generated:
 
 
 class _Terms(NamedTuple):
-    """How a fold reads one operand."""
+    """The terms that a fold reads from one operand: the first one's place, and the stride."""
 
     start: str
-    """Where the terms of output `i` begin, in words; of an iota, their first value."""
+    """Offset in words of the first term of output `i`; of an iota, that term's value."""
     stride: int
     iota: bool = False
 
     @property
     def members(self) -> str:
-        """What `fold` asks of `Fold::First` and `Fold::Second`."""
+        """The members that `fold` requires of `Fold::First` and `Fold::Second`."""
         return f"""{{
         static constexpr bool IOTA = {_bool(self.iota)};
         static constexpr Word STRIDE = {word(self.stride)};

@@ -21,7 +21,7 @@ from lockstep.protocol.programs.program import Alias, Program
 from lockstep.protocol.types import TensorRoot
 
 HASH_THREADS = 128
-"""Of hash_leaves and hash_nodes in kernels.cuh."""
+"""Threads of a block of hash_leaves and hash_nodes in kernels.cuh."""
 STATES = 2
 """A step's input and its output: what came before is hashed by then."""
 DIGEST_WORDS = 8
@@ -33,9 +33,9 @@ class Buffer:
     def __init__(self, address: Address, give_back: Callable[[Address], None]) -> None:
         self.address = address
         self.root: TensorRoot | None = None
-        """Of the tensor that lies here, once somebody asked: what is committed is not edited."""
+        """The root of the tensor in the buffer, once it was hashed: committed words do not change."""
         self.host: weakref.ref[Array] | None = None
-        """The same words in the host's memory, while somebody holds them there."""
+        """The same words in the host's memory, as long as that array is in use."""
         weakref.finalize(self, give_back, address)
 
 
@@ -61,11 +61,11 @@ class BufferPool:
 
     @property
     def idle(self) -> int:
-        """Bytes that nobody uses."""
+        """Bytes of buffers that are free."""
         return 4 * sum(words * len(held) for words, held in list(self._free.items()))
 
     def trim(self) -> None:
-        """Give the device back what nobody uses."""
+        """Returns the free buffers to the device."""
         _free_all(self._device, self._free)
 
     def _allocated(self, words: int) -> Address:
@@ -116,9 +116,9 @@ class DeviceNeed(NamedTuple):
     """Bytes that a Program takes of a device, its dataset left out."""
 
     step: int
-    """From state to state."""
+    """Bytes to run a step from state to state."""
     shown: int
-    """To show every op's output, one after the other."""
+    """Bytes to show every op's output, one after the other."""
 
 
 class Loaded:
@@ -157,7 +157,7 @@ class Loaded:
         return self.pool.idle + (0 if held is None else held[0].nbytes)
 
     def trim(self) -> None:
-        """Give the device back what is kept for the next step; who uses it now has it until it is done."""
+        """Returns the memory kept for the next step to the device, after the step that uses it."""
         self._dataset = None
         self.pool.trim()
 
@@ -190,8 +190,8 @@ class Loaded:
         ops: Collection[int],
         each: Callable[[int, Address], None],
     ) -> None:
-        """Compute `ops` and what they read; `each` is called with an op of them and where its output lies until the
-        call returns (a kernel that it starts still finds it)."""
+        """Computes `ops` and their operands; `each` is called with each op and its output's address, which is valid
+        until the call returns, and for a kernel that it starts."""
         rows = self._rows(dataset)
         where = self._fixed(state, context, dataset, rows)
         region = self.pool.take(self._all.words)
@@ -269,7 +269,7 @@ class Loaded:
     def _fixed(
         self, state: Sequence[DeviceTensor | None], context: StepContext, dataset: Array | None, rows: Buffer | None
     ) -> dict[tuple[Space, int], Address]:
-        """Where everything lies that is no op's output."""
+        """Returns the address of every tensor and region but the ops' outputs; writes the step's context."""
         count = 0 if dataset is None else len(dataset)
         draws = [
             reference.drawn_row(context.seed, context.words, first + j, count)

@@ -1,4 +1,4 @@
-"""Where ops' outputs lie: one region of device memory, each part given to another op after its last reader."""
+"""The arena of ops' outputs: one region of device memory, whose parts are used again after their last reader."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ALIGNMENT = 64
 
 
 class Arena(NamedTuple):
-    """What runs, and at which word of the region its output lies."""
+    """The ops that run, and the places of their outputs in the region."""
 
     needed: tuple[bool, ...]
-    """Per op; False: nobody reads its output, because its readers see through it."""
+    """Per op; False: its output is not read, because its readers read through it."""
     offsets: dict[int, int]
-    """Of the ops that are needed and no output of the Program, in words."""
+    """Offsets, in words, of the needed ops whose outputs are not outputs of the Program."""
     words: int
 
 

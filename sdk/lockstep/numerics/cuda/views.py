@@ -52,8 +52,8 @@ def position(extents: Sequence[int], strides: Strides) -> str:
 
 
 def seen_through(program: Program, op: Op, view: View) -> View:
-    """What a fold's operand shows, without the copies in between: transposes that make a k axis contiguous in the
-    committed form need not be read. Something stays contiguous, or neighbouring threads would read words far apart."""
+    """Returns a fold's operand as a view of the source of its copies: transposes that make a k axis contiguous in the
+    committed form need not be read. Some axis stays contiguous, or neighbouring threads would read words far apart."""
     extents = (*op.extents, *op.k_extents)
     while view.tag == Tag.OP and _is_copy(program.ops[view.index]):
         through = _read_through(view, extents, program.ops[view.index])

@@ -26,7 +26,7 @@ class CNNConfig:
     width: int = 16
     """Channels after the first stage, half of those after the second."""
     groups: int = 4
-    """Of the norms (Wu and He 2018); they keep no running statistics."""
+    """Groups of the group norms (Wu and He 2018), which keep no running statistics."""
 
     def __post_init__(self) -> None:
         if min(self.size, self.channels, self.classes, self.width, self.groups) < 1:

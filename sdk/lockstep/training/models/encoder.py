@@ -28,7 +28,7 @@ class EncoderConfig:
     width: int = 128
     """C."""
     epsilon: float = 1e-12
-    """Of LayerNorm."""
+    """Epsilon of LayerNorm."""
 
     def __post_init__(self) -> None:
         if min(self.vocabulary, self.context, self.layers, self.heads, self.width) < 1:
@@ -36,7 +36,7 @@ class EncoderConfig:
         if self.width % self.heads:
             raise UsageError(f"width {self.width} does not divide into {self.heads} heads", "make it a multiple")
         if not 2 <= self.vocabulary <= 1 << 15:
-            raise UsageError(f"a vocabulary of {self.vocabulary}", "a token and the mask at least, 2^15 at most")
+            raise UsageError(f"vocabulary is {self.vocabulary}", "use 2 (one token and the mask) to 2^15")
 
     @property
     def row_length(self) -> int:

@@ -30,7 +30,7 @@ class GPTConfig:
     gelu: str = "tanh"
     """"tanh" or "none" (by erf)."""
     bias: bool = False
-    """Of the linear layers and norms."""
+    """True: linear layers and norms have biases."""
 
     def __post_init__(self) -> None:
         if min(self.vocabulary, self.context, self.layers, self.heads, self.width) < 1:

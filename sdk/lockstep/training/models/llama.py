@@ -30,13 +30,13 @@ class LlamaConfig:
     width: int = 128
     """C."""
     hidden: int = 344
-    """Of the feed-forward network: 8/3 of the width makes it as large as a GPT's."""
+    """Width of the feed-forward network: 8/3 of `width` makes it as large as a GPT's."""
     tied: bool = False
     """The head is the token embedding, transposed."""
     theta: float = 10000.0
     """Base of the rotations' wavelengths."""
     epsilon: float = 1e-5
-    """Of RMSNorm."""
+    """Epsilon of RMSNorm."""
 
     def __post_init__(self) -> None:
         sizes = (self.vocabulary, self.context, self.layers, self.heads, self.kv_heads, self.width, self.hidden)

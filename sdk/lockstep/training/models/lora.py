@@ -28,7 +28,7 @@ class LoRAConfig:
     base: Mapping[str, Any] = field(default_factory=dict)
     """`config.json` of the frozen model."""
     rank: int = 8
-    """r: of each update."""
+    """r: the rank of each update."""
     alpha: float = 16.0
     """Updates are scaled by alpha / rank."""
     targets: Sequence[str] = field(default_factory=lambda: ["qkv"])
@@ -36,7 +36,10 @@ class LoRAConfig:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not self.targets:
-            raise UsageError(f"rank {self.rank} on {list(self.targets)}", "at least 1, on at least one layer")
+            raise UsageError(
+                f"rank is {self.rank}, targets is {list(self.targets)}",
+                "use a rank of at least 1, and at least one target",
+            )
 
 
 class Adapted(nn.Module):
@@ -56,14 +59,14 @@ class Adapted(nn.Module):
         return self.layer(x) + self.lora_B(self.lora_A(x)) * self.scale
 
     def merged(self) -> nn.Module:
-        """One layer that computes the same."""
+        """Returns one layer that computes the same function."""
         with torch.no_grad():
             _weight(self.layer).add_(self.scale * (self.lora_B.weight @ self.lora_A.weight))
         return self.layer
 
 
 def is_linear(layer: nn.Module) -> bool:
-    """Whether a layer is torch's Linear, or the Conv1D that stands for it in GPT-2 of `transformers`."""
+    """Returns True if a layer is torch's Linear, or Conv1D, which GPT-2 of `transformers` has instead."""
     return isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
 
 
@@ -87,7 +90,7 @@ class LoRA(nn.Module):
             self.base.set_submodule(path, adapted)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the base gives, with its updates."""
+        """The output of the base with its updates."""
         return self.base(*inputs, **named)
 
     def initial_scale(self, name: str, shape: tuple[int, ...]) -> float:

@@ -22,11 +22,11 @@ class ModelKind:
     model: type[nn.Module]
     """Built from a configuration, which it keeps as `config`."""
     loss: Callable[[Any], Loss | RandomLoss]
-    """What a model is trained on."""
+    """Configuration -> the loss that the model is trained on."""
 
 
 MODELS: dict[str, ModelKind] = {}
-"""By the name in `config.json`."""
+"""Kinds of models by their name in `config.json`."""
 
 
 def describe(model: nn.Module) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""How the slots of a round become its merge: a module a strategy, named in registry.py."""
+"""Strategies, by which the slots of a round become its merge: one module each, named in registry.py."""

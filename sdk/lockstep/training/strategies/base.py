@@ -1,4 +1,4 @@
-"""What a strategy is: a value that gives four functions on tensors (init, update, encode, merge).
+"""The interface of strategies: values that give four functions on tensors (init, update, encode, merge).
 
 As optax's GradientTransformation(init, update): state in, state out. `training.job` traces them into a job's Programs
 and knows no strategy by name.
@@ -19,24 +19,27 @@ class Inner(NamedTuple):
     """An optimizer over the steps of a job."""
 
     init: Callable[[Shards, Tensor], list[Tensor]]
-    """Its state before the first step, from the parameters and a counter i32 (): shapes alone are read."""
+    """(parameters, counter i32 ()) -> the optimizer's state before the first step; shapes alone are read."""
     update: Callable[[Shards, Tensor, Shards, Shards], tuple[list[Tensor], list[Tensor]]]
     """(state, counter, parameters, gradient) -> (state, parameters); the counter is the step's number in the job."""
 
 
 class Optimizer(Protocol):
-    """What moves the parameters within a round."""
+    """Moves the parameters within a round; frozen, and hashed into the job."""
 
     def inner(self, steps: int, restart: int | None) -> Inner:
-        """The optimizer of a job of that many steps a slot, whose state restarts at zero every `restart` steps; None:
-        it goes on, and holds what it must know of its age."""
+        """Returns the optimizer of a job of `steps` steps a slot, whose state restarts at zero every `restart` steps;
+        None: the state goes on, and holds its age if the optimizer needs it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """`inner` of a strategy's description: the optimizer's registered name and its fields."""
 
 
 class Rules(NamedTuple):
     """A strategy over the steps of a job."""
 
     inner: Inner
-    """What a worker does between two merges."""
+    """The optimizer that a worker runs between two merges."""
     encode: Callable[[Tensor, Tensor], Tensor]
     """(the round's base, a slot's parameters) -> its payload, shard by shard f32 [P], as the wire format carries it."""
     merge: Callable[[Tensor, Tensor, Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
@@ -44,7 +47,11 @@ class Rules(NamedTuple):
 
 
 class Strategy(Protocol):
-    """How the slots of a round become its merge; frozen, and hashed into the job."""
+    """A rule by which the slots of a round become its merge; frozen, and hashed into the job."""
+
+    @property
+    def inner(self) -> Optimizer:
+        """The optimizer within a round."""
 
     @property
     def inner_steps(self) -> int:
@@ -52,14 +59,17 @@ class Strategy(Protocol):
 
     @property
     def payload(self) -> str:
-        """What `encode` rounds to (`storage.payload.FORMATS`): a payload travels short if that loses nothing."""
+        """The wire format that `encode` rounds to, of `storage.payload.FORMATS`.
+
+        A quote counts its bytes. A payload travels in it if decoding gives the same bits, else as f32.
+        """
 
     @property
     def carry(self) -> bool:
-        """Tells if a slot's inner state goes on in its owner's next round; it travels with the payload then."""
+        """True: a slot's inner state goes on in its owner's next round, and travels with the payload."""
 
     def rules(self, rounds: int) -> Rules:
-        """Its functions for a job of that many rounds."""
+        """Returns the functions for a job of `rounds` rounds; the shapes of their states do not depend on `rounds`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """`strategy` of a job's spec: its name and its fields."""
+        """`strategy` of a job's spec: its registered name and its fields."""

@@ -31,30 +31,30 @@ class Spec:
 
     inner: Optimizer = field(default_factory=AdamW)
     inner_steps: int = 20
-    """H."""
+    """H: steps of a slot in a round."""
     payload: str = F32_FORMAT
     """"f32" or "int8-block"."""
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
     carry: bool = False
-    """Whether a slot's moments go on in its owner's next round: then they travel with the payload, three times its
-    words. Without it they restart at zero in every round."""
+    """True: a slot's moments go on in its owner's next round; with them the payload has three times the words. False:
+    they restart at zero in every round."""
 
     def __post_init__(self) -> None:
         if self.payload not in FORMATS:
             raise UsageError(f"no payload format is called {self.payload!r}", f"one of {', '.join(FORMATS)}")
         if self.inner_steps < 1:
-            raise UsageError(f"{self.inner_steps} inner steps", "a round has at least one")
+            raise UsageError(f"inner_steps is {self.inner_steps}", "use at least 1")
 
     def rules(self, rounds: int) -> Rules:
-        """Moments that restart in every round, or are carried with their age."""
+        """Returns rules whose moments restart in every round, or are carried with their age."""
         steps = rounds * self.inner_steps
         inner = self.inner.inner(steps, None if self.carry else self.inner_steps)
         return Rules(inner, partial(encode, self), partial(merge, self))
 
     def to_dict(self) -> dict[str, Any]:
         """`strategy` of a job's spec."""
-        return {"name": "diloco", **asdict(self)}
+        return {"name": "diloco", **asdict(self), "inner": self.inner.to_dict()}
 
 
 def encode(spec: Spec, anchor: Tensor, live: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Strategies by name. A new one is a module here, a line below and its tests."""
+"""Strategies by name. A new one is a module here, a line below and a row of
+tests/battery/test_strategies.py."""
 
 from __future__ import annotations
 

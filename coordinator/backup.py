@@ -1,0 +1,298 @@
+"""A coordinator's backup: one file of what no chain gives back, copied while it runs, restored whole or not at all.
+
+    backup     of the home: keystore, node key, guard, nonces, outbox; of the database: signed claims, announcements,
+               receipts. Everything else is read from the chain again (`reindex`) or made again.
+    restore    staged beside its place, then the database in one transaction, then each file by a rename. Whatever is
+               killed, the same command again goes on; `up` refuses a home in between.
+
+The file is a zip with a manifest that holds the digest of every entry and its own. It holds the node's key in the open
+and the staking key as its keystore has it: it is its owner's alone (mode 0600).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import inspect, select
+
+from coordinator.db import Database
+from coordinator.models import AnnouncementRow, IndexTable, ReceiptRow, SignedClaimRow
+from coordinator.nonces import FILE_NAME as NONCES
+from lockstep.base.decoding import MAX_FILE_BYTES, U64, from_json, mapping, refusing, table, text, whole
+from lockstep.chain.keys import KEYSTORE, NODE_KEY, account_address
+from lockstep.node.guard.memory import FILE_NAME as GUARD
+from lockstep.node.purse import OUTBOX
+from lockstep.protocol.errors import DoctorError, GuardRefused, Malformed, Mismatch, UsageError
+from lockstep.protocol.types import Address
+from lockstep.storage.store import sync_folder
+
+FORMAT, VERSION = "lockstep-coordinator-backup", 1
+MANIFEST = "manifest.json"
+RESTORING = "restoring"
+"""The folder of a home that is being restored; with a manifest in it the restore has begun to change the home."""
+KEYS = (KEYSTORE, NODE_KEY)
+DATABASES = (OUTBOX, NONCES, GUARD)
+"""In the order in which they are copied: what promises most comes last, so that it is newest."""
+TABLES: tuple[type[IndexTable], ...] = (SignedClaimRow, AnnouncementRow, ReceiptRow)
+DAMAGED = (zipfile.BadZipFile, KeyError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error)
+"""How zipfile says that bytes are others."""
+HINT = "name the file that `lockstep coordinator backup` wrote"
+
+_MANIFEST = table(
+    {
+        "format": text(64), "version": whole(0, U64), "chain_id": whole(0, U64), "market": text(64),
+        "account": text(64), "entries": mapping(text(64)), "digest": text(64),
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Whose:
+    """What a backup is of."""
+
+    chain_id: int
+    market: Address
+    account: Address
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        return {"chain_id": self.chain_id, "market": self.market.lower(), "account": self.account.lower()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a backup holds."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+def back_up(home: Path, database: Database, chain_id: int, market: Address, file: Path) -> Kept:
+    """Copy what a home and its database hold into `file`, while they are at work.
+
+    Raises UsageError if the file is there, KeyStoreError if the home has no key, DoctorError if it cannot be written.
+    """
+    whose = Whose(chain_id, market, account_address(home / KEYSTORE))
+    if file.exists():
+        raise UsageError(f"{file} exists", "a backup overwrites nothing: name another file")
+    rows = 0
+    with tempfile.TemporaryDirectory(prefix=".backup-", dir=home) as scratch:
+        copies = Path(scratch)
+        # INVARIANT: what is promised by a row is in the copy of whatever promised it: that one is copied later.
+        for kind in TABLES:
+            rows += _dump(database, kind, copies / _entry(kind))
+        for name in KEYS:
+            if (home / name).exists():
+                shutil.copyfile(home / name, copies / name)
+        for name in DATABASES:
+            if (home / name).exists():
+                _copy(home / name, copies / name)
+        entries = {each.name: _digest(each) for each in sorted(copies.iterdir())}
+        manifest = {"format": FORMAT, "version": VERSION, **whose.to_dict(), "entries": entries}
+        _pack(copies, manifest | {"digest": _of(manifest)}, file)
+    return Kept(len(entries) - len(TABLES), rows, file.stat().st_size)
+
+
+def restore(home: Path, database: Database, chain_id: int, market: Address, file: Path) -> Kept:
+    """Bring a backup into a home that has no guard of its own; its caller holds the home.
+
+    Raises UsageError for what is no backup, Mismatch for one that is damaged or of another market, GuardRefused where
+    the home has a guard: an older one in its place would sign again what is signed.
+    """
+    manifest = _manifest(file)
+    if (manifest["chain_id"], manifest["market"]) != (chain_id, market.lower()):
+        raise Mismatch(
+            f"the backup is of market {manifest['market']} on chain {manifest['chain_id']}",
+            "name the deployment that it is of",
+        )
+    staged, begun = home / RESTORING, None
+    if (staged / MANIFEST).exists():
+        begun = (staged / MANIFEST).read_text()
+    if begun is not None and begun != manifest["digest"]:
+        raise UsageError("the home is half restored from another backup", "restore that one to its end first")
+    if begun is None:
+        _require_room(home, manifest)
+        _stage(file, manifest, staged)
+    rows = 0
+    for kind in TABLES:
+        rows += _load(database, kind, staged / _entry(kind))
+    names = [name for name in (*KEYS, *DATABASES) if name in manifest["entries"]]
+    for name in names:
+        if (staged / name).exists():
+            os.replace(staged / name, home / name)
+    sync_folder(home)
+    # The manifest's name goes first: without it, what is left of the folder says nothing.
+    os.unlink(staged / MANIFEST)
+    shutil.rmtree(staged)
+    sync_folder(home)
+    return Kept(len(names), rows, file.stat().st_size)
+
+
+def require_whole(home: Path) -> None:
+    """Raise DoctorError if a restore of the home was cut off."""
+    if (home / RESTORING / MANIFEST).exists():
+        raise DoctorError(
+            f"a restore of {home} was cut off", "give the same `lockstep coordinator restore FILE` again: it goes on"
+        )
+
+
+# -- out
+
+
+def _entry(kind: type[IndexTable]) -> str:
+    return f"{kind.__tablename__}.jsonl"
+
+
+def _dump(database: Database, kind: type[IndexTable], path: Path) -> int:
+    columns, rows = kind.__table__.columns, 0
+    with database.reading() as session, path.open("w") as out:
+        query = select(kind.__table__).order_by(*inspect(kind).primary_key)
+        for row in session.execute(query.execution_options(yield_per=1000)):
+            out.write(json.dumps({c.name: row._mapping[c] for c in columns}) + "\n")
+            rows += 1
+    return rows
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A consistent copy of an SQLite file that others write, as one file."""
+    with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as origin, closing(sqlite3.connect(target)) as to:
+        origin.backup(to)
+        to.execute("PRAGMA journal_mode=DELETE")
+        if source.name == GUARD:
+            # INVARIANT: a restored guard trusts nobody: what was signed after the copy is not in it.
+            to.execute("DELETE FROM trust")
+            to.commit()
+
+
+def _pack(folder: Path, manifest: dict[str, Any], file: Path) -> None:
+    """Write the zip: whole under its name, or not at all."""
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as out:
+            with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+                packed.writestr(MANIFEST, json.dumps(manifest, indent=1))
+                for name in manifest["entries"]:
+                    packed.write(folder / name, name)
+            out.flush()
+            os.fsync(out.fileno())
+        os.link(part, file)
+        sync_folder(file.parent)
+    except FileExistsError as error:
+        raise UsageError(f"{file} exists", "a backup overwrites nothing: name another file") from error
+    except OSError as error:
+        raise DoctorError(
+            f"{file} cannot be written: {error.strerror}", "name another folder, or free space"
+        ) from error
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+# -- in
+
+
+def _manifest(file: Path) -> dict[str, Any]:
+    """A backup's manifest, every entry checked against it."""
+    try:
+        with refusing(UsageError, str(file), HINT), zipfile.ZipFile(file) as packed:
+            manifest: dict[str, Any] = _MANIFEST(from_json(packed.read(MANIFEST), MAX_FILE_BYTES), "the manifest")
+            if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
+                raise Malformed(f"{manifest['format']} of version {manifest['version']}")
+            known = {*KEYS, *DATABASES, *(_entry(kind) for kind in TABLES)}
+            if not set(manifest["entries"]) <= known or not {_entry(kind) for kind in TABLES} <= set(
+                manifest["entries"]
+            ):
+                raise Malformed("other entries than a backup has")
+            body = {name: value for name, value in manifest.items() if name != "digest"}
+            damaged = _of(body) != manifest["digest"]
+            for name, digest in manifest["entries"].items():
+                with packed.open(name) as entry:
+                    damaged = damaged or sha256(b"".join(_pieces(entry))).hexdigest() != digest
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}", HINT) from error
+    except DAMAGED as error:
+        raise Mismatch(f"{file} is damaged or no backup: {type(error).__name__}", "take another copy of it") from error
+    if damaged:
+        raise Mismatch(f"{file} is damaged: its contents do not hash to its manifest", "take another copy of it")
+    return manifest
+
+
+def _require_room(home: Path, manifest: dict[str, Any]) -> None:
+    for name in DATABASES:
+        if (home / name).exists():
+            raise GuardRefused(
+                f"{home} has a {name} of its own", "restore into an empty home, or move the old one away for good"
+            )
+    if (home / KEYSTORE).exists() and account_address(home / KEYSTORE).lower() != manifest["account"]:
+        raise UsageError(f"{home} has the key of another account", "restore into an empty home")
+
+
+def _stage(file: Path, manifest: dict[str, Any], staged: Path) -> None:
+    """Unpack beside the place; the manifest comes last and says that it is all there."""
+    if staged.exists():
+        shutil.rmtree(staged)
+    staged.mkdir(mode=0o700)
+    with zipfile.ZipFile(file) as packed:
+        for name in manifest["entries"]:
+            with packed.open(name) as entry:
+                _write(staged / name, _pieces(entry))
+    _write(staged / f"{MANIFEST}.part", [manifest["digest"].encode()])
+    sync_folder(staged)
+    os.replace(staged / f"{MANIFEST}.part", staged / MANIFEST)
+    sync_folder(staged)
+
+
+def _write(path: Path, pieces: Any) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        for piece in pieces:
+            out.write(piece)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _load(database: Database, kind: type[IndexTable], path: Path) -> int:
+    """Add the rows that the database lacks; returns how many there are in the backup."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    with database.session() as session:
+        for row in rows:
+            if kind is SignedClaimRow:
+                # Its number is that of arrival here.
+                row.pop("id")
+                same = select(SignedClaimRow.id).where(
+                    SignedClaimRow.claim == row["claim"], SignedClaimRow.digest == row["digest"]
+                )
+                present = session.scalar(same) is not None
+            else:
+                key = tuple(row[c.name] for c in inspect(kind).primary_key)
+                present = session.get(kind, key) is not None
+            if not present:
+                session.add(kind(**row))
+                session.flush()
+    return len(rows)
+
+
+def _pieces(entry: Any) -> Iterator[bytes]:
+    while piece := entry.read(1 << 20):
+        yield piece
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return sha256(b"".join(_pieces(file))).hexdigest()
+
+
+def _of(manifest: dict[str, Any]) -> str:
+    return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

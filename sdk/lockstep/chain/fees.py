@@ -1,0 +1,200 @@
+"""Fees of a transaction on three kinds of chain: gas, and for a rollup its bytes on the parent chain.
+
+    ethereum    gas x base fee                                            EIP-1559
+    op          gas x L2 base fee + L1 data fee, Ecotone or Fjord         OP Stack specs, "L1-Cost fees"
+    arbitrum    (gas + L1 gas) x L2 base fee, L1 gas so that the L1 part is 16 x compressed bytes x price
+                                                                          Arbitrum docs, "Gas and fees", L1 pricing
+
+Ecotone:  (4 zeros + 16 others) / 16 x (16 x base_fee_scalar x l1_base_fee + blob_scalar x blob_base_fee) / 10^6
+Fjord:    max(100, -42.5856 + 0.8365 x fastlz) x (the same) / 10^6
+
+The blob base fee is EIP-4844's. Fees move by the minute: the figures of a profile are round numbers to plan with, and
+each can be given. Arbitrum compresses by brotli and the OP Stack prices by FastLZ; both are priced here by FastLZ's
+size, which is the larger one. An operator fee (Isthmus) is not counted: OP Mainnet and Base charge none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from lockstep.protocol.errors import UsageError
+
+GWEI = 10**9
+FJORD_INTERCEPT, FJORD_COEFFICIENT, FJORD_LEAST = -42_585_600, 836_500, 100
+"""OP Stack specs, Fjord: a regression of batch bytes on FastLZ's; the first two in millionths."""
+BYTE_GAS = 16
+"""Of L1 calldata that is not zero."""
+
+
+@dataclass(frozen=True)
+class FeeProfile:
+    """One chain's fee parameters, in wei."""
+
+    stack: str
+    base_fee: int
+    """Per gas, on the chain itself."""
+    l1_base_fee: int = 0
+    """Per gas of the parent chain; Arbitrum: its estimate of the price of L1 calldata, per gas."""
+    blob_base_fee: int = 0
+    base_fee_scalar: int = 0
+    blob_scalar: int = 0
+    """Of the OP Stack's SystemConfig."""
+    fork: str = "fjord"
+    """"ecotone" or "fjord"."""
+
+    def __post_init__(self) -> None:
+        for name in ("base_fee", "l1_base_fee", "blob_base_fee", "base_fee_scalar", "blob_scalar"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}", hint="not negative")
+        if self.base_fee == 0:
+            raise UsageError("the base fee is 0", hint="give --base-fee in gwei")
+
+
+PROFILES = {
+    "mainnet": FeeProfile("ethereum", 10 * GWEI),
+    "optimism": FeeProfile("op", GWEI // 1000, 10 * GWEI, GWEI, base_fee_scalar=5227, blob_scalar=1_014_213),
+    "arbitrum": FeeProfile("arbitrum", GWEI // 100, 10 * GWEI),
+}
+"""OP Mainnet's scalars, Arbitrum One's least base fee; L1 at 10 gwei, a blob's gas at 1."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a transaction, or a sum of `calls` alike, takes: gas, and the bytes of its signed form."""
+
+    calls: int
+    gas: int
+    zeros: int
+    others: int
+    compressed: int
+    """FastLZ's size."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all."""
+        return self.zeros + self.others
+
+    @classmethod
+    def of(cls, raw: bytes, gas: int) -> Sent:
+        """One signed transaction."""
+        zeros = raw.count(0)
+        return cls(1, gas, zeros, len(raw) - zeros, fastlz_size(raw))
+
+    def __add__(self, more: Sent) -> Sent:
+        return Sent(
+            self.calls + more.calls, self.gas + more.gas, self.zeros + more.zeros, self.others + more.others,
+            self.compressed + more.compressed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fee:
+    """In wei of the chain's coin."""
+
+    execution: int
+    data: int
+    """What the bytes cost on the parent chain."""
+
+    @property
+    def total(self) -> int:
+        """Of both."""
+        return self.execution + self.data
+
+    def __add__(self, more: Fee) -> Fee:
+        return Fee(self.execution + more.execution, self.data + more.data)
+
+
+def fee_of(sent: Sent, profile: FeeProfile) -> Fee:
+    """What transactions cost, each as large as their mean."""
+    execution = sent.gas * profile.base_fee
+    if profile.stack == "op":
+        return Fee(execution, _ecotone(sent, profile) if profile.fork == "ecotone" else _fjord(sent, profile))
+    if profile.stack == "arbitrum":
+        # Rounded up to whole L2 gas, which is what is charged.
+        l1_gas = -(-BYTE_GAS * sent.compressed * profile.l1_base_fee // profile.base_fee)
+        return Fee(execution, l1_gas * profile.base_fee)
+    return Fee(execution, 0)
+
+
+def cover(sent: Sent, profile: FeeProfile) -> float:
+    """By what a refund for gas alone must be multiplied to cover the data fee, too: total over execution."""
+    fee = fee_of(sent, profile)
+    return fee.total / fee.execution
+
+
+def _weighted(profile: FeeProfile) -> int:
+    return 16 * profile.base_fee_scalar * profile.l1_base_fee + profile.blob_scalar * profile.blob_base_fee
+
+
+def _ecotone(sent: Sent, profile: FeeProfile) -> int:
+    return (4 * sent.zeros + BYTE_GAS * sent.others) * _weighted(profile) // (16 * 10**6)
+
+
+def _fjord(sent: Sent, profile: FeeProfile) -> int:
+    least = FJORD_LEAST * 10**6 * sent.calls
+    size = max(least, FJORD_INTERCEPT * sent.calls + FJORD_COEFFICIENT * sent.compressed)
+    return size * _weighted(profile) // 10**12
+
+
+def fastlz_size(data: bytes) -> int:
+    """The length of FastLZ's level-1 form, by its format: runs of up to 32 literals after a byte of their own, matches
+    of two bytes up to 8 and of three up to 264, within 8,191 bytes back; greedy, the latest place of three bytes first.
+    """
+    size = literals = at = 0
+    seen: dict[bytes, int] = {}
+    while at < len(data):
+        three = data[at : at + 3]
+        back = seen.get(three, -1)
+        if len(three) == 3:
+            seen[three] = at
+        if back < 0 or at - back > 8191:
+            literals, at = literals + 1, at + 1
+            continue
+        length = 3
+        while length < 264 and at + length < len(data) and data[back + length] == data[at + length]:
+            length += 1
+        size += literals + -(-literals // 32) + (2 if length <= 8 else 3)
+        for inside in range(at + 1, min(at + length, len(data) - 2)):
+            seen[data[inside : inside + 3]] = inside
+        literals, at = 0, at + length
+    return size + literals + -(-literals // 32)
+
+
+@cache
+def measured() -> Mapping[str, Mapping[str, Sent]]:
+    """ "deployment", "job" and "game" -> transaction -> what it took, all calls of it together, on Anvil."""
+    text = resources.files(__package__).joinpath("costs.json").read_text()
+    rows: dict[str, dict[str, dict[str, Any]]] = json.loads(text)["costs"]
+    return {what: {name: Sent(**row) for name, row in of.items()} for what, of in rows.items()}
+
+
+def total(rows: Mapping[str, Sent]) -> Sent:
+    """Of a table."""
+    return sum(rows.values(), start=Sent(0, 0, 0, 0, 0))
+
+
+def profile_named(name: str, **given: int | None) -> FeeProfile:
+    """A profile with what a person gave instead (wei). Raises `UsageError`."""
+    if name not in PROFILES:
+        raise UsageError(f"there are no fees of {name!r}", hint=f"one of {', '.join(PROFILES)}")
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    return replace(PROFILES[name], **changes)
+
+
+GAME_CALLS, GAME_GAS = 16, 1_900_000
+"""Assumed for a game of a real model, between the toy game that is measured (10 calls, 1.16 M gas) and the bound
+`prices.GAME_GAS`; its bytes are those of the measured game, a call for a call."""
+
+
+def sums() -> dict[str, Sent]:
+    """ "deployment", "job" (10 rounds x 8 slots) and "game": all their transactions together."""
+    found = {what: total(rows) for what, rows in measured().items()}
+    toy = found["game"]
+    zeros, others, compressed = (-(-n * GAME_CALLS // toy.calls) for n in (toy.zeros, toy.others, toy.compressed))
+    found["game"] = Sent(GAME_CALLS, GAME_GAS, zeros, others, compressed)
+    return found

@@ -1,0 +1,101 @@
+"""Gas of each transaction as measured, and its cost at the chain's fees or at stated ones.
+
+>>> Fees(base=2 * 10**9, tip=10**9).cost(WORKER_ROUND)
+798171000000000
+
+On a rollup the fee for its data on the other chain comes on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+from lockstep.chain.wire import TIP_WEI
+from lockstep.protocol.errors import UsageError
+from lockstep.protocol.types import Wei
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from web3 import Web3
+
+VERBS = {
+    "create": 556_921,
+    "startRound": 158_273,
+    "join": 153_440,
+    "seal": 92_837,
+    "commit": 59_778,
+    "reveal": 52_839,
+    "freeze": 172_036,
+    "merge": 280_308,
+    "finalize": 147_266,
+    "finish": 64_225,
+    "depositWithPermit": 80_905,
+    "registerNode": 22_975,
+    "requestUnbond": 51_130,
+    "withdrawUnbonded": 41_541,
+    "withdraw": 41_482,
+}
+"""As tests/vectors/gas.json has them, which a test compares."""
+PERMIT_GAS = 55_000
+"""What a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
+
+WORKER_ROUND = ("join", "commit", "reveal")
+"""A slot's owner, where an aggregator sends the receipts and does what anybody may."""
+WORKER_ONCE = ("registerNode", "depositWithPermit")
+WORKER_END = ("requestUnbond", "withdrawUnbonded", "withdraw")
+ANYBODY_ROUND = ("startRound", "seal", "freeze", "finalize")
+"""Once a round, by whoever is first."""
+GWEI = 10**9
+
+
+@dataclass(frozen=True)
+class Fees:
+    """What a unit of gas costs, in wei of the chain's coin."""
+
+    base: int
+    tip: int = 0
+    stated: bool = False
+    """Whether somebody named it, and no block did."""
+
+    @property
+    def price(self) -> Wei:
+        """Of a unit."""
+        return Wei(self.base + self.tip)
+
+    def cost(self, verbs: Iterable[str], more: int = 0) -> Wei:
+        """Of these transactions, and of `more` units."""
+        return Wei((gas_of(verbs) + more) * self.price)
+
+    def told(self) -> str:
+        """As people read it."""
+        gwei = f"{self.price / GWEI:.4g} gwei"
+        return f"{gwei} a unit of gas, " + ("as stated" if self.stated else "the base fee now and the tip")
+
+
+def gas_of(verbs: Iterable[str]) -> int:
+    """Units that these transactions take together."""
+    return sum(VERBS[verb] for verb in verbs)
+
+
+def fees_now(w3: Web3) -> Fees:
+    """Of the latest block, with the tip that the outbox adds."""
+    return Fees(int(w3.eth.get_block("latest").get("baseFeePerGas", 0)), TIP_WEI)
+
+
+def fees_stated(gwei: str) -> Fees:
+    """What a person wrote for --gas-price; raises UsageError."""
+    try:
+        value = Decimal(gwei.strip())
+    except InvalidOperation:
+        value = Decimal(-1)
+    if not value.is_finite() or not 0 <= value <= 10**6:
+        raise UsageError(f"--gas-price is {gwei!r}", hint="gwei a unit of gas, as 20 or 0.05")
+    return Fees(int(value * GWEI), 0, stated=True)
+
+
+def fees_of(w3: Web3, stated: str | None) -> Fees:
+    """Stated ones if somebody did, else the chain's."""
+    return fees_now(w3) if stated is None else fees_stated(stated)

@@ -1,0 +1,95 @@
+"""Facts about chains by id: what of Ethereum a chain lacks, and what a market on it must know.
+
+    id, name    of the chain
+    stack       "ethereum", "op", "arbitrum" or "devnet": whose rules of fees and forced inclusion it has
+    preset      of `presets.CHAINS`: the deployment's promise of that chain
+
+On Arbitrum `block.number` is an estimate of the parent chain's (Arbitrum docs, "Block numbers and time") and
+`blockhash` no hash of any block. The contracts draw seeds from both, so that such a chain is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockstep.protocol.errors import ChainError
+
+if TYPE_CHECKING:
+    from web3 import Web3
+
+ARB_SYS = "0x0000000000000000000000000000000000000064"
+"""Where every chain of Arbitrum's stack, Orbit chains included, has its precompile ArbSys."""
+
+
+@dataclass(frozen=True)
+class ChainFacts:
+    """One chain."""
+
+    id: int
+    name: str
+    stack: str
+    public: bool = True
+    """Its coin is worth something, or others use it: a test token there is a decision."""
+
+    @property
+    def preset(self) -> str:
+        """Its entry in `presets.CHAINS`."""
+        return {"op": "op-stack"}.get(self.stack, self.stack)
+
+    @property
+    def foreign_blocks(self) -> bool:
+        """Whether a contract sees the block numbers of another chain."""
+        return self.stack == "arbitrum"
+
+    @property
+    def data_fee(self) -> bool:
+        """Whether a transaction pays for its bytes on another chain, beside its gas."""
+        return self.stack in ("op", "arbitrum")
+
+
+KNOWN = {
+    facts.id: facts
+    for facts in (
+        ChainFacts(1, "Ethereum", "ethereum"),
+        ChainFacts(11_155_111, "Sepolia", "ethereum"),
+        ChainFacts(17_000, "Holesky", "ethereum"),
+        ChainFacts(560_048, "Hoodi", "ethereum"),
+        ChainFacts(10, "OP Mainnet", "op"),
+        ChainFacts(11_155_420, "OP Sepolia", "op"),
+        ChainFacts(8453, "Base", "op"),
+        ChainFacts(84_532, "Base Sepolia", "op"),
+        ChainFacts(42_161, "Arbitrum One", "arbitrum"),
+        ChainFacts(42_170, "Arbitrum Nova", "arbitrum"),
+        ChainFacts(421_614, "Arbitrum Sepolia", "arbitrum"),
+        ChainFacts(31_337, "a devnet", "devnet", public=False),
+        ChainFacts(1337, "a devnet", "devnet", public=False),
+    )
+}
+
+
+def facts_of(chain_id: int) -> ChainFacts | None:
+    """What is known of a chain; None if nothing is."""
+    return KNOWN.get(chain_id)
+
+
+def require_own_blocks(chain_id: int) -> None:
+    """Raises `ChainError` (`chain.foreign_blocks`) for a chain whose contracts see another chain's block numbers."""
+    facts = facts_of(chain_id)
+    # INVARIANT: a seed is the hash of a block yet to come: no market where contracts see no blocks of their own.
+    if facts is not None and facts.foreign_blocks:
+        raise _foreign(facts.name, chain_id)
+
+
+def require_no_arb_sys(w3: Web3) -> None:
+    """Raises the same for a chain of Arbitrum's stack that is not in the table (an Orbit chain)."""
+    if w3.eth.get_code(ARB_SYS):  # type: ignore[arg-type]
+        raise _foreign("this chain of Arbitrum's stack", w3.eth.chain_id)
+
+
+def _foreign(name: str, chain_id: int) -> ChainError:
+    return ChainError(
+        f"on {name} (chain {chain_id}) block.number is another chain's and blockhash draws no seed",
+        "take Ethereum or a chain of the OP stack: docs/public-chain.md lists them",
+        code="chain.foreign_blocks",
+    )

@@ -1,0 +1,264 @@
+"""`lockstep contracts`: deploy a market's contracts, verify what lies on a chain, show where it is."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.base.amounts import tokens
+from lockstep.base.durations import seconds_of
+from lockstep.base.networks import config_folder
+from lockstep.base.settings import NETWORK, resolve
+from lockstep.cli.options import DeploymentFile, Home, Json, PasswordFile, Rpc, Yes
+from lockstep.cli.output import confirm, emit, say
+from lockstep.protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    from lockstep.chain.deploying import Wanted
+    from lockstep.chain.deployment import Creation
+    from lockstep.chain.fees import FeeProfile, Sent
+
+app = typer.Typer(name="contracts", help="Deploy, verify and show a market's contracts.", no_args_is_help=True)
+
+ROLES = {
+    "token": "what stakes and pay are in", "vault": "keeps every token", "market": "jobs, rounds and claims",
+    "game": "disputes", "arbiter": "recomputes one operation", "validator": "judges a Program",
+    "availability": "demands for data", "witnesses": "draws and pays auditors",
+}  # fmt: skip
+Gwei = Annotated[float | None, typer.Option(min=0, help="Gwei per gas, with --fees.")]
+
+
+@app.command("deploy")
+def deploy(
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    home: Home = None,
+    password_file: PasswordFile = None,
+    token: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The ERC-20 of stakes and pay.")] = None,
+    test_token: Annotated[bool, typer.Option("--test-token", help="A token that anybody may mint.")] = False,
+    unbond: Annotated[str, typer.Option(metavar="DURATION", help="How long a stake takes to leave.")] = "14d",
+    chain: Annotated[str | None, typer.Option(help="Whose inclusion and censorship times are promised.")] = None,
+    max_fee: Annotated[float | None, typer.Option(min=0, help="The most to pay, in gwei per gas.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing; say what it costs.")] = False,
+    fees: Annotated[
+        str | None, typer.Option(metavar="optimism|arbitrum|mainnet", help="With --dry-run: fees of, no RPC.")
+    ] = None,
+    base_fee: Gwei = None,
+    l1_base_fee: Gwei = None,
+    blob_base_fee: Gwei = None,
+    coin_price: Annotated[float | None, typer.Option(min=0, help="Of one coin, for a column of money.")] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Create every contract; cut off, the same command goes on. --dry-run says what it, a job and a game cost."""
+    given = {"base_fee": base_fee, "l1_base_fee": l1_base_fee, "blob_base_fee": blob_base_fee}
+    if not dry_run and (fees is not None or coin_price is not None or any(v is not None for v in given.values())):
+        raise UsageError("fees are assumed for a dry run alone", hint="add --dry-run")
+    if fees is None and any(value is not None for value in given.values()):
+        raise UsageError("fees are given, and no chain's", hint="add --fees optimism, arbitrum or mainnet")
+    for name, value in {**given, "coin_price": coin_price, "max_fee": max_fee}.items():
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"{name} is {value}", hint="a number")
+    if token is not None and test_token:
+        raise UsageError("a token is named and a test token is asked for", hint="give --token or --test-token")
+    if fees is not None:
+        from lockstep.chain.fees import GWEI, measured, profile_named
+
+        wei = {name: None if value is None else round(value * GWEI) for name, value in given.items()}
+        _show_costs(fees, profile_named(fees, **wei), dict(measured()["deployment"]), coin_price, as_json)
+        return
+    from lockstep.chain import deploying
+    from lockstep.chain.fees import GWEI
+    from lockstep.chain.keys import KEYSTORE, load_account
+    from lockstep.chain.rpc import connect
+    from lockstep.node.guard import lock
+    from lockstep.protocol.market.prices import MAX_FEE_CAP
+
+    settings = resolve(rpc=rpc, deployment=deployment, home=home, password_file=password_file)
+    w3 = connect(settings.rpc)
+    wanted = _wanted(w3.eth.chain_id, token, unbond, chain)
+    if dry_run:
+        deploying.check_chain(w3, wanted, test_token=True)
+        _simulate(w3, wanted, coin_price, as_json)
+        return
+    deploying.check_chain(w3, wanted, test_token=test_token)
+    cap = MAX_FEE_CAP if max_fee is None else round(max_fee * GWEI)
+    file = Path(settings.deployment).expanduser()
+    with lock.held(settings.home_dir, "deployment"):
+        account = load_account(settings.home_dir / KEYSTORE, settings.password())
+        confirm(f"Deploy to chain {w3.eth.chain_id} as {account.address}?", yes or as_json)
+
+        def told(each: Creation, mined: bool) -> None:
+            if not as_json:
+                say(f"{'mined' if mined else 'sent '}  {each.artifact:12} {each.address}")
+
+        addresses, before = deploying.deploy(w3, account, file, wanted, max_fee_wei=cap, told=told)
+    data = {**asdict(addresses), "deployment": str(file), "resumed": before > 0}
+    named = os.environ.get(f"LOCKSTEP_{NETWORK.upper()}")
+    lines = [f"chain {addresses.chain_id}, block {addresses.block}: {file}"]
+    if not named:
+        lines.append(
+            f"to name it, write into {config_folder() / 'networks.toml'}:\n"
+            f'[NAME]\nrpc = "..."\nstorage = "..."\ndeployment = "{file.resolve()}"'
+        )
+    emit(data, as_json, text="\n".join(lines))
+
+
+@app.command("verify")
+def verify(
+    rpc: Rpc = None,
+    deployment: DeploymentFile = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--input", metavar="FOLDER", help="Write what block explorers take to here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold the code on the chain against this package: every byte, and whom each contract knows."""
+    from lockstep.chain import verifying
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.rpc import connect
+
+    settings = resolve(rpc=rpc, deployment=deployment)
+    addresses = Addresses.load(settings.deployment)
+    report = verifying.verify(connect(settings.rpc, addresses.chain_id), addresses)
+    report.require()
+    written = []
+    if inputs is not None:
+        for name, text in verifying.inputs(report).items():
+            try:
+                inputs.mkdir(parents=True, exist_ok=True)
+                (inputs / name).write_text(text)
+            except OSError as error:
+                raise UsageError(
+                    f"{inputs / name} cannot be written: {error.strerror}", hint="name a folder that can be made"
+                ) from error
+            written.append(str(inputs / name))
+    data = {
+        "chain_id": addresses.chain_id, "contracts": [_row(asdict(each)) for each in report.contracts],
+        "unbond_seconds": report.unbond_seconds, "inclusion_seconds": report.inclusion_seconds,
+        "censor_seconds": report.censor_seconds, "test_token": not report.foreign_token, "written": written,
+    }  # fmt: skip
+    lines = [f"{each.artifact:14} {each.address}  {each.size:,} bytes" for each in report.contracts]
+    lines.append(
+        f"as in this package: stakes leave after {report.unbond_seconds:,} s, inclusion {report.inclusion_seconds} s, "
+        f"censorship {report.censor_seconds:,} s"
+    )
+    if report.foreign_token:
+        lines.append("the token is not this package's: nothing is said about it")
+    emit(data, as_json, text="\n".join([*lines, *written]))
+
+
+@app.command("addresses")
+def addresses(deployment: DeploymentFile = None, rpc: Rpc = None, as_json: Json = False) -> None:
+    """Show where the contracts are and what each is; asks no chain."""
+    from lockstep.chain.addresses import Addresses
+    from lockstep.chain.stacks import facts_of
+
+    at = Addresses.load(resolve(rpc=rpc, deployment=deployment).deployment)
+    facts = facts_of(at.chain_id)
+    lines = [f"{name:13} {getattr(at, name)}  {what}" for name, what in ROLES.items()]
+    head = f"chain {at.chain_id}{f' ({facts.name})' if facts else ''}, block {at.block}"
+    emit(asdict(at), as_json, text="\n".join([head, *lines]))
+
+
+def _row(each: dict[str, Any]) -> dict[str, Any]:
+    del each["fault"]
+    return each
+
+
+def _wanted(chain_id: int, token: str | None, unbond: str, chain: str | None) -> Wanted:
+    from lockstep.base.decoding import account
+    from lockstep.base.naming import nearest
+    from lockstep.chain.deploying import Wanted
+    from lockstep.chain.stacks import facts_of
+    from lockstep.presets import CHAINS
+    from lockstep.protocol.errors import Malformed
+    from lockstep.protocol.types import Address
+
+    facts = facts_of(chain_id)
+    if chain is None and facts is None:
+        raise UsageError(f"chain {chain_id} is not known", hint=f"give --chain, one of {', '.join(CHAINS)}")
+    name = chain or (facts.preset if facts else "")
+    if name not in CHAINS:
+        raise UsageError(f"there are no times of {name!r}", hint=nearest(name, CHAINS))
+    # INVARIANT: no clock is shorter than the censorship that the chain itself admits.
+    if facts is not None and CHAINS[name].censor < CHAINS[facts.preset].censor:
+        raise UsageError(
+            f"{facts.name} admits censorship of {CHAINS[facts.preset].censor:,} s, more than --chain {name} promises",
+            hint=f"give --chain {facts.preset}, or nothing",
+        )
+    try:
+        at = None if token is None else account(token, "--token")
+    except Malformed as error:
+        raise UsageError(error.message, hint="--token takes an address, 0x and forty hexadecimal digits") from error
+    return Wanted(None if at is None else Address(at), seconds_of(unbond, "--unbond"), CHAINS[name])
+
+
+def _simulate(w3: Any, wanted: Wanted, coin_price: float | None, as_json: bool) -> None:
+    """Gas as the node estimates it, at its base fee; bytes and the rest as measured."""
+    from dataclasses import replace
+
+    from lockstep.chain import deploying
+    from lockstep.chain.fees import PROFILES, measured
+    from lockstep.chain.stacks import facts_of
+    from lockstep.protocol.types import Address
+
+    nobody = Address("0x" + "00" * 19 + "01")
+    gas = deploying.simulated(w3, deploying.planned_on(w3, nobody, wanted))
+    known = measured()["deployment"]
+    rows = {name: replace(known[name], gas=used) for name, used in gas.items()}
+    facts = facts_of(w3.eth.chain_id)
+    name = "optimism" if facts is not None and facts.stack == "op" else "mainnet"
+    base = max(1, int(w3.eth.get_block("latest").get("baseFeePerGas", 0)))
+    _show_costs(f"chain {w3.eth.chain_id}", replace(PROFILES[name], base_fee=base), rows, coin_price, as_json)
+
+
+def _show_costs(
+    name: str, profile: FeeProfile, creations: dict[str, Sent], coin_price: float | None, as_json: bool
+) -> None:
+    from lockstep.chain.fees import cover, fee_of, sums, total
+
+    sent = {**sums(), "deployment": total(creations)}
+
+    def row(what: str, one: Sent) -> dict[str, Any]:
+        fee = fee_of(one, profile)
+        return {
+            "what": what, "transactions": one.calls, "gas": one.gas, "bytes": one.size,
+            "execution_fee": str(fee.execution),
+            "data_fee": str(fee.data), "fee": str(fee.total),
+        }  # fmt: skip
+
+    def line(each: dict[str, Any]) -> str:
+        money = "" if coin_price is None else f"  {int(each['fee']) / 10**18 * coin_price:>12,.2f}"
+        return (
+            f"{each['what']:14} {each['transactions']:>4} {each['gas']:>11,} {each['bytes']:>8,} "
+            f"{tokens(each['fee'], 4, 'ETH'):>16}{money}"
+        )
+
+    contracts = [row(artifact, one) for artifact, one in creations.items()]
+    totals = [row(what, one) for what, one in sent.items()]
+    factor = cover(sent["game"], profile)
+    data = {
+        "fees": name, "profile": {key: str(value) for key, value in asdict(profile).items()},
+        "contracts": contracts, "totals": totals, "cover": round(factor, 3),
+    }  # fmt: skip
+    gwei = {key: getattr(profile, key) / 10**9 for key in ("base_fee", "l1_base_fee", "blob_base_fee")}
+    lines = [
+        f"{name}: gwei per gas {gwei['base_fee']:g}, L1 {gwei['l1_base_fee']:g}, blobs {gwei['blob_base_fee']:g}",
+        f"{'':14} {'txs':>4} {'gas':>11} {'bytes':>8} {'fee':>16}",
+        *map(line, contracts),
+        *map(line, totals),
+        "job: 10 rounds x 8 slots, all parties; game: assumed, of a real model, both sides",
+    ]
+    if factor > 1:
+        lines.append(
+            f"refunds and bonds count gas alone: to cover the data fee a job needs {factor:.1f} times its gas_price"
+        )
+    if profile.stack == "arbitrum":
+        lines.append("a price alone: no market can be on Arbitrum's stack, whose contracts see another chain's blocks")
+    emit(data, as_json, text="\n".join(lines))

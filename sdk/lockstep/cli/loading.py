@@ -1,0 +1,82 @@
+"""A merged model in memory: what it is, where it comes from, what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.cli.narrator import short
+from lockstep.protocol.errors import Inconclusive, Mismatch, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lockstep.client import Network
+
+
+def loaded(
+    source: str, net: Network, prompt: str | None, count: int, temperature: float, seed: int
+) -> tuple[dict[str, Any], str]:
+    """`data` of the command and its text, of a folder or of a job. Raises Mismatch, Inconclusive, NotFoundError."""
+    from lockstep.training.export import write_text
+
+    model = _of_folder(Path(source), net) if Path(source).is_dir() else _of_job(source, net)
+    tokenizer: Any = model.tokenizer
+    said = None
+    if prompt is not None:
+        said = write_text(model, tokenizer, prompt, count, temperature=temperature, seed=seed)
+    data = {**_described(model), "prompt": prompt, "text": said}
+    lines = [
+        f"{data['class']} of {data['parameters']:,} parameters, {', '.join(data['dtypes'])}, {data['tensors']} tensors",
+        f"tokens: {'bytes' if data['vocabulary'] is None else str(data['vocabulary']) + ' of its own tokenizer'}",
+        f"job {short(data['job'])}, round {data['round']}: the weights hash to claim {short(data['claim'])}",
+    ]
+    return data, "\n".join(lines if said is None else [*lines, "", f"{prompt}{said}"])
+
+
+def _of_job(text: str, net: Network) -> nn.Module:
+    try:
+        handle = net.find(text)
+    except UsageError as error:
+        raise UsageError(
+            f"{text!r} is no folder and no job", hint="a folder that `lockstep train pull` wrote, or 6 digits of a job"
+        ) from error
+    return handle.load()
+
+
+def _of_folder(folder: Path, net: Network) -> nn.Module:
+    from lockstep.training.audit import Provenance, audit
+    from lockstep.training.export import load_model, load_tokenizer
+
+    said = Provenance.read(folder)
+    report = audit(folder, net.contracts, net.store, net.ledger(), claims=0)
+    wrong = next((f for f in report.findings if f.verdict == "differs"), None)
+    if wrong is not None:
+        raise Mismatch(f"{folder}: {wrong.detail}", hint="`lockstep train pull` fetches it again")
+    if not report.ok:
+        lacking = next(f for f in report.findings if f.verdict not in ("ok", "note"))
+        raise Inconclusive(f"{folder} cannot be checked: {lacking.detail}", hint="try another --storage")
+    model = load_model(folder)
+    model.tokenizer = load_tokenizer(folder)  # type: ignore[assignment]
+    model.source = said.fields  # type: ignore[assignment]
+    return model
+
+
+def _described(model: nn.Module) -> dict[str, Any]:
+    parameters: Any = list(model.parameters())
+    source: Any = model.source
+    tokenizer: Any = model.tokenizer
+    if not parameters:
+        raise NotFoundError("the model has no parameters", hint="`lockstep train status` says what the job is")
+    return {
+        "job": source["job"],
+        "round": source["round"],
+        "claim": source["claim"],
+        "checkpoint": source["checkpoint"],
+        "shared_root": source["shared_root"],
+        "class": type(model).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "tensors": len(parameters),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in parameters}),
+        "vocabulary": None if tokenizer is None else tokenizer.vocabulary,
+    }

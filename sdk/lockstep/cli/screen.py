@@ -1,0 +1,69 @@
+"""Where lines are told: plainly into a pipe; on a terminal in colours, above a part that is drawn again and again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from lockstep.base.redaction import scrubbed
+
+if TYPE_CHECKING:
+    from lockstep.cli.narrator import Line
+
+REFRESH = 2
+"""Drawings of the lower part, a second."""
+
+
+class Screen:
+    """Lines in a stream; NO_COLOR and TERM=dumb are rich's to honour."""
+
+    def __init__(self, below: Callable[[], list[Line]] | None = None, stream: TextIO | None = None) -> None:
+        """`below`: what stands under the lines while the screen is open, asked for at each drawing."""
+        self._stream = sys.stdout if stream is None else stream
+        self.below = below
+        self._terminal = self._stream.isatty()
+        self._console = Console(file=self._stream, highlight=False) if self._terminal else None
+        self._live: Live | None = None
+
+    def tell(self, line: Line) -> None:
+        """One line, without the keys of URLs."""
+        if self._console is None:
+            print(scrubbed(line.text), file=self._stream, flush=True)
+        else:
+            self._console.print(_drawn(line), soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        if self._console is not None and self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._lower, console=self._console, refresh_per_second=REFRESH, transient=True
+            )
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+            self._live = None
+
+    def _lower(self) -> Text:
+        lines = [] if self.below is None else self.below()
+        return Text("\n").join(_drawn(line) for line in lines)
+
+
+def show(lines: Iterable[Line]) -> None:
+    """A command's answer, for people."""
+    screen = Screen()
+    for line in lines:
+        screen.tell(line)
+
+
+def _drawn(line: Line) -> Text:
+    return Text(scrubbed(line.text), style=line.style)

@@ -1,0 +1,264 @@
+"""`service install`, `uninstall`, `status`: a program that systemd starts, restarts and stops."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lockstep.base.settings import DEFAULTS, Settings, cache_location, resolve
+from lockstep.cli.options import (
+    CoordinatorUrl,
+    DeploymentFile,
+    Device,
+    Home,
+    Json,
+    PasswordFile,
+    Rpc,
+    RpcCheck,
+    Storage,
+    Threads,
+    role_of,
+)
+from lockstep.cli.output import emit
+from lockstep.protocol.errors import KeyStoreError, TryLater, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lockstep.node.unit import Unit
+
+app = typer.Typer(name="service", help="Have systemd keep it running.", no_args_is_help=True)
+
+Name = Annotated[str | None, typer.Option("--name", help="Of the unit, after lockstep-; default: the home's folder.")]
+System = Annotated[bool, typer.Option("--system", help="A unit of the system, and not of this user; needs root.")]
+Print = Annotated[bool, typer.Option("--print", help="Print the unit and write nothing.")]
+UpFlags = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- FLAGS]", help="Flags of `up` that are no settings, as -- --witness.", show_default=False
+    ),
+]
+SYSTEM_UNITS = Path("/etc/systemd/system")
+PATHS = ("storage", "deployment", "home", "password_file")
+NOT_WRITTEN = ("home", "password_file")
+FLAGS = {"worker": (), "verifier": ("--witness", "--volunteer"), "coordinator": ()}
+"""Of `up`, by program: what else there is is a setting."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a unit is or would be."""
+
+    name: str
+    folder: Path
+    system: bool
+
+    @property
+    def file(self) -> Path:
+        """The unit file."""
+        return self.folder / f"{self.name}.service"
+
+    @property
+    def control(self) -> str:
+        """What tells systemd to do something."""
+        return "systemctl" if self.system else "systemctl --user"
+
+
+@app.command("install")
+def install(
+    context: typer.Context, flags: UpFlags = None, rpc: Rpc = None, rpc_check: RpcCheck = None,
+    storage: Storage = None, deployment: DeploymentFile = None, home: Home = None, password_file: PasswordFile = None,
+    coordinator: CoordinatorUrl = None, threads: Threads = None, device: Device = None,
+    max_stake: Annotated[
+        str | None, typer.Option("--max-stake", metavar="AMOUNT|all", help="Of a worker: as `worker up` takes it.")
+    ] = None,
+    name: Name = None, system: System = False, only_print: Print = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Write a hardened unit with this home's settings, and those of this command, the environment and the files.
+
+    The settings go into `lockstep.toml` in the home, mode 0600: no secret stands in the unit.
+    """
+    from lockstep.node import unit as units
+
+    role = role_of(context)
+    settings = resolve(
+        role, rpc=rpc, rpc_check=rpc_check, storage=storage, deployment=deployment, home=home,
+        password_file=password_file, coordinator=coordinator, threads=threads, device=device, max_stake=max_stake,
+    )  # fmt: skip
+    unit = _unit(role, settings, flags or [], system)
+    place = _place(units.name_of(role, unit.home, name), system)
+    values = _values(role, settings)
+    told: dict[str, Any] = {"name": place.name, "path": str(place.file), "unit": unit.text(), "written": False}
+    if only_print:
+        emit(told, as_json, text=unit.text().rstrip("\n"))
+        return
+    toml = unit.home / "lockstep.toml"
+    for file in (place.file, toml):
+        if file.exists() and not units.is_ours(file.read_text(errors="replace"), role):
+            raise UsageError(f"{file} exists, and no `install` wrote it", hint="move it away, or give another --name")
+    if place.file.exists() and f"WorkingDirectory={units.escaped(str(unit.home))}\n" not in place.file.read_text():
+        raise UsageError(f"{place.file} is of another home", hint="give this one a --name")
+    # A folder that is not there cannot be made writable.
+    for folder in (unit.cache, *unit.writable):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # The settings first: a unit without them would start with defaults.
+    _write(toml, units.settings_text(role, values), 0o600)
+    if system:
+        os.chown(toml, unit.home.stat().st_uid, unit.home.stat().st_gid)
+    _write(place.file, unit.text(), 0o644)
+    _reload(place)
+    linger = "" if system else "; `loginctl enable-linger` keeps it running after you log out"
+    text = f"{place.file}\n{toml}\nstart it: {place.control} enable --now {place.name}{linger}"
+    emit({**told, "written": True}, as_json, text=text)
+
+
+@app.command("uninstall")
+def uninstall(
+    context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
+) -> None:
+    """Remove the unit and its settings; refused while the program runs, since it would start no more."""
+    from lockstep.node import unit as units
+    from lockstep.node.guard import lock
+
+    role = role_of(context)
+    path = resolve(role, home=home).home_path.absolute()
+    place, removed = _place(units.name_of(role, path, name), system), []
+    holder = lock.holder(path) if path.exists() else None
+    if holder is not None:
+        raise TryLater(
+            f"process {holder.pid} ({holder.who}) works in {path}",
+            hint=f"drain it first (lockstep {role} drain), then {place.control} disable {place.name}",
+        )
+    for file in (place.file, path / "lockstep.toml"):
+        if file.exists() and units.is_ours(file.read_text(errors="replace"), role):
+            _unlink(file)
+            removed.append(str(file))
+    if removed:
+        _reload(place)
+    emit({"removed": removed}, as_json, text="\n".join(f"removed {file}" for file in removed) or "nothing is installed")
+
+
+@app.command("status")
+def status(
+    context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
+) -> None:
+    """Whether a unit is installed, what systemd says of it, whether the program runs."""
+    from lockstep.node import unit as units
+    from lockstep.node.guard import lock
+
+    role = role_of(context)
+    path = resolve(role, home=home).home_path.absolute()
+    place = _place(units.name_of(role, path, name), system)
+    holder = lock.holder(path) if path.exists() else None
+    active = _asked(place, "is-active")
+    data = {
+        "name": place.name, "path": str(place.file), "installed": place.file.exists(), "active": active,
+        "running": None if holder is None else {"pid": holder.pid, "program": holder.who},
+    }  # fmt: skip
+    running = "nothing runs in its home" if holder is None else f"process {holder.pid} ({holder.who}) runs"
+    installed = f"{place.file}: {active or 'systemd does not answer'}" if data["installed"] else "not installed"
+    emit(data, as_json, text=f"{installed}; {running}")
+
+
+# -- inside
+
+
+def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> Unit:
+    from lockstep.node.unit import Unit
+
+    for flag in flags:
+        if flag not in FLAGS[role]:
+            known = ", ".join(FLAGS[role]) or f"a {role} has none"
+            raise UsageError(f"{flag!r} is no flag of a service", hint=f"{known}; settings are options before --")
+    if role == "worker" and not settings.max_stake:
+        raise UsageError("it is not said how much this worker may stake", hint="--max-stake 100, or --max-stake all")
+    if not settings.password_file:
+        raise KeyStoreError("no password file", hint="pass --password-file FILE or set LOCKSTEP_PASSWORD_FILE")
+    home = settings.home_path.absolute()
+    if not home.is_dir():
+        raise UsageError(f"there is no home {home}", hint="`lockstep key new` makes its keys first")
+    command = shutil.which("lockstep", path=str(Path(sys.executable).parent)) or shutil.which("lockstep")
+    if command is None:
+        raise UsageError("the lockstep command is not installed", hint="install the package, and run its command")
+    writable = []
+    if settings.storage.startswith("dir://"):
+        writable.append(Path(settings.storage.removeprefix("dir://")).expanduser().absolute())
+    return Unit(
+        role, home, Path(command), Path(settings.password_file).expanduser().absolute(),
+        cache_location().absolute(), tuple(flags), tuple(writable), home.owner() if system else "",
+    )  # fmt: skip
+
+
+def _values(role: str, settings: Settings) -> Mapping[str, object]:
+    """What the unit's program reads: every setting that is not the default, paths in full."""
+    from lockstep.base.settings import read_toml
+
+    values: dict[str, object] = {"home": str(settings.home_path.absolute())}
+    for name, default in DEFAULTS.items():
+        value = getattr(settings, name)
+        if name == "deployment":
+            value = str(Path(value).expanduser().absolute())
+        elif name == "storage" and value.startswith("dir://"):
+            value = f"dir://{Path(value.removeprefix('dir://')).expanduser().absolute()}"
+        if name not in NOT_WRITTEN and (value != default or name == "rpc"):
+            values[name] = value
+    if role == "coordinator":
+        own = {k: v for k, v in read_toml(Path("lockstep.toml")).items() if k.startswith("coordinator_")}
+        prefix = "LOCKSTEP_COORDINATOR_"
+        values |= own | {k[len("LOCKSTEP_") :].lower(): v for k, v in os.environ.items() if k.startswith(prefix)}
+    return values
+
+
+def _place(name: str, system: bool) -> Place:
+    folder = SYSTEM_UNITS
+    if not system:
+        base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+        folder = Path(base).expanduser() / "systemd/user"
+    return Place(name, folder, system)
+
+
+def _write(file: Path, text: str, mode: int) -> None:
+    """Whole or not at all."""
+    beside = file.with_name(f".{file.name}.new")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        beside.replace(file)
+    except OSError as error:
+        raise UsageError(
+            f"{file} cannot be written: {error.strerror}", hint="--print shows it; --system needs root"
+        ) from error
+
+
+def _unlink(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be removed: {error.strerror}", hint="--system needs root") from error
+
+
+def _reload(place: Place) -> None:
+    """systemd reads its units anew; where none runs, it does so when it starts."""
+    _asked(place, "daemon-reload")
+
+
+def _asked(place: Place, verb: str) -> str:
+    """What systemctl answers; empty where there is none."""
+    words = [*place.control.split(), verb, *([] if verb == "daemon-reload" else [place.name])]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,39 @@
+"""How long a round and a job take: if everybody is prompt, and at the latest if every window is used up.
+
+A round runs from its start to its merge, where the next one starts; its challenge window runs beside the next rounds.
+"""
+
+from __future__ import annotations
+
+from lockstep.protocol.jobs import JobParams
+
+ROUND_TRANSACTIONS = 8
+"""One after the other from a round's start to its merge: start, join, seal, commit, reveal, attest, freeze, merge."""
+
+
+def prompt_round(params: JobParams, work_seconds: float, block_seconds: float) -> float:
+    """Seconds from start to merge where every slot takes `work_seconds` and is taken at once."""
+    return work_seconds + ROUND_TRANSACTIONS * block_seconds
+
+
+def longest_round(params: JobParams) -> int:
+    """The same with every window used up, the merge's turns included."""
+    role, turns = params.role, 1 + params.role.slots
+    return (
+        params.windows.join_seconds
+        + role.train_seconds
+        + role.reveal_seconds
+        + role.attest_seconds
+        + turns * params.merge.turn_seconds
+    )
+
+
+def prompt_job(params: JobParams, work_seconds: float, block_seconds: float) -> float:
+    """Seconds from the opening until everything is paid; a step of this pace in every slot."""
+    rounds = params.schedule.rounds * prompt_round(params, work_seconds, block_seconds)
+    return rounds + params.windows.challenge_seconds
+
+
+def longest_job(params: JobParams) -> int:
+    """The same at the latest, if no round fails and nobody is convicted."""
+    return params.schedule.rounds * longest_round(params) + params.windows.challenge_seconds

@@ -1,0 +1,140 @@
+"""A systemd unit of a program: hardened, without a secret, patient with a program that must not leave.
+
+The settings of a home lie in `lockstep.toml` beside its keys, mode 0600, since an RPC URL may hold a key. The unit
+names folders, the command and the password's file, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.protocol.errors import UsageError
+
+MARK = "# Written by lockstep {role} service install; lockstep {role} service uninstall removes it."
+STOP_SECONDS = 14 * 86_400
+"""A claim can be challenged for its whole window, which MAINNET has at three days, and games follow."""
+STAYS_DOWN = (2, 3, 4, 8)
+"""Exit codes that starting again does not change: usage, machine, key, guard."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One program of one home."""
+
+    role: str
+    home: Path
+    command: Path
+    """The `lockstep` executable."""
+    password_file: Path
+    cache: Path
+    """Of compiled code and of blobs."""
+    flags: Sequence[str] = ()
+    """Of `up`, beside the settings."""
+    writable: Sequence[Path] = ()
+    """Folders that it writes, beside its home and the cache."""
+    user: str = ""
+    """Whose it is, as a unit of the system; empty: a unit of the user's own."""
+
+    def text(self) -> str:
+        """The unit file."""
+        role, system = self.role, bool(self.user)
+        password = f"%d/{CREDENTIAL}" if system else quoted(self.password_file)
+        start = " ".join([quoted(self.command), role, "up", "--password-file", password, *self.flags])
+        folders = " ".join(dict.fromkeys(quoted(path) for path in (self.home, self.cache, *self.writable)))
+        owner = [
+            "# The password is read by the service manager: the program sees a copy that it alone can read.",
+            f"LoadCredential={CREDENTIAL}:{escaped(str(self.password_file))}",
+            f"User={self.user}",
+        ]
+        return "\n".join([
+            MARK.format(role=role),
+            "[Unit]",
+            f"Description=Lockstep {role} in {escaped(str(self.home))}",
+            "Wants=network-online.target",
+            "After=network-online.target",
+            "# A chain that is away for hours must not make the manager give up: a silent claim loses its stake.",
+            "StartLimitIntervalSec=0",
+            "",
+            "[Service]",
+            "Type=exec",
+            f"WorkingDirectory={escaped(str(self.home))}",
+            f"Environment={quoted(Path(f'LOCKSTEP_CACHE={self.cache}'))}",
+            f"ExecStart={start}",
+            *(owner if system else []),
+            "Restart=on-failure",
+            "RestartSec=15",
+            "# Usage, machine, key, guard: starting again changes nothing.",
+            f"RestartPreventExitStatus={' '.join(map(str, STAYS_DOWN))}",
+            "# SIGTERM drains: it leaves once nothing of it is at stake, and claims can be challenged for days.",
+            "# To reboot in between, kill it (`systemctl kill --signal=SIGKILL`): it goes on where it was.",
+            f"TimeoutStopSec={STOP_SECONDS}",
+            "KillMode=mixed",
+            "UMask=0077",
+            "NoNewPrivileges=yes",
+            "ProtectSystem=strict",
+            "ProtectHome=read-only",
+            f"ReadWritePaths={folders}",
+            "PrivateTmp=yes",
+            "ProtectKernelTunables=yes",
+            "ProtectKernelModules=yes",
+            "ProtectKernelLogs=yes",
+            "ProtectControlGroups=yes",
+            "ProtectClock=yes",
+            "ProtectHostname=yes",
+            "RestrictSUIDSGID=yes",
+            "RestrictRealtime=yes",
+            "RestrictNamespaces=yes",
+            "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+            "LockPersonality=yes",
+            "CapabilityBoundingSet=",
+            "SystemCallArchitectures=native",
+            "# Not PrivateDevices and not MemoryDenyWriteExecute: CUDA needs its devices, compiled maps their code.",
+            "",
+            "[Install]",
+            f"WantedBy={'multi-user.target' if system else 'default.target'}",
+            "",
+        ])  # fmt: skip
+
+
+CREDENTIAL = "password"
+
+
+def name_of(role: str, home: Path, given: str | None = None) -> str:
+    """lockstep-worker, or lockstep-worker-gpu0 for a home whose folder is called so; raises UsageError."""
+    last = given if given is not None else re.sub(r"[^a-z0-9_-]", "-", home.name.lower()).strip("-.")
+    if given is not None and _NAME.fullmatch(given) is None:
+        raise UsageError(f"--name is {given!r}", hint="letters, digits, - and _, in lower case")
+    plain = f"lockstep-{role}"
+    return plain if last in ("", role, "lockstep") else f"{plain}-{last}"
+
+
+def settings_text(role: str, values: Mapping[str, object]) -> str:
+    """`lockstep.toml` of a home."""
+    import json
+
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    return "\n".join([MARK.format(role=role), *lines, ""])
+
+
+def is_ours(text: str, role: str) -> bool:
+    """Whether a file was written by `install`, and may be replaced."""
+    return text.startswith(MARK.format(role=role))
+
+
+def quoted(path: Path) -> str:
+    """One word of a command line or of a list of paths."""
+    text = escaped(str(path))
+    return f'"{text}"' if re.search(r"[\s;]", text) else text
+
+
+def escaped(text: str) -> str:
+    """A path as systemd reads it, where % begins a specifier; raises UsageError for what no unit can hold."""
+    if re.search(r"[\x00-\x1f\x7f\"'\\$]", text):
+        raise UsageError(
+            f"{text!r} cannot stand in a unit", hint="a path without quotes, backslashes, $ and line breaks"
+        )
+    return text.replace("%", "%%")

@@ -1,0 +1,179 @@
+"""Blocks of code in the documents, each with the comment before it that tells a test what to do with it.
+
+    <!-- run: NAME -->                   the commands are a part of the journey NAME and are run for real, in order
+    <!-- run: NAME, until `TEXT` -->     so is this command; it goes on beside the next ones once it has printed TEXT
+    <!-- prints -->                      the block shows what the command before it prints
+    <!-- not run: REASON -->             its commands are parsed, and nothing more
+
+A reader sees none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMENT = re.compile(
+    r"<!-- (run: (?P<journey>[a-z-]+)(, until `(?P<until>[^`]+)`)?|prints|not run: (?P<reason>.+)) -->"
+)
+SHELL = re.compile(
+    r"(\$ |[A-Z_]+=\S+ )*(\.venv/bin/\w+|lockstep|make|pip|npm|curl|docker|systemctl|pytest|python3?|for \w+ in) ?"
+)
+"""The beginning of a line that somebody types into a terminal."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced or indented block."""
+
+    file: Path
+    line: int
+    language: str
+    """What stands behind the fence."""
+    lines: tuple[str, ...]
+    comment: str
+    """The mark before it, or nothing."""
+
+    @property
+    def where(self) -> str:
+        """File and line, for people."""
+        return f"{self.file.name}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The contents."""
+        return "\n".join(self.lines)
+
+    @property
+    def commands(self) -> list[str]:
+        """What is typed: continued lines are one, comments and prompts are left out."""
+        found, kept = [], ""
+        for line in self.lines:
+            line = kept + line.strip()
+            kept = ""
+            if line.endswith("\\"):
+                kept = line[:-1].rstrip() + " "
+            elif said := re.split(r"(?:^|\s+)#(?:\s|$)", line)[0].strip():
+                found.append(said.removeprefix("$ "))
+        return found
+
+    @property
+    def typed(self) -> bool:
+        """It holds commands of a shell."""
+        if self.comment == "prints" or self.language in ("python", "toml", "json"):
+            return False
+        return self.language in ("sh", "bash", "shell", "console") or any(SHELL.match(line) for line in self.commands)
+
+    @property
+    def mark(self) -> re.Match[str] | None:
+        """What the comment says."""
+        return COMMENT.fullmatch(f"<!-- {self.comment} -->")
+
+
+def documents(root: Path) -> list[Path]:
+    """What people read, tutorials first."""
+    return [*sorted((root / "docs/tutorials").glob("*.md")), root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def blocks(file: Path) -> Iterator[Block]:
+    """Every block of a document, in order."""
+    comment, before = "", ""
+    lines = file.read_text().splitlines()
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        start = at + 1
+        if fence := re.match(r"(```|~~~)(\w*)$", line):
+            end = next(i for i in range(at + 1, len(lines)) if lines[i] == fence[1])
+            yield Block(file, start, fence[2], tuple(lines[at + 1 : end]), comment)
+            at, comment = end + 1, ""
+        elif line.startswith("    ") and not before.strip():
+            end = at
+            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+                end += 1
+            body = [each[4:] for each in lines[at:end]]
+            while not body[-1]:
+                body.pop()
+            yield Block(file, start, "", tuple(body), comment)
+            at, comment = end, ""
+        else:
+            if found := COMMENT.fullmatch(line.strip()):
+                comment = found[1]
+            elif line.strip():
+                comment = ""
+            at += 1
+        before = lines[at - 1]
+
+
+def all_blocks(root: Path) -> list[Block]:
+    """Every block of every document."""
+    return [block for file in documents(root) for block in blocks(file)]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One block of a journey, with what the document says that it prints."""
+
+    block: Block
+    until: str | None
+    prints: tuple[str, ...] = ()
+
+
+def journeys(root: Path) -> dict[str, list[Stage]]:
+    """The stages of every journey by its name."""
+    found: dict[str, list[Stage]] = {}
+    for file in documents(root):
+        last: list[Stage] | None = None
+        for block in blocks(file):
+            mark = block.mark
+            if mark is not None and mark["journey"]:
+                last = found.setdefault(mark["journey"], [])
+                last.append(Stage(block, mark["until"]))
+            elif block.comment == "prints":
+                if last is None:
+                    raise ValueError(f"{block.where}: nothing was run before")
+                last[-1] = Stage(last[-1].block, last[-1].until, block.lines)
+    return found
+
+
+def _shape(line: str) -> str:
+    """A line without what differs from run to run: ids, amounts, times, bars and spaces."""
+    line = re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-f]{6,64}\b", "#", line)
+    line = re.sub(r"\b[\d.,:]*\d\b", "#", line)
+    return re.sub(r"\s+", " ", re.sub(r"[▁▂▃▄▅▆▇█]+", "~", line)).strip()
+
+
+def missing(shown: Sequence[str], printed: str) -> list[str]:
+    """The lines of a document that a command did not print in this order; `...` stands for any lines, and at the end
+    of a line for any words. Numbers, ids and times may be others."""
+    got = [_shape(line) for line in printed.splitlines()]
+    at, lost = 0, []
+    for line in shown:
+        wanted = _shape(line)
+        if wanted in ("", "...") or wanted.startswith("$ "):
+            continue
+        cut = wanted.removesuffix("...").rstrip() if wanted.endswith("...") else None
+        for i in range(at, len(got)):
+            if got[i] == wanted or (cut is not None and got[i].startswith(cut)):
+                at = i + 1
+                break
+        else:
+            lost.append(line)
+    return lost
+
+
+def imports(block: Block) -> Iterator[tuple[str, str | None]]:
+    """(module, name) of everything that a snippet imports; raises SyntaxError."""
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+
+
+def is_python(block: Block) -> bool:
+    """A snippet of Python: a fence says so."""
+    return block.language == "python"

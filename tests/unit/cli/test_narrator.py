@@ -1,0 +1,93 @@
+"""Events as sentences: every one that a watcher may see has its own, an unknown one is shown as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstep.cli.narrator import CHAIN, DIGITS, countdown, of_chain, of_loss, of_program, short
+from lockstep.cli.schema import bundled
+from lockstep.demo.run import PROGRAM_OR_LIAR
+from lockstep.execution.losses import MergedLoss
+from lockstep.protocol.types import MERGE_SLOT, Cid
+
+WORKER = "0x90F79bf6EB2c4f870365E785982E1f101E93b906"
+CLAIM = bytes(range(32))
+PROGRAMS = ("worker.up", "verifier.up", "coordinator.up")
+
+
+def events_of(command: str) -> dict[str, dict[str, object]]:
+    """Every event of a stream's schema, with an example of each of its fields."""
+    examples: dict[str, object] = {
+        "round": 3, "slot": 1, "worker": WORKER, "account": WORKER, "claim": CLAIM.hex(), "game": CLAIM.hex(),
+        "amount": "20500000000000000000", "escrow": "5", "mask": 7, "seconds": 1.5, "t": 4, "verdict": "match",
+        "until": 1_800_000_000, "message": "nobody answers", "move": "defend",
+    }  # fmt: skip
+    found = {}
+    for part in bundled(command)["oneOf"]:
+        fields = part.get("properties", {})
+        if "event" in fields:
+            found[fields["event"]["const"]] = {k: examples.get(k, "7") for k in fields if k != "expectation"}
+    return found
+
+
+def test_every_event_of_a_job_has_a_sentence() -> None:
+    seen = events_of("train.watch")
+    assert seen.pop("loss")
+    assert len(seen) > 20
+    for name, fields in seen.items():
+        assert name in CHAIN, f"train watch may show {name}"
+        line = of_chain(name, fields)
+        assert line.text, name
+        assert "None" not in line.text, f"{name}: {line.text}"
+        assert CLAIM.hex() not in line.text, "ids are short"
+
+
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_every_event_of_a_program_has_a_sentence(command: str) -> None:
+    for name, fields in events_of(command).items():
+        assert name in PROGRAM_OR_LIAR, f"{command} prints {name}"
+        line = of_program("worker-0", {**fields, "event": name}, PROGRAM_OR_LIAR)
+        assert line.text.startswith("worker-0 ")
+        assert "None" not in line.text, f"{name}: {line.text}"
+
+
+def test_no_sentence_is_of_an_event_that_nobody_prints() -> None:
+    printed = {name for command in PROGRAMS for name in events_of(command)}
+    assert set(PROGRAM_OR_LIAR) == printed
+
+
+def test_a_sentence_has_round_slot_short_ids_and_tokens() -> None:
+    paid = {"round": 2, "slot": 0, "account": WORKER, "amount": 20_500_000_000_000_000_000}
+    assert of_chain("Paid", paid).text == "round 2: 20.5 LST to 0x90F79bf6 for slot 0"
+    assert of_chain("Paid", {**paid, "slot": MERGE_SLOT}).text.endswith("for the merge")
+    merged = of_chain("Merged", {"round": 0, "worker": WORKER, "claim": CLAIM})
+    assert merged.text == f"round 0: merged by 0x90F79bf6, claim {CLAIM.hex()[:DIGITS]}"
+    wrong = {"event": "audited", "verdict": "mismatch", "t": 5, "claim": CLAIM.hex(), "round": 1, "slot": 2}
+    assert of_program("verifier", wrong).text == "verifier replayed claim 00010203 (round 1, slot 2): step 5 differs"
+
+
+def test_an_event_without_a_sentence_is_shown_plainly() -> None:
+    line = of_chain("Renamed", {"round": 3, "claim": CLAIM, "note": "hello"})
+    assert line.text == f"Renamed: round 3, claim {CLAIM.hex()[:DIGITS]}, note hello"
+    assert of_program("worker-1", {"event": "novel", "time": 5}).text == "worker-1 novel"
+
+
+def test_a_loss_names_the_claim_that_it_is_bound_to() -> None:
+    found = MergedLoss(2, 1, 2.5, 3, CLAIM.hex(), Cid("bafy"))
+    assert of_loss(found, "▇▁").text == "loss 2.500000 after 2 merges, claim 00010203  ▇▁"
+    first = MergedLoss(0, None, 5.5, 3, "", Cid("bafy"))
+    assert of_loss(first).text == "loss 5.500000 after 0 merges, the first weights"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(CLAIM, "00010203"), (CLAIM.hex(), "00010203"), ("0x" + CLAIM.hex(), "00010203"), (WORKER, WORKER[:10]),
+     ("slot 1", "slot 1"), (7, "7"), ("z" * 64, "z" * 64)],
+)  # fmt: skip
+def test_ids_are_short_and_nothing_else_is(value: object, text: str) -> None:
+    assert short(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-3, "0:00"), (9, "0:09"), (545, "9:05"), (3723, "1:02:03")])
+def test_a_countdown_is_read_as_a_clock(seconds: int, text: str) -> None:
+    assert countdown(seconds) == text

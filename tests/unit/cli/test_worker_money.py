@@ -1,0 +1,384 @@
+"""`worker quote`, `fund`, `service`, `support-bundle`: what is told and written, and what is not."""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from lockstep.chain.deployment import deploy
+from lockstep.chain.devnet import key_of
+from lockstep.chain.gas import WORKER_ROUND, gas_of
+from lockstep.chain.keys import KEYSTORE, NODE_KEY, create_account, create_node_key
+from lockstep.chain.memory.devnet import MemoryDevnet
+from lockstep.chain.outbox import Outbox
+from lockstep.client import connect
+from lockstep.execution.rates import PRICED_OPERATIONS
+from lockstep.node.guard import lock
+from lockstep.protocol.types import Address, Seconds, Wei
+from tests.support import toyjob
+from tests.support.servers import REQUIRED
+
+from .conftest import Lockstep
+
+TOKEN = 10**18
+PASSWORD = "pass/word with+spaces & ünicode"
+URL_KEY = "0123456789abcdefSECRET"
+
+
+@dataclass
+class Market:
+    """A chain in memory with one open job, and a worker's home without money."""
+
+    devnet: MemoryDevnet
+    address: str
+    job: str
+    home: Path
+    where: list[str]
+
+    @property
+    def with_key(self) -> list[str]:
+        """For commands that sign."""
+        return [*self.where, "--password-file", str(self.home / "password")]
+
+
+@pytest.fixture
+def market(tmp_path: Path, lockstep: Lockstep) -> Iterator[Market]:
+    """`lockstep` first: it sets the environment that `connect` reads."""
+    folder = tmp_path / "market"
+    folder.mkdir()
+    with MemoryDevnet() as devnet:
+        requester = devnet.account("requester")
+        addresses = deploy(devnet.w3, devnet.account("deployer"), unbond_seconds=Seconds(3600))
+        addresses.save(folder / "deployment.json")
+        net = connect(
+            rpc=devnet.url, storage=f"dir://{folder}/blocks", deployment=addresses, account=requester,
+            home=folder / "requester",
+        )  # fmt: skip
+        outbox = Outbox(folder / "mint.sqlite", devnet.w3, devnet.account("deployer"))
+        outbox.send(net.contracts.token.mint(Address(requester.address), Wei(1000 * TOKEN)), "mint")
+        outbox.close()
+        offered = net.quote(toyjob.training_job())
+        job = net.submit(offered, budget=offered.debit).id.hex()
+        home = folder / "worker"
+        home.mkdir()
+        create_account(home / KEYSTORE, PASSWORD, key_of(devnet.seed, "me"), work=2)
+        create_node_key(home / NODE_KEY)
+        (home / "password").write_text(PASSWORD + "\n")
+        where = ["--rpc", devnet.url, "--deployment", str(folder / "deployment.json"), "--home", str(home)]
+        from eth_account import Account
+
+        yield Market(devnet, Account.from_key(key_of(devnet.seed, "me")).address, job, home, where)
+
+
+def quoted(lockstep: Lockstep, market: Market, *more: str, code: int = 0) -> list[dict[str, object]]:
+    storage = ["--storage", f"dir://{market.home.parent}/blocks"]
+    ended = lockstep("worker", "quote", *more, *market.where, *storage, "--json")
+    assert ended.code == code, ended.err
+    return ended.data  # type: ignore[no-any-return]
+
+
+# -- quote
+
+
+def test_a_quote_says_what_may_be_earned_and_lost_and_why_not(lockstep: Lockstep, market: Market) -> None:
+    (offer,) = quoted(lockstep, market, "--no-try", "--gas-price", "2")
+    terms = toyjob.TOY_TERMS
+    assert (offer["job"], offer["joins"]) == (market.job, False)
+    earns, risks, gas, machine = (offer[k] for k in ("earns", "risks", "gas", "machine"))
+    assert isinstance(earns, dict)
+    assert isinstance(risks, dict)
+    assert isinstance(gas, dict)
+    assert isinstance(machine, dict)
+    assert earns["slot_price"] == str(terms.slot_price)
+    assert int(earns["price"]) == terms.slot_price * PRICED_OPERATIONS // int(machine["slot_operations"])
+    assert (risks["slot_stake"], risks["merge_stake"]) == (str(terms.slot_stake), str(terms.merge_stake))
+    assert risks["locked_seconds"] > terms.challenge_seconds + terms.train_seconds
+    assert (gas["round_cost"], gas["stated"]) == (str(2 * 10**9 * gas_of(WORKER_ROUND)), True)
+    assert machine["how"] == "estimated"
+    hour = int(earns["hour_paid"]) / terms.slot_price
+    assert hour == pytest.approx(3600 / machine["round_seconds"], rel=1e-6), "a slot in every round"
+    # An account without tokens and coin: told by the codes of `why`.
+    assert {r["code"] for r in offer["reasons"]} == {"funds", "gas"}  # type: ignore[attr-defined]
+
+
+def test_a_step_is_measured_unless_that_is_not_wanted(lockstep: Lockstep, market: Market) -> None:
+    (offer,) = quoted(lockstep, market, market.job[:8])
+    assert offer["machine"]["how"] == "measured"  # type: ignore[index]
+    refused = quoted(
+        lockstep, market, "--no-try", "--jobs-from", "0x" + "c" * 40, "--min-price", "1000000000000000",
+        "--max-memory", "1", "--max-stake", "1",
+    )  # fmt: skip
+    assert {r["code"] for r in refused[0]["reasons"]} == {"policy", "unfit", "funds", "gas"}  # type: ignore[attr-defined]
+    text = lockstep("worker", "quote", "--no-try", *market.where, "--storage", f"dir://{market.home.parent}/blocks").out
+    assert "not now  funds: " in text
+    assert "for 10^15 operations" in text
+
+
+def test_a_job_that_is_not_there_and_data_that_cannot_be_had(lockstep: Lockstep, market: Market) -> None:
+    ended = lockstep("worker", "quote", "ffffff", *market.where, "--json")
+    assert (ended.code, ended.error["code"]) == (7, "not_found")
+    ended = lockstep("worker", "quote", *market.where, "--storage", f"dir://{market.home}/empty", "--json")
+    (offer,) = ended.data
+    assert offer["machine"] is None
+    assert "blob_missing" in {r["code"] for r in offer["reasons"]}, "that is a reason, and no failure of the quote"
+
+
+# -- fund
+
+
+def test_fund_shows_what_is_missing_and_the_faucet_gives_it_once(lockstep: Lockstep, market: Market) -> None:
+    asked = ["worker", "fund", "--max-stake", "100", *market.with_key]
+    ended = lockstep(*asked, "--json")
+    assert ended.code == 75, "something is missing"
+    assert (ended.data["address"], ended.data["enough"]) == (market.address, False)
+    assert ended.data["tokens"]["missing_amount"] == str(100 * TOKEN)
+    assert int(ended.data["coin"]["missing_amount"]) > 0
+    assert market.address in lockstep(*asked).out
+    given = lockstep(*asked, "--from-faucet", "--json")
+    assert (given.code, given.data["enough"]) == (0, True)
+    assert given.data["tokens"]["held_amount"] == str(100 * TOKEN)
+    again = lockstep(*asked, "--from-faucet", "--json")
+    assert again.data["tokens"]["held_amount"] == str(100 * TOKEN), "nothing is given twice"
+    staked = lockstep("worker", "stake", "40", *market.with_key, "--json")
+    assert staked.code == 0
+    after = lockstep(*asked, "--json").data["tokens"]
+    assert (after["held_amount"], after["staked"], after["missing_amount"]) == (str(60 * TOKEN), str(40 * TOKEN), "0")
+    whole = lockstep("worker", "fund", "--job", market.job[:8], *market.with_key, "--json")
+    assert int(whole.data["tokens"]["wanted_amount"]) > int(whole.data["tokens"]["least_amount"]) > 0
+
+
+def test_fund_waits_for_what_is_sent_and_no_longer(lockstep: Lockstep, market: Market) -> None:
+    began = time.monotonic()
+    ended = lockstep("worker", "fund", "--max-stake", "1", "--wait", "1", *market.where, "--json")
+    assert (ended.code, ended.data["enough"]) == (75, False)
+    assert 1 <= time.monotonic() - began < 20
+
+
+def test_no_other_chain_has_a_faucet(lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    from worker import funding
+
+    real = funding.missing_of
+    monkeypatch.setattr(funding, "missing_of", lambda *a: replace(real(*a), chain_id=1))
+    ended = lockstep("worker", "fund", "--max-stake", "1", "--from-faucet", *market.with_key, "--json")
+    assert (ended.code, ended.error["code"]) == (2, "usage")
+    assert "chain 1 has no faucet" in ended.error["message"]
+    assert "send 1 LST" in ended.error["hint"]
+
+
+# -- the first stake
+
+
+def test_the_first_stake_asks_on_a_terminal_and_nowhere_else(
+    lockstep: Lockstep, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ran = list[str](), list[bool]()
+
+    def answer(question: str, **more: object) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr("typer.confirm", answer)
+    monkeypatch.setattr("worker.service.Worker.run", lambda worker: ran.append(True))
+    lockstep("worker", "fund", "--max-stake", "9", "--from-faucet", *market.with_key)
+    up = ["worker", "up", "--max-stake", "7", *market.with_key, "--storage", f"dir://{market.home.parent}/blocks"]
+    assert lockstep(*up).code == 0, "who gives a command in a script has agreed"
+    for module in ("worker.cli", "lockstep.cli.output"):
+        monkeypatch.setattr(f"{module}.interactive", lambda: True)
+    refused = lockstep(*up)
+    assert (refused.code, ran) == (2, [True]), "a no, and nothing has begun"
+    assert "7 LST of 9 LST" in asked[0]
+    assert "proven wrong loses its stake" in asked[0]
+    assert [lockstep(*up, flag).code for flag in ("--yes", "--json")] == [0, 0]
+    assert len(asked) == 1, "it is asked once"
+    lockstep("worker", "stake", "1", "--yes", *market.with_key)
+    assert lockstep(*up).code == 0
+    assert len(asked) == 1, "a home that has staked before is not asked again"
+
+
+# -- service
+
+
+def parsed(text: str) -> configparser.ConfigParser:
+    """A unit as systemd reads it: sections, keys in their own case."""
+    unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",), strict=True)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(text)
+    return unit
+
+
+@pytest.fixture
+def units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "xdg/systemd/user"
+
+
+def options(home: Path) -> list[str]:
+    return [
+        "--home", str(home), "--password-file", str(home / "password"), "--rpc", f"https://rpc.example/v3/{URL_KEY}",
+        "--storage", "http://127.0.0.1:5001", "--deployment", str(home / "deployment.json"),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Path:
+    home = tmp_path / "gpu0"
+    home.mkdir()
+    (home / "password").write_text(PASSWORD)
+    return home
+
+
+@pytest.mark.parametrize("role", ["worker", "verifier", "coordinator"])
+def test_a_unit_is_hardened_patient_and_without_a_secret(lockstep: Lockstep, units: Path, rig: Path, role: str) -> None:
+    stake = ["--max-stake", "100"] if role == "worker" else []
+    ended = lockstep(role, "service", "install", *options(rig), *stake, "--json")
+    assert ended.code == 0, ended.out
+    file, toml = units / f"lockstep-{role}-gpu0.service", rig / "lockstep.toml"
+    assert ended.data["path"] == str(file)
+    service = parsed(file.read_text())["Service"]
+    assert service["RestartPreventExitStatus"] == "2 3 4 8"
+    assert int(service["TimeoutStopSec"]) >= 7 * 86_400
+    assert (service["ProtectSystem"], service["NoNewPrivileges"], service["KillMode"]) == ("strict", "yes", "mixed")
+    assert service["WorkingDirectory"] == str(rig)
+    assert str(rig) in service["ReadWritePaths"].split()
+    assert f"{role} up --password-file {rig}/password" in service["ExecStart"]
+    assert URL_KEY not in file.read_text()
+    assert PASSWORD not in file.read_text() + toml.read_text()
+    assert URL_KEY in toml.read_text(), "there the program finds it"
+    assert stat.S_IMODE(toml.stat().st_mode) == 0o600
+    if role == "worker":
+        assert 'max_stake = "100"' in toml.read_text()
+    status = lockstep(role, "service", "status", "--home", rig, "--json").data
+    assert (status["installed"], status["running"]) == (True, None)
+    removed = lockstep(role, "service", "uninstall", "--home", rig, "--json").data["removed"]
+    assert removed == [str(file), str(toml)]
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_systemd_accepts_the_unit(lockstep: Lockstep, units: Path, rig: Path, tmp_path: Path, system: bool) -> None:
+    more = ["--system"] if system else []
+    shown = lockstep("verifier", "service", "install", *options(rig), "--print", *more, "--json", "--", "--witness")
+    assert shown.code == 0, shown.out
+    assert not units.exists(), "it is printed and nothing else"
+    unit = parsed(shown.data["unit"])
+    assert unit["Install"]["WantedBy"] == ("multi-user.target" if system else "default.target")
+    assert unit["Service"]["ExecStart"].endswith("--witness")
+    if system:
+        assert unit["Service"]["LoadCredential"] == f"password:{rig}/password"
+        assert "--password-file %d/password" in unit["Service"]["ExecStart"]
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None and os.environ.get(REQUIRED) == "required":
+        pytest.fail("systemd is not installed")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    file = tmp_path / "lockstep-verifier-gpu0.service"
+    file.write_text(shown.data["unit"])
+    done = subprocess.run([analyze, "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60)
+    ours = [line for line in (done.stdout + done.stderr).splitlines() if "lockstep" in line]
+    assert ours == [], "no line of it is unknown or malformed"
+
+
+def test_a_unit_of_somebody_else_s_is_not_touched(lockstep: Lockstep, units: Path, rig: Path) -> None:
+    units.mkdir(parents=True)
+    file = units / "lockstep-worker-gpu0.service"
+    file.write_text("[Service]\nExecStart=/bin/true\n")
+    arguments = ["worker", "service", "install", *options(rig), "--max-stake", "1"]
+    assert lockstep(*arguments, "--json").error["code"] == "usage"
+    assert not (rig / "lockstep.toml").exists()
+    assert lockstep("worker", "service", "uninstall", "--home", rig, "--json").data["removed"] == []
+    assert "/bin/true" in file.read_text()
+    assert lockstep(*arguments, "--name", "mine", "--json").code == 0
+    assert (units / "lockstep-worker-mine.service").exists()
+    other = rig.parent / "other"
+    other.mkdir()
+    elsewhere = lockstep(
+        "worker", "service", "install", *options(other), "--max-stake", "1", "--name", "mine", "--json"
+    )
+    assert "another home" in elsewhere.error["message"]
+
+
+def test_a_service_needs_its_stake_a_password_and_known_flags(lockstep: Lockstep, units: Path, rig: Path) -> None:
+    bare = lockstep("worker", "service", "install", *options(rig), "--json")
+    assert "--max-stake" in bare.error["hint"]
+    flag = lockstep("worker", "service", "install", *options(rig), "--max-stake", "1", "--json", "--", "--once")
+    assert (flag.code, "--once" in flag.error["message"]) == (2, True)
+    unknown = lockstep("worker", "service", "install", "--home", rig, "--max-stake", "1", "--json")
+    assert unknown.error["code"] == "key"
+    with lock.held(rig, "worker"):
+        busy = lockstep("worker", "service", "uninstall", "--home", rig, "--json")
+    assert (busy.code, "lockstep worker drain" in busy.error["hint"]) == (75, True)
+
+
+# -- support bundle
+
+
+def test_a_bundle_has_what_helps_and_no_secret_in_any_spelling(
+    lockstep: Lockstep, market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lockstep("worker", "fund", "--max-stake", "5", "--from-faucet", *market.with_key)
+    lockstep("worker", "stake", "5", *market.with_key)
+    key, node = key_of(market.devnet.seed, "me"), bytes.fromhex((market.home / NODE_KEY).read_text().strip())
+    word = PASSWORD.encode()
+    planted = [PASSWORD, quote(PASSWORD), quote(PASSWORD, safe=""), json.dumps(PASSWORD)[1:-1], URL_KEY]
+    for secret in (key, node, word):
+        planted += [secret.hex(), "0x" + secret.hex(), secret.hex().upper(), str(int.from_bytes(secret, "big"))]
+        planted += [base64.b64encode(secret).decode(), base64.urlsafe_b64encode(secret).decode().rstrip("=")]
+        planted += [base64.b64encode(b"x" * n + secret + b"tail").decode() for n in (1, 2)]
+    log = tmp_path / "worker.log"
+    log.write_text("\n".join(f"line {i}: {text} said" for i, text in enumerate(planted)) + "\nthe last line\n")
+    (market.home / "notes.json").write_text(json.dumps({"state": {"message": PASSWORD}}))
+    chain = f"{market.devnet.url},https://user:{URL_KEY}@rpc.invalid/v3/{URL_KEY}?token={URL_KEY}"
+    monkeypatch.setenv("LOCKSTEP_RPC", chain)
+    out = tmp_path / "support.tar.gz"
+    where = [
+        a for pair in zip(market.with_key[::2], market.with_key[1::2], strict=True) for a in pair if pair[0] != "--rpc"
+    ]
+    ended = lockstep("worker", "support-bundle", "--out", out, *where, "--log", log, "--json")
+    assert ended.code == 0, ended.out + ended.err
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    with tarfile.open(out) as tar:
+        found = {m.name.partition("/")[2]: tar.extractfile(m).read().decode() for m in tar.getmembers()}  # type: ignore[union-attr]
+    assert {f["name"]: f["error"] for f in ended.data["files"]} == dict.fromkeys(found, "")
+    expected = {"versions", "doctor", "settings", "heads", "outbox", "notes", "status", "why"}
+    assert {name.partition(".")[0] for name in found} == {*expected, "log-0"}
+    whole = "\n".join(found.values())
+    core = [base64.b64encode(b"x" * n + secret)[4:-4].decode() for secret in (key, node, word) for n in (0, 1, 2)]
+    for secret in [*planted[:5], *(p for p in planted if "tail" not in p), *core]:
+        assert secret not in whole, f"{secret} is in it"
+    assert "the last line" in found["log-0.txt"]
+    assert "ciphertext" not in whole, "the keystore is in no bundle"
+    (row, *_) = [r for r in json.loads(found["outbox.json"]) if r["key"].startswith("stake/")]
+    assert row.keys() >= {"key", "nonce", "state", "hashes"}
+    assert "raw" not in row
+    assert json.loads(found["status.json"])["address"] == market.address
+    heads = json.loads(found["heads.json"])
+    assert heads[0]["block"] > 0
+    assert "error" in heads[1], "an endpoint that is gone says so, and keeps nothing else out"
+    again = lockstep("worker", "support-bundle", "--out", out, *where, "--json")
+    assert (again.code, again.error["code"]) == (2, "usage"), "nothing is written over"
+
+
+def test_a_bundle_is_made_where_nothing_else_works(lockstep: Lockstep, tmp_path: Path) -> None:
+    out = tmp_path / "support.tar.gz"
+    ended = lockstep("worker", "support-bundle", "--out", out, "--home", tmp_path / "no home", "--json")
+    assert ended.code == 0, ended.out
+    failed = {f["name"]: f["error"] for f in ended.data["files"] if f["error"]}
+    assert failed.keys() == {"heads.json", "status.json", "why.json"}
+    assert "bug" not in failed.values()
+    assert out.exists()
+    nowhere = lockstep("worker", "support-bundle", "--out", tmp_path / "no/such/folder/x.tar.gz", "--json")
+    assert (nowhere.code, nowhere.error["code"]) == (2, "usage")

@@ -1,0 +1,16 @@
+"""Times of rounds and jobs: the windows' sum at the latest, the work and the blocks at the earliest."""
+
+from __future__ import annotations
+
+from lockstep.execution import schedule
+from lockstep.execution.jobs import Job
+
+
+def test_a_job_is_its_rounds_and_the_last_challenge_window(toy: Job) -> None:
+    p = toy.params
+    one = schedule.longest_round(p)
+    windows = p.windows.join_seconds + p.role.train_seconds + p.role.reveal_seconds + p.role.attest_seconds
+    assert one == windows + (1 + p.role.slots) * p.merge.turn_seconds, "the aggregator's turn, then each slot's"
+    assert schedule.longest_job(p) == p.schedule.rounds * one + p.windows.challenge_seconds
+    assert schedule.prompt_round(p, 3.0, 2.0) == 3.0 + 8 * 2.0
+    assert schedule.prompt_job(p, 3.0, 2.0) < schedule.longest_job(p)

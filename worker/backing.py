@@ -1,0 +1,61 @@
+"""The stake behind a job: what is deposited for it, or why this account cannot back it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockstep.base.amounts import tokens
+from lockstep.protocol.jobs import NOTHING
+from lockstep.protocol.types import Address, Wei
+
+if TYPE_CHECKING:
+    from lockstep.protocol.jobs import JobParams
+    from worker.policy import Policy
+
+
+@dataclass(frozen=True)
+class Funds:
+    """An account's tokens that a job may lock."""
+
+    address: Address
+    free: Wei
+    """Stake that nothing has locked."""
+    wallet: Wei
+    put_in: int
+    """What it has in the vault and has not taken out again, lost stake included."""
+
+
+@dataclass(frozen=True)
+class Backing:
+    """What becomes of the stake of one job."""
+
+    amount: Wei
+    """To be deposited; nothing where the job is refused."""
+    covered: Wei
+    """What is free once that is deposited, or could be."""
+    code: str = ""
+    """"policy" or "funds": why the job is refused; empty: it is backed."""
+    message: str = ""
+
+
+def least_stake(params: JobParams) -> Wei:
+    """Without which no round of the job is joined: a claim's stake, and that of a merge."""
+    return Wei(params.role.slot_stake + params.merge.stake)
+
+
+def backing_of(params: JobParams, wanted: Wei, funds: Funds, policy: Policy) -> Backing:
+    """What is deposited so that `wanted` is free, as far as wallet and --max-stake reach."""
+    short = max(0, wanted - funds.free)
+    allowed = policy.allowance(funds.put_in)
+    # INVARIANT: no job moves more into the vault than the owner allowed, whatever it asks and however many ask.
+    amount = min(short, funds.wallet) if allowed is None else min(short, funds.wallet, allowed)
+    covered, least = funds.free + amount, least_stake(params)
+    # INVARIANT: a worker joins only jobs whose merge it could stake: else a round that it trained in may fail.
+    if covered >= least:
+        return Backing(Wei(amount), Wei(covered))
+    needs = f"a claim of this job and a merge lock {tokens(least)}"
+    if amount < min(short, funds.wallet):
+        left = f"{tokens(covered)} is what --max-stake leaves of {tokens(policy.max_stake or 0)}"
+        return Backing(NOTHING, Wei(covered), "policy", f"{needs}; {left}")
+    return Backing(NOTHING, Wei(covered), "funds", f"{needs}; {funds.address} has {tokens(covered)}")

@@ -1,0 +1,50 @@
+"""What an owner can do about a reason, by its code: the second half of `worker why`."""
+
+from __future__ import annotations
+
+HINTS = {
+    # of the process
+    "working": "nothing has to be done",
+    "listening": "nothing has to be done; it begins by itself",
+    "draining": "nothing has to be done; it leaves by itself",
+    "stopped": "`lockstep worker up --max-stake AMOUNT` starts it",
+    "killed": "`lockstep worker up --max-stake AMOUNT` starts it again",
+    "hours": "--hours of `lockstep worker up` names other hours",
+    # of the account
+    "gas": "send the account some of the chain's coin: `lockstep worker fund` shows where to and how much",
+    "funds": "send the account more tokens: `lockstep worker fund` shows where to and how much",
+    "unbonding": "`lockstep worker withdraw` then pays it out; to work with it, `lockstep worker stake` it again",
+    # of a job
+    "policy": "start the worker with another --max-stake, --jobs-from or --min-price to take such jobs",
+    "unfit": "give it more --threads, another --device or more --max-memory, or leave the job to other machines",
+    "room": "nothing has to be done: claims of other jobs settle first",
+    "full": "nothing has to be done: slots are given anew in each round",
+    "joining": "nothing has to be done",
+    "no_round": "nothing has to be done: any worker of the job starts the next round",
+    "not_seen": "`lockstep worker up --max-stake AMOUNT` looks at it",
+    "unreachable": "check --rpc, --storage and the network; it goes on by itself",
+    "blob_missing": "nothing has to be done: the job's data are looked for again; without them it is voided",
+    "blob_corrupt": "check --storage: what it gave is not what the chain names",
+    "try_later": "nothing has to be done; it is tried again",
+    "program_invalid": "leave the job: it is voided",
+    "mismatch": "leave the job: its parts are not what the chain names",
+    "defect": "report it with the worker's log: `lockstep worker support-bundle` collects it",
+    "doctor": "`lockstep doctor` tests this machine",
+    # of a round
+    "paid": "nothing has to be done",
+    "pending": "keep the worker running: silence in a dispute loses the stake",
+    "unmerged": "keep the worker running: it merges when its turn comes",
+    "training": "keep the worker running",
+    "not_joined": "see the job's own line, if it is still open",
+    "absent": "keep the worker running and its machine free: `lockstep worker quote` says what a round takes",
+    "excluded": "check that --storage is one that others can fetch from",
+    "convicted": "stop this machine and run `lockstep doctor`: it computed wrong bits, or was silent in a dispute",
+    "round_failed": "nothing has to be done: too few of the others were in time",
+    "round_void": "nothing has to be done: the round is done again",
+}
+DEFAULT = "the worker's log says more; `lockstep doctor` tests this machine"
+
+
+def hint_of(code: str) -> str:
+    """Of a reason or of an error, by its code or the part of it that names its kind."""
+    return HINTS.get(code) or HINTS.get(code.partition(".")[0], DEFAULT)

@@ -1,0 +1,269 @@
+"""An open job as this machine sees it: what it may earn, what it may lose, why it would not be joined.
+
+    offers_of(account, settings, None, fees, tries=False)      # every open job; nothing is signed, staked or joined
+
+The reasons have the codes of `worker why`: the same rules are asked that a running worker asks (worker/admission.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockstep.base.amounts import tokens
+from lockstep.base.durations import readable_seconds
+from lockstep.base.machine import readable
+from lockstep.base.naming import identified
+from lockstep.chain import gas
+from lockstep.execution import capacity, footprint, invalidity, schedule
+from lockstep.execution.jobs import load_programs
+from lockstep.execution.quoting import estimated
+from lockstep.execution.rates import price_of, slot_operations
+from lockstep.node.party import pace_of
+from lockstep.node.purse import Holdings, moment
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.types import JobId, Seconds, Wei
+from lockstep.storage import open_store
+from worker import decide
+from worker.backing import Backing, Funds, backing_of
+from worker.notes import Note
+from worker.policy import Policy
+
+if TYPE_CHECKING:
+    from lockstep.base.settings import Settings
+    from lockstep.chain.gas import Fees
+    from lockstep.execution.capacity import ChainPace, Pace
+    from lockstep.execution.jobs import ClaimSchedule
+    from lockstep.node.ledger import JobLedger
+    from lockstep.protocol.jobs import JobParams, JobState
+    from lockstep.storage import ContentStore
+    from worker.account import Account
+
+HOUR = 3600
+_LEFT_ON_DISK = 2
+"""Of states and of checkpoints: the one in use, and the one that comes after it."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One job on this machine."""
+
+    pace: Pace
+    how: str
+    """"measured" or "estimated"."""
+    operations: int
+    """Of a slot in a round."""
+    work: float
+    """Seconds of a slot's steps, its encoding and the check of one step."""
+    round: float
+    """Seconds from a round's start to the next one's, if everybody is as quick."""
+    memory: int
+    disk: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One open job."""
+
+    job: JobId
+    requester: str
+    params: JobParams
+    books: JobState
+    machine: Machine | None
+    """None: its Programs cannot be had, or may not be run."""
+    stake: Backing
+    wanted: Wei
+    """Free stake with which the worker is never short."""
+    fees: Fees
+    reasons: tuple[Note, ...]
+    """Why a worker here would not join it now; none: it would."""
+
+    @property
+    def price(self) -> Wei:
+        """Of 10^15 operations; 0 where they are not known."""
+        return Wei(0) if self.machine is None else price_of(self.params.role.slot_price, self.machine.operations)
+
+    @property
+    def hourly(self) -> tuple[Wei, Wei]:
+        """(tokens, coin for gas) of an hour with a slot in every round."""
+        if self.machine is None:
+            return Wei(0), Wei(0)
+        rounds = HOUR / max(self.machine.round, 1e-9)
+        paid, spent = self.params.role.slot_price, self.fees.cost(gas.WORKER_ROUND)
+        return Wei(int(paid * rounds)), Wei(int(spent * rounds))
+
+    @property
+    def locked_seconds(self) -> int:
+        """How long a claim's stake is locked at the longest, if nobody challenges it and no round before it fails."""
+        return schedule.longest_round(self.params) + self.params.windows.challenge_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON: amounts are decimal strings, spans are seconds."""
+        p, (paid, spent) = self.params, self.hourly
+        return {
+            "job": self.job.hex(),
+            "requester": self.requester,
+            "joins": not self.reasons,
+            "reasons": [{"code": n.code, "message": n.message, "next": n.next} for n in self.reasons],
+            "rounds": {"all": p.schedule.rounds, "left": max(0, p.schedule.rounds - self.books.started)},
+            "earns": {
+                "slot_price": str(p.role.slot_price), "merge_price": str(p.merge.price), "price": str(self.price),
+                "hour_paid": str(paid), "hour_gas_cost": str(spent),
+            },
+            "risks": {
+                "slot_stake": str(p.role.slot_stake), "merge_stake": str(p.merge.stake),
+                "absence_fee": str(p.role.slot_price), "most_stake": str(self.wanted),
+                "deposit": str(self.stake.amount), "locked_seconds": self.locked_seconds,
+            },
+            "gas": {
+                "price": str(self.fees.price), "stated": self.fees.stated,
+                "round_cost": str(self.fees.cost(gas.WORKER_ROUND)), "merge_cost": str(self.fees.cost(["merge"])),
+                "once_cost": str(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_END)),
+            },
+            "machine": None if self.machine is None else {
+                "how": self.machine.how, "step_seconds": self.machine.pace.step,
+                "shown_seconds": self.machine.pace.shown, "work_seconds": self.machine.work,
+                "round_seconds": self.machine.round, "train_seconds": p.role.train_seconds,
+                "slot_operations": str(self.machine.operations), "memory": self.machine.memory,
+                "disk": self.machine.disk,
+            },
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """As people read it."""
+        p, (paid, spent) = self.params, self.hourly
+        left = max(0, p.schedule.rounds - self.books.started)
+        once = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_END), 3, "ETH")
+        verbs, merge = self.fees.cost(gas.WORKER_ROUND), self.fees.cost(["merge"])
+        span = readable_seconds(self.locked_seconds)
+        rows = [
+            f"job {self.job.hex()[:16]}  of {self.requester}, {left} of {p.schedule.rounds} rounds to start",
+            f"  earns    slot {tokens(p.role.slot_price)} a round, merge {tokens(p.merge.price)}",
+            f"  risks    slot {tokens(p.role.slot_stake)}, merge {tokens(p.merge.stake)} if a claim is proven wrong",
+            f"           {tokens(p.role.slot_price)} for a slot that is joined and not revealed in time",
+            f"  locked   up to {tokens(self.wanted)} in all, each claim's stake for at most {span} if undisputed",
+            f"  gas      {tokens(verbs, 3, 'ETH')} a round, {tokens(merge, 3, 'ETH')} a merge, {once} once",
+            f"           at {self.fees.told()}",
+        ]
+        if self.machine is not None:
+            m = self.machine
+            rows += [
+                f"  price    {tokens(self.price, 4)} for 10^15 operations; a slot computes {m.operations:.3g}",
+                f"  machine  {m.work:.3g} s of work a round ({m.how}), {p.role.train_seconds} s are given",
+                f"           {readable(m.memory)} of memory, about {readable(m.disk)} of disk",
+                f"  an hour  {tokens(paid, 4)} for {tokens(spent, 3, 'ETH')} of gas, with a slot in every round",
+            ]
+        rows += [f"  not now  {n.code}: {n.message}" for n in self.reasons] or ["  a worker here joins it"]
+        return rows
+
+
+def offers_of(account: Account, settings: Settings, only: str | None, fees: Fees, *, tries: bool) -> list[Offer]:
+    """Every job that is open, or the one that is named by its first digits; raises UsageError, NotFoundError."""
+    jobs = {job: known for job, known in account.ledger.jobs.items() if not known.done}
+    if only is not None:
+        wanted = JobId(identified(only, jobs, "open job", "`lockstep train list` shows every job"))
+        jobs = {wanted: jobs[wanted]}
+    with closing(open_store(settings.storage)) as store:
+        chain = pace_of(account.contracts.vault.w3, account.contracts.market) if jobs else capacity.ChainPace()
+        look = _Look(account, settings, store, Policy.of(settings), chain, fees, tries)
+        return [look.at(known) for known in jobs.values()]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What every job is looked at with."""
+
+    account: Account
+    settings: Settings
+    store: ContentStore
+    policy: Policy
+    chain: ChainPace
+    fees: Fees
+    tries: bool
+
+    def at(self, known: JobLedger) -> Offer:
+        """One job; what keeps it from being joined is a reason, and no error."""
+        market, me, job = self.account.contracts.market, self.account.address, known.id
+        params, reasons = market.params(job), list[Note]()
+        if unwanted := self.policy.refuses_requester(known.requester):
+            reasons.append(Note("policy", unwanted))
+        machine = self._machine(job, params, reasons)
+        held = Holdings.of(self.account.contracts, me)
+        funds = Funds(me, held.free, held.wallet, self.account.ledger.deposits.get(me, 0))
+        wanted = decide.stake_wanted(params)
+        stake = backing_of(params, wanted, funds, self.policy)
+        if stake.code:
+            reasons.append(Note(stake.code, stake.message))
+        if held.coin < self.fees.cost(gas.WORKER_ONCE + gas.WORKER_ROUND):
+            least = tokens(self.fees.cost(gas.WORKER_ONCE + gas.WORKER_ROUND), 3, "ETH")
+            reasons.append(Note("gas", f"the account holds {tokens(held.coin, 4, 'ETH')}, a first round takes {least}"))
+        if closed := self.policy.closed_now():
+            now = account_time(self.account)
+            reasons.append(Note("hours", f"--hours opens at {moment(now + closed)}", now + closed))
+        return Offer(
+            job, known.requester, params, market.job(job), machine, stake, wanted, self.fees, tuple(reasons)
+        )  # fmt: skip
+
+    def _machine(self, job: JobId, params: JobParams, reasons: list[Note]) -> Machine | None:
+        try:
+            _, programs = load_programs(params, self.store)
+        except LockstepError as error:
+            reasons.append(Note(error.code, error.message))
+            return None
+        limit = self.settings.max_memory_mib
+        fits = footprint.fitting(footprint.worker, limit << 20 if limit else None)
+
+        def checked(check: Callable[[], object]) -> bool:
+            try:
+                check()
+            except LockstepError as error:
+                reasons.append(Note(error.code, error.message))
+                return False
+            return True
+
+        fit = checked(lambda: fits(programs, params))
+        if unpaid := self.policy.refuses_price(params, programs):
+            reasons.append(Note("policy", unpaid))
+        pace, how = estimated(programs.step, self.settings.threads, self.settings.path), "estimated"
+        if self.tries and fit:
+            measured: list[Pace] = []
+            checked(lambda: measured.append(self._measured(job, params)))
+            if measured:
+                pace, how = measured[0], "measured"
+        checked(lambda: capacity.require_claimant(params, pace, self.chain))
+        live = [
+            capacity.live_claim(self.account.contracts.market.params(self.account.ledger.places[claim][0]), None)
+            for claim in self.account.ledger.staked(self.account.address)
+        ]
+        if live:
+            try:
+                capacity.require_all([*live, capacity.live_claim(params, pace)], self.chain)
+            except LockstepError as error:
+                reasons.append(Note("room", error.message))
+        work = params.role.transitions * pace.step + pace.shown
+        return Machine(
+            pace, how, slot_operations(programs, params.role.inner_steps), work,
+            schedule.prompt_round(params, work, self.chain.block),
+            footprint.worker(programs, params.role.slots).total, _disk(programs, params),
+        )  # fmt: skip
+
+    def _measured(self, job: JobId, params: JobParams) -> Pace:
+        """Of some first steps; a machine that could not be in time at any pace runs none."""
+        s = self.settings
+        loaded = invalidity.load(job, params, self.store, s.threads, s.path)
+        capacity.require_claimant(params, capacity.least(loaded), self.chain)
+        return capacity.measure(loaded)
+
+
+def account_time(account: Account) -> Seconds:
+    """Chain time."""
+    return Seconds(account.contracts.vault.w3.eth.get_block("latest")["timestamp"])
+
+
+def _disk(programs: ClaimSchedule, params: JobParams) -> int:
+    """About what lies on disk while the job runs: the dataset, checkpoints, payloads, states in work."""
+    dataset = footprint.WORD_BYTES * params.role.dataset_rows * params.role.row_length
+    kept = footprint.checkpoint_bytes(programs) + footprint.of_program(programs.step).results
+    return dataset + _LEFT_ON_DISK * kept + params.role.slots * footprint.payload_bytes(programs)
