@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -81,7 +82,8 @@ def test_the_environment_changes_no_claim() -> None:
         for path in sources()
         if "os.environ" in path.read_text()
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("LOCKSTEP_")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"LOCKSTEP_[A-Z_]*", node.value)
     }
     assert read - {"LOCKSTEP_"} == ENVIRONMENT
 
