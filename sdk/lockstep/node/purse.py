@@ -249,7 +249,7 @@ class Purse:
     # -- the owner
 
     def own(self) -> None:
-        """Raise AuthorityError unless this key commands the account: as its owner, or as itself where it has none."""
+        """Raise NotOwner unless this key commands the account: as its owner, or as itself where it has none."""
         owner = self.contracts.vault.owner_of(self.address)
         if self.key == (owner or self.address):
             return
