@@ -222,10 +222,10 @@ def _is_module(package: str, name: str) -> bool:
 def test_five_people_have_a_journey_of_three_commands_without_a_script() -> None:
     journeys = documents.journeys(ROOT)
     written = {file.stem for file in (ROOT / "docs/tutorials").glob("*.md")}
-    assert journeys.keys() >= PEOPLE & written >= {"ml-engineer", "verifier", "operator", "watcher"}
+    assert journeys.keys() >= PEOPLE & written == PEOPLE
     for person in PEOPLE & written:
         lines = [line for stage in journeys[person] for line in stage.block.commands]
-        assert lines[0] == "lockstep local up", person
+        assert lines[0].startswith("lockstep local up"), person
         assert len(lines) <= 4, f"{person}: {lines}"
         assert not any(word.endswith(".py") or word.startswith("python") for line in lines for word in line.split())
         assert any(stage.prints for stage in journeys[person]), f"{person}: its page shows what is printed"
