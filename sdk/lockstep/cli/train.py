@@ -33,11 +33,11 @@ min_slots = 2
 terms = "devnet"           # windows and prices; or "local", "mainnet"
 aggregator = ""            # address that merges first; empty: slot owners alone
 
+# price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
+
 # [tokens]                 # without it a token is a byte
 # tokenizer = "tokenizer.json"    # of Hugging Face; model.vocabulary holds its tokens
 # separator = "</s>"       # its token after each document; default: an empty line
-
-# price = "0.5"            # tokens for 10^15 operations, in place of the terms' price of a slot
 
 [model]                    # the fields of lockstep.training.models.GPTConfig, LlamaConfig or EncoderConfig
 kind = "gpt"               # or "llama", "encoder"; docs/training.md: adapters on a model that you have
