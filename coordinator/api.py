@@ -50,7 +50,7 @@ READY_SECONDS = 30
 """An index that has not heard from the chain for this long is not ready."""
 
 JUDGED_STATES = ("joined", "committed", "revealed", "accepted", "excluded")
-"""Of a slot's claim that two signatures may convict, now or once it is revealed."""
+"""The states in which two signatures may convict a slot's claim, now or once it is revealed."""
 
 Limit = Annotated[int, Query(ge=1, le=200)]
 Number = Annotated[int, Query(ge=0, le=LARGEST_INTEGER)]
@@ -58,7 +58,7 @@ FewRounds = Annotated[int, Query(ge=1, le=100)]
 Small = Annotated[SignedRequest, Depends(signed(lambda _: SMALL_BODY_BYTES))]
 Blob = Annotated[SignedRequest, Depends(signed(lambda context: context.max_blob_bytes))]
 CURSOR_CHARACTERS = 200
-"""Of a page's cursor, which holds a number and an id."""
+"""The longest page cursor, which holds a number and an id."""
 ID = re.compile("0x[0-9a-fA-F]{1,64}")
 _CURSOR, _NUMBER, _KEY = several(anything, 2), whole(-LARGEST_INTEGER, LARGEST_INTEGER), text(66)
 RowT = TypeVar("RowT")
@@ -197,7 +197,7 @@ def nodes(context: Ctx, limit: Limit = 50, cursor: str | None = None) -> Page[No
 
 @public.get("/status", responses=document.problems())
 def status(context: Ctx) -> StatusOut:
-    """How far the index is."""
+    """Returns how far the index has read the chain, and what it holds."""
     with context.database.reading() as session:
         cursor = session.get(CursorRow, 1)
         return StatusOut(

@@ -25,7 +25,7 @@ from lockstep.protocol.types import Address, Seconds
 
 SMALL_BODY_BYTES = 64 << 10
 BODY_SECONDS = 120.0
-"""How long a body may take to arrive, by this machine's clock."""
+"""The longest that a body may take to arrive, by this machine's clock."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SignedRequest:
     """A request that passed."""
 
     account: Address
-    """Who speaks."""
+    """The account that sent the request."""
     node: bytes
     """The ed25519 key that the account registered on chain."""
     body: bytes

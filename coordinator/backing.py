@@ -18,9 +18,9 @@ Result = TypeVar("Result")
 
 CALLS = 8
 WAIT_SECONDS = 2.0
-"""How long a request waits for a free call."""
+"""The longest that a request waits for a free call."""
 CALL_SECONDS = 30.0
-"""How long a request waits for the store; the call itself ends by the store's own limits."""
+"""The longest that a request waits for the store; the call itself ends by the store's own limits."""
 
 
 class Backing:

@@ -47,7 +47,7 @@ DATABASES = (OUTBOX, NONCES, GUARD)
 """In the order in which they are copied: what promises most comes last, so that it is newest."""
 TABLES: tuple[type[IndexTable], ...] = (SignedClaimRow, AnnouncementRow, ReceiptRow)
 DAMAGED = (zipfile.BadZipFile, KeyError, EOFError, RuntimeError, NotImplementedError, ValueError, zlib.error)
-"""How zipfile says that bytes are others."""
+"""The exceptions by which zipfile reports that bytes are others."""
 HINT = "name the file that `lockstep coordinator backup` wrote"
 
 _MANIFEST = table(
@@ -60,7 +60,7 @@ _MANIFEST = table(
 
 @dataclass(frozen=True)
 class Whose:
-    """What a backup is of."""
+    """The chain, market and account that a backup belongs to."""
 
     chain_id: int
     market: Address
@@ -73,7 +73,7 @@ class Whose:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a backup holds."""
+    """The counts of what a backup holds."""
 
     files: int
     rows: int

@@ -56,7 +56,7 @@ class Channel(filesystem.Channel):
         self._mended(exchange, lambda own: super(Channel, self)._queue_bind(own, *names))
 
     def _mended(self, exchange: str, act: Callable[[str], Result]) -> Result:
-        """What `act` gives; a table that was torn is begun anew, as whoever binds writes all of it."""
+        """Returns the result of `act`; begins a torn table anew, as whoever binds writes all of it."""
         try:
             return act(exchange)
         except ValueError:

@@ -1,4 +1,4 @@
-"""What a coordinator's doctor checks beside every role's: its database and its broker."""
+"""The checks of a coordinator's doctor beside every role's: its database and its broker."""
 
 from __future__ import annotations
 

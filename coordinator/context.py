@@ -1,4 +1,4 @@
-"""What the API's requests share: the index, the nonces, the store, and a way to wake the worker."""
+"""The state that the API's requests share: the index, the nonces, the store, and a way to wake the worker."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class ApiContext:
     market: Address
     chain_id: int
     signed_for: Callable[[Address, Digest, bytes], bool]
-    """Whether an account's key, or its delegate's, signed a digest; may ask the chain."""
+    """Returns True if an account's key, or its delegate's, signed a digest; may ask the chain."""
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
     rates: Rates = field(default_factory=Rates)
-    """What one address may ask."""
+    """The limits on what one address may ask."""
     account: Collector | None = None
-    """What `/metrics` tells of the account."""
+    """The collector of the account's metrics for `/metrics`."""
     backing: Backing = field(default_factory=Backing)
     """Calls to the store."""

@@ -19,7 +19,7 @@ from lockstep.protocol.errors import DoctorError, TryLater, UsageError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 20
-"""How long a SQLite writer waits for another."""
+"""The longest that a SQLite writer waits for another."""
 CONNECT_SECONDS = 10
 WRITERS = 0x4C4F434B53544550
 """The number of PostgreSQL's advisory lock that a writing transaction holds."""

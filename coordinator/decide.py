@@ -1,4 +1,4 @@
-"""What the coordinator does next: pure functions of what chain and storage say.
+"""The coordinator's next actions: pure functions of what chain and storage say.
 
 Every action in a decision is valid on the state it was decided from; none relies on another of the same decision. So a
 process may die between any two of them: the next look decides again from what the chain then says.
@@ -16,8 +16,8 @@ from lockstep.protocol.types import Address, Seconds, Wei
 
 PATIENCE_SECONDS = Seconds(3)
 PATIENCE_BLOCKS = 2
-"""How long the coordinator leaves a round's beginning to the workers, who need it first: two that send the same pay
-for it twice."""
+"""The time for which the coordinator leaves a round's beginning to the workers, who need it first: two that send
+the same pay for it twice."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class AggregatorRound:
 
     number: int
     phase: Phase
-    """What time and completeness make of the stored phase."""
+    """The stored phase, moved on by time and completeness."""
     stored: Round
     reports: tuple[tuple[int, Report], ...] = ()
     """(slot, report) of every revealed claim, in slot order."""
     receipts: frozenset[int] = frozenset()
     """Slots whose owners have handed over their receipts."""
     merger: Address | None = None
-    """Who may merge now."""
+    """The account that may merge now."""
     turns_over: bool = False
     """Every merge turn has passed."""
     mine: bool = False
@@ -214,7 +214,7 @@ def stake_due(seen: AggregatorJob, decider: Decider) -> Wei:
 
 
 def start_due(seen: AggregatorJob, decider: Decider) -> bool:
-    """Whether the next round can start, and somebody is there to join it.
+    """Returns True if the next round can start, and somebody is there to join it.
 
     After a failed round, and before the first, a worker that is there starts it: a round without workers only fails.
     """

@@ -1,4 +1,4 @@
-"""What /openapi.json says beyond the routes' own types: problems, the bodies and headers of signed requests."""
+"""The parts of /openapi.json beyond the routes' own types: problems, the bodies and headers of signed requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.schema import ClaimIn, Problem, ReceiptIn
 
 REFERENCE = "#/components/schemas/{model}"
 DESCRIBED: tuple[type[BaseModel], ...] = (ClaimIn, ReceiptIn, Problem)
-"""What the routes read and answer themselves: no route declares it."""
+"""The models that the routes read and answer themselves: no route declares them."""
 
 HEADERS = {
     "Lockstep-Account": ("^0x[0-9a-f]{40}$", "The staking account."),

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Indexed:
-    """What one step brought."""
+    """The events and the position that one step brought."""
 
     events: tuple[EventRow, ...]
     block: int

@@ -20,7 +20,7 @@ from coordinator.models import LeaseRow
 from lockstep.protocol.errors import TryLater
 
 LEASE_SECONDS = 60
-"""Of this machine's time."""
+"""The life of a lease, in this machine's time."""
 RENEW_SECONDS = LEASE_SECONDS / 4
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ def take(session: Session, name: str, holder: str, now: int) -> bool:
 
 @contextmanager
 def held(database: Database, name: str, holder: str) -> Iterator[bool]:
-    """Whether `name` could be taken; renewed meanwhile, given back at the end."""
+    """Yields True if the lease `name` could be taken; renews it meanwhile, gives it back at the end."""
     with database.session() as session:
         taken = take(session, name, holder, int(time.time()))
     if not taken:

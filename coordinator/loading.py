@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Aggregators:
-    """What works on each job."""
+    """The aggregators, one for each job."""
 
     def __init__(self, parts: CoordinatorParts) -> None:
         self._parts = parts
@@ -68,7 +68,7 @@ class Aggregators:
         return self._made[job]
 
     def make(self, job: jobs.Job, archive: Path, shelf: Shelf) -> Aggregator:
-        """What works on a loaded job; its merges' material is kept in `archive`."""
+        """Returns the aggregator of a loaded job; its merges' material is kept in `archive`."""
         return Aggregator(job, self._parts.party.store, self._parts.guard, archive, shelf)
 
     def forget(self, claim: ClaimRow) -> None:

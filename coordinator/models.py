@@ -33,7 +33,7 @@ class IndexTable(DeclarativeBase):
 
 
 class CursorRow(IndexTable):
-    """How far the chain is indexed; one row, written in the transaction that wrote the events up to it."""
+    """The block up to which the chain is indexed; one row, written in the transaction that wrote its events."""
 
     __tablename__ = "cursor"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -119,7 +119,7 @@ class RoundRow(IndexTable):
     outer: Mapped[str | None] = mapped_column(Hex32)
     seed: Mapped[str | None] = mapped_column(Hex32)
     attested: Mapped[str | None] = mapped_column(Mask)
-    """Who has given a receipt: bit s = the owner of slot s, bit 64 + i = the i-th drawn witness."""
+    """The givers of receipts: bit s = the owner of slot s, bit 64 + i = the i-th drawn witness."""
     mask: Mapped[str | None] = mapped_column(Mask)
     """The accepted slots, fixed by freeze."""
     merge_in: Mapped[str | None] = mapped_column(Hex32)
@@ -203,7 +203,7 @@ class SignedClaimRow(IndexTable):
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     claim: Mapped[str] = mapped_column(Hex32)
     digest: Mapped[str] = mapped_column(Hex32)
-    """Of EIP-712."""
+    """The EIP-712 digest."""
     body: Mapped[dict[str, Any]]
     time: Mapped[int]
     __table_args__ = (UniqueConstraint("claim", "digest"),)
@@ -226,7 +226,7 @@ class ReceiptRow(IndexTable):
 
 
 class PayloadRow(IndexTable):
-    """What the aggregator found when it fetched a revealed payload."""
+    """The aggregator's report on a revealed payload that it fetched."""
 
     __tablename__ = "payloads"
     claim: Mapped[str] = mapped_column(Hex32, primary_key=True)
@@ -236,7 +236,7 @@ class PayloadRow(IndexTable):
 
 
 class LeaseRow(IndexTable):
-    """Who works on what now: a task takes the row before it acts."""
+    """A lease on a piece of work: a task takes the row before it acts."""
 
     __tablename__ = "leases"
     name: Mapped[str] = mapped_column(String(160), primary_key=True)

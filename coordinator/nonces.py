@@ -1,4 +1,4 @@
-"""What the chain does not know and a lost index must not forget: the nonces of signed requests.
+"""The nonces of signed requests, which the chain does not know and a lost index must not forget.
 
 The index is a cache and may be deleted at any time; this file (`nonces.sqlite`) is not. A row is on disk before the
 request that it guards acts.

@@ -1,4 +1,4 @@
-"""What a coordinator stands on: a party of the market, with an index, nonces and a guard. Opened once per process."""
+"""The parts of a coordinator: a party of the market, with an index, nonces and a guard. Opened once per process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CoordinatorParts:
         return self.party.address
 
     def context(self, poke: Callable[[str], None], account: Collector | None = None) -> ApiContext:
-        """What the API needs of this; `account`: what its metrics tell of the account."""
+        """Returns the API's context over these parts; `account`: the collector of the account's metrics."""
         return ApiContext(
             database=self.database,
             nonces=self.nonces,

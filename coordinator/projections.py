@@ -23,7 +23,7 @@ MARKET, VAULT, GAME = "JobMarket", "StakeVault", "DisputeGame"
 PROJECTED = (NodeRow, JobRow, RoundRow, ClaimRow, GameRow)
 VERDICTS = ("none", "fraud", "timeout", "rejected", "void")
 WRONGS = ("op", "alias", "padding")
-"""What a proof found wrong in a game; two signatures (3) need no game."""
+"""The faults that a proof can find in a game; two signatures (3) need no game."""
 GAME_MOVES = (
     "Argued", "Defended", "Revealed", "Picked", "TensorRevealed", "LeafPosted", "ElementPicked", "PartialsPosted",
     "PartialPicked",

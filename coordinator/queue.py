@@ -89,7 +89,7 @@ def _name(settings: CoordinatorSettings) -> str:
 
 
 def waiting(settings: CoordinatorSettings) -> int:
-    """How many messages wait; raises what the broker's client raises."""
+    """Returns the number of waiting messages; raises what the broker's client raises."""
     if not settings.broker:
         return sum(1 for _ in (settings.home / "queue").glob("*.msg"))
     with Connection(settings.broker, connect_timeout=1) as connection:

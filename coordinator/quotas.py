@@ -15,19 +15,19 @@ from lockstep.protocol.errors import TryLater
 from lockstep.protocol.types import Address
 
 REQUESTS_IN_FLIGHT = 4
-"""Of one account."""
+"""The most requests of one account at a time."""
 BYTES_IN_FLIGHT = 256 << 20
-"""Of bodies of all accounts: each is held in memory until it is stored."""
+"""The most bytes in bodies of all accounts: each is held in memory until it is stored."""
 WINDOW_SECONDS = 3600.0
 WINDOW_BYTES = 1 << 30
-"""What one account may send in a window."""
+"""The most bytes that one account may send in a window."""
 FORGET_ACCOUNTS = 10_000
 """From this many accounts on, those without a share of the present are dropped."""
 
 
 @dataclass
 class _Share:
-    """What one account has taken."""
+    """The share that one account has taken."""
 
     in_flight: int = 0
     bytes: int = 0

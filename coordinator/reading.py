@@ -1,4 +1,4 @@
-"""What the chain and the index say, as the values that `decide` takes."""
+"""The state of chain and index, as the values that `decide` takes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def records(session: Session, job: str, before: int) -> tuple[RoundRecord, ...]:
 def payload_refs(
     session: Session, job: str, number: int, attempt: int, mask: int, slots: int
 ) -> list[PayloadRef | None]:
-    """Where the accepted payloads of a round are, in slot order."""
+    """Returns references to the accepted payloads of a round, in slot order; None for every other slot."""
     claims = {
         c.slot: c
         for c in session.scalars(
@@ -103,7 +103,7 @@ def revealed(session: Session, job: str, number: int, attempt: int) -> list[Clai
 
 
 def bodies(session: Session, job: str, number: int, attempt: int) -> list[Body]:
-    """What `freeze` takes: of the revealed slots that nobody has convicted, in order."""
+    """Returns the bodies that `freeze` takes: of the revealed slots that nobody has convicted, in order."""
     return [
         Body(TraceRoot(unhex(c.trace_root or "")), StateRoot(unhex(c.out or "")), StateRoot(unhex(c.out2 or "")))
         for c in revealed(session, job, number, attempt)
@@ -114,7 +114,7 @@ def bodies(session: Session, job: str, number: int, attempt: int) -> list[Body]:
 def merge_inputs(
     session: Session, job: str, number: int, stored: Round, params: JobParams
 ) -> tuple[tuple[RoundRecord, ...], list[PayloadRef | None]]:
-    """What a round's merge is computed from: the rounds before it, and its accepted payloads."""
+    """Returns the inputs of a round's merge: the rounds before it, and its accepted payloads."""
     accepted = payload_refs(session, job, number, stored.attempt, stored.mask, params.role.slots)
     return records(session, job, number), accepted
 

@@ -53,12 +53,12 @@ def held(session: Session, job: str, number: int, attempt: int, speakers: Collec
 
 
 def speakers(session: Session, job: str, number: int, attempt: int) -> frozenset[int]:
-    """Whose receipts for a round are here."""
+    """Returns the speakers whose receipts for a round are here."""
     return frozenset(row.who for row in session.scalars(_of_round(job, number, attempt)))
 
 
 def count(session: Session, job: str) -> int:
-    """How many receipts for a job are here."""
+    """Returns the number of receipts for a job that are here."""
     return session.scalar(select(func.count()).where(ReceiptRow.job == job)) or 0
 
 

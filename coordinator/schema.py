@@ -1,4 +1,4 @@
-"""What the API sends and takes: roots and ids as 0x-hex, amounts as decimal strings, times in chain seconds."""
+"""The API's requests and answers: roots and ids as 0x-hex, amounts as decimal strings, times in chain seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Problem(BaseModel):
     code: str
     """The error tree's code."""
     hint: str
-    """What to do next; empty if nothing is known."""
+    """Advice on what to do next; empty if nothing is known."""
 
 
 class Page(BaseModel, Generic[Row]):
@@ -122,7 +122,7 @@ class NodeOut(_Out):
 
 
 class StatusOut(BaseModel):
-    """How far this index is, and what it holds."""
+    """The progress of this index, and its contents."""
 
     version: str
     chain_id: int | None
@@ -177,7 +177,7 @@ class SignedPage(BaseModel):
 
 
 class ClaimAccepted(BaseModel):
-    """Where the announced claim is to be read."""
+    """The id under which the announced claim can be read."""
 
     id: str
 
@@ -197,7 +197,7 @@ class ReceiptIn(BaseModel):
 
 
 class ReceiptAccepted(BaseModel):
-    """Whose receipt is kept."""
+    """The receipt that is kept, by its round and its speaker."""
 
     job: str
     round: int

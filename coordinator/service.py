@@ -36,9 +36,9 @@ LOOKS = 12
 
 CATCH_UP_STEPS = 50
 HEAD_SECONDS = 0.25
-"""Of this machine's time: between two requests for the latest block, whatever pokes come."""
+"""The time between two requests for the latest block, by this machine's clock, whatever pokes come."""
 REST_SECONDS = (1.0, 60.0)
-"""Of this machine's time: how long a job rests whose look failed, at first and at most."""
+"""The rest of a job whose look failed, at first and at most, by this machine's clock."""
 TOLD = {"Attested": "attested", "Frozen": "frozen", "Merged": "merged", "JobDone": "done"}
 """Events of the market about one's own jobs that a watcher may rely on."""
 
@@ -71,7 +71,7 @@ class Coordinator:
         """The block up to which the index is complete."""
 
     def aggregators(self, parts: CoordinatorParts) -> Aggregators:
-        """What works on the jobs."""
+        """Returns the aggregators that work on the jobs."""
         return Aggregators(parts)
 
     @classmethod

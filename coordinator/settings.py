@@ -52,16 +52,16 @@ class CoordinatorSettings:
 
     @property
     def database_url(self) -> str:
-        """Where the index is."""
+        """The URL of the index's database."""
         return self.database or f"sqlite:///{self.home / 'index.sqlite'}"
 
     @property
     def home_name(self) -> str:
-        """What tells this home from others that share its database or broker: 16 hex digits."""
+        """The name that tells this home from others that share its database or broker: 16 hex digits."""
         return sha256(f"{socket.gethostname()}:{self.home.resolve()}".encode()).hexdigest()[:16]
 
     def environment(self) -> dict[str, str]:
-        """What a child process needs to resolve to the same settings. It is a secret where a URL holds a password."""
+        """Returns the variables that give a child process the same settings; secret where a URL holds a password."""
         shared = {f"LOCKSTEP_{name.upper()}": str(value) for name, value in self.shared.__dict__.items()}
         own = {f"{PREFIX}{name.upper()}": str(getattr(self, name)) for name in DEFAULTS}
         return shared | own

@@ -1,4 +1,4 @@
-"""What a coordinator's `/metrics` tells beside its index: the account's money, its gas, the queue.
+"""The metrics of a coordinator beside those of its index: the account's money, its gas, the queue.
 
 The worker that sends transactions is a child process; the API reads what it leaves in the home, and asks the chain by a
 sampler of its own, so that no scrape waits for it.

@@ -1,1 +1,1 @@
-"""What every part stands on: bytes from outside decoded, settings, what this machine has, arrays kept at hand."""
+"""The ground of every part: bytes from outside decoded, settings, this machine's resources, arrays kept at hand."""

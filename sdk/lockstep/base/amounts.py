@@ -23,7 +23,7 @@ _AMOUNT = re.compile(r"(\d{1,40})(?:\.(\d+))?\s*(LST|wei)?", re.IGNORECASE | re.
 _TINY = Decimal("1e-9")
 """Below it an amount that is rounded is written with an exponent."""
 _LARGEST = 2**128 - 1
-"""What the contracts keep of an amount."""
+"""The largest amount that the contracts keep."""
 
 
 def tokens(amount: int | str, digits: int | None = None, symbol: str = SYMBOL) -> str:

@@ -1,4 +1,4 @@
-"""What this machine has for its processes: memory (physical, or what a cgroup leaves of it), and room on its disk.
+"""This machine's resources: memory (physical, or what a cgroup leaves of it), and room on its disk.
 
 held = memory()
 held.require(41_200_000_000)    # Unfit: needs 41.2 GB of memory, this machine has 23.4 GB (19.8 GB available)
@@ -19,18 +19,18 @@ from lockstep.protocol.errors import Unfit, Unreachable
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 UNWRITTEN = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CANTOPEN}
-"""How SQLite says that a file cannot grow, or that one beside it cannot be made."""
+"""SQLite's errors for a file that cannot grow, or one beside it that cannot be made."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """How much there is, in bytes."""
+    """An amount of memory, in bytes."""
 
     total: int
     available: int
-    """What can still be taken without swapping: at most `total`."""
+    """The memory that can still be taken without swapping: at most `total`."""
     where: str = "this machine"
-    """Whose it is, as people read it; a device has its own."""
+    """The memory's owner, as people read it; a device has its own."""
 
     def require(self, needed: int, present: int = 0) -> None:
         """Raises Unfit unless `needed` bytes are there, of which this process holds `present` already."""
@@ -46,7 +46,7 @@ class Memory:
 
 
 def memory(root: Path = Path("/")) -> Memory:
-    """What this process may take. `root`: where /proc and /sys are."""
+    """Returns the memory that this process may take. `root`: the parent of /proc and /sys."""
     physical = _meminfo(root / "proc/meminfo")
     total, available = physical["MemTotal"], physical["MemAvailable"]
     for limit, used in _limits(root):
@@ -68,7 +68,7 @@ def room_on_disk() -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether something failed since the disk is full, which passes."""
+    """Returns True if the error comes of a full disk, which passes."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", None) in UNWRITTEN
     return isinstance(error, OSError) and error.errno in FULL

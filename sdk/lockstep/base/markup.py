@@ -47,7 +47,7 @@ def curve(points: Sequence[tuple[float, float, str]], title: str) -> str:
 
 
 def in_place() -> Callable[[str], None] | None:
-    """What shows HTML in a notebook's cell, each time in the place of the last; None where there is no notebook.
+    """Returns a function that shows HTML in a notebook's cell, each time in the place of the last; None outside one.
 
     IPython is never imported for it: in a notebook it is there.
     """

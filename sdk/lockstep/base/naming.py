@@ -15,21 +15,21 @@ from difflib import get_close_matches
 from lockstep.protocol.errors import NotFoundError, UsageError
 
 LEAST_DIGITS = 6
-"""Of an id, as people name it."""
+"""The fewest hex digits by which people name an id."""
 JOBS_SHOWN = "`lockstep train list` shows every job"
 CLAIMS_SHOWN = "`lockstep train watch JOB` shows the claims of a job"
 GAMES_SHOWN = "`lockstep dispute list --all` shows every game"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What somebody who typed `name` may have meant, as a hint."""
+    """Returns a hint: the known name nearest to a mistyped `name`, or all known names."""
     names = sorted(known)
     found = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {found[0]!r}?" if found else f"known: {', '.join(names)}"
 
 
 def digits_of(text: str, what: str, hint: str) -> str:
-    """What a person wrote of an id, as lower-case hex digits; raises UsageError if it is none."""
+    """Parses a person's id as lower-case hex digits; raises UsageError if it is none."""
     digits = text.lower().removeprefix("0x")
     if not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digits):
         raise UsageError(f"{text!r} is no {what}", hint=f"{LEAST_DIGITS} hex digits of its id at least; {hint}")

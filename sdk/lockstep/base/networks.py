@@ -30,13 +30,13 @@ _PATHS = ("deployment", "home", "password_file")
 
 
 def config_folder() -> Path:
-    """Where the user's networks.toml and config.toml are; `LOCKSTEP_CONFIG` names another folder."""
+    """Returns the folder of the user's networks.toml and config.toml; `LOCKSTEP_CONFIG` names another."""
     named = os.environ.get("LOCKSTEP_CONFIG")
     return Path(named).expanduser() if named else Path(platformdirs.user_config_dir("lockstep"))
 
 
 def local_folder() -> Path:
-    """Where the local market is kept; `LOCKSTEP_LOCAL` names another folder."""
+    """Returns the folder of the local market; `LOCKSTEP_LOCAL` names another."""
     return Path(os.environ.get("LOCKSTEP_LOCAL") or "~/.lockstep/local").expanduser()
 
 

@@ -1,4 +1,4 @@
-"""Where a process finds its world: flag > environment > ./lockstep.toml > network > user's config.toml > default.
+"""A process's settings: flag > environment > ./lockstep.toml > network > user's config.toml > default.
 
 >>> resolve(rpc="http://127.0.0.1:8545", storage="dir:///tmp/blocks").rpc
 'http://127.0.0.1:8545'
@@ -22,7 +22,7 @@ from lockstep.base.redaction import hide
 from lockstep.protocol.errors import DoctorError, KeyStoreError, Malformed, UsageError
 
 DEVICE = re.compile(r"auto|cpu|cuda:(0|[1-9]\d{0,2})|emulated")
-"""What computes (`numerics.devices`)."""
+"""The names of the devices that compute (`numerics.devices`)."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Settings:
     coordinator: str
     threads: int
     listen_seconds: int
-    """How long a home that cannot know what its key signed listens (of chain time); 0: not at all."""
+    """Chain time that a home which cannot know what its key signed listens for; 0: not at all."""
     memory_mib: int = 0
-    """What claims under a game may take in memory; 0: a quarter of the machine's."""
+    """The limit on the memory of claims under a game; 0: a quarter of the machine's."""
     disk_mib: int = 16_384
-    """What their states may take under the home."""
+    """The limit on disk space under the home for the states of claims under a game."""
     cache_mib: int = 65_536
-    """What blobs may take in the user's cache, which all processes share."""
+    """The limit on blobs in the user's cache, which all processes share."""
     rpc_check: str = field(default="", repr=False)
     """URLs, by commas, of the provider that must agree with `rpc`; "": nobody checks it."""
     device: str = "auto"
@@ -53,9 +53,9 @@ class Settings:
     """Blocks after the one that drew a round's seed before a worker commits to its claim: a reorganisation of as many
     cannot make the commitment one of another seed."""
     max_memory_mib: int = 0
-    """What one job may need in memory for a worker to join it; 0: what the machine has."""
+    """The limit on the memory of a job that a worker joins; 0: the machine's."""
     max_stake: str = ""
-    """What a worker may stake in all: an amount, or "all"."""
+    """The limit on a worker's whole stake: an amount, or "all"."""
     jobs_from: str = ""
     """Addresses of requesters, separated by commas; empty: anybody's jobs."""
     min_price: str = ""
@@ -67,27 +67,27 @@ class Settings:
 
     @property
     def path(self) -> str:
-        """Of `paths.compile`: the device that was chosen, or the processor's widest kernels."""
+        """The path for `paths.compile`: the device that was chosen, or the processor's widest kernels."""
         return "auto" if self.device in ("auto", "cpu") else self.device
 
     @property
     def memory_bytes(self) -> int | None:
-        """What claims under a game may take in memory; None: a quarter of the machine's."""
+        """The limit on the memory of claims under a game; None: a quarter of the machine's."""
         return self.memory_mib << 20 if self.memory_mib else None
 
     @property
     def disk_bytes(self) -> int:
-        """What the states of claims under a game may take on disk."""
+        """The limit on the disk space of states of claims under a game."""
         return self.disk_mib << 20
 
     @property
     def cache_bytes(self) -> int:
-        """What blobs may take in the user's cache."""
+        """The limit on blobs in the user's cache."""
         return self.cache_mib << 20
 
     @property
     def home_path(self) -> Path:
-        """Where the process's directory is, whether it exists or not."""
+        """The path of the process's directory, whether it exists or not."""
         return Path(self.home).expanduser()
 
     @property
@@ -192,7 +192,7 @@ def named_network() -> str | None:
 
 
 def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
-    """What the network that was named stands for; the local market's if none was, it is up, and nobody said where
+    """Returns the values of the named network; the local market's if none was named, it is up, and nobody said where
     another is."""
     name = next((str(source[NETWORK]) for source in sources if NETWORK in source), "")
     if name:
@@ -202,7 +202,7 @@ def _network(sources: list[dict[str, Any]], role: str) -> dict[str, str]:
 
 
 def cache_location() -> Path:
-    """Where the user's cache is, or would be; `LOCKSTEP_CACHE` names another place."""
+    """Returns the place of the user's cache, there or not; `LOCKSTEP_CACHE` names another."""
     named = os.environ.get("LOCKSTEP_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("lockstep"))
 

@@ -1,4 +1,4 @@
-"""What a process keeps in memory because it was costly to make, up to a number of bytes.
+"""Values that a process keeps in memory because they were costly to make, up to a number of bytes.
 
 Everything here can be made again. What nothing needs any more goes first, then what was used longest ago.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from lockstep.base.machine import memory
 
 SHARE = 0.25
-"""Of the machine's memory, where nobody says how much may be kept."""
+"""The share of the machine's memory to use where nobody says how much may be kept."""
 
 
 def default_limit() -> int:
@@ -43,7 +43,7 @@ class Shelf:
         """Bytes."""
 
     def get(self, key: Hashable) -> Any | None:
-        """What is kept under a key, which is the last to go from now on; None if nothing is."""
+        """Returns the value under a key, which is the last to go from now on; None if there is none."""
         with self._lock:
             item = self._items.get(key)
             if item is None:

@@ -1,4 +1,4 @@
-"""What this process has done and is at, in numbers, for whoever watches it (`node.metrics`).
+"""This process's work and state, in numbers, for whoever watches it (`node.metrics`).
 
 Writing a number costs less than a microsecond and never fails: nothing that works waits for who looks on.
 """
@@ -27,7 +27,7 @@ class Vitals:
     head: tuple[int, int] = (0, 0)
     """(number, chain time) of the block that was acted on last."""
     beat_at: float | None = None
-    """Of the monotonic clock, when the loop last went round; None: it has not."""
+    """The monotonic time when the loop last went round; None: it has not."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, name: str, label: str = "", by: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Where the contracts are: one small file that every process is given."""
+"""The contracts' addresses: one small file that every process is given."""
 
 from __future__ import annotations
 

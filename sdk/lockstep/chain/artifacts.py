@@ -44,7 +44,7 @@ class Artifact:
 
     @property
     def runtime_bytes(self) -> int:
-        """Of the code on a chain, which EIP-170 bounds."""
+        """The size of the contract's code on a chain, which EIP-170 bounds."""
         return len(self.runtime) // 2 - 1
 
     def entries(self, kind: str) -> dict[str, dict[str, Any]]:
@@ -67,7 +67,7 @@ def load(name: str) -> Artifact:
 
 
 def verification() -> dict[str, Any]:
-    """What a block explorer needs to compile the same bytes: `compiler`, `contracts` (name -> file:name), `input`."""
+    """Returns a block explorer's input for the same bytes: `compiler`, `contracts` (name -> file:name), `input`."""
     found: dict[str, Any] = json.loads(
         gzip.decompress(resources.files(__package__).joinpath("abi", "verification.json.gz").read_bytes())
     )

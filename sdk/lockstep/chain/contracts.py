@@ -132,7 +132,7 @@ class Contract:
         return Call(self.address, bytes.fromhex(data[2:]), gas or GAS.get(label, GAS_DEFAULT), label)
 
     def read(self, function: str, *arguments: Any, block: int | str = "latest", sender: Address | None = None) -> Any:
-        """What `function` returns at `block`; a revert raises the rule that it broke."""
+        """Calls `function` at `block` and returns its result; a revert raises the rule that it broke."""
         from web3.exceptions import BadFunctionCallOutput, ContractLogicError, Web3RPCError
 
         bound = self.contract.functions[function](*[_plain(a) for a in arguments])
@@ -161,7 +161,7 @@ class Token(Contract):
         return Wei(self.read("balanceOf", account))
 
     def allowance(self, owner: Address, spender: Address) -> Wei:
-        """What `spender` may still pull from `owner`."""
+        """Returns the amount that `spender` may still pull from `owner`."""
         return Wei(self.read("allowance", owner, spender))
 
     def approve(self, spender: Address, amount: Wei) -> Call:
@@ -214,7 +214,7 @@ class Vault(Contract):
         return Wei(self.read("free", account))
 
     def credits(self, account: Address) -> Wei:
-        """What `withdraw` would pay out."""
+        """Returns the amount that `withdraw` would pay out."""
         return Wei(self.read("credits", account))
 
     def unbonding(self, account: Address) -> tuple[Wei, Seconds]:
@@ -236,11 +236,11 @@ class Vault(Contract):
         return Seconds(self.read("unbondSeconds"))
 
     def may_act(self, account: Address, actor: Address) -> bool:
-        """Whether `actor` may post game moves for `account`."""
+        """Returns True if `actor` may post game moves for `account`."""
         return bool(self.read("mayAct", account, actor))
 
     def delegate_of(self, account: Address) -> Address:
-        """Who also moves and signs for the account; the zero address if nobody does."""
+        """Returns the address that also moves and signs for the account; the zero address if there is none."""
         return Address(self.read("delegateOf", account))
 
     def owner_of(self, account: Address) -> Address | None:
@@ -326,7 +326,7 @@ class Market(Contract):
         return JobState(requester, JobStatus(status), *rest)
 
     def params(self, job: JobId) -> JobParams:
-        """What the job fixed for ever."""
+        """Returns the parameters that the job fixed for ever."""
         spec, genesis, schedule, windows, merge, prices, roles = self.read("params", job)
         return JobParams(
             SpecRef(*spec),
@@ -361,35 +361,35 @@ class Market(Contract):
         return ClaimId(self.read("claimIdOf", job, r, slot))
 
     def merger_of(self, job: JobId, r: int, block: int | str = "latest") -> Address:
-        """Who may merge at the block's time; the zero address if nobody."""
+        """Returns the account that may merge at the block's time; the zero address if nobody may."""
         return Address(self.read("mergerOf", job, r, block=block))
 
     def barred(self, job: JobId, account: Address) -> bool:
-        """Whether the account was convicted of a merge of this job."""
+        """Returns True if the account was convicted of a merge of this job."""
         return bool(self.read("barred", job, account))
 
     def live(self, claim: ClaimId) -> bool:
-        """Whether a verdict on the claim still counts."""
+        """Returns True if a verdict on the claim still counts."""
         return bool(self.read("live", claim))
 
     def window_open(self, claim: ClaimId) -> bool:
-        """Whether a game may be opened on the claim now."""
+        """Returns True if a game may be opened on the claim now."""
         return bool(self.read("windowOpen", claim))
 
     def rewound(self, audit: AuditId) -> bool:
-        """Whether a convicted merge voided the round of this audit."""
+        """Returns True if a convicted merge voided the round of this audit."""
         return bool(self.read("rewound", audit))
 
     def chain_times(self) -> ChainTimes:
-        """What this deployment promises of its chain."""
+        """Returns the times that this deployment promises of its chain."""
         return ChainTimes(Seconds(self.read("inclusionSeconds")), Seconds(self.read("censorSeconds")))
 
     def bond_of(self, job: JobId) -> Wei:
-        """What a game on a claim of the job costs its challenger now."""
+        """Returns the bond that a challenger pays now for a game on a claim of the job."""
         return Wei(self.read("bondOf", job))
 
     def facts_of(self, claim: ClaimId, t: int, carried: Sequence[Digest] = ()) -> Facts:
-        """What is certain of transition t of a claim."""
+        """Returns the facts that are certain of transition t of a claim."""
         return Facts(*self.read("factsOf", claim, t, list(carried)))
 
     # -- the requester
@@ -527,11 +527,11 @@ class Demands(Precommitted):
         return keccak(demand + (bytes(self.w3.eth.get_block(stored.beacon)["hash"]) if remembered else bytes(32)))
 
     def missing(self, claim: ClaimId) -> bool:
-        """Whether a demand for the claim's payload ended unanswered; reverts while one is open."""
+        """Returns True if a demand for the claim's payload ended unanswered; reverts while one is open."""
         return bool(self.read("missing", claim))
 
     def row_bond_of(self, job: JobId, row: int) -> Wei:
-        """What the asker of a row locks now."""
+        """Returns the bond that the asker of a row locks now."""
         return Wei(self.read("rowBondOf", job, row))
 
     def unavailable(self, job: JobId, r: int, slot: int, wanted: int) -> Call:
@@ -583,7 +583,7 @@ class Witnesses(Contract):
         return Duty(account, slot, serial, DutyStatus(status), Step(t), Digest(commitment))
 
     def accounts(self, job: JobId) -> list[Address]:
-        """Who can be drawn."""
+        """Returns the accounts that can be drawn."""
         return [Address(account) for account in self.read("accounts", job)]
 
     # -- witnesses
@@ -669,14 +669,14 @@ class Contracts:
         ]
 
     def signed_for(self, account: Address, digest: Digest, signature: bytes) -> bool:
-        """Whether the account's key signed, or its delegate's: that stays so, which the word of a contract
-        (ERC-1271), whom the market believes too, need not."""
+        """Returns True if the account's key or its delegate's signed: that stays so, while the word of a contract
+        (ERC-1271), which the market believes too, may change."""
         signer = signatures.recovered(digest, signature)
         return signer is not None and signer in (account, self.vault.delegate_of(account))
 
 
 def _named(contract: Contract, name: str) -> str | None:
-    """What a contract says its `name` is, lower case; None if it has no such word."""
+    """Returns the contract's answer to `name`, lower case; None if it has no such function."""
     try:
         return str(contract.read(name)).lower()
     except ChainError:

@@ -41,7 +41,7 @@ _PUSH0 = "0x5f5ff3"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a deployment is asked to be."""
+    """A deployment's requested settings."""
 
     token: Address | None
     """None: a test token that anybody may mint."""

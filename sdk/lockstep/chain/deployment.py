@@ -24,7 +24,7 @@ ORDER = ("token", "arbiter", "rounds", "jobs", "vault", "market", "game", "valid
 
 
 def create_address(deployer: Address, nonce: int) -> Address:
-    """Where CREATE puts the contract of the deployer's transaction `nonce`: keccak(rlp([deployer, nonce]))[12:]."""
+    """Returns the address that CREATE gives the deployer's transaction `nonce`: keccak(rlp([deployer, nonce]))[12:]."""
     import rlp  # type: ignore[import-untyped]
     from eth_utils.address import to_checksum_address
 
@@ -47,7 +47,7 @@ class Creation:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a deployment will send, in order: fixed by the deployer, its next nonce and the arguments."""
+    """A deployment's transactions, in order: fixed by the deployer, its next nonce and the arguments."""
 
     deployer: Address
     creations: tuple[Creation, ...]

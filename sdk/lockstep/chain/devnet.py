@@ -90,7 +90,7 @@ class Local(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Of its JSON-RPC."""
+        """The URL of the chain's JSON-RPC."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -184,12 +184,12 @@ class Devnet(Local):
 
     @property
     def url(self) -> str:
-        """Of its JSON-RPC."""
+        """The URL of the chain's JSON-RPC."""
         return self._url
 
     @property
     def pid(self) -> int:
-        """Of the Anvil process."""
+        """The process id of Anvil."""
         return self._process.pid
 
     def stop(self) -> None:

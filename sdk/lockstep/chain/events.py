@@ -36,10 +36,10 @@ TRIES = 3
 """At logs and a block that belong together, in one poll."""
 
 FINAL_PACE_BLOCKS = 64
-"""How many new blocks a reader awaits before it asks again which are final."""
+"""New blocks that a reader awaits before it asks again which are final."""
 
 REMEMBERED_BLOCKS = 128
-"""How deep a reorganisation is recognised exactly; a deeper one rolls back to the deployment."""
+"""The deepest reorganisation that is recognised exactly; a deeper one rolls back to the deployment."""
 
 NO_CID = Cid("")
 """Names nothing: the claimant published no CID, or bytes that are none."""
@@ -51,7 +51,7 @@ CID_HEADS = tuple(bytes([1, codec, 0x12, 0x20]) for codec in (0x55, 0x70, 0x71))
 """Version 1, codec raw, dag-pb or dag-cbor, SHA-256, 32 bytes of digest: what storage keeps."""
 
 REMEMBERED_LOGS = 4_096
-"""How many unreadable logs a reader remembers, so that it logs each once."""
+"""Unreadable logs that a reader remembers, so that it logs each once."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Event:
     """The block's timestamp."""
     transaction: bytes
     index: int
-    """Of the log in its block."""
+    """The log's index in its block."""
     unread: tuple[str, ...] = ()
     """Arguments that should name content and do not; they are NO_CID."""
 
@@ -81,7 +81,7 @@ class Event:
 
     @property
     def said(self) -> Logged | None:
-        """What it says, typed; None for a kind of event that no party acts on."""
+        """The event, typed; None for a kind of event that no party acts on."""
         kind = EVENTS.get((self.contract, self.name))
         # "from" is a word of Python.
         fields = {"from_" if name == "from" else name: value for name, value in self.args.items()}
@@ -95,7 +95,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Cursor:
-    """What was read so far: the next block, and the hashes of the latest blocks read."""
+    """A reader's position: the next block, and the hashes of the latest blocks read."""
 
     next_block: int
     recent: tuple[tuple[int, str], ...] = ()
@@ -117,7 +117,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class EventBatch:
-    """What one poll brought."""
+    """The result of one poll."""
 
     events: tuple[Event, ...]
     cursor: Cursor
@@ -132,7 +132,7 @@ class EventBatch:
 
 @dataclass(frozen=True)
 class _Block:
-    """What a reader needs of a block."""
+    """The fields of a block that a reader needs."""
 
     number: int
     hash: str
@@ -288,7 +288,7 @@ class EventReader:
         return None if block is None else block.hash
 
     def _time(self, number: int, entry: Mapping[str, Any]) -> Seconds:
-        """Of a log's block: many nodes say it with the log."""
+        """Returns the time of a log's block: many nodes say it with the log."""
         said = entry.get("blockTimestamp")
         if said is not None:
             return Seconds(int(said, 16) if isinstance(said, str) else int(said))
@@ -340,7 +340,7 @@ def _events(contract: str) -> dict[bytes, dict[str, Any]]:
 
 
 class _Copy:
-    """What a reader has read and the cache has not: it waits until its blocks are final."""
+    """The logs that a reader has read and the cache has not: they wait until their blocks are final."""
 
     def __init__(self, cache: LogCache, start: int) -> None:
         self._cache = cache
@@ -353,7 +353,7 @@ class _Copy:
         self._asked_at = -FINAL_PACE_BLOCKS
 
     def read(self, hash_of: Callable[[int], str | None]) -> tuple[list[RawLog], Covered] | None:
-        """What the cache holds."""
+        """Returns the cache's logs and the blocks that they cover."""
         held = self._cache.read(hash_of)
         if held is not None:
             self._next = self._reached = held[1].next

@@ -28,7 +28,7 @@ GWEI = 10**9
 FJORD_INTERCEPT, FJORD_COEFFICIENT, FJORD_LEAST = -42_585_600, 836_500, 100
 """OP Stack specs, Fjord: a regression of batch bytes on FastLZ's; the first two in millionths."""
 BYTE_GAS = 16
-"""Of L1 calldata that is not zero."""
+"""Gas of a byte of L1 calldata that is not zero."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FeeProfile:
     blob_base_fee: int = 0
     base_fee_scalar: int = 0
     blob_scalar: int = 0
-    """Of the OP Stack's SystemConfig."""
+    """The scalars of the OP Stack's SystemConfig."""
     fork: str = "fjord"
     """"ecotone" or "fjord"."""
 
@@ -65,7 +65,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Sent:
-    """What a transaction, or a sum of `calls` alike, takes: gas, and the bytes of its signed form."""
+    """A transaction's use, or that of `calls` alike in sum: gas, and the bytes of its signed form."""
 
     calls: int
     gas: int
@@ -98,11 +98,11 @@ class Fee:
 
     execution: int
     data: int
-    """What the bytes cost on the parent chain."""
+    """The fee for the bytes on the parent chain."""
 
     @property
     def total(self) -> int:
-        """Of both."""
+        """The sum of both fees."""
         return self.execution + self.data
 
     def __add__(self, more: Fee) -> Fee:
@@ -110,7 +110,7 @@ class Fee:
 
 
 def fee_of(sent: Sent, profile: FeeProfile) -> Fee:
-    """What transactions cost, each as large as their mean."""
+    """Returns the fee of transactions, each as large as their mean."""
     execution = sent.gas * profile.base_fee
     if profile.stack == "op":
         return Fee(execution, _ecotone(sent, profile) if profile.fork == "ecotone" else _fjord(sent, profile))
@@ -174,7 +174,7 @@ def measured() -> Mapping[str, Mapping[str, Sent]]:
 
 
 def total(rows: Mapping[str, Sent]) -> Sent:
-    """Of a table."""
+    """Returns the sum of a table's rows."""
     return sum(rows.values(), start=Sent(0, 0, 0, 0, 0))
 
 

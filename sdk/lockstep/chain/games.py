@@ -43,7 +43,7 @@ class Entry:
     block: int
     transaction: bytes
     index: int
-    """Of the log in its block."""
+    """The log's index in its block."""
 
 
 def call(contract: contracts.GameContract, move: moves.Move, game_id: GameId) -> contracts.Call:
@@ -111,7 +111,7 @@ def _logs(
 
 
 def claim(market: contracts.Market, claim_id: ClaimId, body: Body, carried: moves.Proof = ()) -> game.DisputedClaim:
-    """What a challenger must know of a claim, which says `body`, before it opens a game.
+    """Returns the facts that a challenger needs of a claim, which says `body`, before it opens a game.
 
     `carried`: the words of the claim whose carry is in its S_0.
 

@@ -40,7 +40,7 @@ VERBS = {
 }
 """As tests/vectors/gas.json has them, which a test compares."""
 PERMIT_GAS = 55_000
-"""What a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
+"""Gas that a permit adds to `create`: its signature is checked, a nonce and an allowance are written."""
 
 WORKER_ROUND = ("join", "commit", "reveal")
 """A slot's owner, where an aggregator sends the receipts and does what anybody may."""
@@ -53,20 +53,20 @@ GWEI = 10**9
 
 @dataclass(frozen=True)
 class Fees:
-    """What a unit of gas costs, in wei of the chain's coin."""
+    """The price of a unit of gas, in wei of the chain's coin."""
 
     base: int
     tip: int = 0
     stated: bool = False
-    """Whether somebody named it, and no block did."""
+    """True if a person named the price, and no block did."""
 
     @property
     def price(self) -> Wei:
-        """Of a unit."""
+        """The price of a unit of gas."""
         return Wei(self.base + self.tip)
 
     def cost(self, verbs: Iterable[str], more: int = 0) -> Wei:
-        """Of these transactions, and of `more` units."""
+        """Returns the cost of these transactions and of `more` units of gas."""
         return Wei((gas_of(verbs) + more) * self.price)
 
     def told(self) -> str:
@@ -81,12 +81,12 @@ def gas_of(verbs: Iterable[str]) -> int:
 
 
 def fees_now(w3: Web3) -> Fees:
-    """Of the latest block, with the tip that the outbox adds."""
+    """Returns the fees of the latest block, with the tip that the outbox adds."""
     return Fees(int(w3.eth.get_block("latest").get("baseFeePerGas", 0)), TIP_WEI)
 
 
 def fees_stated(gwei: str) -> Fees:
-    """What a person wrote for --gas-price; raises UsageError."""
+    """Parses a person's --gas-price; raises UsageError."""
     try:
         value = Decimal(gwei.strip())
     except InvalidOperation:

@@ -1,4 +1,4 @@
-"""What an account has signed, in one SQLite file: written before it is sent, with what became of it."""
+"""An account's signed transactions, in one SQLite file: each written before it is sent, with its outcome."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SIGNED_SCHEMA = "CREATE TABLE IF NOT EXISTS signed (hash TEXT PRIMARY KEY) WITH
 
 @dataclass(frozen=True)
 class SentReceipt:
-    """What a mined transaction cost and did."""
+    """A mined transaction's cost and outcome."""
 
     key: str
     label: str
@@ -109,14 +109,14 @@ class OutboxJournal:
         )  # fmt: skip
 
     def unsettle(self, first: int) -> int:
-        """What was settled from this nonce on is not: a reorganisation took it off the chain. Returns how many."""
+        """Marks transactions from this nonce on as sent again, after a reorganisation. Returns the number of them."""
         return self._run(
             f"UPDATE transactions SET state='sent', receipt=NULL WHERE nonce>=:first AND state!='sent' AND {_OURS}",
             first=first,
         ).rowcount
 
     def waiting(self) -> list[sqlite3.Row]:
-        """What was sent and is not known to be mined, lowest nonce first."""
+        """Returns the transactions sent and not known to be mined, lowest nonce first."""
         return self._run(f"SELECT * FROM transactions WHERE state='sent' AND {_OURS} ORDER BY nonce").fetchall()
 
     def keys(self, prefix: str) -> list[str]:
@@ -129,7 +129,7 @@ class OutboxJournal:
         return {nonce for (nonce,) in self._run(f"SELECT nonce FROM transactions WHERE {_OURS}")}
 
     def signed(self, hash_: str) -> bool:
-        """Whether a transaction of this 0x-prefixed hash was ever signed here."""
+        """Returns True if a transaction of this 0x-prefixed hash was ever signed here."""
         return self._database.execute("SELECT 1 FROM signed WHERE hash=?", (hash_,)).fetchone() is not None
 
     def _run(self, statement: str, **values: object) -> sqlite3.Cursor:

@@ -88,7 +88,7 @@ class Covered:
 
     next: int
     hash: str
-    """Of the block before `next`."""
+    """The hash of the block before `next`."""
     digest: bytes = bytes(32)
     """Over every log, in order."""
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 STUCK_SECONDS = 30.0
-"""How long (of this machine's time: pacing only) nothing of the account is mined until all that waits is sent again."""
+"""Seconds (on this machine: pacing only) without a mined transaction until all that waits is sent again."""
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class Outbox:
 
     @property
     def address(self) -> str:
-        """Who signs."""
+        """The signing account's address."""
         return self._wire.address
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Outbox:
             self._journal.rename(key, name)
 
     def sent(self, transaction: bytes) -> bool:
-        """Whether a transaction (its hash) was signed here."""
+        """Returns True if a transaction (its hash) was signed here."""
         with self._lock:
             return self._journal.signed("0x" + transaction.hex())
 

@@ -77,7 +77,7 @@ _spans: WeakKeyDictionary[Any, Span] = WeakKeyDictionary()
 
 
 def span_of(w3: Web3) -> Span:
-    """What is known of this connection's provider: every reader of its logs begins where the others were allowed."""
+    """Returns the block span of this connection's provider, which all readers of its logs share."""
     return _spans.setdefault(w3, Span())
 
 

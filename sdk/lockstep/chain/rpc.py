@@ -52,7 +52,7 @@ RATE_WORDS = (
     "rate limit", "rate-limit", "ratelimit", "too many requests", "requests per", "request limit", "request count",
     "compute units", "throughput", "over capacity", "quota",
 )  # fmt: skip
-"""How providers say that they are asked too often."""
+"""Words by which providers say that they are asked too often."""
 
 TROUBLE_WORDS = (
     "header not found", "missing trie node", "unknown block", "block not found", "block out of range",
@@ -60,13 +60,13 @@ TROUBLE_WORDS = (
     "internal server error", "temporarily unavailable", "service unavailable", "timeout", "timed out", "not synced",
     "syncing", "no backend", "bad gateway",
 )  # fmt: skip
-"""How nodes say that they cannot read now: another one can, or this one later."""
+"""Words by which nodes say that they cannot read now: another one can, or this one later."""
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_gasPrice", "eth_getBalance", "eth_getBlockByNumber",
     "eth_getCode", "eth_getTransactionCount", "eth_getTransactionReceipt",
 })  # fmt: skip
 KNOWN_WORDS = ("already known", "already imported", "nonce too low")
-"""What nodes (Anvil, geth, reth) answer to a transaction that they have, or have mined."""
+"""Words by which nodes (Anvil, geth, reth) answer to a transaction that they have, or have mined."""
 
 SEND, LOGS = "eth_sendRawTransaction", "eth_getLogs"
 
@@ -76,7 +76,7 @@ log = structlog.get_logger(__name__)
 
 
 class Failure(Exception):
-    """Why an endpoint has not answered: the cause of an `Unreachable`, without its URL."""
+    """An endpoint's reason for not answering: the cause of an `Unreachable`, without its URL."""
 
     def __init__(
         self, kind: str, *, status: int = 0, timed_out: bool = False, passes: bool = True, arrived: bool = True,
@@ -145,7 +145,7 @@ class Endpoint:
         self._rest = 0.0
 
     def rests(self) -> bool:
-        """Whether another one is asked first."""
+        """Returns True if another endpoint is asked first."""
         return time.monotonic() < self._until
 
     def failed(self, at_least: float = 0.0) -> None:
@@ -202,7 +202,7 @@ class Endpoint:
 
 
 def is_rate_limit(method: str, answer: Answer) -> bool:
-    """Whether a JSON-RPC error says that requests come too often, and not that this one asks for too much."""
+    """Returns True if a JSON-RPC error says that requests come too often, and not that this one asks for too much."""
     error = answer.get("error")
     if not isinstance(error, Mapping):
         return False
@@ -211,7 +211,7 @@ def is_rate_limit(method: str, answer: Answer) -> bool:
 
 
 def _trouble(method: str, params: Any, answer: Answer) -> str:
-    """Why a node cannot read now; "" if it can."""
+    """Returns the reason that a node cannot read now; "" if it can."""
     if "error" not in answer:
         latest = method == "eth_getBlockByNumber" and params[0] == "latest"
         return "it has no latest block" if latest and answer["result"] is None else ""
@@ -330,7 +330,7 @@ def _provider_class() -> Any:
                 log.warning("an RPC endpoint answers again", host=each.name)
 
         def _asked(self, each: Endpoint, ask: Callable[[Endpoint], Any], attempts: int = ATTEMPTS) -> Any:
-            """What an endpoint answers within its attempts. Raises the last `Failure`."""
+            """Returns an endpoint's answer within its attempts. Raises the last `Failure`."""
             for attempt in _attempts(self._timeout, attempts):
                 with attempt:
                     if not each.checked:
@@ -360,7 +360,7 @@ def _provider_class() -> Any:
             return rested + [each for each in self._endpoints if each not in rested]
 
         def _asks_too_much(self, method: str, params: Any, failure: Failure) -> bool:
-            """Whether the request may be at fault: logs of several blocks."""
+            """Returns True if the request may be at fault: logs of several blocks."""
             if method != LOGS or failure.status not in TOO_MUCH_STATUSES - BUSY_STATUSES:
                 return False
             return bool(params[0].get("fromBlock") != params[0].get("toBlock"))
@@ -379,7 +379,7 @@ def _provider_class() -> Any:
 
 
 def _took(answer: Answer) -> bool:
-    """Whether the node has the transaction."""
+    """Returns True if the node has the transaction."""
     text = str(answer["error"].get("message", "")).lower() if "error" in answer else ""
     return "error" not in answer or any(words in text for words in KNOWN_WORDS)
 
@@ -406,7 +406,7 @@ def _attempts(timeout: float, attempts: int, *, retry_refused: bool = True) -> I
 
 
 def _failure(error: Any) -> Failure:
-    """What went wrong, by one of requests' exceptions; its own words name the URL."""
+    """Turns one of requests' exceptions into a `Failure`; its own words name the URL."""
     from requests import ConnectionError as NoConnection
     from requests import ConnectTimeout, Timeout
 
@@ -425,7 +425,7 @@ def _failure(error: Any) -> Failure:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Of a Retry-After header: seconds, or a date."""
+    """Parses a Retry-After header: seconds, or a date."""
     if not retry_after:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Whose key signed a digest, as contracts/libraries/Signatures.sol recovers it."""
+"""The signer of a digest, as contracts/libraries/Signatures.sol recovers it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from web3 import Web3
 
 ARB_SYS = "0x0000000000000000000000000000000000000064"
-"""Where every chain of Arbitrum's stack, Orbit chains included, has its precompile ArbSys."""
+"""The address of the precompile ArbSys on every chain of Arbitrum's stack, Orbit chains included."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class ChainFacts:
 
     @property
     def foreign_blocks(self) -> bool:
-        """Whether a contract sees the block numbers of another chain."""
+        """True if a contract sees the block numbers of another chain."""
         return self.stack == "arbitrum"
 
     @property
     def data_fee(self) -> bool:
-        """Whether a transaction pays for its bytes on another chain, beside its gas."""
+        """True if a transaction pays for its bytes on another chain, beside its gas."""
         return self.stack in ("op", "arbitrum")
 
 
@@ -69,7 +69,7 @@ KNOWN = {
 
 
 def facts_of(chain_id: int) -> ChainFacts | None:
-    """What is known of a chain; None if nothing is."""
+    """Returns the known facts of a chain; None if there are none."""
     return KNOWN.get(chain_id)
 
 

@@ -36,7 +36,7 @@ class Verified:
     size: int
     """Bytes of its code on the chain."""
     fault: str = ""
-    """What differs; "": nothing."""
+    """The difference found; "": none."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _immutables(compiled: Artifact, arguments: tuple[Any, ...]) -> dict[str, int
 
 
 def _libraries(market: Artifact, code: bytes) -> dict[str, Address]:
-    """Which libraries a market calls, by its own code; the zero address if the code is too short to say."""
+    """Returns the libraries that a market's own code calls; the zero address if the code is too short to say."""
     from eth_utils.address import to_checksum_address
 
     return {

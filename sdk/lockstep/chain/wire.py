@@ -34,7 +34,7 @@ class Wire:
 
     @property
     def address(self) -> str:
-        """Who signs."""
+        """The signing account's address."""
         return self._account.address
 
     def simulate(self, call: Call) -> None:
@@ -111,7 +111,7 @@ class Wire:
             return None
 
     def reason(self, row: sqlite3.Row) -> LockstepError:
-        """Why a mined transaction reverted: the same call on the state before its block."""
+        """Returns a mined transaction's revert reason: the same call on the state before its block."""
         from web3.exceptions import ContractLogicError, Web3RPCError
 
         block = json.loads(row["receipt"])["block"]

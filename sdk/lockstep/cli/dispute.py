@@ -30,7 +30,7 @@ app = typer.Typer(name="dispute", help="Games about claims: read them, follow th
 
 Yes = Annotated[bool, typer.Option("--yes", help="Lock the bond without asking.")]
 POLL_SECONDS = 0.5
-"""How often a watch asks whether there is a new block."""
+"""The time between two looks of a watch for a new block."""
 
 GameArgument = Annotated[str, typer.Argument(metavar="GAME", help="The game's id, or its first 6 hex digits or more.")]
 
@@ -88,7 +88,7 @@ def tree(game: GameArgument, rpc: Rpc = None, deployment: DeploymentFile = None,
 
 
 def replay_command(claim: str, **flags: str | None) -> str:
-    """What reproduces a claim: `lockstep replay` with the places that this command was given."""
+    """Returns the command that reproduces a claim: `lockstep replay` with the places that this command was given."""
     import shlex
 
     # `--network` comes by the environment (cli/main.py).
@@ -98,7 +98,7 @@ def replay_command(claim: str, **flags: str | None) -> str:
 
 
 def _reader(settings: Settings, *, names: bool = False) -> DisputeReader:
-    """What reads the chain; for the `names` of ops with a store, where somebody has said which."""
+    """Returns a reader of the chain's games; it reads `names` of ops from a store, where somebody has said which."""
     from lockstep.chain.addresses import Addresses
     from lockstep.chain.contracts import Contracts
     from lockstep.chain.rpc import connect
@@ -168,7 +168,7 @@ def watch(
 
 
 def _next(follower: Follower, last: Head) -> tuple[list[Seen], Head]:
-    """What the next block brings; waits as long as nobody answers."""
+    """Returns the next block's moves and its head; waits as long as nobody answers."""
     import time
 
     from lockstep.protocol.errors import TryLater, Unreachable

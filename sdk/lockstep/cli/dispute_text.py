@@ -35,7 +35,7 @@ STYLES = {Said.DIFFERS: BAD, Said.AGREES: GOOD, Said.UNSAID: QUIET}
 
 
 def rendered(thing: Any) -> str:
-    """What rich draws, in colours on a terminal alone."""
+    """Returns the text that rich draws, in colours on a terminal alone."""
     terminal = sys.stdout.isatty()
     target = StringIO()
     width = None if terminal else WIDTH
@@ -56,7 +56,7 @@ def place_of_claim(row: GameRow) -> str:
 
 
 def state(row: GameRow, now: Seconds) -> str:
-    """Whose move it is, and what is due; or how it ended."""
+    """Returns the side to move and what is due; or how the game ended."""
     if row.mover is None:
         return row.verdict
     if row.late(now):
@@ -65,7 +65,7 @@ def state(row: GameRow, now: Seconds) -> str:
 
 
 def clocks(row: GameRow, now: Seconds) -> str:
-    """What is left of the challenger's and of the defender's clock."""
+    """Returns the time left on the challenger's and on the defender's clock."""
     left = [row.left(side, now) for side in (Side.CHALLENGER, Side.DEFENDER)]
     return " / ".join("-" if seconds is None else countdown(seconds) for seconds in left)
 
@@ -178,7 +178,7 @@ def _grow(tree: Tree, part: Range) -> None:
 
 
 class GameScreen:
-    """Where a watch of games is told: lines on stdout, and on a terminal the clocks that run below them."""
+    """The display of a watch of games: lines on stdout, and on a terminal the clocks that run below them."""
 
     def __init__(self, follower: Follower, now: Seconds, as_json: bool, replay: Callable[[str], str]) -> None:
         """`replay`: the command that reproduces a claim."""
@@ -210,7 +210,7 @@ class GameScreen:
         self._screen.__exit__(*raised)
 
     def _running(self) -> list[Line]:
-        """Whose clock runs, a line each game; between blocks this machine's own time goes on."""
+        """Returns a line on the clocks of each running game; between blocks this machine's own time goes on."""
         now = Seconds(self._now + int(time.monotonic() - self._read_at))
         games = [d for d in self._follower.latest.values() if d.running]
         return [Line(f"{d.id.hex()[:SHORT]} {state(d, now)}: {named_clocks(d, now)}", STRONG) for d in games]

@@ -20,7 +20,7 @@ PORTABLE = (
     "no compiled kernels: this machine verifies, replays and quotes with the same bits, some hundred times slower; to "
     "train, install a wheel that was built for it, or build one (pip wheel, with a C++ compiler)"
 )
-"""What an installation of the portable wheel is told."""
+"""The notice for an installation of the portable wheel."""
 
 
 def doctor(device: Device = None, threads: Threads = None, as_json: Json = False) -> None:

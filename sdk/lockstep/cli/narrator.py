@@ -1,4 +1,4 @@
-"""What happens, in sentences: an event of the chain, of a program or of a game becomes one line. Pure functions.
+"""A run told in sentences: an event of the chain, of a program or of a game becomes one line. Pure functions.
 
 >>> of_chain("Joined", {"round": 2, "slot": 1, "worker": "0x90F79bf6EB2c4f870365E785982E1f101E93b906"}).text
 'round 2: 0x90F79bf6 takes slot 1'
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from lockstep.execution.losses import MergedLoss
 
 GOOD, BAD, ALERT, STEP, QUIET, STRONG = "green", "bold red", "yellow", "cyan", "dim", "bold"
-"""How a terminal shows what went well, what is a lie or a loss, what begins a dispute, what takes the run further."""
+"""The styles of what went well, what is a lie or a loss, what begins a dispute, what takes the run further."""
 DIGITS = 8
-"""Of an id in a line."""
+"""The digits of an id that a line shows."""
 
 Args = Mapping[str, Any]
 Sentence = tuple[str, Callable[[Args], str]]
@@ -67,7 +67,7 @@ def countdown(seconds: int) -> str:
 
 
 def place(args: Args) -> str:
-    """Where in the run: "round 2", "slot 1" or "the merge" as far as it is known."""
+    """Returns the place in the run: "round 2", "slot 1" or "the merge" as far as it is known."""
     said = [f"round {args['round']}"] if args.get("round") is not None else []
     if args.get("slot") is not None:
         said.append("the merge" if args["slot"] in (MERGE_SLOT, "merge") else f"slot {args['slot']}")
@@ -240,12 +240,12 @@ PROGRAM: dict[str, Sentence] = {
 
 
 def of_chain(name: str, args: Args) -> Line:
-    """What an event of the chain says; one that has no sentence is shown as it is."""
+    """Returns the sentence for an event of the chain; one that has no sentence is shown as it is."""
     return _said(CHAIN, name, args)
 
 
 def of_program(who: str, event: Args, sentences: Mapping[str, Sentence] = PROGRAM) -> Line:
-    """What one of the market's programs says that it does."""
+    """Returns the sentence for what one of the market's programs says that it does."""
     return _said(sentences, str(event.get("event")), event).after(f"{who} ")
 
 

@@ -10,7 +10,7 @@ from lockstep.base.networks import ROLES
 
 
 def role_of(context: typer.Context) -> str:
-    """Whose command it is: "worker" for `lockstep worker stake`; a requester's if no program's."""
+    """Returns the role that a command belongs to: "worker" for `lockstep worker stake`; "requester" if no program's."""
     names = context.command_path.split()
     return next((name for name in names if name in ROLES), "requester")
 

@@ -39,7 +39,7 @@ def say(message: str) -> None:
 
 
 def interactive() -> bool:
-    """Whether a person is there to answer."""
+    """Returns True if a person is there to answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -1,4 +1,4 @@
-"""How far a run is, from its events: the round, its stage, who has acted, what ends when. A pure fold.
+"""The progress of a run, from its events: the round, its stage, who has acted, what ends when. A pure fold.
 
 progress = Progress(params.schedule.rounds, params.role.slots, windows_of(params))
 progress.see(event.name, event.args, event.time)
@@ -29,7 +29,7 @@ _ENDED = frozenset({"RoundFinal", "RoundFailed", "RoundVoid"})
 
 
 def windows_of(params: JobParams) -> dict[str, int]:
-    """How long each stage of a round may take, in seconds."""
+    """Returns the longest that each stage of a round may take, in seconds."""
     role = params.role
     return {
         JOINING: params.windows.join_seconds, TRAINING: role.train_seconds, REVEALING: role.reveal_seconds,

@@ -148,7 +148,7 @@ def _left(home: Path, seconds: float) -> bool:
 
 
 def _waits_for(home: Path) -> str:
-    """What a program that leaves says in its home of what is at stake, and until when; empty if it says nothing."""
+    """Returns a leaving program's note on what is at stake, and until when, from its home; empty if there is none."""
     from lockstep.base.decoding import MAX_FILE_BYTES, file_bytes, from_json
     from lockstep.node.purse import moment
 

@@ -22,12 +22,12 @@ REQUESTER_GAS = VERBS["create"] + PERMIT_GAS + VERBS["withdraw"]
 
 @dataclass(frozen=True)
 class Terms:
-    """What a requester is told beside the figures of the job itself."""
+    """The terms that a requester is told beside the figures of the job itself."""
 
     price: Wei
-    """Of 10^15 operations."""
+    """The price of 10^15 operations."""
     operations: int
-    """Of a slot in a round."""
+    """The operations of a slot in a round."""
     tokens: int
     """That the whole job draws of its texts."""
     fees: Fees
@@ -61,7 +61,7 @@ class Terms:
 
 
 def terms_of(net: Network, quote: Quote, figures: Figures, fees: Fees) -> Terms:
-    """Of a job on the market's chain."""
+    """Returns the terms of a job on the market's chain."""
     params, pace = quote.params, pace_of(net.w3, net.contracts.market)
     drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * figures.step.tokens
     return Terms(

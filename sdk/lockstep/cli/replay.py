@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class KernelPath(StrEnum):
-    """Which kernels compute; the bits are the same."""
+    """The kernels that compute; the bits are the same."""
 
     AUTO = "auto"
     SCALAR = "scalar"
@@ -36,7 +36,7 @@ class KernelPath(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a claim is first seen to differ inside a transition."""
+    """The place where a claim is first seen to differ inside a transition."""
 
     op: int
     element: int
@@ -142,7 +142,7 @@ def _place(contracts: Contracts, public: PublicData, done: Replay, record: Claim
 
 
 def _finding(contracts: Contracts, record: ClaimRecord) -> Finding | None:
-    """What a contract computed about an op of the claim, if a game came so far."""
+    """Returns a contract's finding about an op of the claim, if a game came so far."""
     from lockstep.chain import games
     from lockstep.protocol.dispute.moves import Convicted, Wrong
 

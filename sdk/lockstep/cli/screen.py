@@ -1,4 +1,4 @@
-"""Where lines are told: plainly into a pipe; on a terminal in colours, above a part that is drawn again and again."""
+"""Lines for a person: plain into a pipe; on a terminal in colours, above a part that is drawn again and again."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ SYSTEM_UNITS = Path("/etc/systemd/system")
 PATHS = ("storage", "deployment", "home", "password_file")
 NOT_WRITTEN = ("home", "password_file")
 FLAGS = {"worker": (), "verifier": ("--witness", "--volunteer"), "coordinator": ()}
-"""Of `up`, by program: what else there is is a setting."""
+"""The flags of `up`, by program: what else there is is a setting."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a unit is or would be."""
+    """The place where a unit is or would be."""
 
     name: str
     folder: Path
@@ -67,7 +67,7 @@ class Place:
 
     @property
     def control(self) -> str:
-        """What tells systemd to do something."""
+        """The command that tells systemd to do something."""
         return "systemctl" if self.system else "systemctl --user"
 
 
@@ -149,7 +149,7 @@ def uninstall(
 def status(
     context: typer.Context, home: Home = None, name: Name = None, system: System = False, as_json: Json = False
 ) -> None:
-    """Whether a unit is installed, what systemd says of it, whether the program runs."""
+    """Show whether a unit is installed, what systemd says of it, whether the program runs."""
     from lockstep.node import unit as units
     from lockstep.node.guard import lock
 
@@ -197,7 +197,7 @@ def _unit(role: str, settings: Settings, flags: Sequence[str], system: bool) -> 
 
 
 def _values(role: str, settings: Settings) -> Mapping[str, object]:
-    """What the unit's program reads: every setting that is not the default, paths in full."""
+    """Returns the settings that the unit's program reads: every one that is not the default, paths in full."""
     from lockstep.base.settings import read_toml
 
     values: dict[str, object] = {"home": str(settings.home_path.absolute())}
@@ -255,7 +255,7 @@ def _reload(place: Place) -> None:
 
 
 def _asked(place: Place, verb: str) -> str:
-    """What systemctl answers; empty where there is none."""
+    """Returns the answer of systemctl; empty where there is none."""
     words = [*place.control.split(), verb, *([] if verb == "daemon-reload" else [place.name])]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)

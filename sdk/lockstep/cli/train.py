@@ -216,7 +216,7 @@ def status(
     password_file: PasswordFile = None,
     as_json: Json = False,
 ) -> None:
-    """How far a job is."""
+    """Show how far a job is."""
     emit(_handle(job, rpc, storage, deployment, home, password_file).status(), as_json)
 
 
@@ -413,7 +413,7 @@ def _handle(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What the file says: wrong syntax is told before anything is opened."""
+    """Reads a job description; tells wrong syntax before anything is opened."""
     try:
         return from_toml(file_bytes(path))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How a run looks in a terminal: a line for what happens, a line for each loss; JSON Lines for programs."""
+"""A run as a terminal shows it: a line for what happens, a line for each loss; JSON Lines for programs."""
 
 from __future__ import annotations
 

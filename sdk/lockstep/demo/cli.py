@@ -110,7 +110,7 @@ def _summary(data: dict[str, Any]) -> str:
 
 
 def _next(data: dict[str, Any]) -> list[str]:
-    """What one can look at in a market that was kept."""
+    """Returns the commands that look at a market that was kept."""
     job = data["job"][:8]
     games = [f"  lockstep dispute {verb} {game['game'][:8]}" for game in data["games"][:1] for verb in ("show", "tree")]
     return [

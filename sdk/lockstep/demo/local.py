@@ -43,7 +43,7 @@ YOURS = ("requester", "worker", "verifier")
 """Funded homes that no member uses: the user's own."""
 AUDITOR = "auditor"
 DEMO = "demo"
-"""Who holds the folder while `lockstep demo --keep` runs in it."""
+"""The holder of the folder while `lockstep demo --keep` runs in it."""
 UP_SECONDS = 120.0
 DOWN_SECONDS = 60.0
 POLL_SECONDS = 0.5
@@ -52,7 +52,7 @@ RESTART_SECONDS, RESTART_MOST = 1.0, 60.0
 
 @dataclass(frozen=True)
 class Options:
-    """What a local market is made of; kept in its folder, so that `up` again is the same one."""
+    """The configuration of a local market; kept in its folder, so that `up` again is the same one."""
 
     workers: int = 3
     seed: int = 0
@@ -76,7 +76,7 @@ class Member:
 
 @dataclass(frozen=True)
 class State:
-    """What the supervisor last wrote down."""
+    """The state that the supervisor last wrote down."""
 
     options: Options
     rpc: str = ""
@@ -84,7 +84,7 @@ class State:
     coordinator: str = ""
     members: tuple[Member, ...] = ()
     failure: str = ""
-    """Why it ended, if that was an error."""
+    """The error that ended it, if one did."""
 
     def save(self, folder: Path) -> None:
         """Whole or not at all."""

@@ -62,7 +62,7 @@ def down(as_json: Json = False) -> None:
 
 @app.command("status")
 def status(as_json: Json = False) -> None:
-    """Who runs, where, and the chain's time."""
+    """Show who runs, where, and the chain's time."""
     from lockstep.demo import local
 
     folder = networks.local_folder()
@@ -98,7 +98,7 @@ def _starting(workers: int, begun: float) -> Line:
 
 
 def _answer(folder: Path, state: State, as_json: bool, more: Sequence[Line] = ()) -> None:
-    """What is up, as JSON or in colours where there are some."""
+    """Prints what is up, as JSON or in colours where there are some."""
     from lockstep.cli.screen import show
 
     if as_json:

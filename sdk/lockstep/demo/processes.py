@@ -20,7 +20,7 @@ from lockstep.chain.devnet import die_with_parent
 from lockstep.protocol.errors import LockstepError, TryLater
 
 _KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
-"""What a child inherits of our environment: enough to run Python, nothing that could tell it a secret."""
+"""The variables that a child inherits: enough to run Python, nothing that could tell it a secret."""
 
 
 Lie = tuple[str, int]
@@ -28,7 +28,7 @@ Lie = tuple[str, int]
 
 
 def command(arguments: Sequence[str], lie: Lie | None = None) -> list[str]:
-    """What runs the `lockstep` command with arguments, or its lying double (`lockstep.demo.cheats`)."""
+    """Returns the command that runs `lockstep` with arguments, or its lying double (`lockstep.demo.cheats`)."""
     if lie is None:
         return [sys.executable, "-m", "lockstep.cli.main", *arguments]
     return [sys.executable, "-m", "lockstep.demo.cheats", lie[0], str(lie[1]), *arguments]
@@ -71,7 +71,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True until the process has ended."""
         return self.popen.poll() is None
 
     def stop(self, seconds: float = 10.0) -> int:
@@ -100,7 +100,7 @@ class Process:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """What a line of stdout tells; None if it is no event."""
+    """Returns the event that a line of stdout tells; None if it is no event."""
     with contextlib.suppress(ValueError):
         said = json.loads(line)
         return said if isinstance(said, dict) else None

@@ -1,4 +1,4 @@
-"""What the demo's chain says in the end of parties and money; everything from logs. `node.disputes` reads its games.
+"""The parties and the money at a demo's end; everything from logs of its chain. `node.disputes` reads its games.
 
 Amounts are decimal strings of the token's smallest unit.
 """
@@ -28,12 +28,12 @@ class Participant:
 
 
 def deposited(events: Sequence[Event], account: Address) -> Wei:
-    """What an account staked."""
+    """Returns the stake that an account deposited."""
     return Wei(sum(e.args["amount"] for e in events if e.name == "Deposited" and e.args["account"] == account))
 
 
 def stake_of(vault: Vault, events: Sequence[Event], account: Address) -> Wei:
-    """What is left of an account's stake: free, locked, unbonding, or paid out again."""
+    """Returns the rest of an account's stake: free, locked, unbonding, or paid out again."""
     paid_out = sum(e.args["amount"] for e in events if e.name == "Unbonded" and e.args["account"] == account)
     return Wei(vault.free(account) + vault.unbonding(account)[0] + _locked(events, account) + paid_out)
 
@@ -93,13 +93,13 @@ def adds_up(totals: Mapping[str, str]) -> bool:
 
 
 def earned(events: Sequence[Event], account: Address) -> Wei:
-    """What the job paid an account for slots, merges and looking."""
+    """Returns the job's pay to an account for slots, merges and its duties as a witness."""
     paid = sum(e.args["amount"] for e in events if e.name == "Paid" and e.args["account"] == account)
     return Wei(paid + fees(events, account))
 
 
 def fees(events: Sequence[Event], account: Address) -> Wei:
-    """What the job paid an account for its duties as a drawn witness."""
+    """Returns the job's pay to an account for its duties as a drawn witness."""
     return Wei(sum(e.args["amount"] for e in events if _is_fee(e) and e.args["account"] == account))
 
 
@@ -108,7 +108,7 @@ def _is_fee(event: Event) -> bool:
 
 
 def received_from_slash(events: Sequence[Event], account: Address, requester: Address) -> Wei:
-    """What slashes and lost bonds gave an account."""
+    """Returns the tokens that slashes and lost bonds gave an account."""
     total = 0
     for event in events:
         if event.name == "Slashed":

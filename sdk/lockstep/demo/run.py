@@ -55,7 +55,7 @@ CHALLENGER_CHEATS = ("false-challenge",)
 CHEATS = (*WORKER_CHEATS, *COORDINATOR_CHEATS, *CHALLENGER_CHEATS, "none")
 
 LIMIT_SECONDS = 900.0
-"""Of this machine's time: a demo that takes longer has got stuck."""
+"""The longest run in this machine's time: a demo that takes longer has got stuck."""
 POLL_SECONDS = 0.3
 PROGRAM_TOLD = frozenset({"audited", "challenged", "equivocated", "lie", "lost", "won"})
 """Events of the parties that are told; what else they do the chain says."""
@@ -70,13 +70,13 @@ Say = Callable[[Line], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     seed: int = 0
     workers: int = 3
     cheat: str = "one-ulp"
     folder: Path | None = None
-    """Where everything is written; default: a new temporary folder."""
+    """The folder where everything is written; default: a new temporary folder."""
     keep: bool = False
     """The folder becomes a local market's (`demo.local`): its parties bear the names that it knows."""
 
@@ -163,7 +163,7 @@ def _declared(a: Args) -> str:
 
 
 PROGRAM_OR_LIAR = {**PROGRAM, "lie": (BAD, _declared)}
-"""What honest programs print, and what their lying doubles do."""
+"""The sentences for what honest programs print, and for what their lying doubles do."""
 
 
 def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
@@ -222,7 +222,7 @@ class Course:
         self._now, self._read_at = Seconds(world.devnet.w3.eth.get_block("latest")["timestamp"]), time.monotonic()
 
     def poll(self) -> list[Event]:
-        """What is new on the chain."""
+        """Returns the new events of the chain."""
         batch = self._reader.poll(self._cursor)
         self._cursor = batch.cursor
         self.events += batch.events
@@ -296,7 +296,7 @@ class Course:
             self.say(line(seen, now, timed=False).after("  "))
 
     def lines(self) -> list[Line]:
-        """How far the run is, and whose clock runs in each game."""
+        """Returns lines on the run's progress, and on the clocks of each game."""
         now = Seconds(self._now + int(time.monotonic() - self._read_at))
         games = [d for d in list(self._follower.latest.values()) if d.running]
         clocks = [Line(f"game {short(d.id)}: {state(d, now)}, {named_clocks(d, now)}", ALERT) for d in games]
@@ -348,7 +348,7 @@ def _weigh(
 def _expectation(
     course: Course, games: list[dict[str, Any]], options: Options, totals: dict[str, str]
 ) -> dict[str, Any]:
-    """What the liar said beforehand, held against what the court found; raises Mismatch if they differ."""
+    """Returns the liar's declaration, checked against what the court found; raises Mismatch if they differ."""
     if not report.adds_up(totals):
         raise Mismatch(f"the money does not add up: {totals}", hint="this is a bug: report it")
     lies = [e for p in course.processes for e in p.named("lie")]
@@ -378,7 +378,7 @@ def _require_equivocation(course: Course, lies: list[dict[str, Any]], games: lis
 
 
 def difference(expected: dict[str, Any], game: dict[str, Any]) -> str | None:
-    """How a game's end differs from what was declared, None if it does not."""
+    """Returns the difference between a game's end and what was declared, None if there is none."""
     found = {
         "verdict": game["verdict"],
         "program": game["program"],

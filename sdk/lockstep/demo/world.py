@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 READY_SECONDS = 60.0
 WALLET = Wei(1_000 * TOKEN)
-"""What every party starts with."""
+"""The balance that every party starts with."""
 
 UNBOND_SECONDS = Seconds(3600)
 KEYSTORE_WORK = 2
@@ -99,7 +99,7 @@ def build(
 
 
 def reopen(folder: Path, group: Group, seed: int, devnet: Devnet, storage_port: int = 0) -> World:
-    """What `build` made, on the chain that it was made on: nothing is deployed, made or given again."""
+    """Returns the world that `build` made, on its own chain: nothing is deployed, made or given again."""
     storage = _serve(folder, group, storage_port)
     contracts = Contracts.at(devnet.w3, Addresses.load(folder / "deployment.json"))
     return _world(folder, group, seed, devnet, contracts, storage)

@@ -67,7 +67,7 @@ def data_of(call: MarketCall) -> bytes:
 
 
 def returned(contract: str, name: str, value: Any) -> bytes:
-    """What a function returns: nothing, one value, or a tuple of several."""
+    """Encodes a function's result: nothing, one value, or a tuple of several."""
     outputs = function(contract, name)["outputs"]
     if not outputs:
         return b""
@@ -92,7 +92,7 @@ def _errors() -> dict[str, dict[str, Any]]:
 
 
 def reverted(error: Reverted) -> bytes:
-    """What a call that breaks a rule returns."""
+    """Encodes the revert data of a call that breaks a rule."""
     entry = _errors()[error.rule]
     values = error.values
     if error.rule == "JobInvalid":
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
 
 
 def zero(part: dict[str, Any]) -> Any:
-    """What Solidity has where nothing was written."""
+    """Returns Solidity's value of storage that was never written."""
     kind: str = part["type"]
     if kind.endswith("[]"):
         # A job's one role is stored apart: it is there even where no job is.

@@ -35,9 +35,9 @@ BASE_FEE_CHANGE = 8
 """EIP-1559: a full block raises the base fee by an eighth, an empty one lowers it by one."""
 ELASTICITY = 2
 TRANSACTION_BYTES = 131_072
-"""What nodes relay (geth's txMaxSize)."""
+"""The largest transaction that nodes relay (geth's txMaxSize)."""
 REPLACEMENT_PERCENT = 10
-"""How much more a transaction must pay to take the place of one that waits."""
+"""The percentage by which a transaction must outbid the waiting one that it replaces."""
 
 
 class TransactionRefused(Exception):
@@ -61,13 +61,13 @@ class Transaction:
     size: int
 
     def price(self, base_fee: int) -> int:
-        """What it pays per gas in a block of this base fee."""
+        """Returns the transaction's price per gas in a block of this base fee."""
         return min(self.max_fee, base_fee + self.tip)
 
 
 @dataclass(frozen=True)
 class MinedReceipt:
-    """What a transaction did."""
+    """A mined transaction's place and outcome."""
 
     transaction: Transaction
     index: int
@@ -93,7 +93,7 @@ class Mined:
 
     @property
     def gas_used(self) -> int:
-        """Of all its transactions."""
+        """The gas that all the block's transactions used."""
         return self.receipts[-1].cumulative if self.receipts else 0
 
     def logs(self) -> Iterator[tuple[int, MinedReceipt, TransactionLog]]:
@@ -105,18 +105,18 @@ class Mined:
 
 @dataclass
 class Manners:
-    """How the chain and its provider behave: what a program must bear."""
+    """The behaviour of the chain and its provider, which a program must bear."""
 
     block_seconds: int = 0
     """0: a block for every transaction, at once. Otherwise a block each so many seconds of `clock`."""
     automine: bool = True
-    """Where `block_seconds` is 0: whether a transaction is mined at once, or waits until somebody mines."""
+    """With `block_seconds` 0: True mines a transaction at once, False lets it wait until somebody mines."""
     interval: int = 1
     """Seconds of chain time from a block to the next one, where no clock says more."""
     pace: int = 0
     """An empty block passes after every so many requests; 0: none."""
     order: str = "fifo"
-    """Of the pool: fifo, fees (the highest tip first) or random. Nonces of one account stay in order."""
+    """The pool's order: fifo, fees (the highest tip first) or random. Nonces of one account stay in order."""
     log_blocks: int = 0
     """The widest range of eth_getLogs; 0: any."""
     down: str = ""
@@ -141,7 +141,7 @@ class Hashes(Mapping[int, bytes]):
 
 @dataclass
 class _Mark:
-    """What `snapshot` keeps."""
+    """The state that `snapshot` keeps."""
 
     blocks: list[Mined]
     pool: dict[tuple[Address, int], Transaction]
@@ -158,7 +158,7 @@ class MemoryChain:
     genesis_time: Seconds = GENESIS_TIME
     seed: int = 0
     clock: Callable[[], float] | None = None
-    """Of the world outside, in seconds; None: time passes with blocks alone."""
+    """The clock of the world outside, in seconds; None: time passes with blocks alone."""
 
     def __post_init__(self) -> None:
         self.lock = RLock()
@@ -192,7 +192,7 @@ class MemoryChain:
         return self.head.world
 
     def environment(self, mined: Mined) -> Block:
-        """What a call in a block sees of the chain."""
+        """Returns the chain as a call in a block sees it."""
         return Block(mined.number, mined.time, Hashes(self.blocks), mined.base_fee)
 
     def pending(self) -> tuple[Mined, Block]:
@@ -208,7 +208,7 @@ class MemoryChain:
             return (self.blocks[place[0]], self.blocks[place[0]].receipts[place[1]]) if place is not None else None
 
     def next_nonce(self, account: Address, *, pending: bool) -> int:
-        """Of an account's next transaction; `pending` counts those that wait and can follow."""
+        """Returns the nonce of an account's next transaction; `pending` counts those that wait and can follow."""
         with self.lock:
             nonce = self.world.nonces[account]
             while pending and (account, nonce) in self.pool:
@@ -257,7 +257,7 @@ class MemoryChain:
             self.pool = {place: t for place, t in self.pool.items() if t.hash != transaction}
 
     def _waiting(self) -> list[Transaction]:
-        """What the next block may take, in order: nonces follow and fees suffice."""
+        """Returns the transactions that the next block may take, in order: nonces follow and fees suffice."""
         base_fee, nonces = self._base_fee(), dict[Address, int]()
         queue = list(self.pool.values())
         if self.manners.order == "fees":
@@ -343,7 +343,7 @@ class MemoryChain:
         return int(self.clock()) + self.shift if self.clock is not None else 0
 
     def _time(self) -> Seconds:
-        """Of the next block."""
+        """Returns the time of the next block."""
         if self.next_time is not None:
             return Seconds(max(self.next_time, self.head.time + 1))
         if self.clock is not None:

@@ -32,7 +32,7 @@ class MemoryDevnet(Local):
 
     @property
     def url(self) -> str:
-        """Where it answers programs that take an RPC URL; the first to ask starts a server."""
+        """The URL for programs that take an RPC URL; the first to ask starts a server."""
         if self._server is None:
             self._server = Server(self.provider)
         return self._server.url

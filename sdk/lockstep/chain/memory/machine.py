@@ -1,4 +1,4 @@
-"""What a transaction does to the contracts: creation code and calldata in, the next World, returned bytes and logs out.
+"""A transaction's effect on the contracts: creation code and calldata in, the next World, returned bytes and logs out.
 
 The contracts are the twin's (protocol/transition.py). A contract is created from its own creation code, so
 `chain.deployment.deploy` finds the addresses here as it does on any chain.
@@ -62,7 +62,7 @@ class Created:
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of its constructor, by Solidity's names."""
+    """The constructor's arguments, by Solidity's names."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class TransactionLog:
 
 @dataclass(frozen=True)
 class MessageResult:
-    """What a message did."""
+    """A message's outcome."""
 
     world: ChainState
     """As it was where `succeeded` is false."""
@@ -110,7 +110,7 @@ class Message:
     gas: int
     value: int = 0
     metered: int | None = None
-    """What the chain's meter adds to a game in this move, where it is known; else the estimate."""
+    """The gas that the chain's meter adds to a game in this move, where it is known; else the estimate."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Machine:
         return MessageResult(changed, True, b"", gas)
 
     def _deployed(self, world: ChainState, new: Address, created: Created) -> Deployment | None:
-        """What the deployment of a contract is, now that it is there; None: nothing that its State must know."""
+        """Returns the deployment as a new contract's State must know it; None if it must know nothing."""
         arguments = created.arguments
         if created.name == "TestToken":
             return Deployment(
@@ -280,7 +280,7 @@ def _recovered(digest: Any, signature: bytes) -> Address:
 
 
 def intrinsic_gas(data: bytes, creates: bool = False) -> int:
-    """What a transaction costs before it does anything."""
+    """Returns the gas that a transaction costs before it does anything."""
     zeros = data.count(0)
     words = (len(data) + 31) // 32
     creation = CREATION_GAS + 2 * words if creates else 0
@@ -288,7 +288,7 @@ def intrinsic_gas(data: bytes, creates: bool = False) -> int:
 
 
 def floor_gas(data: bytes) -> int:
-    """What a transaction costs at least (EIP-7623)."""
+    """Returns the gas that a transaction costs at least (EIP-7623)."""
     zeros = data.count(0)
     return TRANSACTION_GAS + FLOOR_TOKEN_GAS * (zeros + 4 * (len(data) - zeros))
 

@@ -27,7 +27,7 @@ URL = "memory:"
 NOBODY = Address("0x" + 40 * "0")
 EMPTY_BLOOM = "0x" + 512 * "0"
 CODE = "0xfe"
-"""What eth_getCode answers for a contract: it has code, of which nobody reads more."""
+"""The answer of eth_getCode for a contract: it has code, of which nobody reads more."""
 REVERTED, INVALID, NO_METHOD, SERVER = 3, -32602, -32601, -32000
 
 
@@ -58,7 +58,7 @@ class MemoryProvider(BaseProvider):
         return [self._answer(str(method), params) for method, params in batch_requests]
 
     def is_connected(self, show_traceback: bool = False) -> bool:
-        """Whether it answers."""
+        """Returns True if the provider answers."""
         return not self.chain.manners.down
 
     def _answer(self, method: str, params: Any) -> Any:
@@ -128,7 +128,7 @@ class MemoryProvider(BaseProvider):
         return Message(sender, _address(request.get("to")), data, gas, _number(request.get("value", 0)))
 
     def simulated(self, request: Mapping[str, Any], tag: Any) -> MessageResult:
-        """What a call does at a block. Raises `Failed` where it reverts."""
+        """Runs a call at a block and returns its result. Raises `Failed` where it reverts."""
         mined, block = self.at(tag)
         message = self.message(request)
         outcome = self.chain.machine.run(mined.world, block, message, NOBODY)
@@ -456,4 +456,4 @@ METHODS: dict[str, Callable[..., Any]] = {
     "anvil_autoImpersonateAccount": _impersonate,
     "anvil_impersonateAccount": _impersonate,
 }
-"""What the node answers, by method: Ethereum's, and those of Anvil that a local chain's controls use."""
+"""The node's methods: Ethereum's, and those of Anvil that a local chain's controls use."""

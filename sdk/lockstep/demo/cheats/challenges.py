@@ -44,19 +44,19 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Aim:
-    """Where the liar pretends that the claim is wrong."""
+    """The place where the liar pretends that the claim is wrong."""
 
     op_index: int
     op_kind: str
     op_name: str
     element: int
     chunk: int | None
-    """Of a fold of more than one chunk."""
+    """The chunk, in a fold of more than one."""
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """How the game about the lie must end, and where the liar aims."""
+    """The end that the game about the lie must have, and the place that the liar aims at."""
 
     program: str
     step: int
@@ -233,7 +233,7 @@ class FalseChallenger:
 
 
 def challenger_of(seed: int) -> Callable[..., FalseChallenger]:
-    """What stands in the place of the verifier's service."""
+    """Returns a maker of false challengers, which stands in the place of the verifier's service."""
 
     def made(party: Party, *_: object, **__: object) -> FalseChallenger:
         require_devnet(party.addresses.chain_id)

@@ -35,15 +35,15 @@ TEN = 0x41200000
 """10.0 as a binary32 word."""
 
 MERGE_LIE_INSTRS = 2
-"""What the lie about a merge adds to a map."""
+"""The instructions that the lie about a merge adds to a map."""
 
 NUDGES = (1, -1)
-"""How a one-ulp lie moves a word: the first way that S_t does not round away."""
+"""The ways that a one-ulp lie may move a word: the first that S_t does not round away is taken."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """Where a game about the lie must end."""
+    """The place where a game about the lie must end."""
 
     program: str
     """"step", "encode" or "merge"; "slot" where no game is needed."""
@@ -80,7 +80,7 @@ class Nudge:
     op: int
     element: int
     chunk: int | None
-    """Of a fold of more than one chunk: where the wrong terms are."""
+    """The chunk with the wrong terms, in a fold of more than one chunk."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class Cheat:
     """By t."""
     nudge: Nudge | None = None
     silent: bool = False
-    """Whether the liar never answers a challenge."""
+    """The liar never answers a challenge."""
     signs_twice: bool = False
-    """Whether the liar signs a second claim beside the one that it makes."""
+    """The liar signs a second claim beside the one that it makes."""
 
     def run(self, honest: ClaimRun) -> ClaimRun:
         """The lying run of a claim."""
@@ -117,7 +117,7 @@ class LyingRun(ClaimRun):
         return self.compute(forgery.program, t, state)
 
     def materialise(self, t: int, state: State) -> StepTrace:
-        """What the liar shows of transition t."""
+        """Returns the step that the liar shows as transition t."""
         forgery, lies = self._forgery(t, state)
         if forgery is None:
             return super().materialise(t, state)
@@ -127,7 +127,7 @@ class LyingRun(ClaimRun):
 
     @property
     def lied(self) -> bool:
-        """Whether the run, as far as it was computed, differs from the honest one."""
+        """True if the run, as far as it was computed, differs from the honest one."""
         assert self.cheat is not None, "a lying run has a lie"
         return self.cheat.nudge is None or any(forgery is not None for forgery, _ in self._nudged.values())
 
@@ -419,7 +419,7 @@ def _consts_behind(program: Program, op: int) -> set[int]:
 
 
 def _is_one_hot(program: Program, fold: Op) -> bool:
-    """Whether an operand is 1 where integers are equal, else 0: so an embedding's gradient is written."""
+    """Returns True if an operand is 1 where integers are equal, else 0: so an embedding's gradient is written."""
     for view in fold.views:
         source = program.ops[view.index] if view.tag == Tag.OP else None
         while source is not None and source.kind == Kind.MAP and len(source.instrs) <= 1 and len(source.views) == 1:

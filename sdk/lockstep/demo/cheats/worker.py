@@ -29,11 +29,11 @@ from worker.service import Worker
 from worker.training import Training
 
 NAME = "lie"
-"""Of the file in the worker's home that says which claim the lie is about."""
+"""The file in the worker's home that says which claim the lie is about."""
 
 
 class Told:
-    """Which claim was lied about; remembered, so that a liar that was killed goes on with the same lie."""
+    """The claim that was lied about; remembered, so that a liar that was killed goes on with the same lie."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / NAME
