@@ -11,7 +11,7 @@ from pathlib import Path
 from lockstep.base.shelf import Shelf, bytes_of
 from lockstep.execution import jobs, merging
 from lockstep.execution.jobs import ClaimRun, Job, Tensors
-from lockstep.execution.merging import Merged, RoundRecord
+from lockstep.execution.merging import ComputedMerge, RoundRecord
 from lockstep.node.guard.memory import GuardMemory, Place, Promise
 from lockstep.node.player import HeldClaim
 from lockstep.protocol.errors import LockstepError, Mismatch
@@ -118,7 +118,7 @@ class Aggregator:
         """The computation of a round's merge."""
         return jobs.merge_run(self.job, base, payloads, seed, number)
 
-    def _keep(self, claim: ClaimId, merged: Merged) -> HeldClaim:
+    def _keep(self, claim: ClaimId, merged: ComputedMerge) -> HeldClaim:
         held = HeldClaim(merged.run, [merged.root], self._shelf)
         self._shelf.put((claim, "claim"), held, bytes_of(merged.run.start), lambda: claim in self._in_game)
         return held

@@ -23,7 +23,7 @@ CALL_SECONDS = 30.0
 """The longest that a request waits for the store; the call itself ends by the store's own limits."""
 
 
-class Backing:
+class StoreCalls:
     """Calls to a store from the event loop; one loop uses it."""
 
     def __init__(

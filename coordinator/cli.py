@@ -44,7 +44,7 @@ def up(
     from coordinator.backup import require_whole
     from coordinator.parts import CoordinatorParts
     from coordinator.poking import Pokes
-    from coordinator.watching import Account
+    from coordinator.watching import WatchedAccount
     from lockstep.node import logs
     from lockstep.node.guard import lock
     from lockstep.node.metrics import Sampler, reader
@@ -58,7 +58,7 @@ def up(
         parts.database.migrate()
         pokes = Pokes(queue.poker(settings))
         sampler = Sampler(reader(settings.shared, parts.me))
-        api = create_app(parts.context(pokes, Account(settings.home, sampler, lambda: queue.waiting(settings))))
+        api = create_app(parts.context(pokes, WatchedAccount(settings.home, sampler, lambda: queue.waiting(settings))))
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
 
         def ready() -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client.registry import Collector
 
-from coordinator.backing import Backing
+from coordinator.backing import StoreCalls
 from coordinator.db import Database
 from coordinator.nonces import Nonces
 from coordinator.quotas import Quotas
-from coordinator.rates import Rates
+from coordinator.rates import RequestRates
 from lockstep.protocol.types import Address, Digest
 from lockstep.storage import ContentStore
 
@@ -33,9 +33,9 @@ class ApiContext:
     poke: Callable[[str], None]
     """Ask the worker to look at a job; never blocks, may be lost."""
     quotas: Quotas = field(default_factory=Quotas)
-    rates: Rates = field(default_factory=Rates)
+    rates: RequestRates = field(default_factory=RequestRates)
     """The limits on what one address may ask."""
     account: Collector | None = None
     """The collector of the account's metrics for `/metrics`."""
-    backing: Backing = field(default_factory=Backing)
+    backing: StoreCalls = field(default_factory=StoreCalls)
     """Calls to the store."""

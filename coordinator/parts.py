@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from coordinator.context import ApiContext
 from coordinator.db import Database
 from coordinator.nonces import FILE_NAME, Nonces
-from coordinator.rates import Rates
+from coordinator.rates import RequestRates
 from coordinator.settings import CoordinatorSettings
 from lockstep.node.guard.memory import GuardMemory, Scope
 from lockstep.node.party import Party
@@ -55,7 +55,7 @@ class CoordinatorParts:
             signed_for=self.party.contracts.signed_for,
             poke=poke,
             account=account,
-            rates=Rates(self.settings.requests_per_second),
+            rates=RequestRates(self.settings.requests_per_second),
         )
 
     def close(self) -> None:

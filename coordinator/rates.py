@@ -17,7 +17,7 @@ FORGET_ADDRESSES = 20_000
 """From this many on, those whose bucket is full again are dropped."""
 
 
-class Rates:
+class RequestRates:
     """The buckets of every address; usable from several threads."""
 
     def __init__(self, per_second: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:

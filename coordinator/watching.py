@@ -19,7 +19,7 @@ from lockstep.node.metrics import UNIT, Sampler
 from lockstep.node.purse import OUTBOX
 
 
-class Account(Collector):
+class WatchedAccount(Collector):
     """Gauges of the account and of the queue."""
 
     def __init__(self, home: Path, sampler: Sampler, waiting: Callable[[], int]) -> None:

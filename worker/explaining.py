@@ -54,7 +54,7 @@ class Next:
 
 
 @dataclass(frozen=True)
-class Locked:
+class LockedStake:
     """One stake that can be lost."""
 
     what: str
@@ -64,13 +64,13 @@ class Locked:
 
 
 @dataclass(frozen=True)
-class Status:
+class WorkerStatus:
     """A worker at one glance."""
 
     running: lock.Holder | None
     state: Note
     holdings: Holdings
-    locked: tuple[Locked, ...]
+    locked: tuple[LockedStake, ...]
     """Every lock of the account."""
     node_key: str
     claims: list[dict[str, Any]]
@@ -148,14 +148,14 @@ class Why:
         return [f"worker  {_sentence(self.state)}; {hint_of(self.state.code)}", *account, *jobs, *rounds]
 
 
-def status_of(account: Account) -> Status:
+def status_of(account: Account) -> WorkerStatus:
     """What the latest block and the home say."""
     me, market, vault = account.address, account.contracts.market, account.contracts.vault
     running, state = process_of(account)
     locks = []
     for key, owner in account.ledger.locks.items():
         if owner == me and (lock_ := vault.lock_of(key)) is not None:
-            locks.append(Locked(_lock_name(account, key), int(lock_.amount), _until(account, key)))
+            locks.append(LockedStake(_lock_name(account, key), int(lock_.amount), _until(account, key)))
     games = [
         {
             "game": g.id.hex(), "claim": g.claim.hex(), "challenger": g.challenger,
@@ -165,7 +165,7 @@ def status_of(account: Account) -> Status:
     ]  # fmt: skip
     claims = [_with_next(account, row, market) for row in reasons_of(account) if row["reason"] in OPEN]
     node_key = account.ledger.nodes.get(me, b"").hex()
-    return Status(running, state, Holdings.of(account.contracts, me), tuple(locks), node_key, claims, games)
+    return WorkerStatus(running, state, Holdings.of(account.contracts, me), tuple(locks), node_key, claims, games)
 
 
 def why_of(account: Account) -> Why:

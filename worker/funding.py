@@ -37,7 +37,7 @@ SET_BALANCE = "anvil_setBalance"
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """What an account has, and what it should have."""
 
     held: Holdings
@@ -110,7 +110,7 @@ class Need:
         ]
 
 
-def missing_of(account: Account, settings: Settings, only: str | None, stated: Fees | None) -> Need:
+def missing_of(account: Account, settings: Settings, only: str | None, stated: Fees | None) -> Requirement:
     """Of one job, or of --max-stake, or of the open job that locks most; raises UsageError, NotFoundError."""
     contracts, me = account.contracts, account.address
     open_jobs = {job: known for job, known in account.ledger.jobs.items() if not known.done}
@@ -127,14 +127,14 @@ def missing_of(account: Account, settings: Settings, only: str | None, stated: F
         wanted = max(map(decide.stake_wanted, every), default=NOTHING)
         least = min(map(least_stake, every), default=NOTHING)
         why = "for the open job that locks most" if every else "while no job is open; name --max-stake"
-    return Need(
+    return Requirement(
         held=Holdings.of(contracts, me), chain_id=contracts.addresses.chain_id, token=contracts.token.address,
         staked=account.ledger.deposits.get(me, 0), wanted=wanted, least=least, why=why,
         fees=stated or gas.fees_now(contracts.vault.w3),
     )  # fmt: skip
 
 
-def wait_for(look: Callable[[], Need], seconds: float) -> Need:
+def wait_for(look: Callable[[], Requirement], seconds: float) -> Requirement:
     """Until nothing is missing, or the time is over."""
     deadline = time.monotonic() + seconds
     while not (need := look()).enough and time.monotonic() < deadline:
@@ -142,7 +142,7 @@ def wait_for(look: Callable[[], Need], seconds: float) -> Need:
     return need
 
 
-def give(account: Account, settings: Settings, need: Need) -> None:
+def give(account: Account, settings: Settings, need: Requirement) -> None:
     """What is missing, out of nothing; raises UsageError where that is not to be had.
 
     Told again after a kill it gives nothing twice: coin is set to an amount, and the purse completes what it sent.

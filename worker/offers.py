@@ -47,7 +47,7 @@ _LEFT_ON_DISK = 2
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFit:
     """One job on this machine."""
 
     pace: Pace
@@ -64,14 +64,14 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Offer:
+class JobOffer:
     """One open job."""
 
     job: JobId
     requester: str
     params: JobParams
     books: JobState
-    machine: Machine | None
+    machine: MachineFit | None
     """None: its Programs cannot be had, or may not be run."""
     stake: Backing
     wanted: Wei
@@ -159,7 +159,7 @@ class Offer:
         return rows
 
 
-def offers_of(account: Account, settings: Settings, only: str | None, fees: Fees, *, tries: bool) -> list[Offer]:
+def offers_of(account: Account, settings: Settings, only: str | None, fees: Fees, *, tries: bool) -> list[JobOffer]:
     """Every job that is open, or the one that is named by its first digits; raises UsageError, NotFoundError."""
     jobs = {job: known for job, known in account.ledger.jobs.items() if not known.done}
     if only is not None:
@@ -183,7 +183,7 @@ class _Look:
     fees: Fees
     tries: bool
 
-    def at(self, known: JobLedger) -> Offer:
+    def at(self, known: JobLedger) -> JobOffer:
         """One job; what keeps it from being joined is a reason, and no error."""
         market, me, job = self.account.contracts.market, self.account.address, known.id
         params, reasons = market.params(job), list[Note]()
@@ -202,11 +202,11 @@ class _Look:
         if closed := self.policy.closed_now():
             now = account_time(self.account)
             reasons.append(Note("hours", f"--hours opens at {moment(now + closed)}", now + closed))
-        return Offer(
+        return JobOffer(
             job, known.requester, params, market.job(job), machine, stake, wanted, self.fees, tuple(reasons)
         )  # fmt: skip
 
-    def _machine(self, job: JobId, params: JobParams, reasons: list[Note]) -> Machine | None:
+    def _machine(self, job: JobId, params: JobParams, reasons: list[Note]) -> MachineFit | None:
         try:
             _, programs = load_programs(params, self.store)
         except LockstepError as error:
@@ -243,7 +243,7 @@ class _Look:
             except LockstepError as error:
                 reasons.append(Note("room", error.message))
         work = params.role.transitions * pace.step + pace.shown
-        return Machine(
+        return MachineFit(
             pace, how, slot_operations(programs, params.role.inner_steps), work,
             schedule.prompt_round(params, work, self.chain.block),
             footprint.worker(programs, params.role.slots).total, _disk(programs, params),

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from web3 import Web3
 
     from lockstep.chain.outbox import Outbox
-    from lockstep.training.audit import Report
+    from lockstep.training.audit import AuditReport
 
 PERMIT_SECONDS = 3600
 POLL_SECONDS = 0.5
@@ -91,31 +91,31 @@ class Quote:
     """None without the first weights: a price, and nothing that could be opened."""
     params: JobParams
     chain: ChainTimes = field(default_factory=ChainTimes)
-    """What the deployment promises."""
+    """The deployment's promises about its chain."""
 
     @property
     def escrow(self) -> Wei:
-        """What the job costs at most."""
+        """The most that the job costs."""
         return self.params.escrow
 
     @property
     def deposit(self) -> Wei:
-        """What is paid in beside it, and comes back unless somebody proves the job invalid."""
+        """The deposit beside the escrow; it comes back unless somebody proves the job invalid."""
         return self.params.deposit
 
     @property
     def debit(self) -> Wei:
-        """What leaves the requester's account: escrow and deposit. Gas is paid in the chain's own coin."""
+        """The amount that leaves the requester's account: escrow and deposit. Gas is paid in the chain's own coin."""
         return Wei(self.escrow + self.deposit)
 
     @property
     def operations(self) -> int:
-        """What training one slot of one round computes: what a slot's price is compared by."""
+        """Operations that training one slot of one round takes; prices are compared by them."""
         return slot_operations(self.job.programs, self.job.inner_steps)
 
     @property
     def price(self) -> Wei:
-        """What a slot pays for 10^15 operations, a worker's `--min-price`; rounded down."""
+        """The slot's pay for 10^15 operations, a worker's `--min-price`; rounded down."""
         return price_of(self.params.role.slot_price, self.operations)
 
     def _repr_html_(self) -> str:
@@ -159,7 +159,7 @@ class Network:
 
     @cached_property
     def account(self) -> LocalAccount:
-        """Who signs; raises KeyStoreError if the key cannot be opened."""
+        """The account that signs; raises KeyStoreError if the key cannot be opened."""
         return self._account() if callable(self._account) else self._account
 
     def outbox(self) -> Outbox:
@@ -258,7 +258,7 @@ class Network:
             outbox.close()
 
     def ledger(self) -> Ledger:
-        """What the chain's events say of every job by now."""
+        """Every job as the chain's events tell it by now."""
         return ledger_of(EventReader(self.w3, self.contracts.addresses))
 
     def jobs(self) -> list[tuple[JobHandle, Address]]:
@@ -415,11 +415,11 @@ class JobHandle:
 
     @property
     def evaluates(self) -> bool:
-        """Whether the job is an evaluation: it has `metrics`, and trains nothing."""
+        """Returns True if the job is an evaluation, which has `metrics` and trains nothing."""
         return self.parts.spec.strategy.get("name") == EVALUATION
 
     def metrics(self) -> Metrics:
-        """What an evaluation has found by its latest merged round that stands, checked against the chain.
+        """Reads an evaluation's result after its latest standing merge, checked against the chain.
 
         A slot that was convicted after it was merged is left out: the rounds' payloads are then merged again without
         it. Raises TryLater before the first merge, UsageError if the job trains.
@@ -450,7 +450,7 @@ class JobHandle:
             model.source = json.loads((Path(folder) / "provenance.json").read_text())
         return model
 
-    def audit(self, out: str | Path, *, claims: int | None = None) -> Report:
+    def audit(self, out: str | Path, *, claims: int | None = None) -> AuditReport:
         """Check a folder that `download` wrote: files, provenance, checkpoint, and `claims` claims replayed (None: all
         behind the model)."""
         from lockstep.training.audit import audit

@@ -1,4 +1,4 @@
-"""What honesty costs and what a lie must risk: detection, its break-even, and what a job offers its witnesses.
+"""The cost of honesty and the risk of a lie: detection, its break-even, and what a job offers its witnesses.
 
 A model: probabilities and shares are floats and decide nothing on chain. The rules that do are in
 `lockstep.protocol.market.prices`.
@@ -33,9 +33,9 @@ FEE_MARGIN = 1.1
 STAKE_MARGIN = 1.2
 """A job's stake is to be this many times the one from which no saving of work pays."""
 DUTY_GAS = 320_000
-"""Of a witness: commit 80k, reveal 105k, settle 120k, and a margin."""
+"""Gas of a witness: commit 80k, reveal 105k, settle 120k, and a margin."""
 MAX_COST_SHARE = 0.06
-"""What verification may cost, of training."""
+"""The bound of verification's cost, as a share of training's."""
 
 
 # -- deterrence
@@ -58,7 +58,8 @@ def break_even_multiple(detection: float, burned: float = BURNED) -> float:
 def expected_profit(
     price: float, cost: float, stake: float, saved: float = 0.0, detection: float = 0.0, lost: float = 1.0
 ) -> float:
-    """Of one claim: a share `saved` of its cost is not spent; a conviction takes the pay and `lost` of the stake."""
+    """The gain of one claim of which a share `saved` of the cost is not spent; a conviction takes the pay and
+    `lost` of the stake."""
     return (1 - detection) * price - (1 - saved) * cost - detection * lost * stake
 
 
@@ -72,7 +73,7 @@ def volunteer_break_even(multiple: float) -> float:
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """How a round's claims are looked at: drawn witnesses replay prefixes, volunteers whole claims."""
+    """The watch over a round's claims: drawn witnesses replay prefixes, volunteers whole claims."""
 
     slots: int
     """Revealed claims of a round."""
@@ -82,9 +83,9 @@ class AuditPlan:
     """T. A duty replays S_0 to S_t*: t* is uniform in 1..T, and private until all have committed."""
     volunteers: float = VOLUNTEERS
     unavailable: float = UNAVAILABLE
-    """Of the claims: somebody replays each in full, and so does a witness drawn for it."""
+    """The share of claims whose trace is missing: somebody replays each in full, as does its drawn witness."""
     cartel: float = CARTEL
-    """Of the witnesses: they agree to whatever the cheat claims."""
+    """The share of witnesses that agree to whatever the cheat claims."""
     merge_steps: float = MERGE_STEPS
     """Everybody who trains computes the merge again."""
 
@@ -118,7 +119,8 @@ class AuditPlan:
         return drawn + self.unavailable + self.volunteers + self.merge_steps / self.transitions
 
     def fee(self, price: Wei, gas: Wei) -> Wei:
-        """What a duty pays: its expected replay with a margin, in thousandths of the price rounded up, and its gas."""
+        """Returns a duty's pay: its expected replay with a margin, in thousandths of the price rounded up, and
+        its gas."""
         return Wei(ceil_div(ceil(1000 * FEE_MARGIN * self.replay_share()) * price, 1000) + gas)
 
 
@@ -130,7 +132,7 @@ def most_witnesses(slots: int, transitions: int) -> int:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a job sets so that no saving of work pays; names are JobParams'."""
+    """A job's settings under which no saving of work pays; names are JobParams'."""
 
     witnesses: int
     witness_fee: Wei

@@ -20,7 +20,8 @@ TOKEN = 10**18
 
 @dataclass(frozen=True)
 class Terms:
-    """Windows, clocks and prices of a job; the fields are JobParams', which a user sets one by one."""
+    """Windows, clocks and prices of a job, in one flat value: a preset is replaced field by field, and the checks below
+    compare fields that JobParams keeps in different groups."""
 
     join_seconds: Seconds
     train_seconds: Seconds
@@ -167,4 +168,4 @@ CHAINS = {
     "op-stack": ChainTimes(Seconds(6), Seconds(12 * 3600)),  # the sequencer's window before a deposit is forced in
     "arbitrum": ChainTimes(Seconds(3), Seconds(24 * 3600)),  # delayed inbox: forced in after a day
 }
-"""What a deployment promises of a chain (JobMarket's inclusionSeconds and censorSeconds)."""
+"""The promises of a deployment about its chain (JobMarket's inclusionSeconds and censorSeconds)."""

@@ -244,7 +244,7 @@ class Vault(Contract):
         return Address(self.read("delegateOf", account))
 
     def owner_of(self, account: Address) -> Address | None:
-        """Who alone unbonds, and is paid what leaves the vault for the account; None: the account itself."""
+        """The owner, which alone unbonds and is paid what leaves the vault for the account; None: the account."""
         return _somebody(self.read("ownerOf", account))
 
     def proposed_owner_of(self, account: Address) -> Address | None:

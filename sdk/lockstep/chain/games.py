@@ -35,7 +35,7 @@ GAS_DEFAULT = 500_000
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoggedEvent:
     """One event of a game, and where the chain has it."""
 
     game: GameId
@@ -71,13 +71,13 @@ def log(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) 
     return [entry.event for entry in entries(contract, game_id, from_block)]
 
 
-def entries(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[Entry]:
+def entries(contract: contracts.GameContract, game_id: GameId, from_block: int = 0) -> list[LoggedEvent]:
     """The game's events so far, in order, with their places on the chain."""
     opened = _topic("Opened")
     return [_entry(found) for found in _logs(contract, from_block, [None, "0x" + game_id.hex()], opened)]
 
 
-def all_opened(contract: contracts.GameContract, from_block: int = 0) -> list[Entry]:
+def all_opened(contract: contracts.GameContract, from_block: int = 0) -> list[LoggedEvent]:
     """The event `Opened` of every game, in order."""
     return [_entry(found) for found in _logs(contract, from_block, ["0x" + _topic("Opened").hex()])]
 
@@ -150,8 +150,8 @@ def decode(entry: LogReceipt) -> moves.GameEvent:
     return _DECODERS[event["name"]](values)
 
 
-def _entry(found: LogReceipt) -> Entry:
-    return Entry(
+def _entry(found: LogReceipt) -> LoggedEvent:
+    return LoggedEvent(
         GameId(bytes(found["topics"][1])), decode(found), int(found["blockNumber"]), bytes(found["transactionHash"]),
         int(found["logIndex"]),
     )  # fmt: skip

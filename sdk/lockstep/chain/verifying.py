@@ -40,7 +40,7 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Report:
+class CodeReport:
     """A whole deployment."""
 
     contracts: tuple[Verified, ...]
@@ -59,7 +59,7 @@ class Report:
                 raise Mismatch(f"{each.artifact} at {each.address}: {each.fault}", HINT)
 
 
-def verify(w3: Web3, addresses: Addresses) -> Report:
+def verify(w3: Web3, addresses: Addresses) -> CodeReport:
     """Reads the code at every address and compares; what differs is in the report."""
     codes = {name: _code(w3, getattr(addresses, name)) for name in NAMES}
     market, vault = artifacts.load("JobMarket"), artifacts.load("StakeVault")
@@ -87,7 +87,7 @@ def verify(w3: Web3, addresses: Addresses) -> Report:
         found.append(Verified(name, artifact, at[name], len(code), fault))
         if not fault:
             arguments[artifact] = (at[name], encoded_arguments(artifact, values))
-    return Report(tuple(found), arguments, unbond, times.inclusion, times.censor, foreign)
+    return CodeReport(tuple(found), arguments, unbond, times.inclusion, times.censor, foreign)
 
 
 def difference(
@@ -128,7 +128,7 @@ def masked(compiled: Artifact, code: bytes | bytearray) -> bytes:
     return bytes(text)
 
 
-def inputs(report: Report) -> dict[str, str]:
+def inputs(report: CodeReport) -> dict[str, str]:
     """File name -> text: what block explorers take, one standard-JSON input for all and the arguments of each."""
     known = artifacts.verification()
     listed = {

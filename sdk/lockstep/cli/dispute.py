@@ -18,9 +18,9 @@ from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    from lockstep.node.byhand import Hand, Made
+    from lockstep.node.byhand import Hand, Played
     from lockstep.node.disputes import DisputeReader
-    from lockstep.node.following import Follower, Seen
+    from lockstep.node.following import Follower, Sighting
     from lockstep.node.party import Head
     from lockstep.protocol.dispute import moves
     from lockstep.protocol.dispute.game import DisputedClaim
@@ -167,7 +167,7 @@ def watch(
             screen.at(head.time)
 
 
-def _next(follower: Follower, last: Head) -> tuple[list[Seen], Head]:
+def _next(follower: Follower, last: Head) -> tuple[list[Sighting], Head]:
     """Returns the next block's moves and its head; waits as long as nobody answers."""
     import time
 
@@ -266,7 +266,7 @@ def resolve_(
         _made(hand.resolve(_reader_of(hand).find(game)), as_json)
 
 
-def _made(done: Made, as_json: bool) -> None:
+def _made(done: Played, as_json: bool) -> None:
     data = {
         "game": done.game.hex(),
         "side": None if done.side is None else done.side.value,

@@ -24,8 +24,8 @@ from lockstep.protocol.dispute.moves import Wrong
 from lockstep.protocol.types import MERGE_SLOT, Seconds
 
 if TYPE_CHECKING:
-    from lockstep.node.disputes import Dispute, GameRow
-    from lockstep.node.following import Follower, Seen
+    from lockstep.node.disputes import Dispute, ListedGame
+    from lockstep.node.following import Follower, Sighting
 
 SHORT = 12
 """Digits of an id in a table."""
@@ -50,12 +50,12 @@ def short(account: str) -> str:
     return f"{account[:8]}..{account[-4:]}"
 
 
-def place_of_claim(row: GameRow) -> str:
+def place_of_claim(row: ListedGame) -> str:
     """ "0/2" or "0/merge"."""
     return f"{row.claim.round}/{'merge' if row.claim.slot == MERGE_SLOT else row.claim.slot}"
 
 
-def state(row: GameRow, now: Seconds) -> str:
+def state(row: ListedGame, now: Seconds) -> str:
     """Returns the side to move and what is due; or how the game ended."""
     if row.mover is None:
         return row.verdict
@@ -64,19 +64,19 @@ def state(row: GameRow, now: Seconds) -> str:
     return f"{row.mover.value} {DUE[row.stored.phase]}"
 
 
-def clocks(row: GameRow, now: Seconds) -> str:
+def clocks(row: ListedGame, now: Seconds) -> str:
     """Returns the time left on the challenger's and on the defender's clock."""
     left = [row.left(side, now) for side in (Side.CHALLENGER, Side.DEFENDER)]
     return " / ".join("-" if seconds is None else countdown(seconds) for seconds in left)
 
 
-def named_clocks(row: GameRow, now: Seconds) -> str:
+def named_clocks(row: ListedGame, now: Seconds) -> str:
     """The same, each with its side's name."""
     challenger, defender = clocks(row, now).split(" / ")
     return f"challenger {challenger}, defender {defender}"
 
 
-def table(rows: Sequence[GameRow], now: Seconds, ended: bool) -> str:
+def table(rows: Sequence[ListedGame], now: Seconds, ended: bool) -> str:
     """Games, a line each."""
     if not rows:
         return "no game was opened" if ended else "no game runs; --all shows those that are over"
@@ -192,7 +192,7 @@ class GameScreen:
         """A block has this time."""
         self._now, self._read_at = now, time.monotonic()
 
-    def tell(self, seen: Seen) -> None:
+    def tell(self, seen: Sighting) -> None:
         """One line; where a game ends, the command that finds the same."""
         if self._as_json:
             event(seen.kind.value, **seen.to_dict(self._now))
@@ -216,7 +216,7 @@ class GameScreen:
         return [Line(f"{d.id.hex()[:SHORT]} {state(d, now)}: {named_clocks(d, now)}", STRONG) for d in games]
 
 
-def line(seen: Seen, now: Seconds, *, timed: bool = True) -> Line:
+def line(seen: Sighting, now: Seconds, *, timed: bool = True) -> Line:
     """One thing that happened in a game; `timed`: with the chain's time of day."""
     dispute, move = seen.dispute, seen.move
     name = dispute.id.hex()[:SHORT]

@@ -21,7 +21,7 @@ REQUESTER_GAS = VERBS["create"] + PERMIT_GAS + VERBS["withdraw"]
 
 
 @dataclass(frozen=True)
-class Terms:
+class QuotedTerms:
     """The terms that a requester is told beside the figures of the job itself."""
 
     price: Wei
@@ -60,11 +60,11 @@ class Terms:
         ]
 
 
-def terms_of(net: Network, quote: Quote, figures: Figures, fees: Fees) -> Terms:
+def terms_of(net: Network, quote: Quote, figures: Figures, fees: Fees) -> QuotedTerms:
     """Returns the terms of a job on the market's chain."""
     params, pace = quote.params, pace_of(net.w3, net.contracts.market)
     drawn = params.schedule.rounds * params.role.slots * params.role.inner_steps * figures.step.tokens
-    return Terms(
+    return QuotedTerms(
         price=quote.price,
         operations=quote.operations,
         tokens=drawn,

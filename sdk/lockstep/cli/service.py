@@ -53,7 +53,7 @@ FLAGS = {"worker": (), "verifier": ("--witness", "--volunteer"), "coordinator": 
 
 
 @dataclass(frozen=True)
-class Place:
+class ServicePlace:
     """The place where a unit is or would be."""
 
     name: str
@@ -216,12 +216,12 @@ def _values(role: str, settings: Settings) -> Mapping[str, object]:
     return values
 
 
-def _place(name: str, system: bool) -> Place:
+def _place(name: str, system: bool) -> ServicePlace:
     folder = SYSTEM_UNITS
     if not system:
         base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
         folder = Path(base).expanduser() / "systemd/user"
-    return Place(name, folder, system)
+    return ServicePlace(name, folder, system)
 
 
 def _write(file: Path, text: str, mode: int) -> None:
@@ -249,12 +249,12 @@ def _unlink(file: Path) -> None:
         raise UsageError(f"{file} cannot be removed: {error.strerror}", hint="--system needs root") from error
 
 
-def _reload(place: Place) -> None:
+def _reload(place: ServicePlace) -> None:
     """systemd reads its units anew; where none runs, it does so when it starts."""
     _asked(place, "daemon-reload")
 
 
-def _asked(place: Place, verb: str) -> str:
+def _asked(place: ServicePlace, verb: str) -> str:
     """Returns the answer of systemctl; empty where there is none."""
     words = [*place.control.split(), verb, *([] if verb == "daemon-reload" else [place.name])]
     try:

@@ -19,7 +19,7 @@ from lockstep.protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from lockstep.cli.screen import Screen
-    from lockstep.demo.run import Options
+    from lockstep.demo.run import DemoOptions
 
 CHEAT_HELP = (
     "The lie: skipped-step, one-ulp, other-data, wrong-lr, scaled-payload, lying-aggregator, silent, two-signatures, "
@@ -43,14 +43,14 @@ def demo(
     # One thread a process, ours included: the parties share the machine. Before anything imports torch.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from lockstep.cli.screen import Screen
-    from lockstep.demo.run import Options, run
+    from lockstep.demo.run import DemoOptions, run
 
     if keep and out is not None:
         raise UsageError(
             "--keep and --out name two folders",
             hint="--keep writes to ~/.lockstep/local, or to LOCKSTEP_LOCAL",
         )
-    options = Options(seed=seed, workers=workers, cheat=cheat, folder=out)
+    options = DemoOptions(seed=seed, workers=workers, cheat=cheat, folder=out)
     # It trains after everything is started: what it needs is asked for before.
     for name in ("torch", "safetensors", "fastapi"):
         if find_spec(name) is None:
@@ -62,13 +62,13 @@ def demo(
     emit(data, as_json, text=_summary(data))
 
 
-def _kept(options: Options, screen: Screen) -> dict[str, Any]:
+def _kept(options: DemoOptions, screen: Screen) -> dict[str, Any]:
     """The demo in the local market's folder; then the market is up, with its supervisor and honest members."""
     from lockstep.demo import local
     from lockstep.demo.run import run
 
     folder = networks.local_folder()
-    market = local.Options(workers=options.workers, seed=options.seed)
+    market = local.LocalOptions(workers=options.workers, seed=options.seed)
     with local.to_keep(folder, market):
         data = run(replace(options, folder=folder, keep=True), screen)
     screen.tell(Line("the demo is over; its market goes on", STEP))

@@ -51,7 +51,7 @@ RESTART_SECONDS, RESTART_MOST = 1.0, 60.0
 
 
 @dataclass(frozen=True)
-class Options:
+class LocalOptions:
     """The configuration of a local market; kept in its folder, so that `up` again is the same one."""
 
     workers: int = 3
@@ -75,10 +75,10 @@ class Member:
 
 
 @dataclass(frozen=True)
-class State:
+class LocalState:
     """The state that the supervisor last wrote down."""
 
-    options: Options
+    options: LocalOptions
     rpc: str = ""
     storage: str = ""
     coordinator: str = ""
@@ -91,12 +91,12 @@ class State:
         write_atomically(folder / STATE, [json.dumps(asdict(self), indent=2).encode()])
 
     @staticmethod
-    def load(folder: Path) -> State | None:
+    def load(folder: Path) -> LocalState | None:
         """None if the folder has no market."""
         try:
             said: Any = from_json(file_bytes(folder / STATE), MAX_FILE_BYTES)
             members = tuple(Member(**m) for m in said.pop("members"))
-            return State(Options(**said.pop("options")), members=members, **said)
+            return LocalState(LocalOptions(**said.pop("options")), members=members, **said)
         except FileNotFoundError:
             return None
         except (OSError, Malformed, LookupError, TypeError) as error:
@@ -108,7 +108,7 @@ class State:
 # -- commands
 
 
-def up(folder: Path, options: Options, *, fresh: bool = False) -> State:
+def up(folder: Path, options: LocalOptions, *, fresh: bool = False) -> LocalState:
     """Start the market, or find it up; returns when every member is ready. Raises what kept it from starting."""
     if lock.holder(folder) is not None:
         return _up_already(folder)
@@ -118,8 +118,8 @@ def up(folder: Path, options: Options, *, fresh: bool = False) -> State:
     # One that was killed could not take its entry back.
     with contextlib.suppress(FileNotFoundError):
         networks_file(folder).unlink()
-    kept = State.load(folder)
-    State(options if kept is None else kept.options).save(folder)
+    kept = LocalState.load(folder)
+    LocalState(options if kept is None else kept.options).save(folder)
     (folder / "logs").mkdir(exist_ok=True)
     with (folder / "logs/supervisor.log").open("ab") as log:
         popen = subprocess.Popen(
@@ -143,7 +143,7 @@ def up(folder: Path, options: Options, *, fresh: bool = False) -> State:
 
 
 @contextlib.contextmanager
-def to_keep(folder: Path, options: Options) -> Iterator[None]:
+def to_keep(folder: Path, options: LocalOptions) -> Iterator[None]:
     """Hold the folder for a demo that makes its market there; what it made is the market's once it has ended well.
 
     Raises GuardRefused if a market is kept there, up or not.
@@ -160,7 +160,7 @@ def to_keep(folder: Path, options: Options) -> Iterator[None]:
         _remove(folder)
     with lock.held(folder, DEMO):
         # From now on the folder is known for a market's: one that was cut off in the making is made anew.
-        State(options).save(folder)
+        LocalState(options).save(folder)
         yield
         (folder / MADE).touch()
 
@@ -183,9 +183,9 @@ def down(folder: Path) -> bool:
     return True
 
 
-def status(folder: Path) -> State | None:
+def status(folder: Path) -> LocalState | None:
     """The market as its supervisor last wrote it; None if it is not up."""
-    return None if lock.holder(folder) is None else State.load(folder)
+    return None if lock.holder(folder) is None else LocalState.load(folder)
 
 
 def networks_file(folder: Path) -> Path:
@@ -198,7 +198,7 @@ def member(i: int) -> str:
     return f"member-{i}"
 
 
-def _up_already(folder: Path) -> State:
+def _up_already(folder: Path) -> LocalState:
     holder = lock.holder(folder)
     if holder is not None and holder.who == DEMO:
         raise GuardRefused(f"a {DEMO} makes a market in {folder}", hint="it is up once the demo has ended")
@@ -210,8 +210,8 @@ def _up_already(folder: Path) -> State:
     return _loaded(folder)
 
 
-def _loaded(folder: Path) -> State:
-    state = State.load(folder)
+def _loaded(folder: Path) -> LocalState:
+    state = LocalState.load(folder)
     assert state is not None, "the caller wrote it"
     return state
 
@@ -263,7 +263,7 @@ class Supervisor:
                 with contextlib.suppress(FileNotFoundError):
                     networks_file(self._folder).unlink()
 
-    def _devnet(self, options: Options) -> Devnet:
+    def _devnet(self, options: LocalOptions) -> Devnet:
         folder, made = self._folder, (self._folder / MADE).exists()
         if not made:
             # A market that was cut off in the making holds nothing that anybody knows of.
@@ -277,7 +277,7 @@ class Supervisor:
             devnet.resume()
         return devnet
 
-    def _world(self, group: Group, devnet: Devnet, options: Options) -> World:
+    def _world(self, group: Group, devnet: Devnet, options: LocalOptions) -> World:
         if (self._folder / MADE).exists():
             return reopen(self._folder, group, options.seed, devnet, options.storage_port)
         names = [*YOURS, "coordinator", AUDITOR, *(member(i) for i in range(options.workers))]
@@ -285,7 +285,7 @@ class Supervisor:
         (self._folder / MADE).touch()
         return world
 
-    def _start(self, world: World, options: Options) -> list[_Post]:
+    def _start(self, world: World, options: LocalOptions) -> list[_Post]:
         posts = []
 
         def post(name: str, role: str, arguments: list[str]) -> Process:
@@ -316,7 +316,7 @@ class Supervisor:
                 revived = True
         return revived
 
-    def _written(self, state: State, world: World, posts: list[_Post]) -> State:
+    def _written(self, state: LocalState, world: World, posts: list[_Post]) -> LocalState:
         members = tuple(
             Member(p.name, p.role, world.account(p.name).address, p.process.popen.pid, p.restarts) for p in posts
         )
@@ -332,7 +332,7 @@ class Supervisor:
         found.save(self._folder)
         return found
 
-    def _publish(self, state: State) -> None:
+    def _publish(self, state: LocalState) -> None:
         """Let every command find the market: written last, when everything stands."""
         values = {
             "rpc": state.rpc, "storage": state.storage, "deployment": "deployment.json",
@@ -347,7 +347,7 @@ def _port(url: str) -> int:
 
 
 @contextlib.contextmanager
-def contracts_of(folder: Path, state: State) -> Iterator[tuple[Contracts, Seconds]]:
+def contracts_of(folder: Path, state: LocalState) -> Iterator[tuple[Contracts, Seconds]]:
     """The market's contracts and the chain's time, to be read by `status`."""
     from lockstep.chain.rpc import connect
 

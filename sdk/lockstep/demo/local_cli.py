@@ -17,7 +17,7 @@ from lockstep.cli.output import emit, say
 from lockstep.protocol.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from lockstep.demo.local import State
+    from lockstep.demo.local import LocalState
 
 app = typer.Typer(name="local", help="A market on this machine that stays up across commands.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def up(
     folder = networks.local_folder()
     begun = time.monotonic()
     with Screen(lambda: [_starting(workers, begun)], sys.stderr):
-        state = local.up(folder, local.Options(workers=workers, block_seconds=block_seconds), fresh=fresh)
+        state = local.up(folder, local.LocalOptions(workers=workers, block_seconds=block_seconds), fresh=fresh)
     if state.options.workers != workers or state.options.block_seconds != block_seconds:
         say(f"the market that is kept here has {state.options.workers} workers; --fresh makes another")
     _answer(folder, state, as_json, [Line(text, STRONG if text == NEXT[0] else "") for text in NEXT])
@@ -97,7 +97,7 @@ def _starting(workers: int, begun: float) -> Line:
     return Line(f"starting {members}: {time.monotonic() - begun:.0f} s", STEP)
 
 
-def _answer(folder: Path, state: State, as_json: bool, more: Sequence[Line] = ()) -> None:
+def _answer(folder: Path, state: LocalState, as_json: bool, more: Sequence[Line] = ()) -> None:
     """Prints what is up, as JSON or in colours where there are some."""
     from lockstep.cli.screen import show
 
@@ -107,7 +107,7 @@ def _answer(folder: Path, state: State, as_json: bool, more: Sequence[Line] = ()
         show([*_lines(folder, state), *more])
 
 
-def _data(folder: Path, state: State) -> dict[str, Any]:
+def _data(folder: Path, state: LocalState) -> dict[str, Any]:
     from lockstep.demo import local
 
     return {
@@ -124,7 +124,7 @@ def _data(folder: Path, state: State) -> dict[str, Any]:
     }
 
 
-def _lines(folder: Path, state: State) -> list[Line]:
+def _lines(folder: Path, state: LocalState) -> list[Line]:
     from lockstep.demo.local import contracts_of
     from lockstep.node.purse import moment
 

@@ -69,7 +69,7 @@ Say = Callable[[Line], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class DemoOptions:
     """The options of the command line."""
 
     seed: int = 0
@@ -99,7 +99,7 @@ class Options:
         return local.member(i) if self.keep else f"worker-{i}"
 
 
-def run(options: Options, screen: Screen) -> dict[str, Any]:
+def run(options: DemoOptions, screen: Screen) -> dict[str, Any]:
     """Run the demo; returns `data` of its envelope. Raises LockstepError if anything ends otherwise than it must."""
     begun = time.monotonic()
     say = _timed(screen, begun)
@@ -175,11 +175,11 @@ def _narrator(say: Say) -> Callable[[str, dict[str, Any]], None]:
     return narrate
 
 
-def _lie(options: Options, cheats: Sequence[str]) -> Lie | None:
+def _lie(options: DemoOptions, cheats: Sequence[str]) -> Lie | None:
     return (options.cheat, options.seed) if options.cheat in cheats else None
 
 
-def _start_public(world: World, options: Options) -> list[Process]:
+def _start_public(world: World, options: DemoOptions) -> list[Process]:
     """The coordinator, and the lying challenger if there is one."""
     arguments = ["coordinator", "up", "--port", "0"]
     processes = [world.join("coordinator", "coordinator", arguments, lie=_lie(options, COORDINATOR_CHEATS))]
@@ -189,7 +189,7 @@ def _start_public(world: World, options: Options) -> list[Process]:
     return processes
 
 
-def _start_watched(world: World, options: Options, coordinator: Process) -> list[Process]:
+def _start_watched(world: World, options: DemoOptions, coordinator: Process) -> list[Process]:
     """Verifier and workers, who tell the coordinator or read there.
 
     The verifier looks at every claim, and is the one staked witness that is drawn; it is started alike for every
@@ -308,7 +308,7 @@ def _weigh(
     handle: JobHandle,
     demo: DemoJob,
     course: Course,
-    options: Options,
+    options: DemoOptions,
 ) -> dict[str, Any]:
     course.poll()
     events = [e for e in course.events if e.contract != "TestToken"]
@@ -346,7 +346,7 @@ def _weigh(
 
 
 def _expectation(
-    course: Course, games: list[dict[str, Any]], options: Options, totals: dict[str, str]
+    course: Course, games: list[dict[str, Any]], options: DemoOptions, totals: dict[str, str]
 ) -> dict[str, Any]:
     """Returns the liar's declaration, checked against what the court found; raises Mismatch if they differ."""
     if not report.adds_up(totals):

@@ -38,7 +38,7 @@ COMPARED = 1 << 20
 
 
 @dataclass(frozen=True)
-class Merged:
+class ComputedMerge:
     """A merge as computed: what is claimed, and the checkpoint that it commits to."""
 
     run: ClaimRun
@@ -144,7 +144,9 @@ def fetch_payloads(job: Job, store: ContentStore, payloads: Sequence[Payload | N
     return [None if p is None else fetch_payload(job, store, p) for p in payloads]
 
 
-def merge_round(job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int) -> Merged:
+def merge_round(
+    job: Job, base: Checkpoint, payloads: Sequence[Tensors | None], seed: Seed, round_: int
+) -> ComputedMerge:
     """Runs the merge Program over a round's accepted payloads, in slot order, None = not accepted."""
     return finish(merge_run(job, base, payloads, seed, round_))
 
@@ -160,13 +162,13 @@ def merged_again(job: Job, store: ContentStore, records: Sequence[RoundRecord]) 
     return checkpoint
 
 
-def finish(run: ClaimRun) -> Merged:
+def finish(run: ClaimRun) -> ComputedMerge:
     """Runs a merge to its end."""
     final = run.advance(1, run.start)
     checkpoint = checkpoint_of(run.job, final)
     out, out2 = run.job.checkpoint_roots(checkpoint)
     run.job.turn_to(None)
-    return Merged(run, run.root(1, final), out, out2, checkpoint)
+    return ComputedMerge(run, run.root(1, final), out, out2, checkpoint)
 
 
 def load_checkpoint(job: Job, store: ContentStore, cid: Cid, shared: bytes, outer: bytes) -> Checkpoint:

@@ -85,13 +85,13 @@ def slot_operations(programs: ClaimSchedule, inner_steps: int) -> int:
 
 
 def slot_price_at(price: Wei, operations: int) -> Wei:
-    """What a slot of so many operations pays at a price for `PRICED_OPERATIONS`, rounded up: who asks for that price
-    takes it."""
+    """Returns the pay of a slot of so many operations at a price for `PRICED_OPERATIONS`, rounded up, so that a worker
+    who asks that price takes it."""
     return Wei(ceil_div(price * operations, PRICED_OPERATIONS))
 
 
 def price_of(slot_price: Wei, operations: int) -> Wei:
-    """What a slot that pays so much pays for `PRICED_OPERATIONS`, rounded down."""
+    """Returns the price for `PRICED_OPERATIONS` of a slot that pays so much, rounded down."""
     return Wei(slot_price * PRICED_OPERATIONS // max(1, operations))
 
 

@@ -1,4 +1,4 @@
-"""How long a round and a job take: if everybody is prompt, and at the latest if every window is used up.
+"""Durations of a round and of a job: with everybody prompt, and with every window used up.
 
 A round runs from its start to its merge, where the next one starts; its challenge window runs beside the next rounds.
 """

@@ -65,7 +65,7 @@ class Range:
 
 
 @dataclass
-class Look:
+class PickedNode:
     """One reveal, and the node that the challenger picked of it."""
 
     children: moves.Proof
@@ -84,7 +84,7 @@ class Descent:
 
     tree: str
     """"trace", "step" or "tensor"."""
-    looks: list[Look] = field(default_factory=list)
+    looks: list[PickedNode] = field(default_factory=list)
 
 
 def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
@@ -100,7 +100,7 @@ def descents(events: Sequence[GameEvent]) -> Iterator[Descent]:
         if current is None:
             continue
         if isinstance(event, moves.Defended | moves.TensorRevealed | moves.Revealed) and event.children:
-            current.looks.append(Look(event.children))
+            current.looks.append(PickedNode(event.children))
         elif isinstance(event, moves.Picked) and current.looks:
             current.looks[-1].picked = event.position
     if current is not None:

@@ -66,7 +66,7 @@ def locked(home: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedGame:
     """What became of `open`."""
 
     record: ClaimRecord
@@ -79,7 +79,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Made:
+class Played:
     """What a command did in a game."""
 
     game: GameId
@@ -126,7 +126,7 @@ class Hand:
         """The public claim whose id begins with these hex digits; raises UsageError, NotFoundError."""
         return self._read().claim_named(text)[2].id
 
-    def open(self, claim: ClaimId, agree: Agree) -> Opened:
+    def open(self, claim: ClaimId, agree: Agree) -> OpenedGame:
         """Replay a claim and open a game at the first transition that differs; nothing if none does.
 
         Raises Inconclusive if its data cannot be had, ChainError if nobody may challenge it any more.
@@ -144,20 +144,20 @@ class Hand:
             )  # fmt: skip
         found = self._replayed(known)
         if found.matches:
-            return Opened(record)
+            return OpenedGame(record)
         disputed, move = opening_of(market, record, found, NONCE)
         if move is None:
-            return Opened(record)
+            return OpenedGame(record)
         missing = self._missing(disputed.bond)
         if not agree(disputed, move, missing):
-            return Opened(record, move.t)
+            return OpenedGame(record, move.t)
         self._keep_roots(claim, found.held.trace)
         self._stake(missing, f"deposit/{claim.hex()}/{NONCE}")
         game = game_id(claim, self.party.address, NONCE)
         self._send(f"open/{claim.hex()}/{NONCE}", games.call(self.party.contracts.game, move, game))
-        return Opened(record, move.t, game, bond=disputed.bond)
+        return OpenedGame(record, move.t, game, bond=disputed.bond)
 
-    def _opened_before(self, record: ClaimRecord, before: GameRecord) -> Opened:
+    def _opened_before(self, record: ClaimRecord, before: GameRecord) -> OpenedGame:
         # INVARIANT: one claim, one game: a crash opens nothing twice, and a lost argument is not repeated at a new
         # price.
         if before.verdict is not Verdict.NONE:
@@ -166,7 +166,7 @@ class Hand:
                 hint=f"lockstep dispute show {before.id.hex()}",
                 code="chain.GameExists",
             )
-        return Opened(record, before.t, before.id, already=True)
+        return OpenedGame(record, before.t, before.id, already=True)
 
     def _game_on(self, claim: ClaimId) -> GameRecord | None:
         """This account's game on a claim, if it has opened one."""
@@ -175,13 +175,13 @@ class Hand:
 
     # -- moves
 
-    def respond(self, game: GameId) -> Made:
+    def respond(self, game: GameId) -> Played:
         """Make the move that is due of this account; raises TryLater if it is the other side's turn."""
         record, side = self._seat_of(game)
         due = self._due(record, side)
         return self._played(record, side, due)
 
-    def prove(self, game: GameId) -> Made:
+    def prove(self, game: GameId) -> Played:
         """Make the moves of the proof, until the game is over; raises TryLater if it has not come so far."""
         record, side = self._seat_of(game)
         state = self._running(game)
@@ -196,9 +196,9 @@ class Hand:
         while state.phase in PROOFS:
             played = self._played(record, side, self._due(record, side))
             made, state = made + played.moves, played.state
-        return Made(game, side, made, state)
+        return Played(game, side, made, state)
 
-    def resolve(self, game: GameId) -> Made:
+    def resolve(self, game: GameId) -> Played:
         """End a game whose mover's clock has run out, or whose claim was decided elsewhere; anybody may.
 
         Raises TryLater while the clock runs.
@@ -212,7 +212,7 @@ class Hand:
             if error.code == "chain.ClockRunning":
                 raise self._clock_runs(state) from error
             raise
-        return Made(game, None, ("resolve",), self.table.game(game))
+        return Played(game, None, ("resolve",), self.table.game(game))
 
     def _seat_of(self, game: GameId) -> tuple[GameRecord, Side]:
         ledger = self._read()
@@ -269,7 +269,7 @@ class Hand:
             code="chain.EqualBits",
         )
 
-    def _played(self, record: GameRecord, side: Side, due: Due) -> Made:
+    def _played(self, record: GameRecord, side: Side, due: Due) -> Played:
         """Send a move and wait for it."""
         try:
             self._send(due.key, due.call)
@@ -282,7 +282,7 @@ class Hand:
         if after.phase == GamePhase.CLOSED and side is Side.CHALLENGER:
             self.states.forget(record.claim)
             self._roots_file(record.claim).unlink(missing_ok=True)
-        return Made(record.id, side, (due.move.call,), after)
+        return Played(record.id, side, (due.move.call,), after)
 
     def _clock_runs(self, state: Game) -> TryLater:
         left = state.deadline - self.party.head().time

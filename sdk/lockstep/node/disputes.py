@@ -15,7 +15,7 @@ from lockstep.chain import games
 from lockstep.chain.events import EventReader, decode_log
 from lockstep.execution.jobs import Job
 from lockstep.node.bisection import value_of
-from lockstep.node.gamelog import VERDICTS, Move, Place, moves_of, place_of
+from lockstep.node.gamelog import VERDICTS, GamePlace, MoveMade, moves_of, place_of
 from lockstep.node.ledger import ledger_of
 from lockstep.node.party import Head
 from lockstep.node.payments import BOND, Payment, payments_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GameRow:
+class ListedGame:
     """One game in a list."""
 
     id: GameId
@@ -94,12 +94,12 @@ class GameRow:
 
 
 @dataclass(frozen=True)
-class Dispute(GameRow):
+class Dispute(ListedGame):
     """A game with all that the chain says of it."""
 
     params: JobParams
-    made: tuple[Move, ...]
-    place: Place
+    made: tuple[MoveMade, ...]
+    place: GamePlace
     op: Op | None
     """The picked one's descriptor, where a move of the defender has shown it."""
     program: Program | None
@@ -230,7 +230,7 @@ class DisputeReader:
         if self.contracts.market.job(job).status == JobStatus.NONE:
             raise NotFoundError(f"no job {job.hex()}", hint="check the id and the deployment")
 
-    def rows(self, job: JobId | None = None, *, ended: bool = False) -> list[GameRow]:
+    def rows(self, job: JobId | None = None, *, ended: bool = False) -> list[ListedGame]:
         """Games in the order of their opening: those that run, or all; of one job, or of all. Raises NotFoundError."""
         market, rows = self.contracts.market, []
         if job is not None:
@@ -243,7 +243,7 @@ class DisputeReader:
                 continue
             claim = market.claim(opened.claim)
             if job is None or claim.job == job:
-                rows.append(GameRow(entry.game, opened, claim, stored))
+                rows.append(ListedGame(entry.game, opened, claim, stored))
         return rows
 
     def read(self, game: GameId) -> Dispute:
@@ -272,7 +272,7 @@ class DisputeReader:
             self._params[job] = self.contracts.market.params(job)
         return self._params[job]
 
-    def _metered(self, move: Move) -> Move:
+    def _metered(self, move: MoveMade) -> MoveMade:
         receipt = self._receipt(move.transaction)
         return replace(
             move, time=self._time(move.block), gas=int(receipt["gasUsed"]), sender=Address(receipt["from"])
@@ -300,7 +300,7 @@ class DisputeReader:
                 raise _changed() from error
         return self._times[block]
 
-    def _picked_op(self, entries: Sequence[games.Entry]) -> Op | None:
+    def _picked_op(self, entries: Sequence[games.LoggedEvent]) -> Op | None:
         """The picked op's descriptor: the defender's move has it, the log has not."""
         shown = next((e.transaction for e in entries if isinstance(e.event, moves.TensorRevealed)), None)
         if shown is None:
@@ -321,7 +321,7 @@ class DisputeReader:
         except (Web3Exception, ValueError, KeyError, LockstepError):
             return None
 
-    def _program(self, claim: Claim, place: Place, params: JobParams) -> Program | None:
+    def _program(self, claim: Claim, place: GamePlace, params: JobParams) -> Program | None:
         if self.store is None or place.t is None or place.wrong is not Wrong.OP:
             return None
         name = program_name(claim.slot, place.t, params)
@@ -336,7 +336,7 @@ class DisputeReader:
                 self._programs[roots[name]] = None
         return self._programs[roots[name]]
 
-    def _money(self, game: GameId, opened: moves.Opened, entries: Sequence[games.Entry]) -> list[Payment]:
+    def _money(self, game: GameId, opened: moves.Opened, entries: Sequence[games.LoggedEvent]) -> list[Payment]:
         """What the game's first and last transaction moved in the vault."""
         ends = dict.fromkeys(e.transaction for e in entries if isinstance(e.event, moves.Opened | moves.Resolved))
         vault, found = self.contracts.addresses.vault.lower(), []

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstep.chain import games
 from lockstep.node.disputes import Dispute, DisputeReader
-from lockstep.node.gamelog import Move
+from lockstep.node.gamelog import MoveMade
 from lockstep.protocol.dispute import moves
 from lockstep.protocol.jobs import JobStatus
 from lockstep.protocol.types import ClaimId, GameId, JobId, Seconds
@@ -17,7 +17,7 @@ REREAD_BLOCKS = 128
 """How far back openings are asked for again: a reorganisation may have moved them."""
 
 
-class Kind(StrEnum):
+class Change(StrEnum):
     """What was seen."""
 
     MOVED = "moved"
@@ -26,12 +26,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Sighting:
     """One thing that happened in a game."""
 
-    kind: Kind
+    kind: Change
     dispute: Dispute
-    move: Move | None = None
+    move: MoveMade | None = None
     """None where the game ended."""
     latest: bool = False
     """It is the last move so far: the game stands as it left it."""
@@ -59,15 +59,15 @@ class Follower:
     job: JobId | None = None
     latest: dict[GameId, Dispute] = field(default_factory=dict)
     """Every followed game as it was read last."""
-    _told: dict[GameId, list[Move]] = field(default_factory=dict, repr=False)
+    _told: dict[GameId, list[MoveMade]] = field(default_factory=dict, repr=False)
     _claims: dict[ClaimId, JobId] = field(default_factory=dict, repr=False)
     _found: dict[GameId, None] = field(default_factory=dict, repr=False)
-    _seen: list[Seen] = field(default_factory=list, repr=False)
+    _seen: list[Sighting] = field(default_factory=list, repr=False)
     """What a poll that failed had seen before: the next one tells it."""
     _read_to: int = 0
     _ended: bool = False
 
-    def poll(self) -> list[Seen]:
+    def poll(self) -> list[Sighting]:
         """What happened since the last poll. Raises what reading raises; the next poll goes on from there."""
         for game in self._games():
             before = self.latest.get(game)
@@ -100,19 +100,19 @@ class Follower:
         self._read_to = head
         return list(self._found)
 
-    def _step(self, game: GameId) -> list[Seen]:
+    def _step(self, game: GameId) -> list[Sighting]:
         dispute = self.reader.read(game)
         told, made = self._told.get(game, []), list(dispute.made)
         same = next((i for i, (a, b) in enumerate(zip(told, made, strict=False)) if not _one(a, b)), None)
         same = min(len(told), len(made)) if same is None else same
-        seen = [Seen(Kind.UNDONE, dispute, move) for move in reversed(told[same:])]
-        seen += [Seen(Kind.MOVED, dispute, move, move is made[-1]) for move in made[same:]]
+        seen = [Sighting(Change.UNDONE, dispute, move) for move in reversed(told[same:])]
+        seen += [Sighting(Change.MOVED, dispute, move, move is made[-1]) for move in made[same:]]
         if not dispute.running:
-            seen.append(Seen(Kind.RESOLVED, dispute))
+            seen.append(Sighting(Change.RESOLVED, dispute))
         self._told[game], self.latest[game] = made, dispute
         return seen
 
 
-def _one(a: Move, b: Move) -> bool:
+def _one(a: MoveMade, b: MoveMade) -> bool:
     """Tells if two readings are of one move on one chain."""
     return (a.transaction, a.block, a.call) == (b.transaction, b.block, b.call)

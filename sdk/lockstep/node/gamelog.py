@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockstep.chain.games import Entry
+from lockstep.chain.games import LoggedEvent
 from lockstep.node.bisection import positions, shown_word
 from lockstep.node.player import Side
 from lockstep.protocol.dispute import moves
@@ -67,7 +67,7 @@ _FOLLOWS = {moves.Argued: moves.Opened, moves.Resolved: moves.Convicted}
 
 
 @dataclass(frozen=True)
-class Move:
+class MoveMade:
     """One move as it was made."""
 
     call: str
@@ -102,7 +102,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Place:
+class GamePlace:
     """How far a game came; what is not known yet is None."""
 
     t: int | None = None
@@ -120,9 +120,9 @@ class Place:
     """The contract's."""
 
 
-def moves_of(entries: Sequence[Entry], transitions: int, op: Op | None = None) -> list[Move]:
+def moves_of(entries: Sequence[LoggedEvent], transitions: int, op: Op | None = None) -> list[MoveMade]:
     """A game's log as moves, each with what it shows."""
-    made: list[Move] = []
+    made: list[MoveMade] = []
     told = Telling(transitions, op)
     for entry in entries:
         event = entry.event
@@ -140,7 +140,7 @@ def moves_of(entries: Sequence[Entry], transitions: int, op: Op | None = None) -
         call, side = _CALLS[type(event)]
         if isinstance(event, moves.Convicted):
             call = _PROOF_CALLS.get(event.finding.wrong, call)
-        made.append(Move(call, side, (event,), shows, entry.block, entry.transaction))
+        made.append(MoveMade(call, side, (event,), shows, entry.block, entry.transaction))
     return made
 
 
@@ -230,9 +230,9 @@ class Telling:
         return f"{found.wrong.name.lower()} {found.position} is not what the Program says"
 
 
-def place_of(events: Sequence[GameEvent]) -> Place:
+def place_of(events: Sequence[GameEvent]) -> GamePlace:
     """How far a log leads."""
-    place, header = Place(), None
+    place, header = GamePlace(), None
     for event in events:
         match event:
             case moves.Argued():

@@ -62,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """What the chain said of an account."""
 
     coin: float
@@ -80,11 +80,11 @@ class Sample:
 class Sampler:
     """Reads an account's money and clocks beside the loop."""
 
-    def __init__(self, read: Callable[[], Sample], seconds: float = SAMPLE_SECONDS) -> None:
+    def __init__(self, read: Callable[[], MetricSample], seconds: float = SAMPLE_SECONDS) -> None:
         self._read = read
         self._seconds = seconds
         self._stop = threading.Event()
-        self.last: Sample | None = None
+        self.last: MetricSample | None = None
         self.failures = 0
         self._thread = threading.Thread(target=self._run, name="metrics-sample", daemon=True)
         self._thread.start()
@@ -104,11 +104,11 @@ class Sampler:
             self._stop.wait(self._seconds)
 
 
-def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable[[], Sample]:
+def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable[[], MetricSample]:
     """A function that asks the chain, through a connection of its own."""
     found: list[Contracts] = []
 
-    def read() -> Sample:
+    def read() -> MetricSample:
         if not found:
             addresses = Addresses.load(settings.deployment)
             found.append(Contracts.at(connect(settings.rpc, addresses.chain_id), addresses))
@@ -117,13 +117,13 @@ def reader(settings: Settings, me: Address, vitals: Vitals = VITALS) -> Callable
     return read
 
 
-def sample(contracts: Contracts, me: Address, vitals: Vitals) -> Sample:
+def sample(contracts: Contracts, me: Address, vitals: Vitals) -> MetricSample:
     """What the latest block says of an account, its locks and its games."""
     held, vault = Holdings.of(contracts, me), contracts.vault
     head = vault.w3.eth.get_block("latest")
     locks = (vault.lock_of(key) for key in vitals.locks[:LOCKS_READ])
     left = [int(games.read(contracts.game, g).deadline) - int(head["timestamp"]) for g in vitals.games]
-    return Sample(
+    return MetricSample(
         coin=held.coin / UNIT, wallet=held.wallet / UNIT, free=held.free / UNIT,
         locked=sum(int(lock.amount) for lock in locks if lock is not None) / UNIT,
         unbonding=held.unbonding / UNIT, credits=held.credits / UNIT,
@@ -191,7 +191,7 @@ def served(role: str, settings: Settings, me: Address, vitals: Vitals = VITALS) 
     host, port = address_of(settings.metrics)
     sampler = Sampler(reader(settings, me, vitals))
     try:
-        server = _Server((host, port), _handler(role, me, vitals, sampler))
+        server = _MetricsServer((host, port), _handler(role, me, vitals, sampler))
     except OSError as error:
         sampler.close()
         raise DoctorError(
@@ -207,7 +207,7 @@ def served(role: str, settings: Settings, me: Address, vitals: Vitals = VITALS) 
         server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
@@ -226,7 +226,7 @@ def _handler(role: str, me: str, vitals: Vitals, sampler: Sampler) -> type[BaseH
     registry = CollectorRegistry()
     registry.register(All())
 
-    class Handler(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         timeout = REQUEST_SECONDS
         protocol_version = "HTTP/1.0"
 
@@ -256,4 +256,4 @@ def _handler(role: str, me: str, vitals: Vitals, sampler: Sampler) -> type[BaseH
         def log_message(self, *_: Any) -> None:
             """A scrape is no news."""
 
-    return Handler
+    return MetricsHandler

@@ -14,7 +14,7 @@ from lockstep.protocol.programs.program import Alias, Fold, Kind, Op, ProgramHea
 MOST_ELEMENTS = 0x7FFFFFFF
 MOST_TERMS = 1 << 24
 MOST_OPERANDS, MOST_INSTRS = 8, 32
-"""Of a map."""
+"""The instructions of a map."""
 
 
 class ParsedProgram:

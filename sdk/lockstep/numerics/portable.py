@@ -1,4 +1,4 @@
-"""What `_native` does, by numpy alone: for machines on which nothing was compiled.
+"""`_native` in numpy alone, for machines on which nothing was compiled.
 
 Slow, equal to the last bit, and tested against the kernels: enough to verify, replay, quote and dispute; a worker that
 trains wants the extension. Names, arguments and errors are those of `_native.pyi`.
@@ -232,7 +232,7 @@ class Executor:
 
 
 class _Step:
-    """What the ops of one step read, and their outputs so far."""
+    """The operands of one step's ops, and their outputs so far."""
 
     def __init__(
         self, state: list[Words | None], consts: list[Words], seed: bytes, context: tuple[int, int, int],

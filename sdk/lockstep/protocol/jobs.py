@@ -331,7 +331,7 @@ class Round:
     spoke: int = 0
     """Bit s: the owner of slot s has spoken, or was convicted; bit 64 + i: the i-th witness."""
     named: tuple[int, int] = (0, 0)
-    """Receipts that name a slot, its owner's not counted: a byte a slot, 32 slots a word (protocol/receipts.py)."""
+    """Receipts that name a slot, without its owner's: a byte a slot, 32 slots a word (protocol/market/receipts.py)."""
     mask: int = 0
     """Bit s: slot s was accepted."""
     merge_claim: ClaimId = NO_CLAIM

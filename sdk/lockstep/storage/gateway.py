@@ -45,7 +45,7 @@ BLOCK_SECONDS = 30.0
 REST_SECONDS = 30.0
 """For how long a gateway that failed is asked after the others."""
 ABSENT_STATUSES = frozenset({404, 410, 412})
-"""How a gateway says that it does not have or find a block."""
+"""HTTP statuses of a gateway that does not have or find a block."""
 WITHHELD = 451
 BUSY = 429
 

@@ -164,7 +164,7 @@ class KuboStore(ContentStore):
             ) from error
 
     def _answered(self, what: str, error: ipfs.StatusError) -> Exception:
-        """What an HTTP error status of the node means for `what`."""
+        """Returns the error that an HTTP status of the node means for `what`."""
         status = _status(error)
         message = str(error)
         if status == 413:

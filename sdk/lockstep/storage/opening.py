@@ -1,4 +1,4 @@
-"""Which store a URL names."""
+"""Opens the content store that a URL names."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One check."""
 
     check: str
@@ -51,11 +51,11 @@ class Finding:
 
 
 @dataclass
-class Report:
-    """What an audit found."""
+class AuditReport:
+    """The findings of an audit."""
 
     job: str
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Check] = field(default_factory=list)
 
     @property
     def differs(self) -> bool:
@@ -70,7 +70,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a download says of itself."""
+    """The provenance that a download states."""
 
     fields: dict[str, Any]
 
@@ -97,7 +97,7 @@ class Provenance:
 
     @property
     def claim(self) -> ClaimId:
-        """Of the merge; raises UsageError."""
+        """Checks the merge; raises UsageError."""
         return ClaimId(_digest(self.fields["claim"], "claim"))
 
 
@@ -110,21 +110,21 @@ def audit(
     claims: int | None = None,
     threads: int = 1,
     say: Say = lambda text: None,
-) -> Report:
+) -> AuditReport:
     """Check a folder that `JobHandle.download` wrote.
 
     `claims`: how many slots' claims are replayed, the latest rounds' first; None: all, which takes as long as training
     did. Raises NotFoundError or UsageError if there is nothing to check; what differs is in the report.
     """
     said = Provenance.read(folder)
-    report = Report(said.fields["job"])
+    report = AuditReport(said.fields["job"])
     auditing = _Auditing(folder, said, contracts, store, ledger, threads, say)
     for check in (auditing.origin, auditing.merge, auditing.files, lambda: auditing.claims(claims)):
         try:
             report.findings += check()
         except LockstepError as error:
             undecided = isinstance(error, replay.UNAVAILABLE)
-            report.findings.append(Finding("evidence", "unavailable" if undecided else "differs", error.message))
+            report.findings.append(Check("evidence", "unavailable" if undecided else "differs", error.message))
             break
         if report.differs:
             break
@@ -152,14 +152,14 @@ class _Auditing:
     def _known(self) -> JobLedger:
         return self._ledger.jobs[self._said.job]
 
-    def origin(self) -> list[Finding]:
+    def origin(self) -> list[Check]:
         """The job on chain, and its parts by CID against the roots there."""
         fields, addresses = self._said.fields, self._contracts.addresses
         if (fields.get("chain_id"), fields["market"]) != (addresses.chain_id, addresses.market):
             where = f"chain {fields.get('chain_id')}, market {fields['market']}"
-            return [Finding("origin", "differs", f"it names {where}: this is another market")]
+            return [Check("origin", "differs", f"it names {where}: this is another market")]
         if self._said.job not in self._ledger.jobs:
-            return [Finding("origin", "differs", f"no job {fields['job']} is on this chain")]
+            return [Check("origin", "differs", f"no job {fields['job']} is on this chain")]
         self._say("fetching the job's parts")
         params = self._contracts.market.params(self._said.job)
         self._job = load(self._said.job, params, self._store, self._threads)
@@ -171,31 +171,31 @@ class _Auditing:
         }
         wrong = [name for name, value in on_chain.items() if fields.get(name) != value]
         if wrong:
-            return [Finding("origin", "differs", f"{', '.join(wrong)} are not those of the job on chain")]
-        return [Finding("origin", "ok", "spec, Programs, dataset and first weights hash to the job on chain")]
+            return [Check("origin", "differs", f"{', '.join(wrong)} are not those of the job on chain")]
+        return [Check("origin", "ok", "spec, Programs, dataset and first weights hash to the job on chain")]
 
-    def merge(self) -> list[Finding]:
+    def merge(self) -> list[Check]:
         """The merge that the model is of: claimed, standing, and its checkpoint's content."""
         fields = self._said.fields
         found = self._ledger.find(self._said.claim)
         if found is None or not found[2].is_merge or found[2].job != self._said.job:
-            return [Finding("merge", "differs", f"no merge of this job has the id {fields['claim']}")]
+            return [Check("merge", "differs", f"no merge of this job has the id {fields['claim']}")]
         _, round_, record = found
         said = (fields.get("round"), fields["checkpoint"], fields["shared_root"], fields["outer_root"])
         if said != (record.round, record.payload_cid, record.out.hex(), record.out2.hex()):
-            return [Finding("merge", "differs", "round, checkpoint or roots are not those of the merge on chain")]
+            return [Check("merge", "differs", "round, checkpoint or roots are not those of the merge on chain")]
         standing = round_.merge is not None and round_.merge.id == record.id and round_.phase is not Phase.VOID
         if record.convicted or not standing:
-            return [Finding("merge", "differs", "the merge was convicted, or stands on one that was: download again")]
+            return [Check("merge", "differs", "the merge was convicted, or stands on one that was: download again")]
         job = self._loaded
         self._checkpoint = load_checkpoint(job, self._store, Cid(record.payload_cid), record.out, record.out2)
         over = self._contracts.market.job(job.id).status in (JobStatus.DONE,) or round_.phase is Phase.FINAL
-        findings = [Finding("merge", "ok", f"the checkpoint hashes to the merge of round {record.round}")]
+        findings = [Check("merge", "ok", f"the checkpoint hashes to the merge of round {record.round}")]
         if not over:
-            findings.append(Finding("finality", "note", "the round can still be challenged"))
+            findings.append(Check("finality", "note", "the round can still be challenged"))
         return findings
 
-    def files(self) -> list[Finding]:
+    def files(self) -> list[Check]:
         """Every file of the folder, written once more from what the chain names."""
         job = self._loaded
         assert self._checkpoint is not None, "the merge was checked"
@@ -208,13 +208,13 @@ class _Auditing:
             due = [MODEL_FILE, CONFIG_FILE, *(TOKENIZER_FILES if link is not None else ())]
             wrong = [file for file in due if _hash(self._folder / file) != _hash(again / file)]
         return [
-            Finding(
+            Check(
                 "files", "differs" if wrong else "ok",
                 f"{', '.join(wrong or due)} {'differ from' if wrong else 'are'} what the checkpoint gives",
             )
         ]  # fmt: skip
 
-    def claims(self, most: int | None) -> list[Finding]:
+    def claims(self, most: int | None) -> list[Check]:
         """Merges and slots behind the model, replayed."""
         job, known, findings = self._loaded, self._known, []
         last = int(self._said.fields["round"])
@@ -222,7 +222,7 @@ class _Auditing:
         convicted = sum(len(r.merged_and_convicted) for r in behind)
         if convicted:
             detail = f"{convicted} payloads were merged and their claims convicted afterwards: they are in the model"
-            findings.append(Finding("convictions", "note", detail))
+            findings.append(Check("convictions", "note", detail))
         public = replay.PublicData(job, self._store)
         merges = [(r, r.merge) for r in behind if r.merge is not None]
         slots = [(r, r.claims[s]) for r in reversed(behind) for s in sorted(r.claims) if r.mask >> s & 1]
@@ -234,7 +234,7 @@ class _Auditing:
 
     def _replayed(
         self, public: replay.PublicData, claims: list[tuple[RoundLedger, ClaimRecord]], what: str
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Check]:
         right = 0
         for round_, record in claims:
             self._say(f"replaying round {record.round}, " + ("merge" if record.is_merge else f"slot {record.slot}"))
@@ -242,15 +242,15 @@ class _Auditing:
                 run = public.run_of(self._known, round_, record)
                 done = replay.audit(run, record, self._store)
             except replay.UNAVAILABLE as error:
-                yield Finding(what, "unavailable", f"claim {record.id.hex()}: {error.message}")
+                yield Check(what, "unavailable", f"claim {record.id.hex()}: {error.message}")
                 continue
             if done.matches:
                 right += 1
             else:
                 place = f"first differs at step {done.t}" if done.t else "has a trace that is no run's"
-                yield Finding(what, "differs", f"claim {record.id.hex()} of round {record.round} {place}")
+                yield Check(what, "differs", f"claim {record.id.hex()} of round {record.round} {place}")
         whole = right == len(claims)
-        yield Finding(what, "ok" if whole else "note", f"{right} of {len(claims)} replayed to the same bits")
+        yield Check(what, "ok" if whole else "note", f"{right} of {len(claims)} replayed to the same bits")
 
     @property
     def _loaded(self) -> Job:
@@ -269,7 +269,7 @@ def _digest(text: str, name: str) -> bytes:
 
 
 def _hash(path: Path) -> bytes:
-    """Of a file's content, empty if there is no such file; JSON is compared by what it says."""
+    """Returns a digest of a file's content, empty if there is no such file; JSON is compared by its values."""
     if not path.is_file():
         return b""
     if path.suffix == ".json":

@@ -127,7 +127,7 @@ def writes(model: nn.Module) -> bool:
 def write_text(
     model: nn.Module, tokenizer: Tokenizer | None, prompt: str, count: int, *, temperature: float = 0.7, seed: int = 0
 ) -> str:
-    """What a model writes after the prompt: `count` tokens, or bytes without a tokenizer. Raises UsageError."""
+    """Generates text after the prompt: `count` tokens, or bytes without a tokenizer. Raises UsageError."""
     if not writes(model):
         raise UsageError(f"a {type(model).__name__} writes no text", hint="leave --prompt out")
     if tokenizer is None:

@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from coordinator.api import create_app
-from coordinator.backing import Backing
+from coordinator.backing import StoreCalls
 from lockstep.protocol.errors import BlobMissing
 from lockstep.storage import ContentStore, cid_of
 
@@ -38,7 +38,7 @@ class Hanging:
 
 
 def served(api: Api, store: object, calls: int = 3) -> TestClient:
-    backing = Backing(calls, wait_seconds=0.2, call_seconds=0.5)
+    backing = StoreCalls(calls, wait_seconds=0.2, call_seconds=0.5)
     context = replace(api.context, store=store, backing=backing)  # type: ignore[arg-type]
     return TestClient(create_app(context), raise_server_exceptions=False)
 
@@ -91,7 +91,7 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
         raise BlobMissing("gone")
 
     async def calls() -> None:
-        backing = Backing(1, wait_seconds=0.5)
+        backing = StoreCalls(1, wait_seconds=0.5)
         for _ in range(4):
             with pytest.raises(BlobMissing):
                 await backing.call(fail)
@@ -102,7 +102,7 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
 
 def test_a_call_that_nobody_awaits_any_more_gives_its_place_back() -> None:
     async def calls() -> None:
-        backing, go = Backing(1, wait_seconds=5), threading.Event()
+        backing, go = StoreCalls(1, wait_seconds=5), threading.Event()
         waiting = asyncio.create_task(backing.call(go.wait))
         await asyncio.sleep(0.05)
         waiting.cancel()

@@ -9,14 +9,14 @@ from starlette.testclient import TestClient
 
 from coordinator import rates
 from coordinator.api import create_app
-from coordinator.rates import Rates
+from coordinator.rates import RequestRates
 
 from .conftest import Api
 
 
 def test_a_burst_then_a_steady_rate() -> None:
     now = [0.0]
-    limit = Rates(10, clock=lambda: now[0])
+    limit = RequestRates(10, clock=lambda: now[0])
     assert [limit.wait("10.0.0.1") for _ in range(40)] == [0.0] * 40
     assert limit.wait("10.0.0.1") == pytest.approx(0.1)
     assert limit.wait("10.0.0.2") == 0.0, "another's is its own"
@@ -28,7 +28,7 @@ def test_a_burst_then_a_steady_rate() -> None:
 
 
 def test_a_network_of_ipv6_is_one_address_and_a_mapped_one_is_ipv4() -> None:
-    limit = Rates(0.25, clock=lambda: 0.0)
+    limit = RequestRates(0.25, clock=lambda: 0.0)
     assert limit.wait("2001:db8::1") == 0
     assert limit.wait("2001:db8::2:3") > 0
     assert limit.wait("2001:db8:0:1::1") == 0
@@ -38,7 +38,7 @@ def test_a_network_of_ipv6_is_one_address_and_a_mapped_one_is_ipv4() -> None:
 
 def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "FORGET_ADDRESSES", 100)
-    limit = Rates(1, clock=lambda: 0.0)
+    limit = RequestRates(1, clock=lambda: 0.0)
     for n in range(5_000):
         limit.wait(f"10.0.{n >> 8}.{n & 255}")
     assert len(limit._buckets) <= 100
@@ -46,7 +46,7 @@ def test_addresses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whoever_asks_too_often_is_told_when_to_ask_again_and_health_is_answered(api: Api) -> None:
     """In front of both databases: the fixture is SQLite's, then PostgreSQL's."""
-    context = replace(api.context, rates=Rates(1.0, clock=lambda: 0.0))
+    context = replace(api.context, rates=RequestRates(1.0, clock=lambda: 0.0))
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         paths = ("/api/v1/jobs", "/api/v1/status", "/nowhere", "/openapi.json")
         assert [client.get(path).status_code for path in paths] == [200, 200, 404, 200]
@@ -61,7 +61,7 @@ def test_a_request_beyond_its_rate_has_its_body_unread(api: Api, monkeypatch: py
     read: list[object] = []
     monkeypatch.setattr("coordinator.auth._read", lambda request, length: read.append(length))
     monkeypatch.setattr("coordinator.auth._known", lambda *_: read.append("the index"))
-    context = replace(api.context, rates=Rates(0.25, clock=lambda: 0.0))
+    context = replace(api.context, rates=RequestRates(0.25, clock=lambda: 0.0))
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         client.get("/api/v1/status")
         headers = {"Content-Length": "1000000"}

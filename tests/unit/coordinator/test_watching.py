@@ -10,9 +10,9 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from coordinator.api import create_app
-from coordinator.watching import Account, spent
+from coordinator.watching import WatchedAccount, spent
 from lockstep.chain.outbox import Outbox
-from lockstep.node.metrics import Sample
+from lockstep.node.metrics import MetricSample
 from lockstep.node.purse import OUTBOX
 from lockstep.protocol.types import Wei
 from tests.support.world import World
@@ -27,11 +27,11 @@ def test_gas_money_and_the_queue_are_told_and_a_broker_that_is_gone_hides_nothin
     gas, fees, count = spent(tmp_path / OUTBOX)
     assert (gas, count) == (receipt.gas_used, {"mined": 1})
     assert fees == receipt.gas_used * receipt.gas_price / 10**18
-    last = Sample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)
+    last = MetricSample(1.5, 2.0, 3.0, 0.0, 4.0, 5.0, 7, 8, None)
     sampler: Any = SimpleNamespace(last=last)
 
     def text(waiting: Any) -> str:
-        context = replace(api.context, account=Account(tmp_path, sampler, waiting))
+        context = replace(api.context, account=WatchedAccount(tmp_path, sampler, waiting))
         with TestClient(create_app(context)) as client:
             return client.get("/metrics").text
 

@@ -13,18 +13,18 @@ from lockstep.protocol.errors import DoctorError, GuardRefused, LockstepError
 
 def test_a_demo_that_ends_well_leaves_a_market_and_a_second_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "local"
-    with local.to_keep(folder, local.Options(seed=3)):
+    with local.to_keep(folder, local.LocalOptions(seed=3)):
         held = lock.holder(folder)
         assert held is not None
         assert held.who == local.DEMO
         with pytest.raises(GuardRefused, match="demo makes a market"):
-            local.up(folder, local.Options())
+            local.up(folder, local.LocalOptions())
         assert not (folder / local.MADE).exists()
     assert (folder / local.MADE).exists()
-    kept = local.State.load(folder)
+    kept = local.LocalState.load(folder)
     assert kept is not None
     assert kept.options.seed == 3
-    with pytest.raises(GuardRefused, match="holds a market") as refused, local.to_keep(folder, local.Options()):
+    with pytest.raises(GuardRefused, match="holds a market") as refused, local.to_keep(folder, local.LocalOptions()):
         pass
     assert "local up" in refused.value.hint
 
@@ -33,18 +33,18 @@ def test_a_demo_that_failed_leaves_none_and_another_begins_anew(tmp_path: Path) 
     folder = tmp_path / "local"
 
     def breaks() -> None:
-        with local.to_keep(folder, local.Options()):
+        with local.to_keep(folder, local.LocalOptions()):
             (folder / "left").write_text("half")
             raise LockstepError("it broke")
 
     with pytest.raises(LockstepError, match="broke"):
         breaks()
-    with local.to_keep(folder, local.Options()):
+    with local.to_keep(folder, local.LocalOptions()):
         assert not (folder / "left").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(DoctorError, match="no market's folder"), local.to_keep(tmp_path, local.Options()):
+    with pytest.raises(DoctorError, match="no market's folder"), local.to_keep(tmp_path, local.LocalOptions()):
         pass
     assert (tmp_path / "mine").read_text() == "mine"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.screen import Screen
-from lockstep.demo.run import CHEATS, Options, difference, run
+from lockstep.demo.run import CHEATS, DemoOptions, difference, run
 from lockstep.protocol.errors import UsageError
 
 GAME = {
@@ -21,25 +21,25 @@ DECLARED = {
 
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_every_cheat_is_an_option(cheat: str) -> None:
-    assert Options(cheat=cheat).cheat == cheat
+    assert DemoOptions(cheat=cheat).cheat == cheat
 
 
 @pytest.mark.parametrize(("wrong", "named"), [({"cheat": "kindness"}, "kindness"), ({"workers": 1}, "1 workers"),
                                               ({"workers": 17}, "17 workers")])  # fmt: skip
 def test_a_wrong_option_is_a_usage_error(wrong: dict[str, object], named: str) -> None:
     with pytest.raises(UsageError, match=named) as refused:
-        Options(**wrong)  # type: ignore[arg-type]
+        DemoOptions(**wrong)  # type: ignore[arg-type]
     assert refused.value.hint
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(tmp_path: Path) -> None:
-    assert Options(folder=tmp_path).folder == tmp_path, "an empty one may be used"
+    assert DemoOptions(folder=tmp_path).folder == tmp_path, "an empty one may be used"
     (tmp_path / "mine").write_text("mine")
     for folder in (tmp_path, tmp_path / "mine"):
         with pytest.raises(UsageError, match="not an empty folder"):
-            Options(folder=folder)
+            DemoOptions(folder=folder)
     with pytest.raises(UsageError, match="mine/inside"):
-        run(Options(folder=tmp_path / "mine" / "inside"), Screen())
+        run(DemoOptions(folder=tmp_path / "mine" / "inside"), Screen())
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.execution.jobs import Job, Tensors, payload_of, slot_run
 from lockstep.execution.merging import (
-    Merged,
+    ComputedMerge,
     Payload,
     RoundRecord,
     base_checkpoint,
@@ -48,7 +48,7 @@ def stored(job: Job, store: ContentStore, payload: Tensors) -> Payload:
     return Payload(store_payload(job, store, payload), *job.payload_roots(payload))
 
 
-def record(job: Job, store: ContentStore, merged: Merged, payloads: list[Payload | None]) -> RoundRecord:
+def record(job: Job, store: ContentStore, merged: ComputedMerge, payloads: list[Payload | None]) -> RoundRecord:
     return RoundRecord(
         0, toyjob.SEED, tuple(payloads), store_checkpoint(store, merged.checkpoint), merged.out, merged.out2
     )

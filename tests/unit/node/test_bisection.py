@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from lockstep.chain.games import Entry
+from lockstep.chain.games import LoggedEvent
 from lockstep.node.bisection import Range, Said, bisection, shown_word
 from lockstep.node.gamelog import moves_of, place_of
 from lockstep.protocol import merkle
@@ -52,15 +52,15 @@ def played(liar: PlainClaim, listed: bool) -> Match:
     return match
 
 
-def entries(log: list[GameEvent]) -> list[Entry]:
+def entries(log: list[GameEvent]) -> list[LoggedEvent]:
     """As the chain has them: a transaction a move."""
-    found: list[Entry] = []
+    found: list[LoggedEvent] = []
     for event in log:
         one = isinstance(event, moves.Resolved) or (isinstance(event, moves.Argued) and len(found) == 1)
         number = (found[-1].block if found else 0) + (0 if one and found else 1)
         if isinstance(event, moves.Argued) and len(found) == 1 and isinstance(log[0], moves.Opened) and not log[0].t:
             number += 1
-        found.append(Entry(GameId(bytes(32)), event, number, bytes([number]) * 32, len(found)))
+        found.append(LoggedEvent(GameId(bytes(32)), event, number, bytes([number]) * 32, len(found)))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockstep.node.disputes import DisputeReader
-from lockstep.node.following import Follower, Kind, Seen
+from lockstep.node.following import Change, Follower, Sighting
 from lockstep.protocol.errors import NotFoundError, Unreachable
 from lockstep.protocol.types import GameId, Seconds
 from tests.support.court import LIE, Court, in_memory
@@ -20,7 +20,7 @@ def court() -> Iterator[Court]:
     made.arena.stop()
 
 
-def calls(seen: list[Seen]) -> list[tuple[str, str]]:
+def calls(seen: list[Sighting]) -> list[tuple[str, str]]:
     return [(one.kind.value, one.move.call if one.move else one.dispute.verdict) for one in seen]
 
 
@@ -87,7 +87,7 @@ def test_what_was_seen_before_a_poll_failed_is_told_by_the_next(court: Court, mo
     with pytest.raises(Unreachable):
         follower.poll()
     monkeypatch.setattr(DisputeReader, "read", plain)
-    assert [(one.kind, one.dispute.id) for one in follower.poll()] == [(Kind.MOVED, game) for game in games]
+    assert [(one.kind, one.dispute.id) for one in follower.poll()] == [(Change.MOVED, game) for game in games]
 
 
 def test_a_game_that_is_not_there_is_not_found(court: Court) -> None:

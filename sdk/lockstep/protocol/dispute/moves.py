@@ -18,7 +18,7 @@ Proof = tuple[Digest, ...]
 
 
 class GamePhase(IntEnum):
-    """Whose turn it is, at what."""
+    """The move that a game awaits. One number a phase, as in IDisputeGame.Phase: the contract stores it."""
 
     NONE = 0
     TRACE_REVEAL = 1

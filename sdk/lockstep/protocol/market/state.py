@@ -279,7 +279,10 @@ class State:
 
 
 class Draft:
-    """A State being written by one transaction in one block."""
+    """A State being written by one transaction in one block.
+
+    It has an attribute for each table and total of State, under the same name, so that a view reads either.
+    """
 
     balances = _Overlaid[Address, int]()
     allowances = _Overlaid[tuple[Address, Address], int]()

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Opcode(IntEnum):
-    """Operands a, b, c are words, the result is a word."""
+    """Operands a, b, c are words, the result is a word. One number for every operation of the op-set, as committed."""
 
     MOV = 0
     IMM = 1

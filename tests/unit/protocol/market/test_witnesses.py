@@ -458,7 +458,7 @@ def test_a_fine_never_takes_more_than_the_stake_that_is_left() -> None:
     stage.check()
 
 
-# -- vectors, shared with tests/forge/Witnesses.t.sol
+# -- vectors, shared with tests/forge/Draws.t.sol
 
 
 def _bytes(text: str) -> bytes:
